@@ -1,0 +1,59 @@
+# The two commands are "make book" and "make test"; "make" alone lists the rest.
+# Each target sets up what it needs, and does nothing when nothing changed.
+PYTHON ?= python3
+TORCH_INDEX ?=# an index of torch wheels, e.g. the CPU one from PyTorch's install page
+PORT ?= 8000
+BIN := .venv/bin
+READY := .venv/.ready
+SITE := _build/html
+SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts allranks -type f \
+	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help book serve lab test check notebooks bench browser clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 11) else f"Python {v} is too old: this book needs 3.11 or newer (make PYTHON=python3.12 ...)")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(if $(TORCH_INDEX),$(BIN)/pip install -q --disable-pip-version-check --index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.txt)")
+	@echo "Installing requirements.txt into .venv (a minute or two) ..."
+	@$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+book: $(SITE)/.built ## build the book
+	@echo "The book: $(SITE)/index.html    (make serve shows it on http://localhost:$(PORT))"
+
+# A build that failed is thrown away: Sphinx would not repeat its warnings.
+$(SITE)/.built: $(READY) $(SOURCES)
+	@$(BIN)/jupyter-book build . -W -n --keep-going -q || { rm -rf _build; exit 1; }
+	@touch $@
+
+serve: book ## show the book in a browser
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+lab: $(READY) ## open the first notebook in JupyterLab
+	@$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 notebooks/ch4_ranks.ipynb
+
+test: book ## run everything that CI runs
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/pytest
+
+check: $(READY) ## check the style only (seconds)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+notebooks: $(READY) ## re-execute the notebooks and the pages' commands
+	@$(BIN)/python book/_tools/execute.py
+
+bench: $(READY) ## measure this machine (about 10 minutes)
+	@$(BIN)/python tests/bench
+
+browser: ## install Chromium for the browser tests (Debian, Ubuntu, macOS)
+	@command -v chromium >/dev/null || \
+	if command -v apt-get >/dev/null; then $$([ "$$(id -u)" = 0 ] || echo sudo) sh -c 'apt-get update -qq && apt-get install -y -qq chromium' >/dev/null; \
+	else brew install --cask chromium; fi
+
+clean: ## delete the built book and the environment
+	@rm -rf _build .venv allranks.egg-info .pytest_cache .ruff_cache .hypothesis

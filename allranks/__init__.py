@@ -1,0 +1,1 @@
+"""All Ranks: live ranks, a launcher and rank arithmetic for the book."""
