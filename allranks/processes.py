@@ -1,0 +1,153 @@
+"""The processes behind live ranks: started together, watched, ended without a trace."""
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import types
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+import psutil
+
+from allranks import worker
+from allranks.report import need_unix
+
+MAX_RANKS = 64  # processes on one machine; with more it would only run out of memory
+
+
+def warm_up() -> None:
+    """Start the fork server, which imports torch once for all ranks to come."""
+    if _start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(["torch", "torch._dynamo", "allranks.worker"])
+        forkserver.ensure_running()
+
+
+class RankProcesses:
+    """``world_size`` processes, a pipe to each, and a folder with what they print.
+
+    Attributes:
+        conns: the parent's end of each rank's pipe, by rank.
+        processes: the processes, by rank.
+    """
+
+    def __init__(self, world_size: int, device: str):
+        warm_up()
+        self.processes, self.conns = [], []
+        self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
+        self._read_bytes = [0] * world_size  # of each rank's output
+        # multiprocessing's own finalizer: it runs before the exit hook that would join
+        # the ranks, and never in a forked copy of this process.
+        self.end = Finalize(
+            self, _end, (self.processes, self._folder), exitpriority=100
+        )
+        context = multiprocessing.get_context(_start_method())
+        environ = dict(os.environ)
+        try:
+            with _no_main_module():
+                for rank in range(world_size):
+                    ours, theirs = context.Pipe()
+                    job = (rank, world_size, device, self._folder, environ, theirs)
+                    # Not a daemon: a rank may have children, DataLoader workers.
+                    process = context.Process(target=worker.serve, args=job)
+                    process.start()
+                    theirs.close()
+                    self.processes.append(process)
+                    self.conns.append(ours)
+        except BaseException:
+            self.end()
+            raise
+
+    def receive(self, rank: int):
+        """Return the rank's answer, ``(value, error)``, or its exit code if it died."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.conns[rank].poll():
+                return self.conns[rank].recv()
+        self.processes[rank].join(1)
+        self.processes[rank].kill()  # if it only closed its pipe
+        self.processes[rank].join()
+        return self.processes[rank].exitcode
+
+    def new_output(self, rank: int) -> str:
+        """Return what the rank printed since the last call."""
+        with open(self._folder / f"{rank}.out", "rb") as file:
+            file.seek(self._read_bytes[rank])
+            data = file.read()
+        self._read_bytes[rank] += len(data)
+        return data.decode("utf8", "replace")
+
+    def native_stderr(self, rank: int) -> str:
+        """Return what code below Python wrote to the rank's stderr."""
+        return (self._folder / f"{rank}.err").read_text("utf8", "replace")
+
+    def ask_stack(self, rank: int) -> None:
+        """Have the rank write its Python stack, whatever it is doing."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.processes[rank].pid, signal.SIGUSR1)
+
+    def stack(self, rank: int) -> str:
+        """Return the stack that the rank wrote when it was asked, or as it crashed."""
+        return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
+
+    def cpu_time(self, rank: int) -> float:
+        """Return the seconds of processor time that the rank has used."""
+        try:
+            times = psutil.Process(self.processes[rank].pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return times.user + times.system
+
+
+def check_possible(world_size: int, device: str) -> None:
+    """Refuse, in a sentence, ranks that this machine cannot have."""
+    need_unix("live ranks")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
+    if device == "cpu":
+        return
+    import torch
+
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is None or gpu.type != device:
+        found = f"an accelerator of type {gpu.type}" if gpu else "no accelerator"
+        raise ValueError(f"device {device!r}: this machine has {found}; try 'cpu'")
+    num_gpus = torch.accelerator.device_count()
+    if world_size > num_gpus:
+        raise ValueError(
+            f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
+            f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
+        )
+
+
+def _start_method() -> str:
+    """Fork where torch survives it; macOS's frameworks don't."""
+    return "forkserver" if sys.platform == "linux" else "spawn"
+
+
+@contextlib.contextmanager
+def _no_main_module():
+    """Hide the caller's script, which multiprocessing would run again in each rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _end(processes: list, folder: Path) -> None:
+    """Kill each rank with its children, and remove what they wrote."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    for process in processes:
+        process.join()
+    shutil.rmtree(folder, ignore_errors=True)

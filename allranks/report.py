@@ -1,0 +1,154 @@
+"""What a reader sees: output folded by rank, and one report for a failed cell."""
+
+import linecache
+import signal
+import sys
+import sysconfig
+from pathlib import Path
+
+_LIBRARY = sysconfig.get_path("stdlib")
+_ENGINE = {
+    str(Path(__file__).with_name(f)) for f in ("worker.py", "ranks.py", "jobs.py")
+}
+
+
+class RanksError(RuntimeError):
+    """A cell failed on live ranks; its text is the whole report.
+
+    Attributes:
+        errors: the traceback of each rank that raised, by rank.
+        deaths: how each rank that died ended, by rank.
+        waiting: where each rank that had not finished stood, by rank.
+        finished: the ranks that finished.
+    """
+
+    def __init__(self, headline, errors=(), deaths=(), waiting=(), finished=()):
+        self.errors, self.deaths = dict(errors), dict(deaths)
+        self.waiting, self.finished = dict(waiting), list(finished)
+        parts = [headline] if headline else []
+        parts += [f"{who} {text}" for who, text in group_ranks(self.deaths)]
+        parts += [f"{who}:\n{_indent(text)}" for who, text in group_ranks(self.errors)]
+        parts += [_conjugate(who, text) for who, text in group_ranks(self.waiting)]
+        if self.finished:
+            parts.append(f"{name_ranks(self.finished)} finished")
+        super().__init__("\n".join(parts))
+
+    def _render_traceback_(self) -> list[str]:
+        """Tell IPython to show the report alone, not the frames of the engine."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RanksInterrupted(RanksError, KeyboardInterrupt):
+    """The reader stopped a cell; the report says where each rank stood."""
+
+
+def fold(outputs: list[str], ranks: list[int]) -> str:
+    """Join outputs in rank order, each line prefixed, equal outputs said once.
+
+    >>> print(fold(["6\\n", "6\\n", "7\\n"], [0, 1, 2]))
+    ranks 0–1: 6
+    rank 2: 7
+    """
+    lines = []
+    for who, text in group_ranks(dict(zip(ranks, outputs, strict=True))):
+        lines += [f"{who}: {line}".rstrip() for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """Name ranks as a reader would, runs of three or more with a dash.
+
+    >>> name_ranks([0, 1, 2, 5]), name_ranks([0, 2]), name_ranks([3])
+    ('ranks 0–2 and 5', 'ranks 0 and 2', 'rank 3')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    if len(runs) == 1 and len(runs[0]) > 1:
+        return f"ranks {runs[0][0]}–{runs[0][-1]}"
+    names = []
+    for run in runs:
+        names += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else [str(r) for r in run]
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def describe_death(exitcode: int, native_stderr: str, place: str = "") -> str:
+    """Say how and where a process ended, and the last lines it left on stderr."""
+    if exitcode < 0:
+        name = signal.Signals(-exitcode).name
+        hint = {
+            "SIGKILL": " (often the system's out-of-memory killer)",
+            "SIGSEGV": " (segmentation fault)",
+            "SIGABRT": " (abort)",
+        }
+        text = f"was killed by {name}{hint.get(name, '')}"
+    else:
+        text = f"ended its process with exit code {exitcode}"
+    tail = native_stderr.strip().splitlines()[-12:]
+    return "\n".join([text + place, *[f"  {line}" for line in tail]])
+
+
+def describe_stack(stack: str, sources: dict[str, str], current: str) -> str:
+    """Turn a faulthandler dump into the reader's own line where a rank stands.
+
+    ``sources`` maps the file names of cells to their text; ``current`` names the
+    cell that runs now.
+    """
+    _, current_thread, rest = stack.partition("Current thread")
+    stack = rest.partition("\n\n")[0] if current_thread else stack
+    frames = []  # most recent call first
+    for line in stack.splitlines():
+        if line.startswith('  File "'):
+            name, _, rest = line[8:].rpartition('", line ')
+            frames.append((name, int(rest.split()[0])))
+    mine = [f for f in frames if is_user_code(f[0])]
+    if not mine:
+        return "the engine itself" if frames else "native code that does not answer"
+    name, number = mine[0]
+    if name in sources:
+        lines = sources[name].splitlines()
+        text = lines[number - 1] if number <= len(lines) else ""
+    else:
+        text = linecache.getline(name, number)
+    place = "cell" if name == current else Path(name).name
+    return f"`{text.strip()}` at {place} line {number}"
+
+
+def need_unix(what: str) -> None:
+    """Refuse Windows, whose processes and signals work in another way."""
+    if sys.platform == "win32":
+        raise RuntimeError(
+            f"{what} needs Linux or macOS: on Windows, open this book inside WSL2"
+        )
+
+
+def is_user_code(filename: str) -> bool:
+    """Tell a reader's own code from the engine, torch and the standard library."""
+    return not (
+        filename in _ENGINE
+        or "site-packages" in filename
+        or filename.startswith((_LIBRARY, "<frozen"))
+    )
+
+
+def group_ranks(texts: dict[int, str]) -> list[tuple[str, str]]:
+    """Group ranks with equal texts, ordered by their lowest rank."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(texts):
+        groups.setdefault(texts[rank], []).append(rank)
+    return [(name_ranks(ranks), text) for text, ranks in groups.items()]
+
+
+def _conjugate(who: str, text: str) -> str:
+    """``rank 1`` + ``wait in …`` = ``rank 1 waits in …``."""
+    verb, _, rest = text.partition(" ")
+    return f"{who} {verb}{'' if who.startswith('ranks') else 's'} {rest}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
