@@ -1,0 +1,74 @@
+"""``{chapter-diff}``: what changed between two scripts, computed at build time.
+
+    ```{chapter-diff} ../scripts/ch5_ddp.py
+    :diff: ../scripts/ch5_single.py
+    :pyobject: train
+    ```
+
+Paths are relative to the page. ``:pyobject:`` (optional) compares one function or
+class only. Sphinx's own ``literalinclude`` has a ``:diff:`` too, but it prints the
+absolute paths of the machine that built the book.
+"""
+
+import ast
+from difflib import unified_diff
+from pathlib import Path
+from typing import ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+
+def definition(source: str, name: str) -> list[str]:
+    """The lines of one top-level function or class, its decorators included."""
+    for node in ast.parse(source).body:
+        if getattr(node, "name", None) == name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            return source.splitlines()[first - 1 : node.end_lineno]
+    raise ValueError(f"no function or class named {name}")
+
+
+class ChapterDiff(SphinxDirective):
+    """A unified diff of two scripts, or of one function in both."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {
+        "diff": directives.unchanged_required,
+        "pyobject": directives.unchanged_required,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Read both files, compare, and show the difference."""
+        if "diff" not in self.options:
+            raise self.error("chapter-diff needs :diff: with the file to compare with")
+        old_name, old = self.read(self.options["diff"])
+        new_name, new = self.read(self.arguments[0])
+        diff = list(unified_diff(old, new, old_name, new_name, lineterm=""))
+        if not diff:
+            raise self.error(f"{old_name} and {new_name} do not differ")
+        text = "\n".join(diff)
+        block = nodes.literal_block(text, text, language="diff")
+        block["classes"].append("chapter-diff")
+        self.set_source_info(block)
+        return [block]
+
+    def read(self, path: str) -> tuple[str, list[str]]:
+        """(name from the book's root, lines) of a file named relative to the page."""
+        name, absolute = self.env.relfn2path(path)
+        self.env.note_dependency(name)
+        try:
+            source = Path(absolute).read_text("utf8")
+            if "pyobject" not in self.options:
+                return name, source.splitlines()
+            return name, definition(source, self.options["pyobject"])
+        except FileNotFoundError:
+            raise self.error(f"no such file: {name}") from None
+        except (SyntaxError, ValueError) as error:
+            raise self.error(f"{name}: {error}") from error
+
+
+def setup(app) -> dict:
+    """Add the directive."""
+    app.add_directive("chapter-diff", ChapterDiff)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
