@@ -1,0 +1,185 @@
+"""Pictures of who holds what: inline SVG in notebooks and pages, text in a terminal.
+
+``exchange`` draws a collective from each rank's values before and after it;
+``cluster`` draws nodes and the processes and GPUs on them. Lines and text take the
+colour of the page, light or dark. A rank has the same colour everywhere, and no
+colour says what is not also written.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from allranks.topology import describe, rank_of
+
+# Okabe and Ito's palette for colour-blind readers, with grey in place of black.
+RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+RANK_COLORS += ("#56B4E9", "#D55E00", "#F0E442", "#888888")
+NOTHING = "–"
+PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """An SVG, and the same facts as text."""
+
+    svg: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def exchange(
+    title: str,
+    before: Sequence,
+    after: Sequence,
+    made_from: Callable[[str], list[int]] | None = None,
+) -> Picture:
+    """Draw what each rank holds before and after a collective.
+
+    A value that a rank held before keeps that rank's colour. A new value carries a
+    band with the colours of the ranks that it was made from.
+
+    Args:
+        before: by rank: a number, a list of numbers, a tensor, or None for nothing.
+        after: likewise.
+        made_from: names the ranks behind the text of a new value; default: all.
+    Raises:
+        ValueError: if before and after do not hold equally many ranks, or none.
+
+    >>> exchange("broadcast from rank 0", before=[7, None], after=[7, 7])
+    broadcast from rank 0
+            before  after
+    rank 0  7       7
+    rank 1  –       7
+    """
+    if not len(before) or len(before) != len(after):
+        raise ValueError(f"{len(before)} ranks before, {len(after)} ranks after")
+    held = [[_labels(row) for row in rows] for rows in (before, after)]
+    owner = {text: rank for rank, row in enumerate(held[0]) for text in row}
+    ranks = list(range(len(before)))
+
+    def fill(text: str) -> list[int]:
+        if text == NOTHING:
+            return []
+        if text in owner:
+            return [owner[text]]
+        return ranks if made_from is None else made_from(text)
+
+    width = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
+    left, parts = 54, [_text(0, 15, title, "start", bold=True)]
+    for heading, rows in zip(("before", "after"), held, strict=True):
+        parts.append(_text(left, 38, heading, "start", size=13))
+        for rank, row in enumerate(rows):
+            for i, text in enumerate(row):
+                x, y = left + i * (width + GAP), 46 + rank * PITCH
+                parts += _box(x, y, width, HEIGHT, fill(text), text == NOTHING)
+                parts.append(_text(x + width / 2, y + 19, text))
+        left += max(map(len, rows)) * (width + GAP) + 36
+    parts += [_text(0, 65 + r * PITCH, f"rank {r}", "start", size=13) for r in ranks]
+    tip = 54 + max(map(len, held[0])) * (width + GAP) + 26
+    middle = 43 + len(ranks) * PITCH // 2
+    arrow = f"M{tip - 20} {middle}H{tip}m-6 -6l6 6l-6 6"
+    parts.append(f'<path d="{arrow}" fill="none" stroke="currentColor"/>')
+    table = [["", "before", "after"]] + [
+        [f"rank {rank}", " ".join(old), " ".join(new)]
+        for rank, (old, new) in enumerate(zip(*held, strict=True))
+    ]
+    text = f"{title}\n{_align(table)}"
+    return Picture(_svg(left - 38, 46 + len(ranks) * PITCH, text, parts), text)
+
+
+def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
+    """Draw the nodes of a cluster: each process on its GPU, and the idle GPUs.
+
+    Raises:
+        ValueError: as ``topology.describe`` does.
+
+    >>> cluster((2, 1), gpus_per_node=2)
+    3 ranks on 2 nodes: 1 of 4 GPUs stay idle (0 + 1)
+    node 0: rank 0–1, local rank 0–1, cuda:0–1
+    node 1: rank 2, local rank 0, cuda:0; 1 idle
+    """
+    lines = [describe(nodes, gpus_per_node)]
+    width, per_row, pitch = 51, min(gpus_per_node, 8), 66
+    top, parts = 28, [_text(0, 15, lines[0], "start", bold=True)]
+    for node, num_processes in enumerate(nodes):
+        height = 26 + -(-gpus_per_node // per_row) * pitch
+        frame = f'x="1" y="{top}" width="{per_row * 54 + 13}" height="{height}" rx="6"'
+        parts.append(f'<rect {frame} fill="none" stroke="currentColor"/>')
+        parts.append(_text(9, top + 18, f"node {node}", "start", size=13))
+        for gpu in range(gpus_per_node):
+            x, y = 9 + gpu % per_row * 54, top + 26 + gpu // per_row * pitch
+            center, idle = x + width / 2, gpu >= num_processes
+            rank = None if idle else rank_of(nodes, node, gpu)
+            parts += _box(x, y, width, 42, [] if idle else [rank], idle)
+            parts.append(_text(center, y + 56, f"cuda:{gpu}", size=12))
+            if idle:
+                parts.append(_text(center, y + 25, "idle", size=12))
+                continue
+            parts.append(_text(center, y + 18, f"rank {rank}", size=13))
+            parts.append(_text(center, y + 34, f"local {gpu}", size=12))
+        first, num_idle = rank_of(nodes, node, 0), gpus_per_node - num_processes
+        local, rest = _span(0, num_processes), f"; {num_idle} idle" if num_idle else ""
+        where = f"local rank {local}, cuda:{local}{rest}"
+        lines.append(f"node {node}: rank {_span(first, num_processes)}, {where}")
+        top += height + 8
+    text, width = "\n".join(lines), max(per_row * 54 + 15, 8 * len(lines[0]))
+    return Picture(_svg(width, top, text, parts), text)
+
+
+def _span(first: int, number: int) -> str:
+    return f"{first}" if number == 1 else f"{first}–{first + number - 1}"
+
+
+def _labels(row) -> list[str]:
+    """Turn what a rank holds into the texts of its boxes."""
+    row = row.tolist() if hasattr(row, "tolist") else row
+    row = row if isinstance(row, (list, tuple)) else [row]
+    return [NOTHING if value is None else _label(value) for value in row] or [NOTHING]
+
+
+def _label(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
+    """Draw a box: filled by its one rank, or with a band of all ranks behind it."""
+    colors = [RANK_COLORS[rank % len(RANK_COLORS)] for rank in ranks]
+    one = f'fill="{colors[0]}" fill-opacity="0.3"' if len(ranks) == 1 else 'fill="none"'
+    line = colors[0] if len(ranks) == 1 else "currentColor"
+    dash = ' stroke-dasharray="3 3"' if dashed else ""
+    place = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="3"'
+    parts = [f'<rect {place} {one} stroke="{line}"{dash}/>']
+    step = (width - 2) / max(1, len(ranks))
+    for i, color in enumerate(colors if len(colors) > 1 else ()):
+        left = f'x="{x + 1 + i * step:g}" y="{y + height - 6}"'
+        parts.append(f'<rect {left} width="{step:g}" height="5" fill="{color}"/>')
+    return parts
+
+
+def _text(x: float, y: int, text: str, anchor="middle", size=14, bold=False) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    place = f'x="{x:g}" y="{y}" font-size="{size}" text-anchor="{anchor}"{weight}'
+    return f'<text {place} fill="currentColor">{escape(text)}</text>'
+
+
+def _svg(width: int, height: int, label: str, parts: list[str]) -> str:
+    label = escape("; ".join(" ".join(line.split()) for line in label.splitlines()))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" style="max-width:100%;height:auto" role="img" '
+        f'font-family="system-ui, sans-serif" aria-label="{label}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _align(table: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = [[t.ljust(w) for t, w in zip(row, widths, strict=True)] for row in table]
+    return "\n".join("  ".join(row).rstrip() for row in rows)
