@@ -1,0 +1,123 @@
+"""Run the commands of a page as a reader would, and tidy what they print."""
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from allranks import LaunchError, launch
+from book._ext import records
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 120
+RANK = re.compile(r"\[rank (\d+)")
+HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
+MACHINE = re.compile(rf"(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}")
+
+TORCHRUN = argparse.ArgumentParser("torchrun", exit_on_error=False)
+TORCHRUN.add_argument("--standalone", action="store_true")
+TORCHRUN.add_argument("--nproc-per-node", "--nproc_per_node", type=int, default=1)
+TORCHRUN.add_argument("--nnodes", type=int, default=1)
+for flag in ("--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"):
+    TORCHRUN.add_argument(flag)
+for flag in ("--master-addr", "--master-port"):
+    TORCHRUN.add_argument(flag)
+TORCHRUN.add_argument("script")
+TORCHRUN.add_argument("args", nargs=argparse.REMAINDER)
+
+
+def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
+    """Run a page's commands in their order, in one folder that is deleted after.
+
+    Yields:
+        Each command and its output.
+
+    Raises:
+        ValueError: it ended with another exit code than the page states, or printed
+            something that only this machine has.
+    """
+    with tempfile.TemporaryDirectory(prefix="allranks-page-") as folder:
+        os.symlink(ROOT / "scripts", Path(folder, "scripts"))
+        for command in records.commands(page.read_text("utf8")):
+            with contextlib.chdir(folder):
+                exit_code, output = run(command.line)
+            where = f"{page.name}: `{command.line}`"
+            if exit_code != command.exit_code:
+                raise ValueError(
+                    f"{where} ended with exit code {exit_code}, "
+                    f"the page states {command.exit_code}:\n{output}"
+                )
+            output = output.replace(f"{Path(folder).resolve()}/", "")
+            output = output.replace(f"{ROOT}/", "")
+            if trace := machine_trace(output):
+                raise ValueError(f"{where} printed what only this machine has: {trace}")
+            yield command, output
+
+
+def run(line: str) -> tuple[int, str]:
+    """(exit code, output) of a command line; the lines of ranks in rank order."""
+    words = shlex.split(line)
+    env = {}
+    while "=" in words[0]:
+        name, _, env[name] = words.pop(0).partition("=")
+    if words[0] == "torchrun":
+        return torchrun(words[1:], env)
+    words[0] = sys.executable if words[0] == "python" else words[0]
+    process = subprocess.Popen(
+        words,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that its children can be ended with it
+    )
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode, in_rank_order(output)
+
+
+def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
+    """Launch with all nodes on this machine; a failure's output is its digest."""
+    options = TORCHRUN.parse_args(words)
+    try:
+        result = launch(
+            options.script,
+            options.nproc_per_node,
+            *options.args,
+            nnodes=options.nnodes,
+            timeout=TIMEOUT_S,
+            env=env,
+        )
+        return result.exit_code, str(result)
+    except LaunchError as error:
+        return error.exit_code, f"{error.launch}\n{error}".strip()
+
+
+def in_rank_order(output: str) -> str:
+    """The lines sorted by rank, if every line says which rank printed it."""
+    lines = output.splitlines()
+    ranks = [RANK.match(line) for line in lines]
+    if all(ranks):
+        order = sorted(range(len(lines)), key=lambda i: int(ranks[i][1]))
+        lines = [lines[i] for i in order]
+    return "\n".join(lines)
+
+
+def machine_trace(text: str) -> str | None:
+    """The first line with a path or a memory address of this machine, if any."""
+    for line in text.splitlines():
+        if MACHINE.search(line):
+            return line.strip()
+    return None

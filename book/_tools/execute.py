@@ -1,0 +1,72 @@
+"""Re-execute the notebooks and the pages' commands, and write what they print.
+
+    python book/_tools/execute.py                          # all of them
+    python book/_tools/execute.py notebooks/ch5_ddp.ipynb book/ch5_ddp.md
+    python book/_tools/execute.py --check                  # run nothing, look only
+
+A second run writes the same bytes. A record whose text differs in its timings only is
+left as it is.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)  # for book._ext and book._tools
+
+from book._ext import records  # noqa: E402
+from book._tools import commands, notebooks  # noqa: E402
+
+RUNS = ROOT / "book" / "_runs"
+
+
+def record(page: Path) -> set[str]:
+    """Run a page's commands, write the records that changed, return all their names."""
+    names = set()
+    for command, output in commands.run_page(page):
+        names.add(command.record)
+        try:
+            if records.same(records.read(RUNS, command), output):
+                continue
+        except LookupError:
+            pass
+        records.write(RUNS, command, output)
+    return names
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Execute or check what the command line names: by default everything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, help="notebooks or pages")
+    parser.add_argument("--check", action="store_true", help="run nothing, look only")
+    options = parser.parse_args(argv)
+    everything = sorted(ROOT.glob("notebooks/*.ipynb")) + sorted(ROOT.glob("book/*.md"))
+    files = [path.resolve() for path in options.files] or everything
+    problems, used = [], set()
+    for path in files:
+        start = time.monotonic()
+        try:
+            if path.suffix != ".ipynb":
+                used |= set() if options.check else record(path)
+            elif options.check:
+                problems += notebooks.check(path)
+            else:
+                notebooks.execute(path)
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+        if not options.check:
+            print(f"{time.monotonic() - start:6.1f} s  {path.name}", flush=True)
+    if not (options.files or options.check or problems):
+        for path in RUNS.glob("*.txt"):
+            if path.name not in used:
+                path.unlink()  # of a command that no page states any more
+    if problems:
+        if options.check:
+            problems.append("make notebooks writes what is right")
+        sys.exit("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()
