@@ -12,18 +12,18 @@ from pathlib import Path
 BOOK = Path(__file__).resolve().parents[1]
 
 
-def digest(folder: str) -> str:
-    """A hash of every file below a folder of the book."""
+def digest(folder: Path) -> str:
+    """A hash of every file below a folder."""
     state = hashlib.sha256()
-    for path in sorted((BOOK / folder).rglob("*")):
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
-            state.update(path.relative_to(BOOK).as_posix().encode())
+            state.update(path.relative_to(folder).as_posix().encode())
             state.update(path.read_bytes())
     return state.hexdigest()
 
 
 def setup(app) -> dict:
     """Add one configuration value per folder."""
-    app.add_config_value("static_digest", digest("_static"), "html", [str])
-    app.add_config_value("extensions_digest", digest("_ext"), "env", [str])
+    app.add_config_value("static_digest", digest(BOOK / "_static"), "html", [str])
+    app.add_config_value("extensions_digest", digest(BOOK / "_ext"), "env", [str])
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

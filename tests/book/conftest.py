@@ -1,0 +1,82 @@
+"""The built site, served and opened in a real browser."""
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MAC = Path("/Applications/Chromium.app/Contents/MacOS/Chromium")
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The built book; built now if it is missing or older than its sources."""
+    html = ROOT / "_build" / "html"
+    folders = [ROOT / name for name in ("book", "notebooks", "scripts", "allranks")]
+    sources = [p for f in folders for p in f.rglob("*") if "__pycache__" not in p.parts]
+    sources += [ROOT / "_config.yml", ROOT / "_toc.yml"]
+    newest = max(path.stat().st_mtime for path in sources if path.is_file())
+    index = html / "book" / "intro.html"
+    stamp = html / ".built"
+    built = stamp if stamp.exists() else index
+    if not built.exists() or built.stat().st_mtime < newest:
+        jupyter_book = Path(sys.executable).with_name("jupyter-book")
+        command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            shutil.rmtree(ROOT / "_build")  # Sphinx would not repeat its warnings
+            pytest.fail(f"the book does not build:\n{done.stderr}", pytrace=False)
+        stamp.touch()
+    return html
+
+
+@pytest.fixture(scope="session")
+def http(site):
+    """The site's address on a server of its own."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+# One module at a time: its event loop must not meet those of other tests.
+@pytest.fixture(scope="module")
+def browser():
+    """The system's Chromium. Without it: a skip for a reader, a failure in CI."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    path = found or (str(MAC) if MAC.exists() else None)
+    if path is None:
+        reason = "no Chromium to look at the pages with: make browser installs it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
