@@ -1,0 +1,118 @@
+"""Chapter 4 - Ranks: every process says who it is, and all prove it.
+
+Run it (no GPU needed):
+    torchrun --standalone --nproc-per-node 4 scripts/ch4_ranks.py
+"""
+
+import argparse
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+# Where torchrun puts the three numbers that place a process in its cluster.
+PLACE = ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# All that torchrun sets; the last three have another value in every run.
+VARIABLES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE"),
+    *("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
+)
+
+
+def setup() -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_gpus = torch.accelerator.device_count()
+        if int(os.environ["LOCAL_WORLD_SIZE"]) > num_gpus:
+            raise SystemExit(
+                f"{os.environ['LOCAL_WORLD_SIZE']} ranks on this machine, but "
+                f"{num_gpus} GPUs: lower --nproc-per-node to {num_gpus}"
+            )
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
+    print(f"{who} {text}\n", end="", flush=True)
+
+
+def gather_places(device: torch.device) -> torch.Tensor:
+    """Collect everybody's place: row r is what rank r says of itself."""
+    mine = torch.tensor([int(os.environ[n]) for n in PLACE], device=device)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    return torch.stack(rows).cpu()  # (W, 3)
+
+
+def count_processes(places: torch.Tensor) -> list[int]:
+    """Count the processes of each node, by node rank."""
+    return places[:, 0].bincount().tolist()
+
+
+def prove(places: torch.Tensor) -> None:
+    """Recompute each rank from its place; every rank checks all of them."""
+    nodes = count_processes(places)
+    if 0 in nodes:
+        raise RuntimeError(f"node {nodes.index(0)} has no process: {nodes}")
+    for rank, (node_rank, local_rank, num_local) in enumerate(places.tolist()):
+        computed = sum(nodes[:node_rank]) + local_rank
+        if (computed, nodes[node_rank]) != (rank, num_local):
+            raise RuntimeError(
+                f"rank {rank} says node_rank {node_rank}, local_rank "
+                f"{local_rank} of {num_local}: that is rank {computed} of a "
+                f"node with {nodes[node_rank]} processes"
+            )
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--env", type=int, metavar="R", help="show rank R's variables as well"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Say who I am, prove who all are, and show what torchrun told us."""
+    args = parse_args(argv)
+    rank, world_size, device = setup()
+    if args.env is not None and not 0 <= args.env < world_size:
+        raise SystemExit(f"--env {args.env}: ranks end at {world_size - 1}")
+    places = gather_places(device)
+    prove(places)
+    nodes = count_processes(places)
+    node_rank, local_rank, _ = places[rank].tolist()
+    say(
+        f"node_rank {node_rank}, local_rank {local_rank}, device {device}: "
+        f"rank = {sum(nodes[:node_rank])} + {local_rank}"
+    )
+    if rank == 0:
+        sizes = " + ".join(map(str, nodes))
+        say(f"processes by node: {sizes}; world_size {world_size}: proved")
+    for name in VARIABLES if rank == args.env else ():
+        value = os.environ.get(name, "(not set)")
+        say(f"{name}={'(new)' if name in VARIABLES[-3:] else value}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
