@@ -116,7 +116,7 @@ def _free_port() -> int:
 def _environment(timeout: float, extra: dict[str, str] | None) -> dict[str, str]:
     safe = {
         "OMP_NUM_THREADS": "1",  # W ranks with a thread per core each would fight
-        "GROUP_TIMEOUT_S": str(max(1.0, timeout - 10)),  # a collective fails before us
+        "GROUP_TIMEOUT_S": f"{max(1, timeout - 10):g}",  # a collective fails before us
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # torch 2.13: restarts fail without
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood

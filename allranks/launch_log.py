@@ -6,7 +6,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.report import describe_death, describe_stack, group_ranks
+from allranks.report import describe_death, describe_stack, group_ranks, indent
 
 ROOT = Path(__file__).resolve().parents[1]
 # torchrun's closing summary names each failed rank; SIGTERM is how it ends the others
@@ -95,7 +95,13 @@ def explain(name: str, launch: Launch, exit_codes: dict, limit: float | None) ->
         rank: text.strip() for rank, text in launch.errors.items() if text
     }
     parts = [f"{name} failed (exit code {launch.exit_code})"]
-    parts += [f"{who}: {text}" for who, text in group_ranks(texts)]
+    for who, text in group_ranks(texts):
+        if text.startswith("was killed"):
+            parts.append(f"{who} {text}")
+        elif "\n" in text:
+            parts.append(f"{who}:\n{indent(text)}")
+        else:  # a sentence for all ranks; which of them had time to say it is chance
+            parts.append(text)
     return "\n".join(parts)
 
 

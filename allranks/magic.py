@@ -50,6 +50,7 @@ class RanksMagics(Magics):
     def __init__(self, shell):
         super().__init__(shell)
         self._ranks: Ranks | None = None
+        self._num_cells = 0
         warm_up()  # torch loads while the reader reads on
 
     @line_cell_magic
@@ -88,9 +89,10 @@ class RanksMagics(Magics):
     def _run(self, options, cell: str) -> None:
         if self._ranks is None:
             raise ValueError("there are no ranks yet: run %ranks 4 first")
+        self._num_cells += 1  # not In[n], which differs from front end to front end
         values = self._ranks.run_cell(
             "\n" + cell,  # so that line numbers are those of the notebook's cell
-            f"In[{self.shell.execution_count}]",
+            f"ranks cell {self._num_cells}",
             timeout=options.timeout,
             on=options.on,
             quiet=options.quiet,

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import types
+from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -41,15 +42,19 @@ class RankProcesses:
         self.processes, self.conns = [], []
         self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
         self._read_bytes = [0] * world_size  # of each rank's output
-        # multiprocessing's own finalizer: it runs before the exit hook that would join
-        # the ranks, and never in a forked copy of this process.
-        self.end = Finalize(
-            self, _end, (self.processes, self._folder), exitpriority=100
-        )
         context = multiprocessing.get_context(_start_method())
+        ours, theirs = context.Pipe()
+        heir = context.Process(target=_inherit, args=(theirs, self._folder))
+        # multiprocessing's own finalizer: it runs before the exit hook that would join
+        # the processes, and never in a forked copy of this one.
+        ends = (self.processes, heir, self._folder)
+        self.end = Finalize(self, _end, ends, exitpriority=100)
         environ = dict(os.environ)
         try:
             with _no_main_module():
+                heir.start()
+                theirs.close()
+                self._will = ours  # open as long as this process lives
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
                     job = (rank, world_size, device, self._folder, environ, theirs)
@@ -57,6 +62,7 @@ class RankProcesses:
                     process = context.Process(target=worker.serve, args=job)
                     process.start()
                     theirs.close()
+                    self._will.send(process.pid)
                     self.processes.append(process)
                     self.conns.append(ours)
         except BaseException:
@@ -142,12 +148,31 @@ def _no_main_module():
         sys.modules["__main__"] = main
 
 
-def _end(processes: list, folder: Path) -> None:
+def _end(processes: list, heir, folder: Path) -> None:
+    """End all ranks, then the heir, who has nothing left to do."""
+    _kill([process.pid for process in processes], folder)
+    for process in [*processes, heir]:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+
+
+def _inherit(will: Connection, folder: Path) -> None:
+    """Outlive a parent that was killed, and end its ranks in its place.
+
+    A process of its own, since a rank may be stuck in code that holds the GIL.
+    """
+    os.setsid()
+    pids = []
+    with contextlib.suppress(EOFError):
+        while True:
+            pids.append(will.recv())
+    _kill(pids, folder)
+
+
+def _kill(pids: list[int], folder: Path) -> None:
     """Kill each rank with its children, and remove what they wrote."""
-    for process in processes:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-    for process in processes:
-        process.join()
+            os.killpg(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)

@@ -27,7 +27,7 @@ class RanksError(RuntimeError):
         self.waiting, self.finished = dict(waiting), list(finished)
         parts = [headline] if headline else []
         parts += [f"{who} {text}" for who, text in group_ranks(self.deaths)]
-        parts += [f"{who}:\n{_indent(text)}" for who, text in group_ranks(self.errors)]
+        parts += [f"{who}:\n{indent(text)}" for who, text in group_ranks(self.errors)]
         parts += [_conjugate(who, text) for who, text in group_ranks(self.waiting)]
         if self.finished:
             parts.append(f"{name_ranks(self.finished)} finished")
@@ -137,7 +137,7 @@ def is_user_code(filename: str) -> bool:
 
 
 def group_ranks(texts: dict[int, str]) -> list[tuple[str, str]]:
-    """Group ranks with equal texts, ordered by their lowest rank."""
+    """Name the ranks of each distinct text, ordered by their lowest rank."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(texts):
         groups.setdefault(texts[rank], []).append(rank)
@@ -150,5 +150,6 @@ def _conjugate(who: str, text: str) -> str:
     return f"{who} {verb}{'' if who.startswith('ranks') else 's'} {rest}"
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
+    """Indent every line by two spaces."""
     return "\n".join(f"  {line}" for line in text.splitlines())

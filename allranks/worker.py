@@ -1,17 +1,13 @@
 """One live rank: the process that joins the group and runs what it is sent."""
 
-import ctypes
 import datetime
 import faulthandler
 import io
-import multiprocessing
 import os
-import shutil
 import signal
 import sys
-import threading
 import types
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from allranks import jobs
@@ -22,8 +18,8 @@ GROUP_TIMEOUT = datetime.timedelta(
 
 
 def serve(rank, world_size, device, folder: Path, environ, conn: Connection) -> None:
-    """Live as ``rank`` until the parent closes ``conn``, kills us, or dies."""
-    _die_with_parent(folder)
+    """Live as ``rank`` until the parent closes ``conn``, or someone kills us."""
+    os.setsid()  # own group: a rank's children end with it, the kernel's Ctrl-C doesn't
     _redirect(folder, rank)
     os.environ.clear()  # a fork server remembers the environment of its own start
     os.environ.update(environ)
@@ -43,20 +39,6 @@ def serve(rank, world_size, device, folder: Path, environ, conn: Connection) -> 
         except BaseException as e:  # SystemExit too: it must reach the cell
             answer = (None, jobs.describe(e))
         conn.send(answer)
-
-
-def _die_with_parent(folder: Path) -> None:
-    """Leave no orphan, even when the parent is killed with SIGKILL."""
-    os.setsid()  # own group: a rank's children end with it, the kernel's Ctrl-C doesn't
-    if sys.platform == "linux":  # for a rank stuck in native code that holds the GIL
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-
-    def watch():
-        wait([multiprocessing.parent_process().sentinel])
-        shutil.rmtree(folder, ignore_errors=True)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _redirect(folder: Path, rank: int) -> None:

@@ -1,0 +1,131 @@
+"""The magics in a real kernel: what a reader types, sees, and stops."""
+
+import time
+
+import nbformat
+import pytest
+
+
+@pytest.fixture
+def four(shared_kernel):
+    """Yield the kernel with four fresh ranks."""
+    printed, error = shared_kernel.run("%ranks 4")
+    assert (printed, error) == ("ranks 0–3 on cpu\n", "")
+    return shared_kernel
+
+
+def test_the_example_of_the_readme(four):
+    """all_reduce on four ranks; equal results folded into one line."""
+    cell = "%%ranks\nx = torch.full((2,), float(rank))\ndist.all_reduce(x)\nx"
+    assert four.run(cell) == ("ranks 0–3: tensor([6., 6.])\n", "")
+    assert four.run("%%ranks\nx + rank")[0].splitlines() == [
+        f"rank {r}: tensor([{6 + r}., {6 + r}.])" for r in range(4)
+    ]
+
+
+def test_on_quiet_and_out(four):
+    """A subset, silence, and values for the kernel."""
+    assert four.run("%%ranks --on 0,2\nrank") == ("rank 0: 0\nrank 2: 2\n", "")
+    assert four.run("%%ranks --quiet\nprint(rank)\nrank") == ("", "")
+    four.run("%%ranks --quiet --out values\ntorch.tensor([rank])")
+    assert four.run("[v.item() for v in values]; print(values[3].item())")[0] == "3\n"
+
+
+def test_a_failure_is_the_cells_own_and_nothing_else(four):
+    """Line numbers are the notebook's; no frame of the engine is shown."""
+    _, error = four.run("%%ranks\nif rank == 1:\n    1 / 0\ndist.barrier()")
+    lines = error.splitlines()
+    assert lines[0] == "RanksError: rank 1:"
+    assert '", line 3, in <module>' in error and "1 / 0" in error
+    assert lines[-1] == "ranks 0, 2 and 3 wait in `dist.barrier()` at cell line 4"
+    assert len(lines) == 6
+    printed, _ = four.run("%%ranks\nrank + 1")
+    assert printed.startswith("(fresh ranks: the variables of earlier cells are gone)")
+
+
+def test_a_function_of_an_earlier_cell_is_named_with_its_cell(four):
+    """A rank that waits inside a helper is found in the helper's cell."""
+    four.run("%%ranks\ndef meet():\n    dist.barrier()")
+    _, error = four.run("%%ranks --timeout 1\nif rank: meet()")
+    assert error.splitlines()[0] == "RanksError: timeout after 1 s"
+    assert "ranks 1–3 wait in `dist.barrier()` at ranks cell " in error
+    assert error.splitlines()[-1] == "rank 0 finished"
+
+
+def test_the_stop_button_ends_a_hang_at_once(four):
+    """Interrupting gives the same report as a timeout; the kernel lives on."""
+    msg_id = four.start("%%ranks\nif rank:\n    dist.barrier()")
+    time.sleep(1)
+    four.manager.interrupt_kernel()
+    start = time.monotonic()
+    _, error = four.finish(msg_id)
+    assert time.monotonic() - start < 5
+    assert error.splitlines() == [
+        "RanksInterrupted: interrupted",
+        "ranks 1–3 wait in `dist.barrier()` at cell line 3",
+        "rank 0 finished",
+    ]
+    assert "ranks 0–3: 4" in four.run("%%ranks\nworld_size")[0]
+
+
+def test_asking_again_replaces_the_ranks(four, all_gone):
+    """No second group beside the first."""
+    before = four.descendants()
+    ranks = [p for p in before if p.children() == [] and p.name().startswith("python")]
+    old = [p for p in ranks if str(p.pid) in four.run("%ranks status")[0]]
+    assert len(old) == 4
+    four.run("%ranks 2")
+    assert four.run("%%ranks\nworld_size") == ("ranks 0–1: 2\n", "")
+    all_gone(old)
+
+
+def test_stop_and_status(four):
+    """Status says what lives; stop ends it."""
+    assert four.run("%ranks status")[0].startswith("4 ranks live on cpu, process ids ")
+    four.run("%ranks stop")
+    assert four.run("%ranks status") == ("no ranks: %ranks 4 starts 4\n", "")
+    assert "there are no ranks yet: run %ranks 4 first" in four.run("%%ranks\n1")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("%ranks 0", "0 ranks: the number must be 1 to 64"),
+        ("%ranks -1", "-1 ranks: the number must be 1 to 64"),
+        ("%ranks four", "%ranks four: say how many (%ranks 4), status or stop"),
+        ("%ranks", "%ranks: the following arguments are required: what"),
+        ("%ranks 2 --device cuda", "this machine has no accelerator; try 'cpu'"),
+        ("%ranks 2 --timeout -1", "invalid number of seconds value: '-1'"),
+        ("%%ranks --on 7\n1", "there is no rank 7: ranks go from 0 to 3"),
+        ("%%ranks --on a\n1", "invalid list of ranks value: 'a'"),
+        ("%%ranks --timeout 0\n1", "invalid number of seconds value: '0'"),
+        ("%%ranks --fast\n1", "unrecognized arguments: --fast"),
+    ],
+)
+def test_wrong_use_gets_one_sentence(four, line, sentence):
+    """One line on stderr, and ranks that still work."""
+    printed, _ = four.run(line)
+    assert sentence in printed
+    assert len(printed.splitlines()) == 1
+    if line.startswith("%%"):
+        assert four.run("%%ranks\nworld_size") == ("ranks 0–3: 4\n", "")
+
+
+def test_strict_nbval_passes_on_live_output(tmp_path):
+    """The text of folded output and of reports is the same from run to run."""
+    cells = [
+        "%load_ext allranks\n%ranks 3",
+        "%%ranks\ntorch.ones(2) * rank",
+        "%%ranks\nprint('once')\nif rank == 1:\n    raise ValueError(rank)",
+    ]
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    notebook.cells[2].metadata["tags"] = ["raises-exception"]
+    from nbclient import NotebookClient
+
+    NotebookClient(notebook, kernel_name="python3").execute()
+    nbformat.write(notebook, tmp_path / "live.ipynb")
+    assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 0
+    notebook.cells[1].outputs[0]["text"] += "!"  # and a wrong text is noticed
+    nbformat.write(notebook, tmp_path / "live.ipynb")
+    assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 1
