@@ -1,0 +1,203 @@
+"""Our Sphinx extensions: what they show, and that what is wrong fails the build."""
+
+import doctest
+import io
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
+
+from book._ext import bench, fresh, mathml, records
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """A function that builds one page: (its HTML, the build's warnings)."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+
+    def build(page: str, **files: str) -> tuple[str, str]:
+        source = tmp_path / "source"
+        for name, text in {"index.md": f"# T\n\n{page}", **files}.items():
+            path = source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dedent(text), "utf8")
+        warnings = io.StringIO()
+        settings = {
+            "extensions": ["myst_parser", "run", "bench", "chapter_diff", "mathml"],
+            "myst_enable_extensions": ["dollarmath"],
+            "html_math_renderer": "mathml",
+            "html_theme": "basic",
+        }
+        folders = (source, None, tmp_path / "out", tmp_path / "trees")
+        with docutils_namespace():
+            app = Sphinx(*folders, "html", settings, status=None, warning=warnings)
+            app.build()
+        return (tmp_path / "out" / "index.html").read_text("utf8"), warnings.getvalue()
+
+    return build
+
+
+OLD = "def setup():\n    return 1\n\n\ndef train():\n    return 0\n"
+NEW = OLD.replace("return 0", "return 2").replace("return 1", "return 3")
+
+
+def diff(options: str = "", old: str = "old.py") -> str:
+    """A page's block that compares new.py with another file."""
+    return f"```{{chapter-diff}} new.py\n:diff: {old}\n{options}\n```\n"
+
+
+def words(html: str) -> str:
+    """The text of a page."""
+    return re.sub(r"<[^>]+>", "", html)
+
+
+def test_diff_shows_what_changed_under_relative_names(build):
+    """The whole difference, and no path of the machine that built it."""
+    html, warnings = build(diff(), **{"old.py": OLD, "new.py": NEW})
+    assert not warnings
+    for line in ("--- old.py", "+++ new.py", "-    return 0", "+    return 2"):
+        assert line in words(html)
+    assert "/source" not in html
+
+
+def test_diff_of_one_function_leaves_the_others_out(build):
+    """:pyobject: compares one definition."""
+    html, _ = build(diff(":pyobject: train"), **{"old.py": OLD, "new.py": NEW})
+    assert "+    return 2" in words(html)
+    assert "return 3" not in words(html)
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        (diff(old="gone.py"), "no such file: gone.py"),
+        (diff(":pyobject: gone"), "no function or class named gone"),
+        (diff(old="new.py"), "do not differ"),
+        ("```{chapter-diff} new.py\n```\n", "needs :diff:"),
+    ],
+)
+def test_a_diff_that_cannot_be_shown_fails_the_build(build, block, complaint):
+    """A renamed script or function is not passed over in silence."""
+    _, warnings = build(block, **{"old.py": OLD, "new.py": NEW})
+    assert complaint in warnings
+
+
+def test_an_edit_of_a_script_rebuilds_the_page(build):
+    """The page depends on both files of its diff."""
+    build(diff(), **{"old.py": OLD, "new.py": NEW})
+    html, _ = build(diff(), **{"old.py": OLD, "new.py": NEW + "\n\nLATER = 1\n"})
+    assert "+LATER = 1" in words(html)
+
+
+COMMAND = records.Command("torchrun scripts/x.py --epochs 2")
+RECORD = f"book/_runs/{COMMAND.record}"
+RUN = f"```{{run}} {COMMAND.line}\n```\n"
+
+
+def test_run_shows_the_command_and_its_record(build):
+    """The record below the command; a rank's prefix in its colour."""
+    record = f"$ {COMMAND.line}\nexit 0\n[rank 1/2] loss 0.5\nplain\n"
+    html, warnings = build(RUN, **{RECORD: record})
+    assert not warnings
+    assert f"$ {COMMAND.line}" in words(html)
+    assert "[rank 1/2] loss 0.5\nplain" in words(html)
+    assert '<span class="g g-Rank1">[rank 1/2]</span>' in html
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {RECORD: f"$ {COMMAND.line}\nexit 1\nboom\n"},
+        {RECORD: "$ torchrun scripts/y.py\nexit 0\n"},
+    ],
+    ids=["no record", "another exit code", "another command"],
+)
+def test_a_command_without_its_record_fails_the_build(build, files):
+    """Nobody publishes a command that was not run."""
+    _, warnings = build(RUN, **files)
+    assert "make notebooks records it" in warnings
+
+
+def test_bench_puts_a_measured_figure_into_a_sentence(build):
+    """A dotted path, a format, and the machine."""
+    data = """
+        {"ddp": {"ratio": 0.9124, "steps": 40},
+         "machine": {"date": "2026-01-01", "machine": "x86", "cores": 2, "torch": "2"}}
+    """
+    page = "{bench}`ddp.ratio:.2f` of {bench}`ddp.steps`\n\n```{bench-machine}\n```\n"
+    html, warnings = build(page, **{bench.DATA: data})
+    assert not warnings
+    assert "0.91 of 40" in words(html)
+    assert "2026-01-01: x86, 2 cores" in words(html)
+
+
+@pytest.mark.parametrize(
+    ("role", "files"),
+    [
+        ("{bench}`ddp.ratio`", {}),
+        ("{bench}`ddp.ratio`", {bench.DATA: '{"ddp": {}}'}),
+        ("{bench}`ddp`", {bench.DATA: '{"ddp": {}}'}),
+        ("{bench}`ddp:.2z`", {bench.DATA: '{"ddp": 1.5}'}),
+    ],
+    ids=["no file", "no such figure", "not a figure", "bad format"],
+)
+def test_a_figure_that_was_not_measured_fails_the_build(build, role, files):
+    """A sentence without its number is not published."""
+    _, warnings = build(role, **files)
+    assert "ERROR" in warnings
+
+
+def test_formulas_are_mathml(build):
+    """Inline, display, numbered: all without a script."""
+    html, warnings = build("$W^2$\n\n$$\n\\frac{1}{W} \\sum_r g_r\n$$ (mean)\n")
+    assert not warnings
+    assert html.count("<math ") == 2
+    assert 'class="eqno"' in html
+    assert "mathjax@" not in html
+
+
+@pytest.mark.parametrize(
+    "tex", [r"\foo{x}", r"\frac{1", r"x_", r"\frac{1}{2", r"\begin{align} a", "a & b"]
+)
+def test_bad_tex_is_a_warning(build, tex):
+    """latex2mathml translates most of these without a word."""
+    _, warnings = build(f"${tex}$\n")
+    assert "WARNING: formula" in warnings
+
+
+@pytest.mark.parametrize(
+    "tex",
+    [
+        r"\left\lceil \frac{N}{W} \right\rceil",
+        r"\begin{aligned} a &= b \\ &= c \end{aligned}",
+        r"a = b \\ c = d",
+        r"\text{local\_rank} = \texttt{a\_b} \bmod W",
+        r"\{ x \mid x < \mathcal{O}(n) \}",
+    ],
+)
+def test_good_tex_is_translated(tex):
+    """What the pages use, with nothing of TeX left in it."""
+    assert "\\" not in mathml.translate(tex)
+
+
+def test_digest_follows_content(tmp_path):
+    """A style sheet's edit changes the configuration; a second look does not."""
+    (tmp_path / "a.css").write_text("a")
+    before = fresh.digest(tmp_path)
+    assert fresh.digest(tmp_path) == before
+    (tmp_path / "a.css").write_text("b")
+    assert fresh.digest(tmp_path) != before
+
+
+@pytest.mark.parametrize("module", [bench, mathml])
+def test_examples_in_docstrings_hold(module):
+    """The examples are run."""
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

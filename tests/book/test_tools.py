@@ -1,0 +1,144 @@
+"""The tools behind ``make notebooks``: parsing, comparing, canonical form."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from book._ext import records
+from book._ext.records import Command
+from book._tools import commands, notebooks
+
+PAGE = """
+```{run} torchrun --standalone scripts/a.py
+```
+Text.
+:::{run} python scripts/a.py
+:exit: 1
+:::
+```python
+torchrun = 1
+```
+"""
+
+
+def test_commands_are_found_in_order_with_their_exit_codes():
+    """Both kinds of fence; other blocks are no commands."""
+    assert records.commands(PAGE) == [
+        Command("torchrun --standalone scripts/a.py"),
+        Command("python scripts/a.py", 1),
+    ]
+
+
+def test_a_record_reads_back(tmp_path):
+    """Write, then read: the same output; of another exit code: none."""
+    command = Command("torchrun scripts/a.py")
+    records.write(tmp_path, command, "one\n\n  two\n\n")
+    assert records.read(tmp_path, command) == "one\n\n  two"
+    with pytest.raises(LookupError, match="exit 1"):
+        records.read(tmp_path, Command(command.line, 1))
+
+
+def test_records_of_different_commands_have_different_names():
+    """Also where a long name is cut."""
+    lines = [f"torchrun {'--flag ' * 20}--epochs {n}" for n in range(3)]
+    names = {Command(line).record for line in lines}
+    assert len(names) == 3
+    assert max(map(len, names)) < 90
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("1,234 samples/s", "999.5 samples/s", True),
+        ("took 0.5 s", "took 12 s", True),
+        ("loss 0.612", "loss 0.613", True),
+        ("loss 0.612", "loss 0.9", False),
+        ("rank 1", "rank 2", False),
+        ("12 samples", "13 samples", False),
+        ("a  0.50 s | b", "a 10.50 s | b", True),
+        ("a", "a\nb", False),
+        ("loss 0.5 0.5", "loss 0.5", False),
+    ],
+)
+def test_outputs_are_compared_without_their_timings(old, new, same):
+    """A timing may differ, a rounding may, a word may not."""
+    assert records.same(old, new) is same
+
+
+def test_lines_of_ranks_are_put_in_rank_order():
+    """A stable sort; text without ranks stays as it is."""
+    mixed = "[rank 1/2] a\n[rank 0/2] b\n[rank 1/2] c"
+    assert commands.in_rank_order(mixed) == "[rank 0/2] b\n[rank 1/2] a\n[rank 1/2] c"
+    assert commands.in_rank_order("b\na") == "b\na"
+
+
+def test_a_page_is_run_in_a_folder_of_its_own(tmp_path):
+    """A later command sees the files of an earlier one; nothing is left behind."""
+    write = "python -c \"open('x', 'w').write('1')\""
+    read = "python -c \"print(open('x').read())\""
+    fail = "```{run} python -c 'raise SystemExit(3)'\n:exit: 3\n```\n"
+    page = tmp_path / "page.md"
+    page.write_text(f"```{{run}} {write}\n```\n```{{run}} {read}\n```\n{fail}")
+    assert [output for _, output in commands.run_page(page)] == ["", "1", ""]
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("python -c 'raise SystemExit(2)'", "exit code 2"),
+        ("python -c 'print(object())'", "only this machine has"),
+    ],
+)
+def test_a_command_that_breaks_its_promise_is_refused(tmp_path, command, complaint):
+    """Another exit code, or output that differs from machine to machine."""
+    page = tmp_path / "page.md"
+    page.write_text(f"```{{run}} {command}\n```\n")
+    with pytest.raises(ValueError, match=complaint):
+        list(commands.run_page(page))
+
+
+def notebook(path: Path, *cells: str, **metadata) -> Path:
+    """Write a notebook of code cells."""
+    nb = v4.new_notebook(cells=[v4.new_code_cell(c, metadata=metadata) for c in cells])
+    nbformat.write(nb, path)
+    return path
+
+
+def test_a_second_run_writes_the_same_bytes(tmp_path):
+    """Ids stay, and neither time nor version is written."""
+    path = notebook(tmp_path / "a.ipynb", "print(1)\nprint(2)", "3")
+    assert notebooks.check(path)  # not executed yet
+    notebooks.execute(path)
+    first = path.read_bytes()
+    assert notebooks.check(path) == []
+    notebooks.execute(path)
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("source", "tags", "complaint"),
+    [
+        ("1/0", [], "ZeroDivisionError"),
+        ("1", ["raises-exception"], "did not fail"),
+        ("import os\nprint(os.__file__)\nobject()", [], "only one machine has"),
+    ],
+)
+def test_a_notebook_that_may_not_be_published_stays_as_it_was(
+    tmp_path, source, tags, complaint
+):
+    """A failing cell, a failure that is gone, a machine's own output."""
+    path = notebook(tmp_path / "a.ipynb", source, tags=tags)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=complaint):
+        notebooks.execute(path)
+    assert path.read_bytes() == before
+
+
+def test_streams_cut_by_timing_are_joined():
+    """Two pieces of stdout are one; stderr between them keeps them apart."""
+    out, err = (v4.new_output("stream", name=n, text="x") for n in ("stdout", "stderr"))
+    pieces = [nbformat.from_dict(dict(o)) for o in (out, out, err, out)]
+    assert [o.text for o in notebooks.merged(pieces)] == ["xx", "x", "x"]

@@ -1,0 +1,185 @@
+"""The rules that keep page, notebook and script one chapter, and each of them short."""
+
+import ast
+import itertools
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from book._ext import records
+from book._tools import commands, notebooks
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "book" / "_runs"
+SCRIPTS = sorted(ROOT.glob("scripts/ch*.py"))
+MODULES = sorted(ROOT.glob("allranks/**/*.py"))
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+PAGES = sorted(ROOT.glob("book/*.md"))
+IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
+TAUGHT = {"train", "parse_args", "main"}  # the functions that are the lesson
+
+
+def name(path: Path) -> str:
+    """A test's id: the file's name."""
+    return path.name
+
+
+def chapter(stem: str) -> str:
+    """The chapter a name belongs to: ``ch5_ddp_spawn`` to ``ch5``."""
+    return stem.partition("_")[0]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name)
+class TestScript:
+    """A reader copies one file to a machine and runs it."""
+
+    def test_needs_nothing_else(self, script):
+        """It imports torch, its data and the standard library; no file of ours."""
+        found = set()
+        for node in ast.walk(ast.parse(script.read_text("utf8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add("." if node.level else node.module.partition(".")[0])
+        assert found <= IMPORTS
+
+    def test_fits_on_a_page(self, script):
+        """At most 150 lines of 79 columns."""
+        lines = script.read_text("utf8").splitlines()
+        assert len(lines) <= 150
+        assert max(map(len, lines)) <= 79
+
+    def test_says_what_it_is_and_how_to_run_it(self, script):
+        """One sentence, then a command that the chapter's page runs too."""
+        text = ast.get_docstring(ast.parse(script.read_text("utf8")))
+        number = chapter(script.stem).removeprefix("ch")
+        assert re.match(rf"Chapter {number} - [^\n]+\.\n", text)
+        stated = re.findall(r"^    ((?:torchrun|python) .+)$", text, re.MULTILINE)
+        assert stated, "no command in the docstring"
+        assert set(stated) <= {
+            command.line
+            for page in PAGES
+            if chapter(page.stem) == chapter(script.stem)
+            for command in records.commands(page.read_text("utf8"))
+        }
+
+
+def test_repeated_functions_are_identical():
+    """The price of self-contained scripts: what is repeated is the same everywhere."""
+    copies = defaultdict(dict)
+    for script in SCRIPTS:
+        for node in ast.parse(script.read_text("utf8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name not in TAUGHT:
+                copies[node.name][script.name] = ast.dump(node)
+    compared = 0
+    for function, found in copies.items():
+        for (a, first), (b, second) in itertools.pairwise(found.items()):
+            compared += 1
+            assert first == second, f"{function} differs in {a} and {b}"
+    assert compared >= 4, "too little was compared: this test went hollow"
+
+
+@pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS}))
+def test_a_chapter_has_three_doors_and_a_test(number):
+    """One stem names its page, notebook, script and test; variants are on the page."""
+    stems = [p.stem for p in PAGES if chapter(p.stem) == number]
+    assert len(stems) == 1, f"{number} needs exactly one page"
+    stem = stems[0]
+    for path in ("notebooks/{}.ipynb", "scripts/{}.py", "tests/test_{}.py"):
+        assert (ROOT / path.format(stem)).is_file(), path.format(stem)
+    text = (ROOT / "book" / f"{stem}.md").read_text("utf8")
+    variants = [s.name for s in SCRIPTS if chapter(s.stem) == number]
+    assert [v for v in variants if f"scripts/{v}" not in text] == []
+
+
+def test_the_table_of_contents_lists_what_exists_and_nothing_else():
+    """Every page and notebook is in it once."""
+
+    def files(entry: dict) -> list[str]:
+        below = itertools.chain(entry.get("chapters", ()), entry.get("sections", ()))
+        own = [entry[key] for key in ("root", "file") if key in entry]
+        return own + [file for child in below for file in files(child)]
+
+    listed = files(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
+    exist = [p.relative_to(ROOT).with_suffix("") for p in [*PAGES, *NOTEBOOKS]]
+    assert sorted(listed) == sorted(map(str, exist))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name)
+def test_a_module_holds_one_idea(module):
+    """At most 200 lines."""
+    assert len(module.read_text("utf8").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+class TestNotebook:
+    """Committed executed, in the bytes that a second run writes."""
+
+    def test_is_executed_and_canonical(self, notebook):
+        """What ``make notebooks`` writes, with no trace of a machine."""
+        assert notebooks.check(notebook) == []
+
+    def test_has_short_cells_and_asks_first(self, notebook):
+        """Cells of at most 15 lines; at least one prediction."""
+        cells = nbformat.read(notebook, as_version=4).cells
+        for cell in cells:
+            lines = cell.source.splitlines()
+            assert cell.cell_type != "code" or len(lines) <= 15, cell.source
+        assert any("**Predict**" in cell.source for cell in cells)
+
+
+DRIFTS = re.compile(
+    r"^:(?:lines|emphasize-lines|lineno-match):|\b(?:see|in|on) lines? \d", re.M
+)
+FENCED = re.compile(r"^(`{3,}|:{3,})(?!\{run\})[^\n]*\n(.*?)^\1[ \t]*$", re.M | re.S)
+LAUNCH = re.compile(r"^\s*\$? ?(?:torchrun|python) .*$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+class TestPage:
+    """What a page shows was run, and stays right when the code moves."""
+
+    def test_points_at_code_by_name(self, page):
+        """No line numbers: they drift in silence."""
+        assert DRIFTS.search(page.read_text("utf8")) is None
+
+    def test_shows_no_command_that_was_not_run(self, page):
+        """A command stands in a {run} block, unless it names other machines ($HOST)."""
+        text = page.read_text("utf8")
+        blocks = [match[2] for match in FENCED.finditer(text)]
+        shown = [line for block in blocks for line in LAUNCH.findall(block)]
+        assert [line for line in shown if "$" not in line.strip().lstrip("$")] == []
+
+    def test_its_commands_print_what_it_shows(self, page):
+        """Each command is run again, in order; its record says the same."""
+        for command, output in commands.run_page(page):
+            old = records.read(RUNS, command)
+            assert records.same(old, output), f"{command.line}\n{old}\n---\n{output}"
+
+
+def test_every_record_belongs_to_a_page():
+    """No output of a command that no page states."""
+    stated = {c.record for p in PAGES for c in records.commands(p.read_text("utf8"))}
+    assert {path.name for path in RUNS.glob("*")} == stated
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    """The tracked files are right on any machine."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: no list of the files that are ours")
+    path = re.compile(rf"(?<![\w.])(?:{re.escape(str(ROOT))}|/home/\w+|/Users/\w+)/")
+    found = []
+    for file in filter(None, listed.stdout.split("\0")):
+        data = (ROOT / file).read_bytes() if (ROOT / file).is_file() else b""
+        if b"\0" not in data and path.search(data.decode("utf8")):
+            found.append(file)
+    assert found == []
