@@ -16,7 +16,7 @@ from allranks.report import (
 )
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
-GRACE = 0.35  # seconds without any progress, once a rank has failed
+GRACE = 0.25  # seconds without any progress, once a rank has failed
 
 
 class Ranks:

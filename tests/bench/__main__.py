@@ -1,0 +1,57 @@
+"""Measure this machine: all of it (``make bench``) or a part (``… tests/bench ddp``).
+
+Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. What they
+measure goes to book/_data/bench.json, from which the pages take their figures.
+"""
+
+import datetime
+import importlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+import torch
+
+DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
+PARTS = ["live_ranks", "ddp", "fresh"]
+
+
+def machine() -> dict:
+    """Say on what and when this was measured."""
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").is_file():
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(":")[2].strip()
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": cpu,
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "torch": torch.__version__.partition("+")[0],
+        "python": platform.python_version(),
+    }
+
+
+def main(names: list[str]) -> None:
+    """Run the named parts, print their reports, store their figures."""
+    unknown = sorted(set(names) - set(PARTS))
+    if unknown:
+        raise SystemExit(f"no benchmark {unknown[0]!r}: there are {', '.join(PARTS)}")
+    data = json.loads(DATA.read_text("utf8")) if DATA.is_file() else {}
+    data["machine"] = machine()
+    for name in names or PARTS:
+        part = importlib.import_module(name)
+        print(f"--- {name}: {part.__doc__.splitlines()[0]}", flush=True)
+        data[name] = part.run()
+        print(part.report(data[name]), flush=True)
+        DATA.parent.mkdir(exist_ok=True)
+        text = json.dumps(data, indent=1, sort_keys=True)
+        DATA.write_text(text + "\n", "utf8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

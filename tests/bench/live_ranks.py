@@ -1,0 +1,174 @@
+"""Live ranks: how fast they start, answer and fail; the same work in ipyparallel."""
+
+import contextlib
+import io
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from allranks import Ranks, RanksError
+
+PAIRS = 5  # of live ranks and ipyparallel, interleaved
+
+FIRST = """
+import time
+from allranks import Ranks
+start = time.perf_counter()
+ranks = Ranks(4)
+print(time.perf_counter() - start)
+ranks.close()
+"""
+
+
+def three_ddp_steps() -> float:
+    """Train three DDP steps on random data; return the last loss."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+    )
+    ddp_model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.1)
+    x = torch.randn(32, 64) + dist.get_rank()
+    for _ in range(3):
+        loss = ddp_model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    total = loss.detach()
+    dist.all_reduce(total)
+    return total.item()
+
+
+def join(rank: int, store: str) -> None:
+    """Form the group, which live ranks have from the start."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    method = f"file://{store}"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=4)
+
+
+def all_reduce() -> None:
+    """Sum one number over all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+
+
+def with_live_ranks() -> float:
+    """Return the seconds for start, all_reduce, three DDP steps, stop."""
+    start = time.perf_counter()
+    with Ranks(4) as ranks:
+        ranks.run(all_reduce)
+        losses = ranks.run(three_ddp_steps)
+    assert len(set(losses)) == 1
+    return time.perf_counter() - start
+
+
+def with_ipyparallel() -> float:
+    """Return the seconds for the same in ipyparallel."""
+    import ipyparallel
+
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # engines import this file
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        cluster = ipyparallel.Cluster(n=4, log_level=logging.ERROR)
+        client = cluster.start_and_connect_sync(activate=False)
+        try:
+            engines = client[:]
+            engines.map_sync(join, range(4), [f"{folder}/store"] * 4)
+            engines.apply_sync(all_reduce)
+            losses = engines.apply_sync(three_ddp_steps)
+            assert len(set(losses)) == 1
+        finally:
+            client.close()
+            cluster.stop_cluster_sync()
+        return time.perf_counter() - start
+
+
+def seconds(work, *args, **kwargs) -> float:
+    """Time one call, which may fail."""
+    start = time.perf_counter()
+    with contextlib.suppress(RanksError):
+        work(*args, **kwargs)
+    return time.perf_counter() - start
+
+
+def run() -> dict:
+    """Measure everything; a few minutes."""
+    first = [
+        float(subprocess.check_output([sys.executable, "-c", FIRST])) for _ in range(3)
+    ]
+    figures = {"first_start_s": statistics.median(first)}
+    Ranks(1).close()
+    for world_size in (4, 8):
+        times = []
+        for _ in range(15):
+            start = time.perf_counter()
+            ranks = Ranks(world_size)
+            times.append(time.perf_counter() - start)
+            ranks.close()
+        figures[f"start_{world_size}_s"] = statistics.median(times)
+        figures[f"start_{world_size}_max_s"] = max(times)
+    with Ranks(4) as ranks, contextlib.redirect_stdout(io.StringIO()):
+        cells = [
+            seconds(ranks.run_cell, "rank", "cell", quiet=True) for _ in range(200)
+        ]
+        figures["cell_ms"] = 1e3 * statistics.median(cells)
+        failures, hangs = [], []
+        for _ in range(7):
+            ranks.run("1")  # fresh ranks are not part of the time
+            cell = "if rank == 1: raise ValueError\ndist.barrier()"
+            failures.append(seconds(ranks.run, cell))
+            ranks.run("1")
+            cell = "if rank: dist.barrier()"
+            hangs.append(seconds(ranks.run, cell, timeout=1) - 1)
+        figures["failure_s"] = statistics.median(failures)
+        figures["failure_max_s"] = max(failures)
+        figures["hang_over_timeout_s"] = statistics.median(hangs)
+        figures["hang_over_timeout_max_s"] = max(hangs)
+    live, ipp = [], []
+    for _ in range(PAIRS):
+        live.append(with_live_ranks())
+        ipp.append(with_ipyparallel())
+    ratios = sorted(b / a for a, b in zip(live, ipp, strict=True))
+    return figures | {
+        "work_s": statistics.median(live),
+        "ipyparallel_s": statistics.median(ipp),
+        "ipyparallel_ratio": statistics.median(ratios),
+        "ipyparallel_ratio_min": ratios[0],
+        "ipyparallel_ratio_max": ratios[-1],
+    }
+
+
+def report(f: dict) -> str:
+    """Say the figures, each beside its target."""
+    return "\n".join(
+        [
+            f"first start of 4 ranks        {f['first_start_s']:.2f} s (target 2.5)",
+            f"4 ranks ready                 {f['start_4_s']:.3f} s, at most "
+            f"{f['start_4_max_s']:.3f} (target 0.2)",
+            f"8 ranks ready                 {f['start_8_s']:.3f} s, at most "
+            f"{f['start_8_max_s']:.3f} (target 0.4)",
+            f"a trivial cell                {f['cell_ms']:.2f} ms (target 20)",
+            f"a failure, until reported     {f['failure_s']:.2f} s, at most "
+            f"{f['failure_max_s']:.2f} (target 0.5)",
+            f"a hang, beyond its timeout    {f['hang_over_timeout_s']:.2f} s, at most "
+            f"{f['hang_over_timeout_max_s']:.2f} (target 0.5)",
+            f"start, all_reduce, 3 DDP steps, stop: {f['work_s']:.2f} s; "
+            f"ipyparallel {f['ipyparallel_s']:.1f} s, "
+            f"{f['ipyparallel_ratio']:.0f} times as long "
+            f"({f['ipyparallel_ratio_min']:.0f} to {f['ipyparallel_ratio_max']:.0f})",
+        ]
+    )
