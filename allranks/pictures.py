@@ -1,9 +1,8 @@
 """Pictures of who holds what: inline SVG in notebooks and pages, text in a terminal.
 
-``exchange`` draws a collective from each rank's values before and after it;
-``cluster`` draws nodes and the processes and GPUs on them. Lines and text take the
-colour of the page, light or dark. A rank has the same colour everywhere, and no
-colour says what is not also written.
+``exchange`` draws a collective from each rank's values before and after it,
+``cluster`` nodes with their processes and GPUs. Lines and text take the page's colour,
+light or dark. A rank has the same colour everywhere; no colour speaks alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +20,13 @@ PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """An SVG, and the same facts as text."""
+    """An SVG or a table, and the same facts as text."""
 
-    svg: str
+    html: str
     text: str
 
     def _repr_html_(self) -> str:
-        return self.svg
+        return self.html
 
     def __repr__(self) -> str:
         return self.text
@@ -130,6 +129,22 @@ def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
         top += height + 8
     text, width = "\n".join(lines), max(per_row * 54 + 15, 8 * len(lines[0]))
     return Picture(_svg(width, top, text, parts), text)
+
+
+def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:
+    """Set a table.
+
+    >>> table(["ranks", "steps"], [[1, 45], [4, 12]])
+    ranks  steps
+    1      45
+    4      12
+    """
+    cells = [[str(value) for value in row] for row in (head, *rows)]
+    html = ""
+    for tag, row in zip(["th scope='col'", *["td"] * len(rows)], cells, strict=True):
+        boxes = "".join(f"<{tag}>{escape(text)}</{tag[:2]}>" for text in row)
+        html += f"<tr>{boxes}</tr>"
+    return Picture(f"<table class='table'>{html}</table>", _align(cells))
 
 
 def _span(first: int, number: int) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import pictures
-from allranks.pictures import RANK_COLORS, cluster, exchange
+from allranks.pictures import RANK_COLORS, cluster, exchange, table
 
 SVG = "{http://www.w3.org/2000/svg}"
 rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)
@@ -18,7 +18,7 @@ rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4
 
 def drawn(picture):
     """Return the picture's root, and its boxes as (text, fill, stroke, bands)."""
-    root = ElementTree.fromstring(picture.svg)
+    root = ElementTree.fromstring(picture.html)
     boxes = []
     for rect in root.iter(f"{SVG}rect"):
         x, y, width, height = (
@@ -122,9 +122,22 @@ def test_a_picture_fits_a_phone_and_any_theme(picture):
     assert {t.get("fill") for t in letters} == {"currentColor"}
     assert root.get("role") == "img"
     assert "max-width:100%" in root.get("style")
-    assert " id=" not in picture.svg  # two on one page would clash
-    assert picture._repr_html_() == picture.svg
+    assert " id=" not in picture.html  # two on one page would clash
+    assert picture._repr_html_() == picture.html
     assert repr(picture) == picture.text
+
+
+def test_a_table_is_the_same_in_both_forms():
+    """A head, rows, and nothing that HTML would take for a tag."""
+    made = table(["a<b", "c"], [[1, 2], [10, "x"]])
+    root = ElementTree.fromstring(made.html)
+    assert [[cell.text for cell in row] for row in root] == [
+        ["a<b", "c"],
+        ["1", "2"],
+        ["10", "x"],
+    ]
+    assert [cell.tag for cell in root[0]] == ["th", "th"]
+    assert made.text == "a<b  c\n1    2\n10   x"
 
 
 def test_colours_are_constant_and_differ():
