@@ -1,0 +1,147 @@
+"""Chapter 5 - DDP without torchrun: start the ranks yourself.
+
+Run it (no GPU needed):
+    python scripts/ch5_ddp_spawn.py
+"""
+
+import argparse
+import gc
+import os
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 65,994 numbers to send
+    for channels in (1, 32), (32, 64), (64, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def setup() -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_gpus = torch.accelerator.device_count()
+        if int(os.environ["LOCAL_WORLD_SIZE"]) > num_gpus:
+            raise SystemExit(
+                f"{os.environ['LOCAL_WORLD_SIZE']} ranks on this machine, but "
+                f"{num_gpus} GPUs: lower --nproc-per-node to {num_gpus}"
+            )
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
+    print(f"{who} {text}\n", end="", flush=True)
+
+
+def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
+    """Accuracy: each sample on exactly one rank, counts summed over ranks."""
+    x, y = test_set[dist.get_rank() :: dist.get_world_size()]  # never padded
+    with torch.no_grad():
+        hits = net(x.to(device)).argmax(dim=1) == y.to(device)
+    counts = torch.tensor([hits.sum(), len(hits)], device=device)
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
+    """Train a replica on this rank's share; return its loss at each step."""
+    torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
+    train_set, test_set, net = make_task(args.samples)
+    if world_size > (num := len(train_set)):
+        raise SystemExit(f"{world_size} ranks > {num} samples: start fewer")
+    optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
+    ddp = nn.parallel.DistributedDataParallel(net)
+    sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
+    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
+    losses = []
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)  # a new order, the same on all ranks
+        start = time.perf_counter()
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()  # DDP averages the gradients in here
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses[-len(loader) :]).mean()
+        dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
+        rate = num / (time.perf_counter() - start)
+        accuracy = evaluate(net, test_set, device)
+        if rank == 0:
+            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} samples/s={rate:.0f}")
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags (--batch-size is per rank); refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ints = {"--epochs": 15, "--batch-size": 64, "--samples": 1440, "--seed": 0}
+    for flag, default in ints.items():
+        parser.add_argument(flag, type=int, default=default)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--nproc-per-node", type=int, default=2)
+    args = parser.parse_args(argv)
+    for name in "epochs", "batch_size", "samples", "lr", "nproc_per_node":
+        if not 0 < vars(args)[name] < float("inf"):
+            parser.error(f"{name} {vars(args)[name]}: must be above 0")
+    return args
+
+
+def run_rank(local_rank: int, args: argparse.Namespace, port: int) -> None:
+    """Set what torchrun would have set, then do what it would have run."""
+    os.environ |= {
+        "RANK": str(local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(args.nproc_per_node),
+        "LOCAL_WORLD_SIZE": str(args.nproc_per_node),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the parent serves the port
+    }
+    train(args, *setup())
+    gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Serve the store that ranks meet at, start them, end all if one fails."""
+    args = parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # cores are for ranks
+    # Port 0: the system picks a free one, and no other process can take it.
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    try:
+        mp.spawn(run_rank, (args, store.port), args.nproc_per_node)
+    except mp.ProcessExitedException as error:
+        raise SystemExit(f"ended all ranks: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

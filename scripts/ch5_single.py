@@ -1,0 +1,75 @@
+"""Chapter 5 - One process: the training that DDP will share out.
+
+Run it (no GPU needed):
+    python scripts/ch5_single.py
+"""
+
+import argparse
+import time
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 65,994 numbers to send
+    for channels in (1, 32), (32, 64), (64, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def train(args, device) -> list[torch.Tensor]:
+    """Train on all samples; return the loss at each step."""
+    torch.manual_seed(args.seed)
+    train_set, test_set, net = make_task(args.samples)
+    num = len(train_set)
+    optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
+    dice = torch.Generator()
+    sampler = RandomSampler(train_set, generator=dice)
+    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
+    losses = []
+    for epoch in range(args.epochs):
+        dice.manual_seed(args.seed + epoch)  # a new order
+        start = time.perf_counter()
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(net(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses[-len(loader) :]).mean()
+        rate = num / (time.perf_counter() - start)
+        x, y = test_set[:]
+        with torch.no_grad():
+            hits = net(x.to(device)).argmax(dim=1) == y.to(device)
+        accuracy = (hits.sum() / len(hits)).item()
+        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f} samples/s={rate:.0f}")
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ints = {"--epochs": 15, "--batch-size": 128, "--samples": 1440}
+    for flag, default in ints.items():
+        parser.add_argument(flag, type=int, default=default)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.05)
+    args = parser.parse_args(argv)
+    for name in "epochs", "batch_size", "samples", "lr":
+        if not 0 < vars(args)[name] < float("inf"):
+            parser.error(f"{name} {vars(args)[name]}: must be above 0")
+    return args
+
+
+if __name__ == "__main__":
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    train(parse_args(), gpu or torch.device("cpu"))
