@@ -19,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
 RANK = re.compile(r"\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
-MACHINE = re.compile(rf"(?<![\w.])(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}")
+MACHINE = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(HOMES)})/|/site-packages/|\b0x[0-9a-f]{{6,}}"
+)
 
 TORCHRUN = argparse.ArgumentParser("torchrun", exit_on_error=False)
 TORCHRUN.add_argument("--standalone", action="store_true")

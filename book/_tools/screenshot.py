@@ -1,0 +1,97 @@
+"""Take the README's picture: live ranks in a real JupyterLab, in a real browser.
+
+    python book/_tools/screenshot.py        # writes book/_static/live_ranks.png
+
+It needs Chromium (make browser).
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)  # for book._tools
+
+from book._tools.notebooks import METADATA  # noqa: E402
+
+PICTURE = ROOT / "book" / "_static" / "live_ranks.png"
+CELLS = [
+    "%load_ext allranks\n%ranks 4",
+    "%%ranks\nx = torch.full((2,), float(rank))\ndist.all_reduce(x)\nx",
+    "%%ranks --timeout 3\nif rank != 1:\n    dist.barrier()",
+]
+PLAIN = """
+.jp-InputPrompt, .jp-OutputPrompt, .jp-Toolbar, .jp-NotebookPanel-footer,
+.jp-Notebook-footer, .jp-cell-toolbar, .jp-Collapser, .jp-Cell:last-child,
+.Toastify { display: none !important; }
+"""
+
+
+def serve(folder: Path) -> tuple[subprocess.Popen, str]:
+    """Start JupyterLab on a free port of this machine: (process, its address)."""
+    settings = ["--ServerApp.ip=127.0.0.1", "--port=0", "--no-browser", "--allow-root"]
+    settings += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class="]
+    settings[-1] += "jupyterlab.NeverCheckForUpdate"
+    settings += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", *settings],
+        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(folder / "runtime")},
+        stderr=subprocess.DEVNULL,
+    )
+    for _ in range(300):
+        for info in (folder / "runtime").glob("jpserver-*.json"):
+            return server, json.loads(info.read_text("utf8"))["url"]
+        time.sleep(0.1)
+    server.terminate()
+    raise SystemExit("JupyterLab did not start within 30 s")
+
+
+def picture(page: Page, address: str) -> None:
+    """Run every cell, hide what is not the notebook, and save the picture."""
+    page.goto(f"{address}doc/tree/demo.ipynb")
+    page.wait_for_selector("text=/ipykernel. . Idle/", timeout=60_000)
+    page.locator(".jp-InputArea-editor").first.click()
+    for number in range(1, len(CELLS) + 1):
+        page.keyboard.press("Shift+Enter")
+        prompt = f".jp-InputPrompt:text-is('[{number}]:')"
+        page.wait_for_selector(prompt, timeout=60_000)
+    page.add_style_tag(content=PLAIN)
+    page.wait_for_timeout(500)
+    first = page.locator(".jp-CodeCell").first.bounding_box()
+    last = page.locator(".jp-OutputArea-output").last.bounding_box()
+    height = last["y"] + last["height"] - first["y"] + 18
+    clip = {"x": first["x"], "y": first["y"] - 12, "width": first["width"]}
+    page.screenshot(path=PICTURE, clip={**clip, "height": height})
+
+
+def main() -> None:
+    """Serve a notebook, open it, run it, take the picture."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        cells = [new_code_cell(source) for source in CELLS]
+        demo = new_notebook(cells=cells, metadata=METADATA)
+        nbformat.write(demo, Path(folder, "demo.ipynb"))
+        server, address = serve(Path(folder))
+        try:
+            browser = playwright.chromium.launch(
+                executable_path=chromium, args=["--headless", "--no-sandbox"]
+            )
+            size = {"width": 720, "height": 620}
+            picture(browser.new_page(viewport=size, device_scale_factor=2), address)
+            browser.close()
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    main()
