@@ -11,9 +11,10 @@ from html import escape
 
 from allranks.topology import describe, rank_of
 
-# Okabe and Ito's palette for colour-blind readers, with grey in place of black.
-RANK_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
-RANK_COLORS += ("#56B4E9", "#D55E00", "#F0E442", "#888888")
+# The book's colours where it defines them; else Okabe and Ito's, grey for black.
+HUES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]
+HUES += ["#56B4E9", "#D55E00", "#F0E442", "#888888"]
+RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 NOTHING = "–"
 PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
 
@@ -155,25 +156,23 @@ def _labels(row) -> list[str]:
     """Turn what a rank holds into the texts of its boxes."""
     row = row.tolist() if hasattr(row, "tolist") else row
     row = row if isinstance(row, (list, tuple)) else [row]
-    return [NOTHING if value is None else _label(value) for value in row] or [NOTHING]
-
-
-def _label(value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in row] or ["None"]
+    return [NOTHING if text == "None" else text for text in texts]
 
 
 def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
     """Draw a box: filled by its one rank, or with a band of all ranks behind it."""
     colors = [RANK_COLORS[rank % len(RANK_COLORS)] for rank in ranks]
-    one = f'fill="{colors[0]}" fill-opacity="0.3"' if len(ranks) == 1 else 'fill="none"'
-    line = colors[0] if len(ranks) == 1 else "currentColor"
-    dash = ' stroke-dasharray="3 3"' if dashed else ""
+    style = "fill:none;stroke:currentColor"
+    if len(ranks) == 1:
+        style = f"fill:{colors[0]};fill-opacity:0.3;stroke:{colors[0]}"
+    style += ";stroke-dasharray:3 3" if dashed else ""
     place = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="3"'
-    parts = [f'<rect {place} {one} stroke="{line}"{dash}/>']
+    parts = [f'<rect {place} style="{style}"/>']
     step = (width - 2) / max(1, len(ranks))
     for i, color in enumerate(colors if len(colors) > 1 else ()):
         left = f'x="{x + 1 + i * step:g}" y="{y + height - 6}"'
-        parts.append(f'<rect {left} width="{step:g}" height="5" fill="{color}"/>')
+        parts.append(f'<rect {left} width="{step:g}" height="5" style="fill:{color}"/>')
     return parts
 
 

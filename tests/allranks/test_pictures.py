@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import pictures
-from allranks.pictures import RANK_COLORS, cluster, exchange, table
+from allranks.pictures import HUES, RANK_COLORS, cluster, exchange, table
 
 SVG = "{http://www.w3.org/2000/svg}"
 rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)
+
+
+def styles(element):
+    """Return an element's CSS as a dict."""
+    pairs = (pair.split(":") for pair in element.get("style", "").split(";") if pair)
+    return {name: value for name, value in pairs}
 
 
 def drawn(picture):
@@ -25,7 +31,7 @@ def drawn(picture):
             float(rect.get(k)) for k in ("x", "y", "width", "height")
         )
         if height < 20:
-            boxes[-1][3].append(rect.get("fill"))
+            boxes[-1][3].append(styles(rect)["fill"])
             continue
         inside = [
             text.text
@@ -34,7 +40,8 @@ def drawn(picture):
             and y < float(text.get("y")) < y + height
             and text.get("text-anchor") == "middle"
         ]
-        boxes.append((" ".join(inside), rect.get("fill"), rect.get("stroke"), []))
+        style = styles(rect)
+        boxes.append((" ".join(inside), style.get("fill"), style.get("stroke"), []))
     return root, boxes
 
 
@@ -73,14 +80,14 @@ def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
         ("1", RANK_COLORS[0], RANK_COLORS[0], []),
         ("10", RANK_COLORS[1], RANK_COLORS[1], []),
         ("–", "none", "currentColor", []),
-        ("11", "none", "currentColor", list(RANK_COLORS[:3])),
+        ("11", "none", "currentColor", RANK_COLORS[:3]),
         ("10", RANK_COLORS[1], RANK_COLORS[1], []),
         ("1", RANK_COLORS[0], RANK_COLORS[0], []),
     ]
     _, boxes = drawn(
         exchange("partial", [1, 10, 100], [110, 1, 1], lambda text: [1, 2])
     )
-    assert boxes[3] == ("110", "none", "currentColor", list(RANK_COLORS[1:3]))
+    assert boxes[3] == ("110", "none", "currentColor", RANK_COLORS[1:3])
 
 
 def test_tensors_and_floats_are_read_like_numbers():
@@ -142,8 +149,10 @@ def test_a_table_is_the_same_in_both_forms():
 
 def test_colours_are_constant_and_differ():
     """Ranks 0 to 7 have eight colours; rank 8 begins again."""
-    assert len(set(RANK_COLORS)) == 8
+    assert len(set(HUES)) == len(set(RANK_COLORS)) == 8
     assert drawn(cluster((9,), 9))[1][9][1] == RANK_COLORS[0]
+    for rank, color in enumerate(RANK_COLORS):  # the style sheet's name of it
+        assert color.startswith(f"var(--rank-{rank}, #")
 
 
 @pytest.mark.parametrize(("before", "after"), [([], []), ([1], [1, 2])])
