@@ -13,26 +13,9 @@ from typing import ClassVar
 import records
 from docutils import nodes
 from docutils.parsers.rst import directives
-from pygments.lexer import RegexLexer
-from pygments.token import Generic, Text
 from sphinx.util.docutils import SphinxDirective
 
 RUNS = "book/_runs"
-
-
-def rank_colour(lexer, match):
-    """A token of its own for each rank: book.css gives it the rank's colour."""
-    colour = getattr(Generic, f"Rank{int(match[1]) % 8}")
-    yield match.start(), colour, match[0]
-
-
-class RankLexer(RegexLexer):
-    """Output of ranks: ``[rank 1/4] …`` shows its prefix in the colour of rank 1."""
-
-    name = "ranks"
-    tokens: ClassVar = {
-        "root": [(r"^\[rank (\d+)[^]\n]*\]", rank_colour), (r".*\n", Text)]
-    }
 
 
 class Run(SphinxDirective):
@@ -69,5 +52,4 @@ class Run(SphinxDirective):
 def setup(app) -> dict:
     """Add the directive."""
     app.add_directive("run", Run)
-    app.add_lexer("ranks", RankLexer)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -16,7 +16,7 @@ METADATA = {
         "language": "python",
         "name": "python3",
     },
-    "language_info": {"name": "python"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 KEPT = ("mystnb", "tags")  # cell metadata that means something to a page or a test
 

@@ -13,6 +13,7 @@ from sphinx.util.docutils import docutils_namespace
 from book._ext import bench, fresh, mathml, records
 
 ROOT = Path(__file__).resolve().parents[2]
+EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml"]
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def build(tmp_path, monkeypatch):
             path.write_text(dedent(text), "utf8")
         warnings = io.StringIO()
         settings = {
-            "extensions": ["myst_parser", "run", "bench", "chapter_diff", "mathml"],
+            "extensions": ["myst_parser", *EXTENSIONS],
             "myst_enable_extensions": ["dollarmath"],
             "html_math_renderer": "mathml",
             "html_theme": "basic",
@@ -107,6 +108,14 @@ def test_run_shows_the_command_and_its_record(build):
     assert f"$ {COMMAND.line}" in words(html)
     assert "[rank 1/2] loss 0.5\nplain" in words(html)
     assert '<span class="g g-Rank1">[rank 1/2]</span>' in html
+
+
+def test_a_ranks_cell_is_coloured_as_python(build):
+    """IPython's lexer alone shows the lines below an unknown magic as plain text."""
+    html, _ = build("```ipython3\n%%ranks --on 0,2\nimport torch\n```\n")
+    assert '<span class="kn">import</span>' in html
+    html, _ = build("```ranks\nrank 3: tensor([1.])\nranks 0–2: None\n```\n")
+    assert '<span class="g g-Rank3">rank 3</span>: tensor' in html
 
 
 @pytest.mark.parametrize(
