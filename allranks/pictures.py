@@ -90,7 +90,8 @@ def exchange(
         for rank, (old, new) in enumerate(zip(*held, strict=True))
     ]
     text = f"{title}\n{_align(table)}"
-    return Picture(_svg(left - 38, 46 + len(ranks) * PITCH, text, parts), text)
+    width, height = max(left - 38, 8 * len(title)), 46 + len(ranks) * PITCH
+    return Picture(_svg(width, height, text, parts), text)
 
 
 def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import types
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
@@ -42,6 +43,7 @@ class RankProcesses:
         self.processes, self.conns = [], []
         self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
         self._read_bytes = [0] * world_size  # of each rank's output
+        self._cpu_time = [0.0] * world_size  # seconds, when last asked
         context = multiprocessing.get_context(_start_method())
         ours, theirs = context.Pipe()
         heir = context.Process(target=_inherit, args=(theirs, self._folder))
@@ -91,22 +93,36 @@ class RankProcesses:
         """Return what code below Python wrote to the rank's stderr."""
         return (self._folder / f"{rank}.err").read_text("utf8", "replace")
 
-    def ask_stack(self, rank: int) -> None:
-        """Have the rank write its Python stack, whatever it is doing."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.processes[rank].pid, signal.SIGUSR1)
+    def ask_stacks(self, ranks: list[int]) -> dict[int, str]:
+        """Have ranks write their Python stacks, whatever they do, and return them."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.processes[rank].pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 0.3  # seconds; then a rank counts as mute
+        stacks = {rank: "" for rank in ranks}
+        while not all(" in serve\n" in stack for stack in stacks.values()):
+            stacks = {rank: self.stack(rank) for rank in ranks}
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return stacks
 
     def stack(self, rank: int) -> str:
         """Return the stack that the rank wrote when it was asked, or as it crashed."""
         return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
 
-    def cpu_time(self, rank: int) -> float:
-        """Return the seconds of processor time that the rank has used."""
+    def is_busy(self, rank: int) -> bool:
+        """Tell a rank that computes, or is about to, from one that waits."""
         try:
-            times = psutil.Process(self.processes[rank].pid).cpu_times()
+            process = psutil.Process(self.processes[rank].pid)
+            status, times = process.status(), process.cpu_times()
         except psutil.Error:
-            return 0.0
-        return times.user + times.system
+            return False
+        used = times.user + times.system - self._cpu_time[rank]
+        self._cpu_time[rank] += used
+        # On a crowded machine it may get no time at all, but Linux says if it wants to.
+        wants = sys.platform == "linux" and status in ("running", "disk-sleep")
+        return wants or used > 0.02
 
 
 def check_possible(world_size: int, device: str) -> None:

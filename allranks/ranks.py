@@ -128,7 +128,7 @@ class Ranks:
         """Wait for every rank; once one failed, only while another still gets on."""
         answers, errors, deaths = {}, {}, {}
         pending, headline, kind = set(ranks), "", RanksError
-        progress, cpu_time = time.monotonic(), 0.0
+        progress = time.monotonic()
         deadline = progress + timeout
         try:
             while pending:
@@ -139,10 +139,10 @@ class Ranks:
                     break
                 if errors or deaths:
                     left = min(left, 0.05)
-                    used = sum(self._crew.cpu_time(rank) for rank in pending)
+                    busy = [self._crew.is_busy(rank) for rank in pending]
                     # A GPU rank that waits spins; only on the CPU is work progress.
-                    if self.device == "cpu" and used > cpu_time + 0.02:
-                        progress, cpu_time = now, used
+                    if self.device == "cpu" and any(busy):
+                        progress = now
                     if now > progress + GRACE:
                         break
                 for rank in self._ready(pending, left):
@@ -175,16 +175,14 @@ class Ranks:
 
     def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
         """Say where each rank stands, and whether it waits there or computes."""
-        before = {rank: self._crew.cpu_time(rank) for rank in ranks}
         for rank in ranks:
-            self._crew.ask_stack(rank)
-        time.sleep(0.1 if ranks else 0)
-        where = {}
-        for rank in ranks:
-            idle = self._crew.cpu_time(rank) - before[rank] < 0.03
-            place = describe_stack(self._crew.stack(rank), self._sources, filename)
-            where[rank] = f"{'wait in' if idle else 'run'} {place}"
-        return where
+            self._crew.is_busy(rank)  # count from here
+        time.sleep(0.05 if ranks else 0)
+        verbs = {r: "run" if self._crew.is_busy(r) else "wait in" for r in ranks}
+        return {
+            rank: f"{verbs[rank]} {describe_stack(stack, self._sources, filename)}"
+            for rank, stack in self._crew.ask_stacks(ranks).items()
+        }
 
     def _pick(self, on) -> list[int]:
         ranks = list(range(self.world_size)) if on is None else sorted(set(on))

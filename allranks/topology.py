@@ -127,8 +127,8 @@ def visible_devices(value: str | None, num_gpus: int, uuids=()) -> list[int | st
         num_gpus: GPUs in the machine.
         uuids: theirs, in the order of their indices; needed where value has UUIDs.
     Source:
-        CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User
-        Guide; for GPUs named twice, torch.cuda._parse_visible_devices.
+        CUDA Programming Guide, "CUDA Environment Variables"; for GPUs named twice,
+        torch.cuda._parse_visible_devices.
 
     >>> visible_devices("2,1", num_gpus=4), visible_devices("0,2,-1,1", num_gpus=4)
     ([2, 1], [0, 2])
