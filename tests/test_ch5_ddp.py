@@ -1,0 +1,449 @@
+"""Chapter 5's script: W ranks train what one would, resume exactly, refuse cleanly."""
+
+import os
+import re
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allranks import Ranks, launch
+from scripts import ch5_ddp
+
+STEPS = ["--epochs=2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
+
+
+@pytest.fixture(scope="module")
+def crews():
+    """One group of live ranks for each world size."""
+    crews = {world_size: Ranks(world_size) for world_size in (1, 2, 3, 4)}
+    yield crews
+    for ranks in crews.values():
+        ranks.close()
+
+
+def run_train(script, flags, dtype=torch.float64, ddp_options=None):
+    """On a live rank: run a script's train(); return its losses and its weights."""
+    import functools
+    import importlib
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_default_dtype(dtype)
+    module = importlib.import_module(f"scripts.{script}")
+    parallel, ddp = torch.nn.parallel, torch.nn.parallel.DistributedDataParallel
+    make_task, tasks = module.make_task, []
+    place = (dist.get_rank(), dist.get_world_size()) if script == "ch5_ddp" else ()
+    try:
+        if ddp_options:
+            parallel.DistributedDataParallel = functools.partial(ddp, **ddp_options)
+        module.make_task = lambda num: tasks.append(make_task(num)) or tasks[0]
+        args = module.parse_args(flags)
+        losses = module.train(args, *place, torch.device("cpu"))
+    finally:
+        parallel.DistributedDataParallel, module.make_task = ddp, make_task
+    return torch.stack(losses), torch.nn.utils.parameters_to_vector(
+        tasks[0][2].parameters()
+    ).detach()
+
+
+@pytest.fixture
+def train_ranks(crews):
+    """Run ch5_ddp's train() on W ranks; losses (W, steps) and weights (W, n)."""
+
+    def run(world_size, *flags, **options):
+        ranks = crews[world_size]
+        results = ranks.run(run_train, "ch5_ddp", flags, quiet=True, **options)
+        losses, weights = zip(*results, strict=True)
+        return torch.stack(losses), torch.stack(weights)
+
+    return run
+
+
+@pytest.fixture
+def train_single(crews):
+    """Run ch5_single's train() in one process; losses (steps,) and weights (n,)."""
+
+    def run(*flags, **options):
+        return crews[1].run(run_train, "ch5_single", flags, quiet=True, **options)[0]
+
+    return run
+
+
+def checkpoint_of(tmp_path, name="checkpoint.pt"):
+    """The flag that names a checkpoint of this test."""
+    return f"--checkpoint={tmp_path / name}"
+
+
+class TestTheorem:
+    """Averaged gradients of W ranks with batch b: one rank with batch W b."""
+
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+    @pytest.mark.parametrize(
+        "dtype, bound", [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str
+    )
+    def test_w_ranks_follow_one(
+        self, world_size, dtype, bound, tmp_path, train_ranks, train_single
+    ):
+        """Same curve and weights: new order each epoch, half a batch at its end.
+
+        Ranks draw different weights (seed + rank), so this fails without DDP's copy.
+        The bound for float32 is 100 times what was measured.
+        """
+        batch = f"--batch-size={24 // world_size}"
+        many, replicas = train_ranks(
+            world_size, *STEPS, batch, checkpoint_of(tmp_path), dtype=dtype
+        )
+        one, weights = train_single(*STEPS, "--batch-size=24", dtype=dtype)
+        assert many.shape == (world_size, 2 * 3)
+        print(
+            "DEV",
+            world_size,
+            dtype,
+            (many.mean(0) - one).abs().max().item(),
+            (replicas[0] - weights).abs().max().item(),
+        )
+        torch.testing.assert_close(many.mean(dim=0), one, rtol=0, atol=bound)
+        torch.testing.assert_close(replicas[0], weights, rtol=0, atol=bound)
+        assert (replicas == replicas[0]).all(), "the replicas differ"
+
+    @pytest.mark.parametrize("num, batch", [(5, 1), (41, 4), (41, 64)])
+    @pytest.mark.parametrize("world_size", [2, 3, 4])
+    def test_any_dataset_size(
+        self, world_size, num, batch, tmp_path, train_ranks, crews
+    ):
+        """N not divisible by W: as one process that sees the sampler's repeats too."""
+        flags = ["--epochs=2", f"--samples={num}"]
+        many, replicas = train_ranks(
+            world_size, *flags, f"--batch-size={batch}", checkpoint_of(tmp_path)
+        )
+        sizes = num, world_size, batch * world_size
+        ((one, weights),) = crews[1].run(train_on_padded_order, *sizes)
+        torch.testing.assert_close(many.mean(dim=0), one, rtol=0, atol=1e-10)
+        torch.testing.assert_close(replicas[0], weights, rtol=0, atol=1e-10)
+
+
+def train_on_padded_order(num, world_size, batch_size):
+    """In one process: two epochs over an order filled up to a multiple of W."""
+    import torch
+
+    from scripts import ch5_single
+
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    train_set, _, net = ch5_single.make_task(num)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for epoch in range(2):
+        order = torch.randperm(num, generator=torch.Generator().manual_seed(epoch))
+        order = torch.cat([order, order[: -num % world_size]])
+        for part in order.split(batch_size):
+            x, y = train_set[part]
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    weights = torch.nn.utils.parameters_to_vector(net.parameters())
+    return torch.stack(losses), weights.detach()
+
+
+class TestResume:
+    """An interrupted run goes on as if nothing had happened."""
+
+    @pytest.fixture
+    def compare(self, tmp_path, train_ranks):
+        """Weights of an uninterrupted run and of one cut after epoch 2 of 4."""
+        flags = ["--samples=60", "--batch-size=3"]
+        whole = checkpoint_of(tmp_path, "whole.pt")
+        parts = checkpoint_of(tmp_path, "parts.pt")
+
+        def run(world_size, **options):
+            def train(*more):
+                return train_ranks(world_size, *flags, *more, **options)
+
+            losses, straight = train("--epochs=4", whole)
+            train("--epochs=2", parts)
+            rest, resumed = train("--epochs=4", "--resume", parts)
+            assert rest.shape[1] == losses.shape[1] // 2  # two epochs, not four
+            return straight, resumed
+
+        return run
+
+    @pytest.mark.parametrize("world_size", [1, 2])
+    def test_bit_for_bit(self, world_size, compare):
+        """Up to two ranks: a sum of two numbers has no order."""
+        straight, resumed = compare(world_size, dtype=torch.float32)
+        assert torch.equal(straight, resumed)
+
+    def test_of_four_ranks_rounds_its_first_step_otherwise(self, compare):
+        """DDP re-orders its bucket after a first step, and so the sums of it."""
+        straight, resumed = compare(4)
+        torch.testing.assert_close(straight, resumed, rtol=0, atol=1e-12)
+
+    def test_of_four_ranks_bit_for_bit_without_the_new_order(self, compare):
+        """find_unused_parameters=True makes DDP keep its first order."""
+        straight, resumed = compare(
+            4, dtype=torch.float32, ddp_options={"find_unused_parameters": True}
+        )
+        assert torch.equal(straight, resumed)
+
+    def test_on_fewer_ranks_the_samples_come_in_the_same_order(
+        self, tmp_path, train_ranks, train_single
+    ):
+        """4 ranks x 6, then 2 ranks x 12: the curve of one process with 24."""
+        flags = ["--samples=60", checkpoint_of(tmp_path)]
+        train_ranks(4, *flags, "--batch-size=6", "--epochs=1")
+        rest, replicas = train_ranks(
+            2, *flags, "--batch-size=12", "--epochs=2", "--resume"
+        )
+        one, weights = train_single(*STEPS, "--batch-size=24")
+        torch.testing.assert_close(rest.mean(dim=0), one[3:], rtol=0, atol=1e-10)
+        torch.testing.assert_close(replicas[0], weights, rtol=0, atol=1e-10)
+
+
+def evaluate(logits, labels):
+    """On a live rank: the script's accuracy of given logits."""
+    import torch
+
+    from scripts import ch5_ddp
+
+    torch.set_default_dtype(torch.float32)
+    test_set = torch.utils.data.TensorDataset(logits, labels)
+    return ch5_ddp.evaluate(torch.nn.Identity(), test_set, torch.device("cpu"))
+
+
+@given(st.integers(1, 30), st.sampled_from([1, 2, 3, 4]), st.integers(0, 9))
+@settings(deadline=None, max_examples=50)
+def test_evaluation_is_exact(crews, num, world_size, seed):
+    """Any N on any W, even W > N: every sample counts once, on every rank alike."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.rand(num, 3, generator=random)
+    labels = torch.randint(3, (num,), generator=random)
+    right = sum(row.argmax() == y for row, y in zip(logits, labels, strict=True))
+    found = crews[world_size].run(evaluate, logits, labels)
+    assert found == [(right / num).item()] * world_size
+
+
+class TestWrongUse:
+    """One sentence on every rank, no hang, and the old checkpoint stays."""
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            "--epochs 0",
+            "--epochs -1",
+            "--batch-size 0",
+            "--batch-size -8",
+            "--samples 0",
+            "--lr 0.0",
+            "--lr nan",
+            "--lr inf",
+        ],
+    )
+    def test_impossible_numbers(self, flags, capsys):
+        """Before anything starts; the sentence names flag and value."""
+        with pytest.raises(SystemExit) as end:
+            ch5_ddp.parse_args(flags.split())
+        assert end.value.code == 2
+        said = flags.removeprefix("--").replace("-", "_", flags.count("h-s"))
+        assert f"error: {said}: must be above 0\n" in capsys.readouterr().err
+
+    def test_started_without_torchrun(self, monkeypatch):
+        """It says how to start it."""
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        with pytest.raises(SystemExit, match=r"torchrun .+ scripts/ch5_ddp"):
+            ch5_ddp.setup()
+
+    def test_more_local_ranks_than_gpus(self, monkeypatch):
+        """Two ranks on one GPU would share it, or fail in NCCL's words."""
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        gpu = torch.device("cuda")
+        fake = {"current_accelerator": lambda check_available: gpu}
+        fake["device_count"] = lambda: 1
+        for name, value in fake.items():
+            monkeypatch.setattr(torch.accelerator, name, value)
+        with pytest.raises(SystemExit, match=r"2 ranks on .+, but 1 GPUs: lower"):
+            ch5_ddp.setup()
+
+    @pytest.fixture
+    def refusals(self, crews):
+        """Return a function: what all ranks alike say when they refuse to train."""
+
+        def refuse(flags):
+            try:
+                run_train("ch5_ddp", flags, torch.float32)
+            except SystemExit as end:
+                return str(end)
+
+        def run(flags, world_size=2):
+            said = crews[world_size].run(refuse, flags, timeout=20)
+            assert said[0] and said == said[:1] * world_size
+            return said[0]
+
+        return run
+
+    def test_more_ranks_than_samples(self, tmp_path, refusals):
+        """A rank without a sample has no gradient to average."""
+        said = refusals(["--samples=2", checkpoint_of(tmp_path)], 3)
+        assert said == "3 ranks > 2 samples: start fewer"
+
+    @pytest.mark.parametrize("folder", ["missing", "file", "/proc"])
+    def test_unwritable_folder(self, folder, tmp_path, refusals):
+        """Said before the first step, not after the first epoch."""
+        (tmp_path / "file").touch()
+        path = tmp_path / folder / "checkpoint.pt"
+        said = refusals([f"--checkpoint={path}"])
+        assert re.fullmatch(
+            rf"--checkpoint {path} will not do: \w+Error\(.+\); name another .+", said
+        )
+
+    def write(self, path, kind):
+        """Write a good checkpoint, or a bad one of some kind."""
+        state = {"config": {"lr": 0.05, "samples": 8, "seed": 0}, "epoch": 1}
+        net = ch5_ddp.make_task(8)[2]
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
+        state |= {"model": net.state_dict(), "optim": optimizer.state_dict()}
+        torch.save(state, path)
+        good = path.read_bytes()
+        if kind == "foreign":
+            torch.save(torch.nn.Linear(2, 2).state_dict(), path)
+        elif kind == "other model":
+            torch.save(state | {"model": torch.nn.Linear(2, 2).state_dict()}, path)
+        elif kind == "whole module":
+            torch.save(net, path)
+        elif kind == "text":
+            path.write_text("not a checkpoint\n")
+        elif kind in (0, 10, len(good) // 2, -1):
+            path.write_bytes(good[:kind])
+        elif kind == "missing":
+            path.unlink()
+        else:
+            assert kind == "good"
+        return path.read_bytes() if path.exists() else None
+
+    @pytest.mark.parametrize(
+        "kind, flags, why",
+        [
+            ("missing", "", "FileNotFoundError"),
+            (0, "", "EOFError"),
+            (10, "", "RuntimeError"),
+            (-1, "", "RuntimeError"),
+            ("text", "", "UnpicklingError"),
+            ("foreign", "", "KeyError"),
+            ("whole module", "", "UnpicklingError"),
+            ("other model", "", "RuntimeError"),
+            ("good", "--lr=0.1", "'lr': 0.05"),
+            ("good", "--seed=1", "'seed': 0"),
+            ("good", "--samples=9", "'samples': 8"),
+            ("good", "--epochs=1", "epoch 1"),
+        ],
+    )
+    def test_resume_from(self, kind, flags, why, tmp_path, refusals):
+        """Missing, cut off, foreign, of another run, or already done."""
+        path = tmp_path / "checkpoint.pt"
+        before = self.write(path, kind)
+        said = refusals(
+            ["--resume", f"--checkpoint={path}", "--samples=8", *flags.split()]
+        )
+        assert said.startswith(f"--checkpoint {path} will not do: ")
+        assert why in said and said.endswith("; name another or change the flags")
+        assert (path.read_bytes() if path.exists() else None) == before
+
+    def test_a_good_one_is_taken(self, tmp_path, train_ranks):
+        """The refusals above are not for lack of trying."""
+        self.write(tmp_path / "checkpoint.pt", "good")
+        flags = ["--resume", checkpoint_of(tmp_path), "--samples=8", "--epochs=2"]
+        losses, _ = train_ranks(2, *flags, dtype=torch.float32)
+        assert losses.shape == (2, 1)
+
+    def test_the_launch_fails_on_every_rank(self, tmp_path):
+        """Under torchrun: exit code 1, and the sentence instead of a traceback."""
+        run = launch(
+            "ch5_ddp", 2, "--resume", checkpoint_of(tmp_path), timeout=60, check=False
+        )
+        assert run.exit_code == 1
+        said = "".join(run.errors.values())
+        assert "FileNotFoundError" in said and "Traceback" not in said
+
+
+def test_a_crash_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    """Half a new file lies beside the old one, never in its place."""
+    path = tmp_path / "checkpoint.pt"
+    ch5_ddp.save(str(path), {"epoch": 1})
+
+    def crash(state, file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", crash)
+    with pytest.raises(KeyboardInterrupt):
+        ch5_ddp.save(str(path), {"epoch": 2})
+    assert torch.load(path, weights_only=True) == {"epoch": 1}
+
+
+DYING = """
+import sys, time
+sys.path.insert(0, {scripts!r})
+import ch5_ddp
+
+def die(self, epoch):
+    if self.rank == 1 and epoch == 1:
+        print(time.time(), flush=True)
+        raise ValueError("rank 1 gives up")
+
+ch5_ddp.DistributedSampler.set_epoch = die
+ch5_ddp.train(ch5_ddp.parse_args(), *ch5_ddp.setup())
+"""
+
+
+def test_one_failing_rank_ends_all(tmp_path):
+    """Within 10 s the launch is over, and the failing rank's error is told."""
+    script = tmp_path / "dying.py"
+    script.write_text(DYING.format(scripts=os.path.dirname(ch5_ddp.__file__)))
+    flags = ["--samples=64", checkpoint_of(tmp_path)]
+    run = launch(script, 2, *flags, timeout=60, check=False)
+    took = time.time() - float(run.lines[1][0])
+    assert run.exit_code == 1
+    assert len(run.lines[0]) == 1  # epoch 0
+    assert "ValueError: rank 1 gives up" in run.errors[1]
+    assert took < 10
+
+
+LINE = re.compile(
+    r"\[rank 0/2\] epoch=(\d+) loss=\d+\.\d{4} accuracy=(\d\.\d{4}) samples/s=\d+"
+)
+
+
+def test_defaults_read_digits(tmp_path):
+    """The page's command: at least 97 of 100 unseen digits are read right."""
+    run = launch("ch5_ddp", 2, checkpoint_of(tmp_path), timeout=110)
+    lines = [LINE.fullmatch(line) for line in run.lines[0]]
+    assert [int(line[1]) for line in lines] == list(range(15))
+    assert run.lines[1] == []
+    assert float(lines[-1][2]) >= 0.97
+
+
+def launch_once(world_size, tmp_path):
+    """A short launch; it raises if a rank does not exit with 0, in silence."""
+    flags = ["--epochs=1", "--samples=64", checkpoint_of(tmp_path)]
+    run = launch("ch5_ddp", world_size, *flags, timeout=60)
+    assert len(run.lines[0]) == 1 and not any(run.errors.values())
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_ends_cleanly(world_size, tmp_path):
+    """torch 2.13 aborted 8 of 25 launches at exit before the script collected."""
+    launch_once(world_size, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_ends_cleanly_200_times(tmp_path):
+    """None of 200 launches aborts."""
+    for _ in range(200):
+        launch_once(2, tmp_path)

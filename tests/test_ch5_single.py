@@ -1,0 +1,43 @@
+"""Chapter 5's starting point: one process. Its curve is tested against the ranks'."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from scripts import ch5_single
+
+LINE = r"epoch={} loss=\d+\.\d{{4}} accuracy=\d\.\d{{4}} samples/s=\d+"
+
+
+def test_runs_without_a_launcher():
+    """One line per epoch."""
+    command = [sys.executable, ch5_single.__file__, "--epochs=2", "--samples=64"]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (end.returncode, end.stderr) == (0, "")
+    lines = end.stdout.splitlines()
+    assert len(lines) == 2
+    for epoch, line in enumerate(lines):
+        assert re.fullmatch(LINE.format(epoch), line)
+
+
+def test_the_task_has_no_test_sample_to_train_on():
+    """1440 + 357 samples, all of them different; --samples shortens the first part."""
+    train_set, test_set, net = ch5_single.make_task(1440)
+    assert (len(train_set), len(test_set)) == (1440, 357)
+    images = torch.cat([train_set.tensors[0], test_set.tensors[0]]).flatten(1)
+    assert len(images.unique(dim=0)) == 1797
+    assert sum(p.numel() for p in net.parameters()) == 65_994
+    few, same_test_set, _ = ch5_single.make_task(5)
+    assert torch.equal(few.tensors[0], train_set.tensors[0][:5])
+    assert torch.equal(same_test_set.tensors[0], test_set.tensors[0])
+
+
+@pytest.mark.parametrize("flags", ["--epochs=0", "--batch-size=-1", "--lr=nan"])
+def test_refuses_impossible_numbers(flags, capsys):
+    """One sentence that names the value."""
+    with pytest.raises(SystemExit):
+        ch5_single.parse_args([flags])
+    assert f"{flags.partition('=')[2]}: must be above 0\n" in capsys.readouterr().err
