@@ -81,9 +81,8 @@ def block(writer, node: nodes.math_block) -> None:
         writer.body.append(f'<span class="eqno">({number})')
         writer.add_permalink_ref(node, "Link to this equation")
         writer.body.append("</span>")
-    # A wide formula scrolls on a phone; tabindex lets the keyboard scroll it too.
     mathml = formula(node, "block")
-    writer.body.append(f'<div class="formula" tabindex="0">{mathml}</div></div>\n')
+    writer.body.append(f'<div class="formula">{mathml}</div></div>\n')
     raise nodes.SkipNode
 
 
