@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import launch
-from allranks.topology import coordinates_of, world_size_of
+from allranks.topology import coordinates_of, visible_devices, world_size_of
 from scripts import ch4_ranks
 
+PAGE = Path(__file__).resolve().parents[1] / "book" / "ch4_ranks.md"
 SAID = re.compile(
     r"node_rank (\d+), local_rank (\d+), device cpu: rank = (\d+) \+ (\d+)"
 )
@@ -63,6 +65,31 @@ def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
     config_from_args(parse_args(["--standalone", "--nproc-per-node", "2", "x.py"]))
     added |= {name for name in ["OMP_NUM_THREADS"] if name in os.environ}
     assert added == set(ch4_ranks.VARIABLES)
+
+
+def table_rows(heading):
+    """Return the rows of the page's first table below a heading, cells split."""
+    below = PAGE.read_text("utf8").partition(heading)[2].partition("\n|")[2]
+    rows = below.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def test_the_page_explains_every_variable():
+    rows = table_rows("### What torchrun tells each process")
+    assert sorted(name for name, _ in rows) == sorted(ch4_ranks.VARIABLES)
+    assert all(meaning for _, meaning in rows)
+
+
+def test_the_page_reads_cuda_visible_devices_as_we_do():
+    rows = table_rows("### Which GPU is `cuda:0`?")
+    compared = 0
+    for value, result in rows:
+        value = {"not set": None, "empty": ""}.get(value, value)
+        if value is None or not value.endswith("…"):
+            stated = [int(n) for n in re.findall(r"\d", result.partition(":")[0])]
+            assert visible_devices(value, num_gpus=4) == stated, value
+            compared += 1
+    assert compared == 5
 
 
 clusters = st.lists(st.integers(1, 4), min_size=1, max_size=4)

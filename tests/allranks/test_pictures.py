@@ -55,7 +55,7 @@ def test_the_examples_in_the_docstrings_hold():
 def test_svg_label_and_text_hold_the_same_values(held):
     """Nothing is drawn that is not said, nor said that is not drawn."""
     before, after = zip(*held, strict=True)
-    picture = exchange("a < b & c", before, after)
+    picture = exchange("a < b & c, a title of some length", before, after)
     root, boxes = drawn(picture)
     expected = [
         "–" if v is None else f"{v}"
@@ -64,10 +64,12 @@ def test_svg_label_and_text_hold_the_same_values(held):
         for v in r
     ]
     assert [box[0] for box in boxes] == expected
+    title = root.find(f"{SVG}text").text
+    assert float(root.get("width")) >= 8 * len(title)  # wide letters: none is cut
     said = " ".join(picture.text.split())
     assert root.get("aria-label").replace(";", "") == said
     lines = picture.text.splitlines()
-    assert lines[0] == "a < b & c"
+    assert lines[0] == title
     for rank, (old, new) in enumerate(held):
         texts = ["–" if v is None else f"{v}" for v in old + new]
         assert lines[2 + rank].split() == ["rank", f"{rank}", *texts]
