@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from allranks import Ranks, launch
 from scripts import ch5_ddp
 
-STEPS = ["--epochs=2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
+STEPS = ["--epochs=2", "--lr=0.2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ class TestTheorem:
 
     @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
     @pytest.mark.parametrize(
-        "dtype, bound", [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str
+        "dtype, bound", [(torch.float64, 1e-10), (torch.float32, 2e-5)], ids=str
     )
     def test_w_ranks_follow_one(
         self, world_size, dtype, bound, tmp_path, train_ranks, train_single
@@ -91,7 +91,7 @@ class TestTheorem:
         """Same curve and weights: new order each epoch, half a batch at its end.
 
         Ranks draw different weights (seed + rank), so this fails without DDP's copy.
-        The bound for float32 is 100 times what was measured.
+        Measured: 5e-16 in float64, 3e-7 in float32.
         """
         batch = f"--batch-size={24 // world_size}"
         many, replicas = train_ranks(
@@ -99,13 +99,6 @@ class TestTheorem:
         )
         one, weights = train_single(*STEPS, "--batch-size=24", dtype=dtype)
         assert many.shape == (world_size, 2 * 3)
-        print(
-            "DEV",
-            world_size,
-            dtype,
-            (many.mean(0) - one).abs().max().item(),
-            (replicas[0] - weights).abs().max().item(),
-        )
         torch.testing.assert_close(many.mean(dim=0), one, rtol=0, atol=bound)
         torch.testing.assert_close(replicas[0], weights, rtol=0, atol=bound)
         assert (replicas == replicas[0]).all(), "the replicas differ"
@@ -195,7 +188,7 @@ class TestResume:
         self, tmp_path, train_ranks, train_single
     ):
         """4 ranks x 6, then 2 ranks x 12: the curve of one process with 24."""
-        flags = ["--samples=60", checkpoint_of(tmp_path)]
+        flags = [*STEPS[1:], checkpoint_of(tmp_path)]
         train_ranks(4, *flags, "--batch-size=6", "--epochs=1")
         rest, replicas = train_ranks(
             2, *flags, "--batch-size=12", "--epochs=2", "--resume"
