@@ -6,7 +6,7 @@ import shlex
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from allranks.processes import warm_up
+from allranks.processes import check_possible, warm_up
 from allranks.ranks import Ranks
 from allranks.report import name_ranks
 
@@ -78,6 +78,8 @@ class RanksMagics(Magics):
             raise ValueError(
                 f"%ranks {options.what}: say how many (%ranks 4), status or stop"
             )
+        if options.what != "stop":
+            check_possible(int(options.what), options.device)
         if self._ranks is not None:  # asking again replaces the ranks that live
             self._ranks.close()
             self._ranks = None

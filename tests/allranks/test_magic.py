@@ -107,8 +107,7 @@ def test_wrong_use_gets_one_sentence(four, line, sentence):
     printed, _ = four.run(line)
     assert sentence in printed
     assert len(printed.splitlines()) == 1
-    if line.startswith("%%"):
-        assert four.run("%%ranks\nworld_size") == ("ranks 0–3: 4\n", "")
+    assert four.run("%%ranks\nworld_size") == ("ranks 0–3: 4\n", "")
 
 
 def test_strict_nbval_passes_on_live_output(tmp_path):
