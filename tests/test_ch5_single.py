@@ -29,7 +29,7 @@ def test_the_task_has_no_test_sample_to_train_on():
     assert (len(train_set), len(test_set)) == (1440, 357)
     images = torch.cat([train_set.tensors[0], test_set.tensors[0]]).flatten(1)
     assert len(images.unique(dim=0)) == 1797
-    assert sum(p.numel() for p in net.parameters()) == 65_994
+    assert sum(p.numel() for p in net.parameters()) == 158_538
     few, same_test_set, _ = ch5_single.make_task(5)
     assert torch.equal(few.tensors[0], train_set.tensors[0][:5])
     assert torch.equal(same_test_set.tensors[0], test_set.tensors[0])
