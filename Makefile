@@ -35,7 +35,8 @@ serve: book ## show the book in a browser
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
 lab: $(READY) ## open the first notebook in JupyterLab
-	@$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 notebooks/ch4_ranks.ipynb
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--ServerApp.ip=127.0.0.1 notebooks/ch4_ranks.ipynb
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ import io
 import re
 from pathlib import Path
 from textwrap import dedent
+from typing import ClassVar
 
 import pytest
 from sphinx.application import Sphinx
@@ -210,3 +211,20 @@ def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
+
+
+def test_a_changed_notebook_re_reads_the_pages_that_glue_it(tmp_path):
+    (tmp_path / "page.md").write_text("{glue}`../notebooks/a.ipynb::x`")
+    (tmp_path / "other.md").write_text("no glue here")
+
+    class Env:
+        found_docs: ClassVar = {"page", "other", "notebooks/a"}
+
+        def doc2path(self, name):
+            return tmp_path / f"{name}.md"
+
+    def pages(changed):
+        return fresh.gluing_pages(None, Env(), set(), changed, set())
+
+    assert pages({"notebooks/a"}) == ["page"]
+    assert pages(set()) == []
