@@ -67,13 +67,14 @@ def load(args, config: dict, net: nn.Module, optimizer) -> dict:
         if args.resume:
             state = torch.load(args.checkpoint, "cpu", weights_only=True)
             if state["config"] != config or state["epoch"] >= args.epochs:
-                raise ValueError(f"epoch {state['epoch']}, {state['config']}")
+                raise ValueError(f"epoch {state['epoch']} of {state['config']}")
             net.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optim"])
         open(f"{args.checkpoint}.new", "ab").close()  # save() will: ask now
     except Exception as error:
-        why = f"--checkpoint {args.checkpoint} will not do: {error!r:.150}"
-        raise SystemExit(f"{why}; name another or change the flags") from None
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"--checkpoint {args.checkpoint} will not do ({why})"
+        raise SystemExit(f"{why}: name another or change flags") from None
     return state
 
 
@@ -124,23 +125,22 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         if rank == 0:
             state |= {"epoch": epoch + 1, "model": net.state_dict()}
             save(args.checkpoint, state | {"optim": optimizer.state_dict()})
-            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} samples/s={rate:.0f}")
+            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per rank); refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ints = {"--epochs": 10, "--batch-size": 64, "--samples": 1440, "--seed": 0}
-    for flag, default in ints.items():
-        parser.add_argument(flag, type=int, default=default)
-    parser.add_argument("--lr", type=float, default=0.05)
+    numbers = {"--epochs": 15, "--batch-size": 64, "--samples": 1440}
+    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
+        parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--checkpoint", default="ch5_ddp.pt")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args(argv)
     for name in "epochs", "batch_size", "samples", "lr":
         if not 0 < vars(args)[name] < float("inf"):
-            parser.error(f"{name} {vars(args)[name]}: must be above 0")
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
     return args
 
 

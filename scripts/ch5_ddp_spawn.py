@@ -96,22 +96,21 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         rate = num / (time.perf_counter() - start)
         accuracy = evaluate(net, test_set, device)
         if rank == 0:
-            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} samples/s={rate:.0f}")
+            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per rank); refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ints = {"--epochs": 10, "--batch-size": 64, "--samples": 1440, "--seed": 0}
-    for flag, default in ints.items():
-        parser.add_argument(flag, type=int, default=default)
-    parser.add_argument("--lr", type=float, default=0.05)
+    numbers = {"--epochs": 15, "--batch-size": 64, "--samples": 1440}
+    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
+        parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--nproc-per-node", type=int, default=2)
     args = parser.parse_args(argv)
     for name in "epochs", "batch_size", "samples", "lr", "nproc_per_node":
         if not 0 < vars(args)[name] < float("inf"):
-            parser.error(f"{name} {vars(args)[name]}: must be above 0")
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
     return args
 
 

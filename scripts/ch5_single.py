@@ -51,22 +51,20 @@ def train(args, device) -> list[torch.Tensor]:
         with torch.no_grad():
             hits = net(x.to(device)).argmax(dim=1) == y.to(device)
         accuracy = (hits.sum() / len(hits)).item()
-        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f} samples/s={rate:.0f}")
+        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ints = {"--epochs": 10, "--batch-size": 128, "--samples": 1440}
-    for flag, default in ints.items():
-        parser.add_argument(flag, type=int, default=default)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=0.05)
+    numbers = {"--epochs": 15, "--batch-size": 128, "--samples": 1440}
+    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
+        parser.add_argument(flag, type=type(default), default=default)
     args = parser.parse_args(argv)
     for name in "epochs", "batch_size", "samples", "lr":
         if not 0 < vars(args)[name] < float("inf"):
-            parser.error(f"{name} {vars(args)[name]}: must be above 0")
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
     return args
 
 

@@ -237,13 +237,12 @@ class TestWrongUse:
             "--lr inf",
         ],
     )
-    def test_impossible_numbers(self, flags, capsys):
+    def test_impossible_numbers(self, flags):
         """Before anything starts; the sentence names flag and value."""
         with pytest.raises(SystemExit) as end:
             ch5_ddp.parse_args(flags.split())
-        assert end.value.code == 2
         said = flags.removeprefix("--").replace("-", "_", flags.count("h-s"))
-        assert f"error: {said}: must be above 0\n" in capsys.readouterr().err
+        assert end.value.code == f"{said}: must be above 0"  # to stderr, exit code 1
 
     def test_started_without_torchrun(self, monkeypatch):
         """It says how to start it."""
@@ -292,7 +291,7 @@ class TestWrongUse:
         path = tmp_path / folder / "checkpoint.pt"
         said = refusals([f"--checkpoint={path}"])
         assert re.fullmatch(
-            rf"--checkpoint {path} will not do: \w+Error\(.+\); name another .+", said
+            rf"--checkpoint {path} will not do \(\w+Error: .+\): name another .+", said
         )
 
     def write(self, path, kind):
@@ -343,8 +342,9 @@ class TestWrongUse:
         said = refusals(
             ["--resume", f"--checkpoint={path}", "--samples=8", *flags.split()]
         )
-        assert said.startswith(f"--checkpoint {path} will not do: ")
-        assert why in said and said.endswith("; name another or change the flags")
+        assert said.startswith(f"--checkpoint {path} will not do (")
+        assert why in said and said.endswith("): name another or change flags")
+        assert len(said.splitlines()) == 1
         assert (path.read_bytes() if path.exists() else None) == before
 
     def test_a_good_one_is_taken(self, tmp_path, train_ranks):
@@ -408,7 +408,7 @@ def test_one_failing_rank_ends_all(tmp_path):
 
 
 LINE = re.compile(
-    r"\[rank 0/2\] epoch=(\d+) loss=\d+\.\d{4} accuracy=(\d\.\d{4}) samples/s=\d+"
+    r"\[rank 0/2\] epoch=(\d+) loss=\d+\.\d{4} accuracy=(\d\.\d{4}) \d+ samples/s"
 )
 
 
@@ -416,7 +416,7 @@ def test_defaults_read_digits(tmp_path):
     """The page's command: at least 97 of 100 unseen digits are read right."""
     run = launch("ch5_ddp", 2, checkpoint_of(tmp_path), timeout=110)
     lines = [LINE.fullmatch(line) for line in run.lines[0]]
-    assert [int(line[1]) for line in lines] == list(range(10))
+    assert [int(line[1]) for line in lines] == list(range(15))
     assert run.lines[1] == []
     assert float(lines[-1][2]) >= 0.97
 
