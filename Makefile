@@ -51,10 +51,14 @@ notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 bench: $(READY) ## measure this machine (about 10 minutes)
 	@$(BIN)/python tests/bench
 
-browser: ## install Chromium for the browser tests (Debian, Ubuntu, macOS)
-	@command -v chromium >/dev/null || \
-	if command -v apt-get >/dev/null; then $$([ "$$(id -u)" = 0 ] || echo sudo) sh -c 'apt-get update -qq && apt-get install -y -qq chromium' >/dev/null; \
-	else brew install --cask chromium; fi
+browser: ## install Chromium for the browser tests, unless there is a browser
+	@for name in chromium chromium-browser google-chrome; do \
+		if command -v $$name; then exit; fi; \
+	done; \
+	if test -d "/Applications/Google Chrome.app"; then exit; \
+	elif command -v apt-get >/dev/null; then \
+		$$(test "$$(id -u)" = 0 || echo sudo) sh -c 'apt-get update -qq && apt-get install -y -qq chromium' >/dev/null; \
+	else brew install --cask google-chrome; fi
 
 clean: ## delete the built book and the environment
 	@rm -rf _build .venv allranks.egg-info .pytest_cache .ruff_cache .hypothesis

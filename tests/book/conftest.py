@@ -23,7 +23,7 @@ FLAGS = [
     "--disable-sync",
 ]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MAC = Path("/Applications/Chromium.app/Contents/MacOS/Chromium")
+MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
 
 @pytest.fixture(scope="session")
