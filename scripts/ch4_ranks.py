@@ -31,12 +31,10 @@ def setup() -> tuple[int, int, torch.device]:
     device = torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_gpus = torch.accelerator.device_count()
-        if int(os.environ["LOCAL_WORLD_SIZE"]) > num_gpus:
-            raise SystemExit(
-                f"{os.environ['LOCAL_WORLD_SIZE']} ranks on this machine, but "
-                f"{num_gpus} GPUs: lower --nproc-per-node to {num_gpus}"
-            )
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))

@@ -37,12 +37,10 @@ def setup() -> tuple[int, int, torch.device]:
     device = torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_gpus = torch.accelerator.device_count()
-        if int(os.environ["LOCAL_WORLD_SIZE"]) > num_gpus:
-            raise SystemExit(
-                f"{os.environ['LOCAL_WORLD_SIZE']} ranks on this machine, but "
-                f"{num_gpus} GPUs: lower --nproc-per-node to {num_gpus}"
-            )
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
@@ -70,6 +68,8 @@ def load(args, config: dict, net: nn.Module, optimizer) -> dict:
                 raise ValueError(f"epoch {state['epoch']} of {state['config']}")
             net.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optim"])
+        if os.path.exists(args.checkpoint):
+            open(args.checkpoint, "ab").close()  # not a folder, say
         open(f"{args.checkpoint}.new", "ab").close()  # save() will: ask now
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -104,11 +104,10 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         raise SystemExit(f"{world_size} ranks > {num} samples: start fewer")
     optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
     config = {"lr": args.lr, "samples": num, "seed": args.seed}
-    state = load(args, config, net, optimizer)
+    state, losses = load(args, config, net, optimizer), []
     ddp = nn.parallel.DistributedDataParallel(net)
     sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
-    losses = []
     for epoch in range(state["epoch"], args.epochs):
         sampler.set_epoch(epoch)  # a new order, the same on all ranks
         start = time.perf_counter()

@@ -284,11 +284,11 @@ class TestWrongUse:
         said = refusals(["--samples=2", checkpoint_of(tmp_path)], 3)
         assert said == "3 ranks > 2 samples: start fewer"
 
-    @pytest.mark.parametrize("folder", ["missing", "file", "/proc"])
-    def test_unwritable_folder(self, folder, tmp_path, refusals):
+    @pytest.mark.parametrize("place", ["missing/a.pt", "file/a.pt", "/proc/a.pt", ""])
+    def test_unwritable_place(self, place, tmp_path, refusals):
         """Said before the first step, not after the first epoch."""
         (tmp_path / "file").touch()
-        path = tmp_path / folder / "checkpoint.pt"
+        path = tmp_path / place  # "": a folder where the file should be
         said = refusals([f"--checkpoint={path}"])
         assert re.fullmatch(
             rf"--checkpoint {path} will not do \(\w+Error: .+\): name another .+", said

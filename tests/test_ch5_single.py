@@ -9,7 +9,7 @@ import torch
 
 from scripts import ch5_single
 
-LINE = r"epoch={} loss=\d+\.\d{{4}} accuracy=\d\.\d{{4}} samples/s=\d+"
+LINE = r"epoch={} loss=\d+\.\d{{4}} accuracy=\d\.\d{{4}} \d+ samples/s"
 
 
 def test_runs_without_a_launcher():
