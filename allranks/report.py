@@ -1,6 +1,7 @@
 """What a reader sees: output folded by rank, and one report for a failed cell."""
 
 import linecache
+import re
 import signal
 import sys
 import sysconfig
@@ -101,11 +102,9 @@ def describe_stack(stack: str, sources: dict[str, str], current: str) -> str:
     """
     _, current_thread, rest = stack.partition("Current thread")
     stack = rest.partition("\n\n")[0] if current_thread else stack
-    frames = []  # most recent call first
-    for line in stack.splitlines():
-        if line.startswith('  File "'):
-            name, _, rest = line[8:].rpartition('", line ')
-            frames.append((name, int(rest.split()[0])))
+    # Most recent call first. The last line may be cut: the rank still writes.
+    found = re.findall(r'^  File "(.*)", line (\d+) in ', stack, re.MULTILINE)
+    frames = [(name, int(number)) for name, number in found]
     mine = [f for f in frames if is_user_code(f[0])]
     if not mine:
         return "the engine itself" if frames else "native code that does not answer"

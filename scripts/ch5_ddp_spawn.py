@@ -101,7 +101,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per rank); refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    numbers = {"--epochs": 15, "--batch-size": 64, "--samples": 1440}
+    numbers = {"--epochs": 15, "--batch-size": 96, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--nproc-per-node", type=int, default=2)

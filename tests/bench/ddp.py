@@ -4,7 +4,7 @@ from allranks import Ranks
 
 PAIRS = 9  # of each way to train, interleaved; every other time in reverse order
 MODELS = {
-    "default": ("cnn", 64, 20),  # the script's own model and batch per rank
+    "default": ("cnn", 96, 14),  # the script's own model and batch per rank
     "large": ("mlp", 64, 30),  # 5 million parameters: 20 MB to send
     "large_batch": ("mlp", 512, 6),  # the same bytes, eight times the arithmetic
 }

@@ -1,0 +1,54 @@
+"""Reports: stacks cut short, names of ranks, ends of processes."""
+
+import pytest
+
+from allranks.report import describe_death, describe_stack, name_ranks
+
+STACK = """\
+Current thread 0x00007f0000000000 (most recent call first):
+  File "/venv/lib/python3/site-packages/torch/distributed/c10d.py", line 9 in barrier
+  File "ranks cell 2", line 3 in meet
+  File "ranks cell 5", line 2 in <module>
+"""
+SOURCES = {
+    "ranks cell 2": "\ndef meet():\n    dist.barrier()",
+    "ranks cell 5": "\nmeet()",
+}
+
+
+@pytest.mark.parametrize("cut", range(len(STACK)))
+def test_a_stack_cut_anywhere_is_no_error(cut):
+    """A rank may be writing its stack while we read it."""
+    place = describe_stack(STACK[:cut], SOURCES, "ranks cell 5")
+    assert place.startswith(("`", "the engine", "native code"))
+
+
+def test_the_readers_innermost_line_is_named():
+    where = describe_stack(STACK, SOURCES, "ranks cell 2")
+    assert where == "`dist.barrier()` at cell line 3"
+    where = describe_stack(STACK, SOURCES, "ranks cell 5")
+    assert where == "`dist.barrier()` at ranks cell 2 line 3"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0–1"),
+        ([0, 2], "ranks 0 and 2"),
+        ([0, 1, 2, 3], "ranks 0–3"),
+        ([0, 1, 3], "ranks 0, 1 and 3"),
+        ([5, 0, 1, 2, 7], "ranks 0–2, 5 and 7"),
+    ],
+)
+def test_ranks_are_named_as_a_reader_would(ranks, name):
+    assert name_ranks(ranks) == name
+
+
+def test_a_death_says_how_and_the_last_words():
+    assert describe_death(-9, "").startswith("was killed by SIGKILL")
+    text = describe_death(-6, "terminate called\n", " in `x` at cell line 1")
+    assert text == (
+        "was killed by SIGABRT (abort) in `x` at cell line 1\n  terminate called"
+    )
+    assert describe_death(3, "") == "ended its process with exit code 3"
