@@ -16,11 +16,11 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("cut", range(len(STACK)))
-def test_a_stack_cut_anywhere_is_no_error(cut):
+def test_a_stack_cut_anywhere_is_no_error():
     """A rank may be writing its stack while we read it."""
-    place = describe_stack(STACK[:cut], SOURCES, "ranks cell 5")
-    assert place.startswith(("`", "the engine", "native code"))
+    for cut in range(len(STACK)):
+        place = describe_stack(STACK[:cut], SOURCES, "ranks cell 5")
+        assert place.startswith(("`", "the engine", "native code"))
 
 
 def test_the_readers_innermost_line_is_named():
