@@ -40,7 +40,7 @@ lab: $(READY) ## open the first notebook in JupyterLab
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile  # two files at a time
 
 check: $(READY) ## check the style only (seconds)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -65,7 +65,7 @@ def load(args, config: dict, net: nn.Module, optimizer) -> dict:
         if args.resume:
             state = torch.load(args.checkpoint, "cpu", weights_only=True)
             if state["config"] != config or state["epoch"] >= args.epochs:
-                raise ValueError(f"epoch {state['epoch']} of {state['config']}")
+                raise ValueError("epoch {epoch} of {config}".format(**state))
             net.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optim"])
         if os.path.exists(args.checkpoint):

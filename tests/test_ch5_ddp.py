@@ -354,15 +354,6 @@ class TestWrongUse:
         losses, _ = train_ranks(2, *flags, dtype=torch.float32)
         assert losses.shape == (2, 1)
 
-    def test_the_launch_fails_on_every_rank(self, tmp_path):
-        """Under torchrun: exit code 1, and the sentence instead of a traceback."""
-        run = launch(
-            "ch5_ddp", 2, "--resume", checkpoint_of(tmp_path), timeout=60, check=False
-        )
-        assert run.exit_code == 1
-        said = "".join(run.errors.values())
-        assert "FileNotFoundError" in said and "Traceback" not in said
-
 
 def test_a_crash_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     """Half a new file lies beside the old one, never in its place."""
@@ -428,7 +419,7 @@ def launch_once(world_size, tmp_path):
     assert len(run.lines[0]) == 1 and not any(run.errors.values())
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 3])  # two: the test above, and the page
 def test_ends_cleanly(world_size, tmp_path):
     """torch 2.13 aborted 8 of 25 launches at exit before the script collected."""
     launch_once(world_size, tmp_path)

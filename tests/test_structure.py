@@ -156,6 +156,7 @@ class TestPage:
         shown = [line for block in blocks for line in LAUNCH.findall(block)]
         assert [line for line in shown if "$" not in line.strip().lstrip("$")] == []
 
+    @pytest.mark.timeout(400)
     def test_its_commands_print_what_it_shows(self, page):
         """Each command is run again, in order; its record says the same."""
         for command, output in commands.run_page(page):
