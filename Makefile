@@ -48,7 +48,7 @@ check: $(READY) ## check the style only (seconds)
 notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 	@$(BIN)/python book/_tools/execute.py
 
-bench: $(READY) ## measure this machine (about 10 minutes)
+bench: $(READY) ## measure this machine (about 12 minutes)
 	@$(BIN)/python tests/bench
 
 browser: ## install Chromium for the browser tests, unless there is a browser
