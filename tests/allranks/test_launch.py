@@ -101,10 +101,10 @@ def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script, all_gone)
     path = script("print(os.getpid(), flush=True)\ntime.sleep(100)")
     start = time.monotonic()
     with pytest.raises(LaunchError) as caught:
-        launch(path, 2, timeout=8)
-    assert time.monotonic() - start < 30
+        launch(path, 2, timeout=15)
+    assert time.monotonic() - start < 40
     assert str(caught.value) == (
-        "specimen did not end within 8 s\n"
+        "specimen did not end within 15 s\n"
         "ranks 0–1 stood at `time.sleep(100)` at specimen.py line 9"
     )
     lines = caught.value.launch.lines
