@@ -96,7 +96,7 @@ def test_a_crash_names_its_signal_and_line(script):
     assert "`ctypes.string_at(0)` at specimen.py line 11" in str(caught.value)
 
 
-def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script, all_gone):
+def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script):
     """And no process of the launch is left."""
     path = script("print(os.getpid(), flush=True)\ntime.sleep(100)")
     start = time.monotonic()
