@@ -1,0 +1,43 @@
+"""Virtual GPUs: several devices in one process, on a computer that has none.
+
+``plug_in(4, memory="1 GiB")`` gives torch a device type ``vgpu`` with four devices.
+Memory, placement, traffic and errors are real. Speed is not: the clock of the log is a
+model. Importing this package changes nothing.
+"""
+
+from contextlib import contextmanager
+
+from allranks.vgpu.backend import plug_in, unplug
+from allranks.vgpu.costs import Costs
+from allranks.vgpu.machine import Event, current
+
+__all__ = ["Costs", "Event", "clear_events", "events", "label", "plug_in"]
+__all__ += ["plugged_in", "unplug"]
+
+
+@contextmanager
+def plugged_in(num_devices: int, memory="1 GiB", costs: Costs | None = None):
+    """Plug virtual GPUs in for the length of a block."""
+    try:
+        yield plug_in(num_devices, memory, costs)
+    finally:
+        unplug()
+
+
+def events(device=None) -> list[Event]:
+    """Return what was done since the last ``clear_events``, or what one device did."""
+    found = list(current().events)
+    if device is None:
+        return found
+    name = str(current().device(device))
+    return [e for e in found if name in (e.device, e.source, e.target)]
+
+
+def clear_events() -> None:
+    """Forget the events, and start the modelled clock at 0 again."""
+    current().clear()
+
+
+def label(text: str):
+    """Name what this thread does in a block: its events carry the text."""
+    return current().label(text)

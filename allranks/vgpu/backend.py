@@ -1,0 +1,134 @@
+"""Virtual GPUs as a device type of torch: plug them in and out.
+
+torch keeps one device type free for backends that are not its own (PrivateUse1). It is
+renamed to ``vgpu``, which cannot be taken back: after ``unplug`` the name stays, with
+no device behind it, as "cuda" does in a CUDA build without GPUs. All else is put back.
+"""
+
+import functools
+import math
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from allranks.vgpu import face, machine, patches
+from allranks.vgpu.costs import Costs
+from allranks.vgpu.machine import Machine
+from allranks.vgpu.tensor import VirtualTensor
+
+NAME = "vgpu"
+# Functions with device=... that torch's C++ cannot make from empty tensors of ours.
+FACTORIES = [
+    "empty.memory_format",
+    "empty_strided",
+    "empty_permuted",
+    "zeros",
+    "ones",
+    "full",
+    "scalar_tensor",
+    "eye",
+    "eye.m",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "range",
+    "range.step",
+    "linspace",
+    "logspace",
+    "rand",
+    "rand.generator",
+    "randn",
+    "randn.generator",
+    "randint",
+    "randint.low",
+    "randint.generator",
+    "randint.low_generator",
+    "randperm",
+    "randperm.generator",
+    "normal.float_float",
+    "tril_indices",
+    "triu_indices",
+    "fft_fftfreq",
+    "fft_rfftfreq",
+    "hann_window",
+    "hann_window.periodic",
+    "hamming_window",
+    "hamming_window.periodic",
+    "blackman_window",
+    "bartlett_window",
+    "_efficientzerotensor",
+]
+_library: torch.library.Library | None = None
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    def type_(self):
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+def _register() -> None:
+    """Name the free device type, once per process."""
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken == NAME:
+        return
+    if taken != "privateuseone":
+        raise RuntimeError(
+            f'torch has one free device type, and here it is "{taken}" already: '
+            "virtual GPUs need a process without that backend"
+        )
+    _setup_privateuseone_for_python_backend(
+        NAME, backend_module=face.module, device_guard=_Guard()
+    )
+
+
+def _make(factory, *args, device=None, **kwargs) -> torch.Tensor:
+    """Make a tensor on the CPU and put it on a virtual GPU."""
+    home = machine.current().device(device)
+    kwargs.pop("pin_memory", None)
+    size = next((a for a in args if isinstance(a, (list, tuple))), ())
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    home.require(math.prod(size) * dtype.itemsize)  # before the CPU tries
+    made = VirtualTensor(factory(*args, device="cpu", **kwargs), home)
+    name = factory.overloadpacket.__name__
+    if not name.startswith("empty"):
+        home.machine.compute(home, name, made.shape, 0, made.nbytes)
+    return made
+
+
+def plug_in(
+    num_devices: int, memory: str | int = "1 GiB", costs: Costs | None = None
+) -> Machine:
+    """Give torch virtual GPUs ``vgpu:0``, ``vgpu:1`` …, in place of earlier ones.
+
+    Args:
+        num_devices: how many, 1 to 64.
+        memory: of each, in bytes, or a size such as "64 MiB".
+        costs: the declared speeds of the modelled clock.
+    Raises:
+        ValueError: for a number or a size that cannot be.
+        RuntimeError: if another backend has taken torch's free device type.
+    """
+    global _library
+    new = Machine(num_devices, memory, costs or Costs())
+    _register()
+    unplug()
+    _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    for name in FACTORIES:
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        _library.impl(name, functools.partial(_make, op))
+    machine.plugged = new
+    patches.make()
+    return new
+
+
+def unplug() -> None:
+    """Take the virtual GPUs away. Tensors that were left on them can only be copied."""
+    global _library
+    if machine.plugged is None:
+        return
+    patches.undo()
+    machine.plugged.plugged_in = False
+    machine.plugged = None
+    _library._destroy()
+    _library = None

@@ -1,0 +1,126 @@
+"""How an op on virtual GPUs runs: check the devices, let the CPU do it, log it."""
+
+import types
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
+
+from allranks.vgpu.costs import count_flops
+
+aten = torch.ops.aten
+SENTENCE = (
+    "Expected all tensors to be on the same device, "
+    "but found at least two devices, {} and {}!"
+)
+# Functions that take tensors of several devices: they copy, or need one on the host.
+MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequence"}
+MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
+MIXES |= {"broadcast_tensors", "result_type", "new_tensor", "is_same_size"}
+COPIES = (aten.copy_.default, aten._to_copy.default)
+
+
+def call(cls, func, args, kwargs):
+    """Run a function of torch's Python face: __torch_function__ of a virtual tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if func.__name__ not in MIXES:
+            check_one_device(pytree.arg_tree_leaves(*args, **kwargs))
+        where = kwargs.get("device")
+        if where is None or isinstance(func, types.FunctionType):
+            return func(*args, **kwargs)
+        others = {key: value for key, value in kwargs.items() if key != "device"}
+        made = func(*args, **others)
+        return pytree.tree_map_only(cls, lambda tensor: tensor._settle(where), made)
+
+
+def check_one_device(leaves) -> None:
+    """Raise torch's sentence unless all tensors are on one device."""
+    found = None
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            where = leaf.device
+            if leaf.dim() == 0 and where.type == "cpu":
+                continue  # a number goes anywhere
+            if found is not None and where != found:
+                raise RuntimeError(SENTENCE.format(found, where))
+            found = where
+
+
+def run(cls, func, args, kwargs):
+    """Run one aten op: __torch_dispatch__ of a virtual tensor."""
+    if func in COPIES:
+        return _copy(cls, func, *args, **kwargs)
+    leaves = pytree.arg_tree_leaves(*args, **kwargs)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, cls)]
+    # A CPU tensor here was made by torch's own C++ in the middle of a function, for
+    # these tensors: what a caller mixes was refused by ``call``.
+    check_one_device(tensors)
+    home = tensors[0]._home
+    home.machine.check_plugged_in(home)
+    if "device" in kwargs:  # C++ asks for the coat's device: it means this one
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    coats = {id(tensor._inner): tensor for tensor in tensors}
+    inner_args, inner_kwargs = pytree.tree_map_only(
+        cls, lambda tensor: tensor._inner, (args, kwargs)
+    )
+    made = func(*inner_args, **inner_kwargs)
+    out = pytree.tree_map_only(
+        torch.Tensor,
+        lambda t: coats[id(t)] if id(t) in coats else cls(t, home),
+        made,
+    )
+    if torch.Tag.inplace_view in func.tags:
+        with no_dispatch():
+            func(*args, **kwargs)  # transpose_ and so on change the coat's shape too
+    elif func._schema.is_mutable and any(t.shape != t._inner.shape for t in tensors):
+        raise NotImplementedError(
+            f"{func} would change a tensor's size in place: not on {home}. "
+            "Give out= a tensor of the right shape"
+        )
+    if not (func.is_view or torch.Tag.inplace_view in func.tags):
+        _log(home, func, inner_args, inner_kwargs, made, tensors)
+    return out
+
+
+def _log(home, func, args, kwargs, made, tensors) -> None:
+    """Tell the machine what an op did. A result that is no tensor goes to the host."""
+    outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+    shape = outs[0].shape if outs else ()
+    known = {id(t._inner) for t in tensors}
+    num_bytes = sum(t.nbytes for t in tensors)
+    num_bytes += sum(t.nbytes for t in outs if id(t) not in known)
+    name = func.overloadpacket.__name__
+    flops = count_flops(func, args, kwargs, made)
+    if func is aten._local_scalar_dense.default:
+        home.machine.copy(home, None, shape, num_bytes)
+        return
+    home.machine.compute(home, name, shape, flops, num_bytes)
+    if not outs:
+        home.machine.synchronize(home)
+
+
+def _copy(cls, func, *args, **kwargs):
+    """Run copy_ and _to_copy, the ops that may cross devices."""
+    if func is aten.copy_.default:
+        target, source, wait = args[0], args[1], not (args[2:] or [False])[0]
+        raw = [t._inner if isinstance(t, cls) else t for t in (target, source)]
+        raw[0].copy_(raw[1])
+        out = target
+    else:
+        source, wait = args[0], not kwargs.get("non_blocking", False)
+        where = torch.device(kwargs.pop("device", None) or "cpu")
+        made = func(source._inner, **kwargs)
+        home = source._home
+        if where.type == "vgpu":
+            home = home.machine.device(where)
+        out = raw = cls(made, home)
+        raw = [made]
+    ends = [t._home if isinstance(t, cls) else None for t in (out, source)]
+    for end in filter(None, ends):
+        end.machine.check_plugged_in(end)
+    machine = (ends[0] or ends[1]).machine
+    if ends[0] is ends[1]:
+        machine.compute(ends[0], "copy", out.shape, 0, 2 * raw[0].nbytes)
+    else:
+        machine.copy(ends[1], ends[0], out.shape, raw[0].nbytes, wait)
+    return out

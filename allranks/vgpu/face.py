@@ -1,0 +1,145 @@
+"""``torch.vgpu``: the functions that ``torch.cuda`` has for CUDA devices."""
+
+import types
+
+import torch
+
+from allranks.vgpu import machine as machines
+from allranks.vgpu.comm import Stream
+
+
+class _DeviceContext:
+    """``with torch.vgpu.device(1):`` makes a device the current one."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def __enter__(self):
+        self.before = current_device()
+        if self.device is not None:
+            set_device(self.device)
+        return self
+
+    def __exit__(self, *error):
+        set_device(self.before)
+
+
+def is_available() -> bool:
+    """Tell whether virtual GPUs are plugged in."""
+    return machines.plugged is not None
+
+
+def device_count() -> int:
+    """Return how many are plugged in."""
+    return len(machines.plugged.devices) if is_available() else 0
+
+
+def current_device() -> int:
+    """Return the index of this thread's current device."""
+    return machines.current().device(None).index
+
+
+def set_device(device) -> None:
+    """Make a device this thread's current one: what "vgpu" without an index means."""
+    machine = machines.current()
+    machine.thread.index = machine.device(device).index
+
+
+def synchronize(device=None) -> None:
+    """Let the program wait for a device, on the modelled clock."""
+    machine = machines.current()
+    machine.synchronize(machine.device(device))
+
+
+def memory_allocated(device=None) -> int:
+    """Return the bytes that tensors take on a device."""
+    return machines.current().device(device).allocated
+
+
+def max_memory_allocated(device=None) -> int:
+    """Return the most bytes that tensors took on a device."""
+    return machines.current().device(device).peak
+
+
+def memory_reserved(device=None) -> int:
+    """Return the bytes that a caching allocator would hold on a device."""
+    return machines.current().device(device).reserved
+
+
+def reset_peak_memory_stats(device=None) -> None:
+    """Start a new peak at what is allocated now."""
+    device = machines.current().device(device)
+    device.peak = device.allocated
+
+
+def empty_cache() -> None:
+    """Give back what is reserved but not allocated, on all devices."""
+    for device in machines.current().devices:
+        device.reserved = device.allocated
+
+
+def mem_get_info(device=None) -> tuple[int, int]:
+    """Return a device's free and total bytes."""
+    device = machines.current().device(device)
+    return device.capacity - device.reserved, device.capacity
+
+
+def get_device_name(device=None) -> str:
+    """Return a device's name."""
+    machines.current().device(device)
+    return "Virtual GPU"
+
+
+def get_device_properties(device=None) -> types.SimpleNamespace:
+    """Return a device's name and total_memory in bytes."""
+    total = machines.current().device(device).capacity
+    return types.SimpleNamespace(name=get_device_name(device), total_memory=total)
+
+
+def current_stream(device=None) -> Stream:
+    """Return the one stream of a device."""
+    return Stream()
+
+
+def get_rng_state(device="vgpu") -> torch.Tensor:
+    """Return the CPU generator's state: it makes the random numbers here."""
+    return torch.get_rng_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device="vgpu") -> None:
+    """Set the CPU generator's state."""
+    torch.set_rng_state(new_state)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Do nothing: torch.manual_seed seeds the CPU generator, which is used here."""
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Return no dtype: there is no autocast on virtual GPUs."""
+    return []
+
+
+module = types.ModuleType("torch.vgpu", __doc__)
+for _name, _value in list(globals().items()):
+    if isinstance(_value, types.FunctionType):
+        setattr(module, _name, _value)
+module.device = _DeviceContext
+module.is_initialized = lambda: True
+module._is_in_bad_fork = lambda: False
+module.manual_seed = manual_seed_all
+module.max_memory_reserved = memory_reserved
+
+# torch.accelerator asks C++, which knows nothing of these devices: these answer for it.
+ACCELERATOR = {
+    "set_device_index": set_device,
+    "current_device_index": current_device,
+    "get_memory_info": mem_get_info,
+    "device_index": _DeviceContext,
+}
+for _name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
+    ACCELERATOR[_name] = getattr(module, _name)
+for _name in ("max_memory_reserved", "reset_peak_memory_stats", "empty_cache"):
+    ACCELERATOR[_name] = getattr(module, _name)
+for _name in ("synchronize", "current_stream"):
+    ACCELERATOR[_name] = getattr(module, _name)

@@ -1,0 +1,192 @@
+"""What virtual GPUs are made of: memory that can run out, a clock, and a log.
+
+Memory is counted, not modelled: each storage counts once, rounded up to 512 bytes as
+torch's allocator does, from the op that made it until the last tensor on it is gone.
+Time is modelled: each device does its ops one after another, as one CUDA stream does,
+and an op takes as long as :class:`Costs` says. Nothing here measures this computer.
+"""
+
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from allranks.vgpu.costs import Costs
+from allranks.vgpu.sizes import from_bytes, to_bytes
+
+BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Event:
+    """One op on a device, or one copy between two places. Times are modelled."""
+
+    device: str
+    op: str
+    shape: tuple[int, ...]
+    start_s: float
+    end_s: float
+    num_bytes: int  # read and written by an op, moved by a copy
+    source: str | None = None  # copies only: "cpu", "vgpu:0", ...
+    target: str | None = None
+    label: str = ""
+
+
+@dataclass(eq=False)
+class Device:
+    """One virtual GPU. Sizes in bytes."""
+
+    index: int
+    capacity: int
+    machine: "Machine" = field(repr=False)
+    allocated: int = 0
+    peak: int = 0
+    reserved: int = 0  # what a caching allocator would hold: the peak since it emptied
+    free_s: float = 0.0  # when it has done all that it was given
+    busy_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"vgpu:{self.index}"
+
+    def require(self, num_bytes: int) -> None:
+        """Raise torch.OutOfMemoryError unless that many more bytes fit."""
+        if self.allocated + num_bytes > self.capacity:
+            free = from_bytes(self.capacity - self.allocated)
+            raise torch.OutOfMemoryError(
+                f"vGPU out of memory. Tried to allocate {from_bytes(num_bytes)}. "
+                f"{self} has a total capacity of {from_bytes(self.capacity)} of which "
+                f"{free} is free. {from_bytes(self.allocated)} is allocated by PyTorch."
+            )
+
+
+class Machine:
+    """Devices, the storages that lie on them, and what they did."""
+
+    def __init__(self, num_devices: int, memory: str | int, costs: Costs):
+        if isinstance(num_devices, bool) or not isinstance(num_devices, int):
+            raise TypeError(f"{num_devices!r} virtual GPUs: give an integer")
+        if not 1 <= num_devices <= 64:
+            raise ValueError(f"{num_devices} virtual GPUs: plug in 1 to 64")
+        capacity = to_bytes(memory)
+        self.devices = [Device(i, capacity, self) for i in range(num_devices)]
+        self.costs = costs
+        self.events: list[Event] = []
+        self.thread = threading.local()  # .index and .label of each
+        self.host_s = 0.0  # until when the program waits
+        self.plugged_in = True
+        self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
+        self._lock = threading.RLock()  # reentrant: a free may interrupt a count
+
+    def device(self, where: torch.device | int | str | None) -> Device:
+        """Return the device that a torch.device, an index or a name means.
+
+        Raises:
+            RuntimeError: if there is no such device.
+        """
+        if isinstance(where, str):
+            where = torch.device(where)
+        index = getattr(where, "index", where)
+        if index is None:
+            index = getattr(self.thread, "index", 0)
+        if not 0 <= index < len(self.devices):
+            last = len(self.devices) - 1
+            raise RuntimeError(f"vgpu:{index} is not plugged in: 0 to {last} are")
+        return self.devices[index]
+
+    def check_plugged_in(self, device: Device) -> None:
+        """Raise unless these devices are still there."""
+        if not self.plugged_in:
+            raise RuntimeError(
+                f"this tensor was left on {device} when the virtual GPUs were "
+                "unplugged: copy it with .cpu() first, or make it again"
+            )
+
+    def adopt(self, storage: torch.UntypedStorage, device: Device) -> None:
+        """Count a storage on a device until the storage dies; raise if it is full."""
+        key = storage._cdata
+        num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
+        with self._lock:
+            if key in self._blocks:
+                return
+            device.require(num_bytes)
+            device.allocated += num_bytes
+            device.peak = max(device.peak, device.allocated)
+            device.reserved = max(device.reserved, device.allocated)
+            self._blocks[key] = device, num_bytes
+            weakref.finalize(storage, self._free, key).atexit = False
+
+    def _free(self, key: int) -> None:
+        with self._lock:
+            device, num_bytes = self._blocks.pop(key)
+            device.allocated -= num_bytes
+
+    def home(self, storage: torch.UntypedStorage) -> Device | None:
+        """Return the device that a storage lies on."""
+        return self._blocks.get(storage._cdata, (None,))[0]
+
+    def compute(self, device: Device, op: str, shape, flops, num_bytes: int) -> None:
+        """Let a device spend time on an op."""
+        duration = max(flops / self.costs.flops, num_bytes / self.costs.memory)
+        self._spend([device], device, op, shape, duration, num_bytes)
+
+    def copy(self, source, target, shape, num_bytes: int, wait=True) -> None:
+        """Move bytes between two devices, or a device and the host (None).
+
+        Both ends are busy. A program waits for a copy from or to the host, unless it
+        said non_blocking.
+        """
+        ends = [end for end in (source, target) if end is not None]
+        duration = num_bytes / self.costs.link
+        places = [str(end or "cpu") for end in (source, target)]
+        self._spend(ends, ends[-1], "copy", shape, duration, num_bytes, *places)
+        if len(ends) < 2 and wait:
+            self.host_s = max(self.host_s, ends[0].free_s)
+
+    def _spend(self, devices, device, op, shape, duration, num_bytes, *places) -> None:
+        with self._lock:
+            start = max([self.host_s, *(each.free_s for each in devices)])
+            end = start + self.costs.latency_s + duration
+            for each in devices:
+                each.free_s, each.busy_s = end, each.busy_s + end - start
+            label = getattr(self.thread, "label", "")
+            event = (str(device), op, tuple(shape), start, end, num_bytes)
+            self.events.append(Event(*event, *(places or (None, None)), label))
+
+    def synchronize(self, device: Device) -> None:
+        """Let the program wait until a device has done all that it was given."""
+        self.host_s = max(self.host_s, device.free_s)
+
+    def clear(self) -> None:
+        """Forget the events and start the clock at 0 again."""
+        with self._lock:
+            self.events.clear()
+            self.host_s = 0.0
+            for device in self.devices:
+                device.free_s = device.busy_s = 0.0
+
+    @contextmanager
+    def label(self, text: str):
+        """Name what this thread does until the end of the block."""
+        before, self.thread.label = getattr(self.thread, "label", ""), text
+        try:
+            yield
+        finally:
+            self.thread.label = before
+
+
+plugged: Machine | None = None  # the one that torch sees
+
+
+def current() -> Machine:
+    """Return the machine that is plugged in.
+
+    Raises:
+        RuntimeError: if none is.
+    """
+    if plugged is None:
+        raise RuntimeError(
+            "no virtual GPU is plugged in: allranks.vgpu.plug_in(2), or %vgpus 2"
+        )
+    return plugged

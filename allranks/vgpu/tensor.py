@@ -1,0 +1,160 @@
+"""A tensor on a virtual GPU: a CPU tensor in a coat that says another device.
+
+Each op is run by the CPU on the CPU tensors inside, so its result is the CPU's to the
+last bit. C++ takes the coat for a CPU tensor too, hence picks the same algorithms and
+the same autograd; only Python sees ``vgpu:1``.
+"""
+
+import copy
+
+import torch
+
+from allranks.vgpu import dispatch
+from allranks.vgpu.machine import Device
+
+
+class VirtualTensor(torch.Tensor):
+    """A tensor on a virtual GPU. Made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
+
+    is_cpu = False
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, home: Device):
+        if inner.layout != torch.strided or inner.is_quantized:
+            kind = "quantized" if inner.is_quantized else inner.layout
+            raise NotImplementedError(f"virtual GPUs hold no {kind} tensors")
+        home.machine.adopt(inner.untyped_storage(), home)
+        self = torch.Tensor._make_subclass(cls, inner)  # the same memory
+        self._inner, self._home = inner, home
+        return self
+
+    def __init__(self, inner: torch.Tensor, home: Device):
+        pass
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return dispatch.call(cls, func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return dispatch.run(cls, func, args, kwargs or {})
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is: ``vgpu:0`` and so on."""
+        return torch.device("vgpu", self._home.index)
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The same memory without autograd, as for any tensor."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        same = isinstance(value, VirtualTensor) and value.dtype == self.dtype
+        if not same or (value.shape, value.stride()) != (self.shape, self.stride()):
+            raise NotImplementedError(
+                f".data of a tensor on {self.device} can be set only to one of the "
+                "same shape, strides and dtype on a virtual GPU"
+            )
+        self._inner, self._home = value._inner, value._home
+
+    def _settle(self, where) -> torch.Tensor:
+        """Return this new tensor as if it had been made elsewhere: nothing is moved."""
+        where = torch.device(where)
+        if where.type != "vgpu":
+            return self._inner.to(where)
+        home = self._home.machine.device(where)
+        return self if home is self._home else VirtualTensor(self._inner.clone(), home)
+
+    def cpu(self, memory_format=torch.preserve_format) -> torch.Tensor:
+        """Copy to the host."""
+        return self.to("cpu", memory_format=memory_format)
+
+    def cuda(self, *args, **kwargs):
+        """Fail as torch does: a virtual GPU is not a CUDA device."""
+        return torch.empty(0).cuda(*args, **kwargs)
+
+    def get_device(self) -> int:
+        """Return the device's index."""
+        return self._home.index
+
+    def type(self, dtype=None, **kwargs):
+        """Name the type, or convert to one."""
+        if dtype is None:
+            return self._inner.type().replace("torch.", "torch.vgpu.")
+        return self.to(dtype if isinstance(dtype, torch.dtype) else dtype.dtype)
+
+    def type_as(self, other: torch.Tensor) -> torch.Tensor:
+        """Convert to another tensor's dtype and device."""
+        return self.to(other.device, other.dtype)
+
+    def numpy(self, **kwargs):
+        """Fail as torch does for any tensor that is not on the host."""
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+
+    def __array__(self, dtype=None, copy=None):
+        return self.numpy()
+
+    def tolist(self):
+        """Copy to the host, as nested lists."""
+        return self.detach().cpu().tolist()
+
+    def data_ptr(self) -> int:
+        """Return the address of the first element."""
+        return self._inner.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Return the storage of the tensor inside."""
+        return self._inner.untyped_storage()
+
+    def record_stream(self, stream) -> None:
+        """Do nothing: there is one stream per device."""
+
+    def _refuse(self, *args, **kwargs):
+        raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
+
+    pin_memory = share_memory_ = storage = __dlpack__ = resize_ = set_ = _refuse
+
+    def __repr__(self, **kwargs) -> str:
+        text = repr(self._inner).removesuffix(")") + f", device='{self.device}'"
+        if self.grad_fn is not None:
+            text += f", grad_fn=<{type(self.grad_fn).__name__}>"
+        elif self.requires_grad:
+            text += ", requires_grad=True"
+        kind = "Parameter containing:\n" if self._is_parameter() else ""
+        return f"{kind}{text})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if self.dim() == 0 else repr(self), spec)
+
+    def _is_parameter(self) -> bool:
+        return getattr(self, "_is_param", False)
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            if not self.is_leaf:
+                return super().__deepcopy__(memo)  # raises: only leaves can
+            new = self.detach().clone()
+            if self._is_parameter():
+                new = torch.nn.Parameter(new, self.requires_grad)
+            new.requires_grad_(self.requires_grad)
+            new.grad = copy.deepcopy(self.grad, memo)
+            memo[id(self)] = new
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol):
+        """Be written as any device's tensor: a storage that is tagged ``vgpu:0``."""
+        if self._is_parameter():
+            parts = self.detach(), self.requires_grad, {}
+            return torch._utils._rebuild_parameter, parts
+        inner = self._inner
+        storage = torch.storage.TypedStorage(
+            wrap_storage=inner.untyped_storage(), dtype=inner.dtype, _internal=True
+        )
+        view = inner.storage_offset(), tuple(inner.shape), inner.stride()
+        parts = (storage, *view, self.requires_grad, {})
+        return torch._utils._rebuild_tensor_v2, parts
