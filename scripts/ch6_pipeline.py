@@ -1,0 +1,150 @@
+"""Chapter 6 - Pipeline: a stage on each rank, micro-batches flow through.
+
+Run it (no GPU needed):
+    torchrun --standalone --nproc-per-node 4 scripts/ch6_pipeline.py
+"""
+
+import argparse
+import gc
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
+
+LENGTH, WIDTH, BLOCKS = 64, 64, 8  # bytes per sample, numbers per byte
+
+
+class Block(nn.TransformerEncoderLayer):
+    """A transformer block in which a byte sees only those before it."""
+
+    def forward(self, x):
+        ahead = torch.ones(LENGTH, LENGTH, device=x.device).triu(1).bool()
+        return super().forward(x, src_mask=ahead, is_causal=True)
+
+
+def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
+    """Pieces of Python's own library, and a net that guesses the next byte."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    text = bytearray(b"".join(path.read_bytes() for path in files))
+    net = [nn.Embedding(256, WIDTH)]
+    net += [Block(WIDTH, 4, 256, 0, batch_first=True) for _ in range(BLOCKS)]
+    net += [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256), nn.Flatten(0, 1)]
+    pieces = torch.frombuffer(text, dtype=torch.uint8).unfold(0, LENGTH + 1, 1)
+    return pieces, nn.Sequential(*net)
+
+
+def setup() -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
+    print(f"{who} {text}\n", end="", flush=True)
+
+
+def cut(net: nn.Sequential, num: int) -> list[nn.Sequential]:
+    """Split into num stages: equally many blocks, plus the net's two ends."""
+    edges = [0, *(1 + BLOCKS * i // num for i in range(1, num)), len(net)]
+    return [net[edges[i] : edges[i + 1]] for i in range(num)]
+
+
+def build(args, mesh, net: nn.Sequential, device):
+    """Keep this rank's stages of net; return them and their schedule."""
+    ranks, rank = mesh["pp"].size(), mesh["pp"].get_local_rank()
+    twice = args.schedule == "interleaved1f1b"  # rank 0 of 4: stages 0 and 4
+    num, stages = ranks * (1 + twice), []
+    dp, pp = mesh.get_group("dp"), mesh.get_group("pp")
+    if num > BLOCKS:
+        raise SystemExit(f"{num} stages > {BLOCKS} blocks: start fewer ranks")
+    for i, part in list(enumerate(cut(net, num)))[rank::ranks]:
+        part.to(device)
+        if args.dp > 1:  # the copies of *this stage* stay equal
+            part = nn.parallel.DistributedDataParallel(part, process_group=dp)
+        stages += [pipelining.PipelineStage(part, i, num, device, group=pp)]
+    kind = pipelining.schedules.get_schedule_class(args.schedule)
+    work = stages if twice else stages[0]
+    try:
+        schedule = kind(work, args.microbatches, nn.functional.cross_entropy)
+    except ValueError as error:
+        raise SystemExit(f"--microbatches: {error}") from None
+    return stages, schedule
+
+
+def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
+    """Train this rank's stages; return the losses, if it has the last one."""
+    parts = args.dp * args.microbatches
+    if world_size % args.dp or args.batch_size % parts:
+        why = "divide the ranks, and --dp x --microbatches the --batch-size"
+        raise SystemExit(f"--dp {args.dp} must {why}")
+    torch.manual_seed(args.seed)  # all make the same net; each keeps its part
+    pieces, net = make_text_task()
+    shape = args.dp, world_size // args.dp  # 4 ranks: 1 x 4 or 2 x 2
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("dp", "pp"))
+    replica = mesh["dp"].get_local_rank()
+    stages, schedule = build(args, mesh, net, device)
+    parameters = [p for stage in stages for p in stage.submod.parameters()]
+    say(f"replica {replica}, stages {[s.stage_index for s in stages]}")
+    optimizer = torch.optim.AdamW(parameters, args.lr)
+    dice, losses = torch.Generator().manual_seed(args.seed), []
+    for step in range(args.steps):
+        pick = torch.randint(len(pieces), (args.batch_size,), generator=dice)
+        batch = pieces[pick[replica :: args.dp]].long().to(device)
+        x = [batch[:, :-1]] if stages[0].is_first else []  # others receive
+        y, found = batch[:, 1:].flatten(), []
+        optimizer.zero_grad()
+        schedule.step(*x, target=y, losses=found)
+        optimizer.step()
+        if found:  # on the last stage: a loss per micro-batch
+            loss = torch.stack(found).mean()
+            dist.all_reduce(loss, dist.ReduceOp.AVG, mesh.get_group("dp"))
+            losses.append(loss)
+            if replica == 0 and step % 10 == 9:
+                loss = torch.stack(losses[-10:]).mean()
+                say(f"steps {step - 8} to {step + 1}: {loss=:.3f}")
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    kinds = "gpipe", "1f1b", "interleaved1f1b"
+    parser.add_argument("--schedule", choices=kinds, default="1f1b")
+    numbers = {"--steps": 40, "--batch-size": 32, "--microbatches": 8}
+    numbers |= {"--dp": 1, "--seed": 0, "--lr": 0.003}
+    for flag, default in numbers.items():
+        parser.add_argument(flag, type=type(default), default=default)
+    args = parser.parse_args(argv)
+    for name in set(vars(args)) - {"schedule", "seed"}:
+        if not 0 < vars(args)[name] < float("inf"):
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    return args
+
+
+if __name__ == "__main__":
+    train(parse_args(), *setup())
+    gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
+    dist.destroy_process_group()
