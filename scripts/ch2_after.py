@@ -1,0 +1,124 @@
+"""Chapter 2 - After: the same training on DistributedDataParallel.
+
+Run it (no GPU needed):
+    torchrun --standalone --nproc-per-node 2 scripts/ch2_after.py
+"""
+
+import argparse
+import gc
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def setup() -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
+    print(f"{who} {text}\n", end="", flush=True)
+
+
+def save(path: str, state: dict) -> None:
+    """Write a new file, then rename it: no crash can break the old one."""
+    with open(f"{path}.new", "wb", buffering=0) as file:
+        torch.save(state, file)
+        os.fsync(file)
+    os.replace(f"{path}.new", path)
+
+
+def train(args, device: torch.device) -> list[torch.Tensor]:
+    """Train on this rank's share of the data; return the loss at each step."""
+    torch.manual_seed(args.seed)
+    train_set, test_set, net = make_task(args.samples)
+    model = nn.parallel.DistributedDataParallel(net.to(device))
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, 0.9)
+    sampler = DistributedSampler(train_set, seed=args.seed)
+    batch_size, rest = divmod(args.batch_size, dist.get_world_size())
+    if rest:
+        raise SystemExit(f"--batch-size {args.batch_size}: ranks share it")
+    loader = DataLoader(train_set, batch_size, sampler=sampler)
+    losses = []
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            output = model(x.to(device))
+            loss = nn.functional.cross_entropy(output, y.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses[-len(loader) :]).mean()
+        dist.all_reduce(loss, dist.ReduceOp.AVG)
+        if dist.get_rank() > 0:
+            continue
+        x, y = test_set[:]
+        with torch.no_grad():
+            hits = model.module(x.to(device)).argmax(dim=1) == y.to(device)
+        accuracy = hits.double().mean()
+        say(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
+        save(args.checkpoint, model.module.state_dict())
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
+    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
+        parser.add_argument(flag, type=type(default), default=default)
+    parser.add_argument("--checkpoint", default="ch2.pt")
+    args = parser.parse_args(argv)
+    for name in "epochs", "batch_size", "samples", "lr":
+        if not 0 < vars(args)[name] < float("inf"):
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    folder = os.path.dirname(args.checkpoint) or "."
+    if os.path.isdir(args.checkpoint) or not os.path.isdir(folder):
+        raise SystemExit(f"--checkpoint {args.checkpoint}: cannot be a file")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse_args()
+    *_, device = setup()
+    train(args, device)
+    gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
+    dist.destroy_process_group()

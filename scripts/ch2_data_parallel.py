@@ -1,0 +1,150 @@
+"""Chapter 2 - DataParallel: one process, one module, a thread per device.
+
+Run it (no GPU needed):
+    python scripts/ch2_data_parallel.py
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+def scatter(value, devices: list[torch.device]) -> list:
+    """Cut each tensor in value along dim 0; share what is no tensor."""
+    if isinstance(value, torch.Tensor):
+        parts = value.chunk(len(devices))  # fewer parts if the batch is small
+        return list(map(torch.Tensor.to, parts, devices))
+    if isinstance(value, (tuple, list, dict)) and value:
+        items = value.items() if isinstance(value, dict) else value
+        parts = zip(*(scatter(item, devices) for item in items), strict=False)
+        return [type(value)(part) for part in parts]
+    return [value for _ in devices]
+
+
+def replicate(module: nn.Module, devices: list[torch.device]) -> list:
+    """A copy of the module per device; the first shares its memory."""
+    replicas = []
+    for k, device in enumerate(devices):
+        twin = {m: m._replicate_for_data_parallel() for m in module.modules()}
+        for t in chain(module.parameters(), module.buffers()):
+            twin[t] = t.to(device, copy=True) if k else t.view_as(t)
+        for old in module.modules():
+            parts = old._modules | old._parameters | old._buffers
+            for name, part in parts.items():
+                setattr(twin[old], name, twin.get(part))
+        replicas.append(twin[module])
+    return replicas
+
+
+def parallel_apply(replicas: list, shards: list, devices: list) -> list:
+    """Run each replica on its shard, in a thread of its own."""
+    grad, on = torch.is_grad_enabled(), torch.accelerator.device_index
+
+    def work(replica, shard, device):  # a new thread starts with defaults
+        with torch.set_grad_enabled(grad), on(device.index):
+            return replica(*shard[0], **shard[1])
+
+    with ThreadPoolExecutor(len(replicas)) as threads:
+        return list(threads.map(work, replicas, shards, devices))
+
+
+def gather(outputs: list, device: torch.device):
+    """Join the replicas' tensors on one device; scalars to a vector."""
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat([torch.atleast_1d(o).to(device) for o in outputs])
+    if isinstance(first, dict):
+        return {k: gather([o[k] for o in outputs], device) for k in first}
+    parts = zip(*outputs, strict=True)
+    return type(first)(gather(part, device) for part in parts)
+
+
+class MiniDataParallel(nn.Module):
+    """What nn.DataParallel does, on any devices, even ["cpu", "cpu"]."""
+
+    def __init__(self, module, devices: list, output_device=None):
+        super().__init__()
+        self.module, self.output_device = module, output_device or devices[0]
+        self.devices = [torch.empty(0, device=d).device for d in devices]
+
+    def forward(self, *args, **kwargs):
+        for tensor in chain(self.module.parameters(), self.module.buffers()):
+            if tensor.device != (home := self.devices[0]):
+                raise RuntimeError(f"module on {tensor.device}, not on {home}")
+        shards = scatter((args, kwargs), self.devices)
+        replicas = replicate(self.module, self.devices[: len(shards)])
+        outputs = parallel_apply(replicas, shards, self.devices)
+        return gather(outputs, self.output_device)
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def train(args) -> list[torch.Tensor]:
+    """Train with each batch cut over the devices; return the losses."""
+    print("devices:", *args.devices, f"({len(set(args.devices))} distinct)")
+    torch.manual_seed(args.seed)
+    train_set, test_set, net = make_task(args.samples)
+    wrap = nn.DataParallel if args.real else MiniDataParallel
+    model = wrap(net.to(args.devices[0]), args.devices)
+    optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9)
+    losses = []
+    for epoch in range(args.epochs):
+        dice = torch.Generator().manual_seed(args.seed + epoch)
+        order = torch.randperm(len(train_set), generator=dice)
+        for x, y in map(train_set.__getitem__, order.split(args.batch_size)):
+            output = model(x)  # the labels go where the outputs are
+            loss = nn.functional.cross_entropy(output, y.to(output.device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses).view(epoch + 1, -1)[-1].mean()
+        x, y = test_set[:]
+        with torch.no_grad():
+            accuracy = (model(x).argmax(dim=1).cpu() == y).double().mean()
+        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f}", flush=True)
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
+    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
+        parser.add_argument(flag, type=type(default), default=default)
+    num = torch.accelerator.device_count()
+    kind = torch.accelerator.current_accelerator()
+    gpus = ",".join(f"{kind}:{index}" for index in range(num))
+    parser.add_argument("--devices", default=gpus if num > 1 else "cpu,cpu")
+    parser.add_argument("--real", action="store_true", help="nn.DataParallel")
+    args = parser.parse_args(argv)
+    for name in "epochs", "batch_size", "samples", "lr":
+        if not 0 < vars(args)[name] < float("inf"):
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    try:
+        names = args.devices.split(",")
+        args.devices = [torch.empty(0, device=d).device for d in names]
+    except (AssertionError, RuntimeError, ValueError) as error:
+        why = f"{args.devices} will not do: {error}".splitlines()[0]
+        raise SystemExit(f"--devices {why}") from None
+    return args
+
+
+if __name__ == "__main__":
+    train(parse_args())
