@@ -4,7 +4,7 @@ import argparse
 import shlex
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from allranks.processes import check_possible, warm_up
 from allranks.ranks import Ranks
@@ -35,6 +35,10 @@ LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", help="the number of ranks to start, or: status, stop")
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
 LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
+
+VGPUS = _Parser("%vgpus", add_help=False)
+VGPUS.add_argument("what", help="the number of virtual GPUs, or: stop")
+VGPUS.add_argument("--memory", default="1 GiB", help='of each: "64 MiB"')
 
 CELL = _Parser("%%ranks", add_help=False)
 CELL.add_argument("--on", type=_rank_list, help="only these ranks: 0,2")
@@ -67,6 +71,24 @@ class RanksMagics(Magics):
                 self._run(options, cell)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    @line_magic
+    def vgpus(self, line: str) -> None:
+        """``%vgpus N | stop``: plug virtual GPUs into this notebook's process."""
+        from allranks import vgpu  # here, since live ranks need none of it
+
+        options = VGPUS.parse_args(shlex.split(line))
+        if options.what == "stop":
+            vgpu.unplug()
+            return
+        if not options.what.lstrip("-").isdecimal():
+            raise UsageError(f"%vgpus {options.what}: say how many (%vgpus 2) or stop")
+        try:
+            machine = vgpu.plug_in(int(options.what), options.memory)
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(str(error)) from None
+        last = len(machine.devices) - 1
+        print(f"vgpu:0–{last}, {options.memory} each" if last else "vgpu:0")
 
     def _command(self, options) -> None:
         if options.what == "status":

@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from allranks.svg import RANK_COLORS, document, write
 from allranks.topology import describe, rank_of
 
-# The book's colours where it defines them; else Okabe and Ito's, grey for black.
-HUES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]
-HUES += ["#56B4E9", "#D55E00", "#F0E442", "#888888"]
-RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 NOTHING = "–"
 PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
 
@@ -71,16 +68,16 @@ def exchange(
         return ranks if made_from is None else made_from(text)
 
     width = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
-    left, parts = 54, [_text(0, 15, title, "start", bold=True)]
+    left, parts = 54, [write(0, 15, title, "start", bold=True)]
     for heading, rows in zip(("before", "after"), held, strict=True):
-        parts.append(_text(left, 38, heading, "start", size=13))
+        parts.append(write(left, 38, heading, "start", size=13))
         for rank, row in enumerate(rows):
             for i, text in enumerate(row):
                 x, y = left + i * (width + GAP), 46 + rank * PITCH
                 parts += _box(x, y, width, HEIGHT, fill(text), text == NOTHING)
-                parts.append(_text(x + width / 2, y + 19, text))
+                parts.append(write(x + width / 2, y + 19, text))
         left += max(map(len, rows)) * (width + GAP) + 36
-    parts += [_text(0, 65 + r * PITCH, f"rank {r}", "start", size=13) for r in ranks]
+    parts += [write(0, 65 + r * PITCH, f"rank {r}", "start", size=13) for r in ranks]
     tip = 54 + max(map(len, held[0])) * (width + GAP) + 26
     middle = 43 + len(ranks) * PITCH // 2
     arrow = f"M{tip - 20} {middle}H{tip}m-6 -6l6 6l-6 6"
@@ -91,7 +88,7 @@ def exchange(
     ]
     text = f"{title}\n{_align(table)}"
     width, height = max(left - 38, 8 * len(title)), 46 + len(ranks) * PITCH
-    return Picture(_svg(width, height, text, parts), text)
+    return Picture(document(width, height, text, parts), text)
 
 
 def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
@@ -107,30 +104,30 @@ def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
     """
     lines = [describe(nodes, gpus_per_node)]
     width, per_row, pitch = 51, min(gpus_per_node, 8), 66
-    top, parts = 28, [_text(0, 15, lines[0], "start", bold=True)]
+    top, parts = 28, [write(0, 15, lines[0], "start", bold=True)]
     for node, num_processes in enumerate(nodes):
         height = 26 + -(-gpus_per_node // per_row) * pitch
         frame = f'x="1" y="{top}" width="{per_row * 54 + 13}" height="{height}" rx="6"'
         parts.append(f'<rect {frame} fill="none" stroke="currentColor"/>')
-        parts.append(_text(9, top + 18, f"node {node}", "start", size=13))
+        parts.append(write(9, top + 18, f"node {node}", "start", size=13))
         for gpu in range(gpus_per_node):
             x, y = 9 + gpu % per_row * 54, top + 26 + gpu // per_row * pitch
             center, idle = x + width / 2, gpu >= num_processes
             rank = None if idle else rank_of(nodes, node, gpu)
             parts += _box(x, y, width, 42, [] if idle else [rank], idle)
-            parts.append(_text(center, y + 56, f"cuda:{gpu}", size=12))
+            parts.append(write(center, y + 56, f"cuda:{gpu}", size=12))
             if idle:
-                parts.append(_text(center, y + 25, "idle", size=12))
+                parts.append(write(center, y + 25, "idle", size=12))
                 continue
-            parts.append(_text(center, y + 18, f"rank {rank}", size=13))
-            parts.append(_text(center, y + 34, f"local {gpu}", size=12))
+            parts.append(write(center, y + 18, f"rank {rank}", size=13))
+            parts.append(write(center, y + 34, f"local {gpu}", size=12))
         first, num_idle = rank_of(nodes, node, 0), gpus_per_node - num_processes
         local, rest = _span(0, num_processes), f"; {num_idle} idle" if num_idle else ""
         where = f"local rank {local}, cuda:{local}{rest}"
         lines.append(f"node {node}: rank {_span(first, num_processes)}, {where}")
         top += height + 8
     text, width = "\n".join(lines), max(per_row * 54 + 15, 8 * len(lines[0]))
-    return Picture(_svg(width, top, text, parts), text)
+    return Picture(document(width, top, text, parts), text)
 
 
 def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:
@@ -175,23 +172,6 @@ def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
         left = f'x="{x + 1 + i * step:g}" y="{y + height - 6}"'
         parts.append(f'<rect {left} width="{step:g}" height="5" style="fill:{color}"/>')
     return parts
-
-
-def _text(x: float, y: int, text: str, anchor="middle", size=14, bold=False) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    place = f'x="{x:g}" y="{y}" font-size="{size}" text-anchor="{anchor}"{weight}'
-    return f'<text {place} fill="currentColor">{escape(text)}</text>'
-
-
-def _svg(width: int, height: int, label: str, parts: list[str]) -> str:
-    label = escape("; ".join(" ".join(line.split()) for line in label.splitlines()))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" style="max-width:100%;height:auto" role="img" '
-        f'font-family="system-ui, sans-serif" aria-label="{label}">'
-        + "".join(parts)
-        + "</svg>"
-    )
 
 
 def _align(table: list[list[str]]) -> str:

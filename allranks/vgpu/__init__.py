@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from allranks.vgpu.backend import plug_in, unplug
 from allranks.vgpu.costs import Costs
 from allranks.vgpu.machine import Event, current
+from allranks.vgpu.views import smi, timeline, traffic
 
 __all__ = ["Costs", "Event", "clear_events", "events", "label", "plug_in"]
-__all__ += ["plugged_in", "unplug"]
+__all__ += ["plugged_in", "smi", "timeline", "traffic", "unplug"]
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import pictures
-from allranks.pictures import HUES, RANK_COLORS, cluster, exchange, table
+from allranks.pictures import cluster, exchange, table
+from allranks.svg import HUES, RANK_COLORS
 
 SVG = "{http://www.w3.org/2000/svg}"
 rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)

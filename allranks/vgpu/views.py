@@ -1,0 +1,134 @@
+"""What the virtual GPUs did and hold: a traffic table, a timeline, a memory table."""
+
+from collections import defaultdict
+
+from allranks.pictures import Picture, table
+from allranks.svg import RANK_COLORS, document, write
+from allranks.vgpu.machine import Device, Event, current
+
+GIB_TO_MIB = 2**20
+LEFT, WIDTH, ROW = 58, 560, 40  # of the timeline, in SVG units
+
+
+def traffic(by_label: bool = False) -> Picture:
+    """Count the copies between devices since the last ``clear_events``.
+
+    Args:
+        by_label: a row for each label too, in the order of its first copy.
+
+    Returns:
+        A table with a row for each way, in bytes.
+    """
+    counts: dict = defaultdict(lambda: [0, 0])
+    for event in current().events:
+        if event.source is not None:
+            key = (event.source, event.target)
+            count = counts[(event.label, *key) if by_label else key]
+            count[0] += 1
+            count[1] += event.num_bytes
+    ways = counts if by_label else sorted(counts)
+    head = ["label"] * by_label + ["from", "to", "copies", "bytes"]
+    return table(head, [[*way, counts[way][0], f"{counts[way][1]:,}"] for way in ways])
+
+
+def smi() -> str:
+    """Write the memory table in the layout of ``nvidia-smi``.
+
+    Memory is what a caching allocator would hold. GPU-Util is the share of the modelled
+    time that a device was busy.
+    """
+    machine = current()
+    end = max([machine.host_s, *(device.free_s for device in machine.devices)]) or 1
+    rule = "+" + "-" * 32 + "+" + "-" * 22 + "+" + "-" * 16 + "+"
+    lines = [
+        rule,
+        f"| {'GPU  Name':30} | {'Memory-Usage':>20} | {'GPU-Util*':>14} |",
+        rule.replace("-", "="),
+    ]
+    for device in machine.devices:
+        used, total = device.reserved / GIB_TO_MIB, device.capacity / GIB_TO_MIB
+        memory, busy = f"{used:.1f}MiB / {total:.0f}MiB", device.busy_s / end
+        name = f"{device.index:3}  Virtual GPU"
+        lines.append(f"| {name:30} | {memory:>20} | {busy:>14.0%} |")
+    return "\n".join([*lines, rule, "* of the modelled time"])
+
+
+def timeline(title: str = "What each device does") -> Picture:
+    """Draw the modelled clock: a row per device, a box per stretch of one label.
+
+    Work has its label's colour. A copy is a hatched box on both of its devices. Where
+    a row is blank, the device idles.
+    """
+    machine = current()
+    events = sorted(machine.events, key=lambda event: event.start_s)
+    begin = min((event.start_s for event in events), default=0.0)
+    end = max((event.end_s for event in events), default=0.0)
+    span = end - begin or 1.0
+    colors: dict[str, str] = {}
+    parts = [write(0, 15, title, "start", bold=True)]
+    lines = [f"{title} (modelled time, {span * 1e3:.3g} ms)"]
+    for row, device in enumerate(machine.devices):
+        y = 26 + row * ROW
+        parts.append(write(0, y + 19, str(device), "start", size=13))
+        frame = f'x="{LEFT}" y="{y}" width="{WIDTH}" height="28"'
+        style = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
+        parts.append(f"<rect {frame} {style}/>")
+        said = []
+        for event in _stretches(events, device):
+            x = LEFT + (event.start_s - begin) / span * WIDTH
+            width = max(0.5, (event.end_s - event.start_s) / span * WIDTH)
+            place = f'x="{x:.2f}" y="{y}" width="{width:.2f}" height="28"'
+            if event.source is not None:
+                parts.append(f'<rect {place} fill="currentColor" fill-opacity="0.55"/>')
+                continue
+            index = list(colors).index(event.label) if event.label in colors else None
+            if index is None:
+                index = len(colors)
+                colors[event.label] = RANK_COLORS[index % len(RANK_COLORS)]
+            color = colors[event.label]
+            style = f"fill:{color};fill-opacity:0.35;stroke:{color}"
+            parts.append(f'<rect {place} style="{style}"/>')
+            said.append(event.label or "work")
+            if event.label and width > 7 * len(event.label):
+                parts.append(write(x + width / 2, y + 19, event.label, size=12))
+        busy = f"busy {device.busy_s / span:.0%}"
+        parts.append(write(LEFT + WIDTH + 8, y + 19, busy, "start", size=13))
+        lines.append(f"{device}  {busy}: {', '.join(said) or 'nothing'}")
+    y = 38 + len(machine.devices) * ROW
+    x = LEFT
+    for label, color in colors.items():
+        swatch = f'<rect x="{x}" y="{y - 10}" width="12" height="12"'
+        parts.append(f'{swatch} style="fill:{color};fill-opacity:0.35"/>')
+        parts.append(write(x + 17, y, label or "work", "start", size=12))
+        x += 34 + 7 * len(label or "work")
+    parts.append(write(x, y, "dark: a copy; blank: idle", "start", size=12))
+    parts.append(
+        write(LEFT, y + 18, f"{span * 1e3:.3g} ms, modelled", "start", size=12)
+    )
+    text = "\n".join(lines)
+    return Picture(document(LEFT + WIDTH + 80, y + 24, text, parts), text)
+
+
+def _stretches(events: list[Event], device: Device) -> list[Event]:
+    """Join a device's neighbouring events of one label and kind."""
+    name, joined = str(device), []
+    for event in events:
+        if name not in (event.device, event.source, event.target):
+            continue
+        last = joined[-1] if joined else None
+        kind = (event.label, event.source, event.target)
+        gap = 0.0 if last is None else event.start_s - last.end_s
+        if last and kind == (last.label, last.source, last.target) and gap < 1e-9:
+            joined[-1] = Event(
+                name,
+                last.op,
+                last.shape,
+                last.start_s,
+                event.end_s,
+                0,
+                *kind[1:],
+                kind[0],
+            )
+        else:
+            joined.append(event)
+    return joined
