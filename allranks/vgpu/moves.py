@@ -39,7 +39,8 @@ def to(self: torch.Tensor, *args, **kwargs) -> torch.Tensor:
     if isinstance(other, VirtualTensor):
         kwargs.pop("other", None)
         args = (other.device, other.dtype, *args[1:])
-    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+    known = {k: kwargs[k] for k in kwargs if k != "copy"}  # _parse_to refuses it
+    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **known)
     virtual = isinstance(self, VirtualTensor)
     if device is None or not (virtual or device.type == "vgpu"):
         return _tensor_to(self, *args, **kwargs)
