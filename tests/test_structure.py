@@ -102,7 +102,8 @@ def test_the_table_of_contents_lists_what_exists_and_nothing_else():
     """Every page and notebook is in it once."""
 
     def files(entry: dict) -> list[str]:
-        below = itertools.chain(entry.get("chapters", ()), entry.get("sections", ()))
+        keys = "parts", "chapters", "sections"
+        below = itertools.chain(*(entry.get(key, ()) for key in keys))
         own = [entry[key] for key in ("root", "file") if key in entry]
         return own + [file for child in below for file in files(child)]
 

@@ -1,4 +1,4 @@
-"""Re-execute the notebooks and the pages' commands, and write what they print.
+"""Re-execute notebooks, the pages' commands and specimens; write what they print.
 
     python book/_tools/execute.py                          # all of them
     python book/_tools/execute.py notebooks/ch5_ddp.ipynb book/ch5_ddp.md
@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext and book._tools
 
+from allranks import specimens  # noqa: E402
+from allranks.play import play  # noqa: E402
 from book._ext import records  # noqa: E402
 from book._tools import commands, notebooks  # noqa: E402
 
@@ -36,20 +38,33 @@ def record(page: Path) -> set[str]:
     return names
 
 
+def record_specimen(path: Path) -> None:
+    """Play a specimen's cells, and write how they ended."""
+    specimen = specimens.read(path)
+    outcomes = {cell: play(specimen, cell) for cell in specimen.cells}
+    for outcome in outcomes.values():
+        if trace := commands.machine_trace(outcome.text):
+            raise ValueError(f"{path.name} printed what only this machine has: {trace}")
+    specimens.record(specimen, outcomes)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Execute or check what the command line names: by default everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="*", type=Path, help="notebooks or pages")
+    parser.add_argument("files", nargs="*", type=Path, help="of any of the three")
     parser.add_argument("--check", action="store_true", help="run nothing, look only")
     options = parser.parse_args(argv)
-    everything = sorted(ROOT.glob("notebooks/*.ipynb")) + sorted(ROOT.glob("book/*.md"))
+    kinds = "notebooks/*.ipynb", "book/*.md", "errata/*.py"
+    everything = [path for kind in kinds for path in sorted(ROOT.glob(kind))]
     files = [path.resolve() for path in options.files] or everything
     problems, used = [], set()
     for path in files:
         start = time.monotonic()
         try:
-            if path.suffix != ".ipynb":
+            if path.suffix == ".md":
                 used |= set() if options.check else record(path)
+            elif path.suffix == ".py":
+                _ = options.check or record_specimen(path)
             elif options.check:
                 problems += notebooks.check(path)
             else:

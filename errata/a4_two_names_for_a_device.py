@@ -1,0 +1,22 @@
+"""One device, two names.
+
+runs on: one process
+outcome: raises
+chapter: ch5_ddp
+
+The device is stored in capitals and used in small letters. Python has no notion of a
+constant; it sees two names, of which one does not exist.
+"""
+
+# %% given
+import torch
+from torch import nn
+
+# %% wrong
+DEVICE = torch.device("cpu")
+net = nn.Linear(2, 1).to(device)
+
+# %% right
+device = torch.device("cpu")
+net = nn.Linear(2, 1).to(device)
+print(net.weight.device)

@@ -1,0 +1,39 @@
+"""Can the wrappers train asynchronously?
+
+runs on: 2 ranks
+outcome: hangs
+chapter: ch5_ddp
+
+"Updates can be synchronous or asynchronous", as if DataParallel and DDP had a switch.
+Both are synchronous. In an asynchronous method, rank 1 could wait until rank 0 has
+finished its step; with DDP, rank 0's `backward()` waits for rank 1, and nobody ever
+moves. Other algorithms let ranks run ahead: taking steps on local gradients and
+averaging the weights now and then is one, a parameter server another
+({ref}`ch5_ddp`).
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+store = dist.distributed_c10d._get_default_store()
+
+
+def step():
+    ddp(torch.ones(1, 1)).sum().backward()
+    store.set(f"rank {rank} stepped", "yes")
+
+
+# %% claim
+if rank == 1:
+    store.wait(["rank 0 stepped"])
+step()
+
+# %% fact
+with ddp.no_sync():  # local gradients: nobody waits
+    if rank == 1:
+        store.wait(["rank 0 stepped"])
+    step()
+dist.all_reduce(ddp.module.weight.data, dist.ReduceOp.AVG)  # now and then
+print("done")
