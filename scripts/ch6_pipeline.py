@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import pipelining
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed import init_device_mesh, pipelining
 
 LENGTH, WIDTH, BLOCKS = 64, 64, 8  # bytes per sample, numbers per byte
 
@@ -77,13 +76,14 @@ def build(args, mesh, net: nn.Sequential, device):
     ranks, rank = mesh["pp"].size(), mesh["pp"].get_local_rank()
     twice = args.schedule == "interleaved1f1b"  # rank 0 of 4: stages 0 and 4
     num, stages = ranks * (1 + twice), []
-    dp, pp = mesh.get_group("dp"), mesh.get_group("pp")
+    pp, options = mesh.get_group("pp"), {"process_group": mesh.get_group("dp")}
+    options["find_unused_parameters"] = True  # torch 2.13: GPipe fails without
     if num > BLOCKS:
         raise SystemExit(f"{num} stages > {BLOCKS} blocks: start fewer ranks")
     for i, part in list(enumerate(cut(net, num)))[rank::ranks]:
         part.to(device)
         if args.dp > 1:  # the copies of *this stage* stay equal
-            part = nn.parallel.DistributedDataParallel(part, process_group=dp)
+            part = nn.parallel.DistributedDataParallel(part, **options)
         stages += [pipelining.PipelineStage(part, i, num, device, group=pp)]
     kind = pipelining.schedules.get_schedule_class(args.schedule)
     work = stages if twice else stages[0]

@@ -1,0 +1,123 @@
+"""Chapter 6 - Model parallel: half of the layers on each of two devices.
+
+Run it (no GPU needed):
+    python scripts/ch6_model_parallel.py
+"""
+
+import argparse
+import time
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def find_devices(num: int) -> list[torch.device]:
+    """The first num accelerators; the first of all again where they end."""
+    devices = [torch.device("cpu")]
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None:
+        count = torch.accelerator.device_count()
+        devices = [torch.device(gpu.type, i) for i in range(count)]
+    if len(devices) < num:
+        say = f"{num} devices wanted, 1 found: all parts lie on {devices[0]}."
+        print(f"{say} To see {num}, without a GPU:\n    python -m", end=" ")
+        print(f"allranks.vgpu {num} scripts/ch6_model_parallel.py")
+    return [*devices, *[devices[0]] * num][:num]
+
+
+def home(part: nn.Module) -> torch.device:
+    """The device on which a part's parameters lie."""
+    return next(part.parameters()).device
+
+
+class Split(nn.Module):
+    """Two parts of a net, each on a device of its own."""
+
+    def __init__(self, net: nn.Sequential, at: int, devices):
+        super().__init__()
+        self.first = net[:at].to(devices[0])
+        self.second = net[at:].to(devices[1])
+
+    def forward(self, x):
+        x = self.first(x.to(home(self.first)))
+        return self.second(x.to(home(self.second)))  # backward: the way back
+
+
+def report(part: str, module: nn.Module) -> str:
+    """Where a part lies, its size, and the most memory its device needed."""
+    device, size = home(module), sum(p.numel() for p in module.parameters())
+    text = f"{part} part: {size} parameters on {device}"
+    if device.type == "cpu":
+        return text
+    peak = torch.get_device_module(device).max_memory_allocated(device)
+    return f"{text}, {peak / 2**20:.1f} MiB at its peak"
+
+
+def train(args, devices) -> list[torch.Tensor]:
+    """Train on all samples; return the loss at each step."""
+    torch.manual_seed(args.seed)
+    train_set, test_set, net = make_task(args.samples)
+    if not 0 < args.split < len(net):
+        raise SystemExit(f"split {args.split}: must be 1 to {len(net) - 1}")
+    num, net = len(train_set), Split(net, args.split, devices)
+    optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9)
+    dice = torch.Generator()
+    sampler = RandomSampler(train_set, generator=dice)
+    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
+    losses = []
+    for epoch in range(args.epochs):
+        dice.manual_seed(args.seed + epoch)  # a new order
+        start = time.perf_counter()
+        for x, y in loader:
+            output = net(x)  # on the last device: the labels must go there
+            loss = nn.functional.cross_entropy(output, y.to(output.device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses[-len(loader) :]).mean()
+        rate = num / (time.perf_counter() - start)
+        with torch.no_grad():
+            tests = DataLoader(test_set, args.batch_size)
+            hits = sum((net(x).argmax(1).cpu() == y).sum() for x, y in tests)
+        accuracy = hits.item() / len(test_set)
+        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
+    for part in "first", "second":
+        print(report(part, getattr(net, part)))
+    return losses
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse what cannot be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
+    numbers |= {"--split": 4, "--devices": 2, "--seed": 0, "--lr": 0.05}
+    for flag, default in numbers.items():
+        parser.add_argument(flag, type=type(default), default=default)
+    args = parser.parse_args(argv)
+    for name in "epochs", "batch_size", "samples", "lr":
+        if not 0 < vars(args)[name] < float("inf"):
+            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    if args.devices not in (1, 2):
+        raise SystemExit(f"devices {args.devices}: must be 1 or 2")
+    return args
+
+
+if __name__ == "__main__":
+    args = parse_args()
+    train(args, (find_devices(args.devices) * 2)[:2])
