@@ -6,9 +6,9 @@ hardware: GPU
 chapter: ch2_data_parallel
 
 `device_ids=[0, 3]` works if the model lives on GPU 0, the first of the list; the
-section does not say so. And without any GPU nothing is checked: the wrapper calls your
-model and does no more. It looks as if four devices worked. Count first, and say what
-you found.
+section does not say so. And without any GPU nothing is checked at all: the wrapper
+calls your model and does no more. It looks as if two devices had worked. So look at
+what it uses. (The right version runs on four virtual GPUs.)
 """
 
 # %% given
@@ -23,9 +23,14 @@ print("output:", parallel(torch.ones(8, 2)).shape)
 print("devices used:", parallel.device_ids)
 
 # %% right
-wanted = [0, 3]
-found = torch.cuda.device_count()
-if max(wanted) >= found:
-    print(f"device_ids={wanted} needs 4 GPUs; this machine has {found}")
-else:
-    parallel = nn.DataParallel(net.to(f"cuda:{wanted[0]}"), device_ids=wanted)
+from allranks import vgpu
+
+vgpu.plug_in(4)
+parallel = nn.DataParallel(net.to("vgpu:3"), device_ids=[0, 3])
+try:
+    parallel(torch.ones(8, 2))
+except RuntimeError as error:
+    print(error)
+parallel = nn.DataParallel(net.to("vgpu:0"), device_ids=[0, 3])
+print("output:", parallel(torch.ones(8, 2)).shape)
+print("devices used:", parallel.device_ids)

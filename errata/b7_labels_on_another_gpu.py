@@ -1,0 +1,26 @@
+"""Labels on the first GPU, output on the second.
+
+runs on: 2 virtual GPUs
+outcome: raises
+hardware: GPU
+chapter: ch6_model_parallel
+
+The model's second part, and so its output, is on the second device. The labels go to
+"cuda", which means device 0. Send labels where the output is; then the line stays right
+when the split moves.
+"""
+
+# %% given
+import torch
+from torch import nn
+
+first, second = nn.Linear(4, 4).to("vgpu:0"), nn.Linear(4, 2).to("vgpu:1")
+x, labels = torch.ones(3, 4), torch.zeros(3, 2)
+output = second(first(x.to("vgpu:0")).to("vgpu:1"))
+
+# %% wrong
+nn.functional.mse_loss(output, labels.to("vgpu"))
+
+# %% right
+loss = nn.functional.mse_loss(output, labels.to(output.device))
+print("loss on", loss.device)

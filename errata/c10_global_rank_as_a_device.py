@@ -1,0 +1,24 @@
+"""The global rank as a device.
+
+runs on: 2 virtual GPUs
+outcome: raises
+hardware: GPU
+chapter: ch4_ranks
+
+`.cuda(rank)` works on one node, where rank and local rank are the same. Here is the
+first process of a second node with two GPUs. Its rank is 2, and a third GPU does not
+exist. (CUDA's own words for it are "invalid device ordinal".)
+"""
+
+# %% given
+import torch
+from torch import nn
+
+rank, local_rank = 2, 0  # the first process on the second of two nodes
+net = nn.Linear(2, 1)
+
+# %% wrong
+net.to(f"vgpu:{rank}")
+
+# %% right
+print(net.to(f"vgpu:{local_rank}").weight.device)
