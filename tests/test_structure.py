@@ -23,6 +23,7 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
 TAUGHT = {"train", "parse_args", "main"}  # the functions that are the lesson
+LONGER = {"ch1_environment.py": (850, "a tool of thirty checks, not a lesson")}
 
 
 def name(path: Path) -> str:
@@ -50,9 +51,9 @@ class TestScript:
         assert found <= IMPORTS
 
     def test_fits_on_a_page(self, script):
-        """At most 150 lines of 79 columns."""
+        """At most 150 lines of 79 columns, but for what LONGER gives a reason."""
         lines = script.read_text("utf8").splitlines()
-        assert len(lines) <= 150
+        assert len(lines) <= LONGER.get(script.name, (150, ""))[0]
         assert max(map(len, lines)) <= 79
 
     def test_says_what_it_is_and_how_to_run_it(self, script):
@@ -162,7 +163,9 @@ class TestPage:
         """Each command is run again, in order; its record says the same."""
         for command, output in commands.run_page(page):
             old = records.read(RUNS, command)
-            assert records.same(old, output), f"{command.line}\n{old}\n---\n{output}"
+            assert records.same(old, output, command.only), (
+                f"{command.line}\n{old}\n---\n{output}"
+            )
 
 
 def test_every_record_belongs_to_a_page():

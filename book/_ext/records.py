@@ -22,6 +22,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 EXIT = re.compile(r"^:exit:[ \t]*(-?\d+)[ \t]*$", re.MULTILINE)
+ONLY = re.compile(r"^:only:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 TIMING = re.compile(
     r"\d[\d,]*(?:\.\d+)?\s?(?:samples/s|steps/s|[KMG]B/s|ms|µs|us|s|min|%)(?![\w/])"
 )
@@ -30,10 +31,15 @@ NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 
 @dataclass(frozen=True)
 class Command:
-    """A command line as a page states it, and the exit code the page expects."""
+    """A command line as a page states it, and the exit code the page expects.
+
+    If its output describes the machine, ``only`` is a regular expression: what that finds
+    must be the same everywhere.
+    """
 
     line: str
     exit_code: int = 0
+    only: str = ""
 
     @property
     def record(self) -> str:
@@ -48,8 +54,9 @@ def commands(page: str) -> list[Command]:
     """Every ``{run}`` command of a page's text, in the page's order."""
     found = []
     for match in FENCE.finditer(page):
-        code = EXIT.search(match["body"])
-        found.append(Command(match["command"], int(code[1]) if code else 0))
+        code, only = EXIT.search(match["body"]), ONLY.search(match["body"])
+        code, only = int(code[1]) if code else 0, only[1] if only else ""
+        found.append(Command(match["command"], code, only))
     return found
 
 
@@ -79,12 +86,16 @@ def read(folder: Path, command: Command) -> str:
     return output.strip("\n")
 
 
-def same(old: str, new: str) -> bool:
-    """Whether two outputs say the same.
+def same(old: str, new: str, only: str = "") -> bool:
+    """Whether two outputs say the same: all of them, or what ``only`` finds.
 
     Timings and percentages may differ in any way; other decimal fractions by 5 % or
     0.05 (another processor rounds otherwise); everything else not at all.
     """
+    if only:
+        old, new = (str(re.findall(only, text, re.MULTILINE)) for text in (old, new))
+        if old == "[]":
+            raise ValueError(f":only: {only} finds nothing: it would compare nothing")
     old, new = TIMING.sub("<timing>", old), TIMING.sub("<timing>", new)
     # Columns are padded to the width of a number.
     texts = [re.sub(r"\s+", " ", NUMBER.sub("<number>", text)) for text in (old, new)]

@@ -3,7 +3,8 @@
     ```{run} torchrun --standalone --nproc-per-node 4 scripts/ch4_ranks.py
     ```
 
-``:exit: 1`` states an expected exit code other than 0. The output is the record in
+``:exit: 1`` states an expected exit code other than 0. ``:only: REGEX`` is for output that
+describes the machine: what it finds must be the same on every other one. The output is the record in
 ``book/_runs/``; a command without a record fails the build.
 """
 
@@ -23,7 +24,10 @@ class Run(SphinxDirective):
 
     required_arguments = 1
     final_argument_whitespace = True
-    option_spec: ClassVar = {"exit": directives.nonnegative_int}
+    option_spec: ClassVar = {
+        "exit": directives.nonnegative_int,
+        "only": directives.unchanged_required,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Look the record up and show it below its command."""

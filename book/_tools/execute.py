@@ -30,7 +30,7 @@ def record(page: Path) -> set[str]:
     for command, output in commands.run_page(page):
         names.add(command.record)
         try:
-            if records.same(records.read(RUNS, command), output):
+            if records.same(records.read(RUNS, command), output, command.only):
                 continue
         except LookupError:
             pass

@@ -67,6 +67,17 @@ def test_outputs_are_compared_without_their_timings(old, new, same):
     assert records.same(old, new) is same
 
 
+def test_of_a_machines_own_output_only_what_the_page_names_is_compared():
+    """Each machine has its cores; ``:only:`` says what all must print."""
+    (command,) = records.commands("```{run} python x.py\n:only: ^ok +(\\w+)\n```\n")
+    assert command == records.Command("python x.py", 0, r"^ok +(\w+)")
+    here, there = "ok  torch 2.13\n2 cores", "ok    torch 2.14\n64 cores"
+    assert records.same(here, there, command.only) and not records.same(here, there)
+    assert not records.same(here, "fail  torch: none\n2 cores", command.only)
+    with pytest.raises(ValueError, match="compare nothing"):
+        records.same("2 cores", "64 cores", command.only)
+
+
 def test_lines_of_ranks_are_put_in_rank_order():
     """A stable sort; text without ranks stays as it is."""
     mixed = "[rank 1/2] a\n[rank 0/2] b\n[rank 1/2] c"
