@@ -106,7 +106,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
-    numbers |= {"--split": 4, "--devices": 2, "--seed": 0, "--lr": 0.05}
+    numbers |= {"--split": 3, "--devices": 2, "--seed": 0, "--lr": 0.05}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
     args = parser.parse_args(argv)
@@ -120,4 +120,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     args = parse_args()
-    train(args, (find_devices(args.devices) * 2)[:2])
+    try:
+        train(args, (find_devices(args.devices) * 2)[:2])
+    except torch.OutOfMemoryError as error:
+        raise SystemExit(f"{error} Split elsewhere, or use more devices") from None
