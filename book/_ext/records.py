@@ -33,7 +33,7 @@ NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 class Command:
     """A command line as a page states it, and the exit code the page expects.
 
-    If its output describes the machine, ``only`` is a regular expression: what that finds
+    If its output describes the machine, ``only`` is a regular expression: what it finds
     must be the same everywhere.
     """
 

@@ -3,9 +3,9 @@
     ```{run} torchrun --standalone --nproc-per-node 4 scripts/ch4_ranks.py
     ```
 
-``:exit: 1`` states an expected exit code other than 0. ``:only: REGEX`` is for output that
-describes the machine: what it finds must be the same on every other one. The output is the record in
-``book/_runs/``; a command without a record fails the build.
+``:exit: 1`` states an expected exit code other than 0. ``:only: REGEX`` is for output
+that describes the machine: what it finds must be the same on every other one. The
+output is the record in ``book/_runs/``; a command without a record fails the build.
 """
 
 from pathlib import Path
