@@ -17,6 +17,7 @@ SENTENCE = (
 MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequence"}
 MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
 MIXES |= {"broadcast_tensors", "result_type", "new_tensor", "is_same_size"}
+MIXES |= {"lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence"}  # lengths
 COPIES = (aten.copy_.default, aten._to_copy.default)
 
 
@@ -26,11 +27,33 @@ def call(cls, func, args, kwargs):
         if func.__name__ not in MIXES:
             check_one_device(pytree.arg_tree_leaves(*args, **kwargs))
         where = kwargs.get("device")
+        if func is torch._VF._pad_packed_sequence:
+            return _PadPacked.apply(*args)
         if where is None or isinstance(func, types.FunctionType):
             return func(*args, **kwargs)
         others = {key: value for key, value in kwargs.items() if key != "device"}
         made = func(*args, **others)
         return pytree.tree_map_only(cls, lambda tensor: tensor._settle(where), made)
+
+
+class _PadPacked(torch.autograd.Function):
+    """_pad_packed_sequence, whose C++ makes its result on the host first."""
+
+    @staticmethod
+    def forward(ctx, data, *args):
+        with torch.enable_grad():
+            inner = data._inner.detach().requires_grad_()
+            padded, lengths = torch._VF._pad_packed_sequence(inner, *args)
+        ctx.way_back, ctx.home = (padded, inner), data._home
+        made = padded.detach()
+        data._home.machine.compute(data._home, "pad", made.shape, 0, 2 * made.nbytes)
+        ctx.mark_non_differentiable(lengths)
+        return type(data)(made, data._home), lengths
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        (made,) = torch.autograd.grad(*ctx.way_back, grad._inner)
+        return type(grad)(made, ctx.home), *[None] * 4
 
 
 def check_one_device(leaves) -> None:
@@ -69,6 +92,8 @@ def run(cls, func, args, kwargs):
         lambda t: coats[id(t)] if id(t) in coats else cls(t, home),
         made,
     )
+    if func is aten._pack_padded_sequence.default:
+        out = (out[0], made[1])  # torch keeps the lengths on the host
     if torch.Tag.inplace_view in func.tags:
         with no_dispatch():
             func(*args, **kwargs)  # transpose_ and so on change the coat's shape too

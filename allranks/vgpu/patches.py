@@ -1,7 +1,5 @@
 """Where torch's own Python must know of virtual GPUs: each change, and its way back."""
 
-import warnings
-
 import torch
 from torch import nn
 
@@ -20,7 +18,7 @@ def apply(self: nn.Module, fn, recurse: bool = True) -> nn.Module:
     """Convert a module's tensors; each parameter stays the same object.
 
     torch sets ``param.data``, which cannot turn a CPU tensor into a virtual one. So the
-    two are swapped. A parameter that a living graph still holds cannot be swapped.
+    two are swapped.
     """
     own = [*self._parameters.values(), *self._buffers.values()]
     virtual = any(isinstance(tensor, VirtualTensor) for tensor in own)
@@ -28,22 +26,14 @@ def apply(self: nn.Module, fn, recurse: bool = True) -> nn.Module:
         return _module_apply(self, fn, recurse)
     for child in self.children() if recurse else ():
         child._apply(fn)
-    for name, param in self._parameters.items():
+    for param in self._parameters.values():
         if param is None:
             continue
         grad, param.grad = param.grad, None
         with torch.no_grad():
             new = nn.Parameter(fn(param), param.requires_grad)
             grad = None if grad is None else fn(grad)
-        try:
-            torch.utils.swap_tensors(param, new)
-        except RuntimeError:
-            self._parameters[name] = param = new
-            warnings.warn(
-                f"{name} was replaced: a loss or an output still holds the old one. "
-                "Make the optimizer after moving the model",
-                stacklevel=2,
-            )
+        torch.utils.swap_tensors(param, new)
         param.grad = grad
     for name, buffer in self._buffers.items():
         self._buffers[name] = None if buffer is None else fn(buffer)
