@@ -132,7 +132,9 @@ def join(by_rank: Sequence[list[list[Work]]]) -> list[list[Work]]:
     """Put the ranks' logs together, step by step; time 0 is a step's first work."""
     steps = []
     for logs in zip(*by_rank, strict=True):
-        works = sorted((w for log in logs for w in log), key=lambda w: (w.start, w.rank))
+        works = sorted(
+            (w for log in logs for w in log), key=lambda w: (w.start, w.rank)
+        )
         begin = works[0].start
         steps.append(
             [w._replace(start=w.start - begin, end=w.end - begin) for w in works]

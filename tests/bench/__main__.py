@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
-PARTS = ["live_ranks", "data_parallel", "ddp", "fresh"]
+PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "fresh"]
 
 
 def machine() -> dict:
