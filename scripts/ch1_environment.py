@@ -189,13 +189,15 @@ def chosen(mask, gpus):
     """The GPUs that CUDA_VISIBLE_DEVICES leaves: those before an error."""
     left = []
     for entry in map(str.strip, mask.split(",")):
-        for gpu in gpus:
-            uuid = entry.startswith("GPU-") and gpu["uuid"].startswith(entry)
-            if (entry == gpu["index"] or uuid) and gpu not in left:
-                left.append(gpu)
-                break
-        else:
+        key = "uuid" if entry.startswith("GPU-") else "index"
+        found = [gpu for gpu in gpus if gpu[key] == entry]
+        if key == "uuid":
+            found = [gpu for gpu in gpus if gpu[key].startswith(entry)]
+        if len(found) != 1:
             break
+        if found[0] in left:
+            return []  # named twice: CUDA shows none
+        left += found
     return left
 
 
@@ -256,7 +258,10 @@ def check_started():
 def check_torch():
     """A wheel is built for one kind of accelerator, and no other."""
     if torch is None:
-        return "fail", in_a_line(no_torch), f"pip install torch ({GET_TORCH})"
+        broken = not isinstance(no_torch, ModuleNotFoundError)
+        again = "--force-reinstall " if broken else ""
+        fix = f"pip install {again}torch ({GET_TORCH})"
+        return "fail", in_a_line(no_torch), fix
     cuda, hip = torch.version.cuda, getattr(torch.version, "hip", None)
     kind = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
     found = f"{torch.__version__}, a {kind} build"
@@ -284,9 +289,12 @@ def check_accelerator():
         return "warn", "torch.accelerator came in 2.6", "pip install -U torch"
     kind, num_gpus = torch.accelerator.current_accelerator(), len(smi()[0])
     if kind is not None and torch.accelerator.is_available():
-        number = torch.accelerator.device_count()
-        backend = dist.get_default_backend_for_device(kind.type)
-        return "ok", f"{number} x {kind.type}, backend {backend}"
+        found = f"{torch.accelerator.device_count()} x {kind.type}, "
+        try:
+            backend = dist.get_default_backend_for_device(kind.type)
+        except ValueError:  # a Mac's mps
+            return "ok", f"{found}which no backend joins: ranks use the CPU"
+        return "ok", f"{found}joined by {backend}"
     if num_gpus and not torch.version.cuda:
         found = f"{num_gpus} GPUs, but this torch is built without CUDA"
         return "fail", found, f"install a CUDA wheel: {GET_TORCH}"
