@@ -123,4 +123,4 @@ if __name__ == "__main__":
     try:
         train(args, (find_devices(args.devices) * 2)[:2])
     except torch.OutOfMemoryError as error:
-        raise SystemExit(f"{error} Split elsewhere, or use more devices") from None
+        raise SystemExit(f"{error} Try another --split.") from None
