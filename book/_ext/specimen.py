@@ -91,6 +91,7 @@ class Specimens(SpecimenDirective):
             raise self.error(str(error)) from None
         anchor = f"{self.arguments[0]}-{specimen.key}"
         section = nodes.section(ids=[anchor], names=[anchor], classes=["specimen"])
+        self.state.document.note_explicit_target(section, section)  # for {ref}
         title = nodes.title("", f"{specimen.key.upper()}. ")
         title += self.inline(specimen.title.removesuffix("."))
         section += title

@@ -1,0 +1,150 @@
+"""Chapter 5 - Asynchronous: a server takes gradients as they come, some stale.
+
+Run it (no GPU needed):
+    torchrun --standalone --nproc-per-node 4 scripts/ch5_async.py
+"""
+
+import argparse
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+
+def setup() -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
+    print(f"{who} {text}\n", end="", flush=True)
+
+
+def deliveries(periods: list[int], num: int) -> list[tuple[int, int]]:
+    """When and from whom the first num gradients come: (tick, worker's rank).
+
+    Worker 1 needs periods[0] ticks for a gradient, worker 2 periods[1], ...
+    """
+    workers = enumerate(periods, 1)
+    turns = [(p * n, w) for w, p in workers for n in range(1, num + 1)]
+    return sorted(turns)[:num]
+
+
+class Trainer:
+    """A replica, and what it needs for a gradient and for a step."""
+
+    def __init__(self, device: torch.device, lr: float):
+        x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+        self.x, self.y, self.lr = (x / 16).to(device), y.to(device), lr
+        torch.manual_seed(0)  # all start equal
+        layers = nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)
+        self.net = nn.Sequential(*layers).to(device, x.dtype)
+        self.weights = parameters_to_vector(self.net.parameters()).detach()
+        self.draw = torch.Generator().manual_seed(dist.get_rank())
+
+    def loss(self, batch=...) -> torch.Tensor:
+        """On some samples, or on all, with the weights of now."""
+        vector_to_parameters(self.weights, self.net.parameters())
+        outputs = self.net(self.x[batch])
+        return nn.functional.cross_entropy(outputs, self.y[batch])
+
+    def gradient(self) -> torch.Tensor:
+        """On a new batch of 32, as one vector."""
+        batch = torch.randint(len(self.x), (32,), generator=self.draw)
+        loss = self.loss(batch)
+        grads = torch.autograd.grad(loss, [*self.net.parameters()])
+        return parameters_to_vector(grads)
+
+
+def train_sync(trainer, rank, periods: list[int], num: int) -> list[tuple]:
+    """Each step waits for all workers and takes the mean of their gradients.
+
+    Returns a log: (tick, gradients so far, staleness, loss) of each round.
+    """
+    log, workers = [], len(periods)
+    for step in range(1, num // workers + 1):
+        gradient = torch.zeros_like(trainer.weights)  # rank 0 only watches
+        if rank > 0:
+            gradient = trainer.gradient()
+        dist.all_reduce(gradient)
+        trainer.weights -= trainer.lr * gradient / workers
+        if rank == 0:
+            loss = trainer.loss().item()
+            log.append((step * max(periods), step * workers, 0, loss))
+    return log
+
+
+def train_async(trainer, rank, periods: list[int], num: int) -> list[tuple]:
+    """Rank 0 keeps the weights, and steps with each gradient that comes."""
+    log, seen = [], [0] * (len(periods) + 1)
+    for done, (tick, worker) in enumerate(deliveries(periods, num)):
+        if rank == worker:
+            dist.send(trainer.gradient(), dst=0)
+            dist.recv(trainer.weights, src=0)
+        elif rank == 0:
+            gradient = torch.empty_like(trainer.weights)
+            dist.recv(gradient, src=worker)
+            trainer.weights -= trainer.lr * gradient  # maybe of old weights
+            dist.send(trainer.weights, dst=worker)
+            if (done + 1) % len(periods) == 0:
+                loss, staleness = trainer.loss().item(), done - seen[worker]
+                log.append((tick, done + 1, staleness, loss))
+            seen[worker] = done + 1
+    return log
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gradients", type=int, default=240)
+    parser.add_argument("--slowest", type=int, default=4, help="in ticks")
+    parser.add_argument("--lr", type=float, default=0.2)
+    args = parser.parse_args(argv)
+    if min(args.slowest, args.gradients) < 1 or not 0 < args.lr < 100:
+        raise SystemExit("--gradients, --slowest and --lr must be above 0")
+    return args
+
+
+def main() -> None:
+    """Train both ways from the same start, with the same work."""
+    args, (rank, world_size, device) = parse_args(), setup()
+    periods = [1] * (world_size - 2) + [args.slowest]  # the last is slow
+    if world_size < 2 or args.gradients < len(periods):
+        why = f"{world_size} ranks, {args.gradients} gradients"
+        raise SystemExit(f"{why}: rank 0 serves, each other needs one")
+    for train in train_sync, train_async:
+        trainer = Trainer(device, args.lr)
+        log = train(trainer, rank, periods, args.gradients)
+        if rank == 0:
+            tick, num, _, loss = log[-1]
+            say(
+                f"{train.__name__}: {num} gradients, {tick} ticks, {loss=:.3f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()
