@@ -209,9 +209,11 @@ def main(argv: list[str] | None = None) -> None:
     try:
         lines = args.function(args)
     except Exception as error:
-        why = re.sub(r"(?s).*Unpickler error:\s*|\. .*", "", str(error))
+        noise = r"(?s)^.*(Unpickler error:|load failed\.)\s*|[.\n][ \n].*"
+        why = re.sub(noise, "", str(error))
         if not isinstance(error, Refusal):
-            why = f"not a checkpoint to read ({type(error).__name__}: {why})"
+            why = f"{type(error).__name__}: {why}".strip(": ")
+            why = f"cannot be read; damaged, or no checkpoint? ({why})"
         raise SystemExit(f"{args.file}: {clean(why)}") from None
     print("\n".join(lines))
 
