@@ -14,6 +14,9 @@ from allranks.vgpu.moves import move
 class Stream:
     """A stream that does nothing: each virtual GPU has one, and works in order."""
 
+    def __init__(self, device: torch.device):
+        self.device = device
+
     def __enter__(self):
         return self
 

@@ -98,7 +98,8 @@ def get_device_properties(device=None) -> types.SimpleNamespace:
 
 def current_stream(device=None) -> Stream:
     """Return the one stream of a device."""
-    return Stream()
+    machine = machines.current()
+    return Stream(torch.device(str(machine.device(device))))
 
 
 def get_rng_state(device="vgpu") -> torch.Tensor:

@@ -20,7 +20,7 @@ class Move(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         """Copy the gradient to where the tensor came from."""
-        return move(grad, *ctx.way_back), None, None, None
+        return Move.apply(grad, *ctx.way_back), None, None, None
 
 
 def move(tensor, target: torch.device, machine, wait=True) -> torch.Tensor:

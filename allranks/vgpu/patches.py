@@ -47,6 +47,11 @@ def as_tensor(data, dtype=None, device=None) -> torch.Tensor:
     return _as_tensor(data, dtype=dtype, device=device)
 
 
+def pin_memory(self: torch.Tensor, device=None) -> torch.Tensor:
+    """Return the tensor: all memory here is the host's. A DataLoader may ask for it."""
+    return self
+
+
 def rebuild_tensor(storage, offset, size, stride) -> torch.Tensor:
     """Rebuild a tensor from a file, on the virtual GPU that its storage was put on."""
     tensor = _rebuild_tensor(storage, offset, size, stride)
@@ -80,6 +85,7 @@ class _NoNccl:
 PATCHES = [
     (torch.Tensor, "to", to),
     (torch, "as_tensor", as_tensor),
+    (torch.Tensor, "pin_memory", pin_memory),
     (nn.Module, "_apply", apply),
     (torch._utils, "_rebuild_tensor", rebuild_tensor),
     (torch._C, "_scatter", comm.scatter),

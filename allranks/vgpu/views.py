@@ -7,7 +7,7 @@ from allranks.svg import RANK_COLORS, document, write
 from allranks.vgpu.machine import Device, Event, current
 
 GIB_TO_MIB = 2**20
-LEFT, WIDTH, ROW = 58, 560, 40  # of the timeline, in SVG units
+LEFT, WIDTH, ROW = 72, 400, 40  # of the timeline, in SVG units
 
 
 def traffic(by_label: bool = False) -> Picture:
@@ -69,7 +69,9 @@ def timeline(title: str = "What each device does") -> Picture:
     lines = [f"{title} (modelled time, {span * 1e3:.3g} ms)"]
     for row, device in enumerate(machine.devices):
         y = 26 + row * ROW
-        parts.append(write(0, y + 19, str(device), "start", size=13))
+        busy = f"busy {device.busy_s / span:.0%}"
+        parts.append(write(0, y + 12, str(device), "start", size=13))
+        parts.append(write(0, y + 27, busy, "start", size=13))
         frame = f'x="{LEFT}" y="{y}" width="{WIDTH}" height="28"'
         style = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
         parts.append(f"<rect {frame} {style}/>")
@@ -91,8 +93,6 @@ def timeline(title: str = "What each device does") -> Picture:
             said.append(event.label or "work")
             if event.label and width > 7 * len(event.label):
                 parts.append(write(x + width / 2, y + 19, event.label, size=12))
-        busy = f"busy {device.busy_s / span:.0%}"
-        parts.append(write(LEFT + WIDTH + 8, y + 19, busy, "start", size=13))
         lines.append(f"{device}  {busy}: {', '.join(said) or 'nothing'}")
     y = 38 + len(machine.devices) * ROW
     x = LEFT
@@ -106,7 +106,7 @@ def timeline(title: str = "What each device does") -> Picture:
         write(LEFT, y + 18, f"{span * 1e3:.3g} ms, modelled", "start", size=12)
     )
     text = "\n".join(lines)
-    return Picture(document(LEFT + WIDTH + 80, y + 24, text, parts), text)
+    return Picture(document(LEFT + WIDTH + 2, y + 24, text, parts), text)
 
 
 def _stretches(events: list[Event], device: Device) -> list[Event]:

@@ -120,6 +120,12 @@ class TestPlacement:
         net.cpu()
         assert loss.requires_grad and net.bias.grad.tolist() == [1, 1]
 
+    def test_a_data_loader_may_pin(self, four):
+        """Code for GPUs says pin_memory=True; here it changes nothing."""
+        data = torch.utils.data.TensorDataset(torch.arange(4))
+        loader = torch.utils.data.DataLoader(data, 2, pin_memory=True)
+        assert [x.to("vgpu:0").tolist() for (x,) in loader] == [[0, 1], [2, 3]]
+
     def test_a_tensor_shows_its_device(self, four):
         """repr, format, type."""
         tensor = torch.ones(2, device="vgpu:1", requires_grad=True)
@@ -175,6 +181,7 @@ class TestErrors:
             (lambda: torch.ones(1, device="vgpu").numpy(), "Use Tensor.cpu"),
             (lambda: torch.ones(1, device="vgpu").cuda(), "CUDA"),
             (lambda: torch.ones(1, device="vgpu").pin_memory(), "use .cpu"),
+            (lambda: torch.ones(1, device="vgpu").share_memory_(), "use .cpu"),
             (lambda: torch.ones(1, device="vgpu").resize_(3), "use .cpu"),
             (lambda: torch.eye(2, device="vgpu").to_sparse(), "no torch.sparse_coo"),
             (
@@ -190,6 +197,14 @@ class TestErrors:
         """One sentence, no crash."""
         with pytest.raises((RuntimeError, TypeError, AssertionError), match=says):
             do()
+
+    def test_autocast_says_that_it_does_nothing(self, four):
+        """As torch does for a device that supports no dtype."""
+        x = torch.ones(2, 2, device="vgpu")
+        with pytest.warns(UserWarning, match="Disabling autocast"):
+            context = torch.autocast("vgpu", dtype=torch.bfloat16)
+        with context:
+            assert (x @ x).dtype == torch.float32
 
     @pytest.mark.parametrize(
         ("count", "memory", "says"),

@@ -167,6 +167,14 @@ def test_two_devices_train_as_one():
         assert torch.equal(a, b)
 
 
+def test_second_derivatives_cross_devices():
+    """A move can be differentiated twice."""
+    x = torch.tensor([1.0, 2.0], device="vgpu:0", requires_grad=True)
+    (grad,) = torch.autograd.grad((x.to("vgpu:1") ** 3).sum(), x, create_graph=True)
+    grad.sum().backward()
+    assert x.grad.tolist() == [6, 12] and x.grad.get_device() == 0
+
+
 UNARY = [torch.relu, torch.exp, torch.neg, torch.sigmoid, torch.tanh, torch.abs]
 UNARY += [lambda t: t.softmax(-1), lambda t: t.cumsum(0), lambda t: t.sort(0).values]
 UNARY += [lambda t: t.float().double(), lambda t: t.contiguous(), torch.clone]
