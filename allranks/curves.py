@@ -6,8 +6,8 @@ from math import ceil, floor, log10
 from allranks.pictures import Picture
 from allranks.svg import RANK_COLORS, document, write
 
-WIDTH, HEIGHT = 344, 236  # fits a phone without shrinking
-LEFT, RIGHT, TOP, BOTTOM = 40, 10, 62, 40  # room around the plot
+WIDTH, HEIGHT = 344, 248  # fits a phone without shrinking
+LEFT, RIGHT, TOP, BOTTOM = 40, 10, 74, 40  # room around the plot
 DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # no colour speaks alone
 NUM_SHOWN = 5  # points of each line in the text
 
@@ -60,7 +60,7 @@ def curves(
         x = round(LEFT + tick * x_scale)
         parts.append(write(x, floor_y + 16, f"{tick:g}", size=12))
     parts.append(write(WIDTH - RIGHT, HEIGHT - 6, x_label, "end", size=13))
-    parts.append(write(0, TOP - 6, y_label, "start", size=13))
+    parts.append(write(0, TOP - 14, y_label, "start", size=13))
     text = _text(f"{title} ({y_label}, by {x_label})", lines)
     return Picture(document(WIDTH, HEIGHT, text, parts), text)
 

@@ -131,7 +131,11 @@ class Specimens(SpecimenDirective):
 
     def foot(self, specimen: specimens.Specimen) -> nodes.paragraph:
         """Where it ran, and the chapter."""
-        foot = nodes.paragraph("", f"Run on {specimen.fields['runs on']}. ")
+        place = specimen.fields["runs on"]
+        how = f"{'in' if place == 'one process' else 'on'} {place}"
+        if all(cell in specimen.commands for cell in specimen.cells):
+            how = "by the commands above"
+        foot = nodes.paragraph("", f"Run {how}. ")
         if specimen.fields.get("hardware") == GPU:
             foot += nodes.strong("", "About GPUs")
             foot += nodes.Text(": not run on one here. ")
