@@ -88,7 +88,8 @@ class RanksMagics(Magics):
         except (ValueError, RuntimeError) as error:
             raise UsageError(str(error)) from None
         last = len(machine.devices) - 1
-        print(f"vgpu:0–{last}, {options.memory} each" if last else "vgpu:0")
+        names = f"vgpu:0–{last}" if last else "vgpu:0"
+        print(f"{names}, {options.memory} each")
 
     def _command(self, options) -> None:
         if options.what == "status":

@@ -100,6 +100,9 @@ def test_stop_and_status(four):
         ("%%ranks --on a\n1", "invalid list of ranks value: 'a'"),
         ("%%ranks --timeout 0\n1", "invalid number of seconds value: '0'"),
         ("%%ranks --fast\n1", "unrecognized arguments: --fast"),
+        ("%vgpus 0", "0 virtual GPUs: plug in 1 to 64"),
+        ("%vgpus two", "%vgpus two: say how many (%vgpus 2) or stop"),
+        ("%vgpus 2 --memory lots", "memory 'lots': give bytes"),
     ],
 )
 def test_wrong_use_gets_one_sentence(four, line, sentence):
@@ -108,6 +111,16 @@ def test_wrong_use_gets_one_sentence(four, line, sentence):
     assert sentence in printed
     assert len(printed.splitlines()) == 1
     assert four.run("%%ranks\nworld_size") == ("ranks 0–3: 4\n", "")
+
+
+def test_virtual_gpus_beside_live_ranks(four):
+    """%vgpus changes this process only, and back."""
+    assert four.run("%vgpus 2 --memory '64 MiB'") == ("vgpu:0–1, 64 MiB each\n", "")
+    here = "torch.accelerator.device_count()"
+    assert four.run(f"import torch; print({here})") == ("2\n", "")
+    assert four.run(f"%%ranks\n{here}") == ("ranks 0–3: 0\n", "")
+    four.run("%vgpus stop")
+    assert four.run(f"print({here})") == ("0\n", "")
 
 
 def test_strict_nbval_passes_on_live_output(tmp_path):
