@@ -1,0 +1,170 @@
+"""Chapter 6's first script: a model on two devices is the model on one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from allranks import vgpu
+from scripts import ch5_single, ch6_model_parallel
+
+FLAGS = ["--epochs=2", "--samples=40", "--batch-size=4"]  # 20 steps
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def two_gpus():
+    """Two virtual GPUs, for one test."""
+    with vgpu.plugged_in(2, memory="256 MiB"):
+        yield [torch.device("vgpu", 0), torch.device("vgpu", 1)]
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    """Double precision, so that a difference is a mistake and no rounding."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def run_train(module, flags, place, monkeypatch):
+    """Run a script's train(); return its losses, gradients and weights, as one each."""
+    tasks = []
+    make_task = module.make_task
+
+    def keep(num):
+        train_set, test_set, net = make_task(num)
+        tasks.append((train_set, TensorDataset(*test_set[:8]), net))
+        return tasks[-1]
+
+    monkeypatch.setattr(module, "make_task", keep)
+    losses = module.train(module.parse_args(flags), place)
+    monkeypatch.undo()
+    net = tasks[-1][2]
+    gradients = [p.grad.cpu().flatten() for p in net.parameters()]
+    weights = [p.detach().cpu().flatten() for p in net.parameters()]
+    losses = torch.stack(losses).cpu()
+    return losses, torch.cat(gradients), torch.cat(weights)
+
+
+@pytest.fixture
+def whole(monkeypatch, capsys):
+    """The same training in one piece: chapter 5's single process."""
+    return run_train(ch5_single, FLAGS, torch.device("cpu"), monkeypatch)
+
+
+def test_split_over_two_devices_is_unsplit(two_gpus, whole, monkeypatch, capsys):
+    """20 steps: losses, the last gradients, weights. Measured: bit for bit equal."""
+    split = run_train(ch6_model_parallel, FLAGS, two_gpus, monkeypatch)
+    assert len(split[0]) == 20
+    for one, two in zip(whole, split, strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
+    said = capsys.readouterr().out
+    assert "first part: 74496 parameters on vgpu:0, " in said
+    assert "second part: 84042 parameters on vgpu:1, " in said
+
+
+@pytest.mark.parametrize("at", [1, 8])
+def test_every_split_is_unsplit(at, two_gpus, whole, monkeypatch):
+    flags = [*FLAGS, f"--split={at}"]
+    split = run_train(ch6_model_parallel, flags, two_gpus, monkeypatch)
+    for one, two in zip(whole, split, strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
+
+
+def test_on_one_cpu_too(whole, monkeypatch):
+    devices = [torch.device("cpu")] * 2
+    split = run_train(ch6_model_parallel, FLAGS, devices, monkeypatch)
+    for one, two in zip(whole, split, strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
+
+
+def test_only_the_boundary_travels_between_the_devices(two_gpus):
+    """Forward, the activations at the cut; backward, as many bytes of gradients."""
+    _, _, net = ch6_model_parallel.make_task(8)
+    net = ch6_model_parallel.Split(net, 3, two_gpus)
+    vgpu.clear_events()
+    output = net(torch.ones(8, 1, 8, 8))
+    assert output.device == two_gpus[1]
+    output.sum().backward()
+    moved = [
+        (event.source, event.target, event.num_bytes)
+        for event in vgpu.events()
+        if event.source is not None
+    ]
+    boundary = 8 * 128 * 8 * 8 * 8  # samples, channels, pixels, bytes of a float64
+    assert moved == [
+        ("cpu", "vgpu:0", 8 * 64 * 8),
+        ("vgpu:0", "vgpu:1", boundary),
+        ("vgpu:1", "vgpu:0", boundary),
+    ]
+
+
+def test_finds_accelerators_or_says_what_is_missing(two_gpus, capsys):
+    find = ch6_model_parallel.find_devices
+    assert find(2) == two_gpus
+    assert find(1) == two_gpus[:1]
+    assert capsys.readouterr().out == ""
+    vgpu.unplug()
+    if not torch.accelerator.is_available():
+        assert find(2) == [torch.device("cpu")] * 2
+        said = capsys.readouterr().out
+        assert said.startswith("2 devices wanted, 1 found: all parts lie on cpu.")
+        assert "python -m allranks.vgpu 2 scripts/ch6_model_parallel.py" in said
+
+
+def test_one_gpu_gets_both_parts(monkeypatch, capsys):
+    """A machine with one GPU (a mock: CUDA is never touched)."""
+    cuda = torch.device("cuda")
+    accelerator = torch.accelerator
+    monkeypatch.setattr(accelerator, "current_accelerator", lambda **_: cuda)
+    monkeypatch.setattr(accelerator, "device_count", lambda: 1)
+    assert ch6_model_parallel.find_devices(2) == [torch.device("cuda:0")] * 2
+    assert "all parts lie on cuda:0" in capsys.readouterr().out
+    monkeypatch.setattr(accelerator, "device_count", lambda: 2)
+    devices = [torch.device("cuda:0"), torch.device("cuda:1")]
+    assert ch6_model_parallel.find_devices(2) == devices
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--epochs=0"], "epochs 0: must be above 0"),
+        (["--lr=nan"], "lr nan: must be above 0"),
+        (["--devices=3"], "devices 3: must be 1 or 2"),
+        (["--split=9"], "split 9: must be 1 to 8"),
+        (["--split=0"], "split 0: must be 1 to 8"),
+    ],
+)
+def test_refuses_what_cannot_be(flags, message):
+    with pytest.raises(SystemExit, match=f"^{re.escape(message)}$"):
+        args = ch6_model_parallel.parse_args(["--samples=8", *flags])
+        ch6_model_parallel.train(args, [torch.device("cpu")] * 2)
+
+
+def test_what_does_not_fit_one_device_fits_two():
+    """One sentence and exit 1 on one device; done on two; as the page shows."""
+    command = [sys.executable, "-m", "allranks.vgpu", "2", "--memory", "20 MiB"]
+    command += ["scripts/ch6_model_parallel.py", "--samples=192", "--epochs=1"]
+    ends = [
+        subprocess.run(
+            [*command, f"--devices={num}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        for num in (1, 2)
+    ]
+    assert [end.returncode for end in ends] == [1, 0], ends[1].stderr
+    assert re.fullmatch(
+        r"vGPU out of memory\. Tried to allocate .* Try another --split\.\n",
+        ends[0].stderr,
+    )
+    peaks = [float(m) for m in re.findall(r"([\d.]+) MiB at its peak", ends[1].stdout)]
+    assert len(peaks) == 2 and max(peaks) < 20 < sum(peaks)
