@@ -5,8 +5,8 @@ outcome: raises
 chapter: ch5_ddp
 
 `batch_size`, `num_workers` and the optimizer appear out of nowhere. And "the loader
-should return GPU tensors" turns it round: a loader returns CPU tensors (pinned, on a
-machine with a GPU, so that the copy is fast), and the loop moves them.
+should return GPU tensors" turns it round: a loader returns CPU tensors (in pinned
+memory, on a machine with a GPU, so that the copy is fast), and the loop moves them.
 """
 
 # %% given

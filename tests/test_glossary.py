@@ -1,0 +1,87 @@
+"""The glossary: complete, in order, and true to the chapters that it names."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "book" / "app_glossary.md").read_text("utf8")
+LISTS = re.compile(r"^## (.)\n\n```\{glossary\}\n(.*?)^```$", re.M | re.S)
+ENTRY = re.compile(
+    r"(?P<term>\S.*)\n"
+    r"  \[(?P<chinese>[^]]+)\]\{\.language-zh\} · (?P<sentence>.+?) "
+    r"\{ref\}`(?P<chapter>\w+)`\n",
+    re.S,
+)
+ENTRIES = [
+    entry for _, block in LISTS.findall(PAGE) for entry in re.split(r"\n\n+", block)
+]
+FOUND = [ENTRY.fullmatch(f"{entry.strip()}\n") for entry in ENTRIES]
+
+
+def words(text: str) -> str:
+    """Lower case, with - and _ and code marks as spaces: how terms are compared."""
+    return re.sub(r"[-_\s`*]+", " ", text).lower().strip()
+
+
+def chapter_text(label: str) -> str:
+    """Everything that belongs to a chapter: page, notebook, scripts, specimens."""
+    stem = label.partition("_")[0] if label.startswith("ch") else label
+    folders = [ROOT / name for name in ("book", "notebooks", "scripts")]
+    files = [path for folder in folders for path in folder.glob(f"{stem}[_.]*")]
+    files += (ROOT / "errata").glob("*.py") if label == "app_errata" else []
+    return words("\n".join(p.read_text("utf8") for p in files if p.is_file()))
+
+
+TERMS = {words(match["term"]) for match in FOUND if match}
+
+
+def test_every_entry_has_all_its_fields():
+    """A term, its Chinese, a sentence, a chapter."""
+    broken = [e for e, match in zip(ENTRIES, FOUND, strict=True) if match is None]
+    assert broken == []
+    assert len(ENTRIES) >= 90
+
+
+@pytest.mark.parametrize("match", [m for m in FOUND if m], ids=lambda m: m["term"])
+def test_an_entry_is_one_sentence_about_its_chapter(match):
+    """One full stop, Chinese in Chinese, and the chapter uses the word."""
+    sentence = " ".join(match["sentence"].split())
+    assert re.fullmatch(r"[^.]+(?:\.\w[^.]*)*\.", sentence), sentence
+    assert re.search(r"[\u4e00-\u9fff]", match["chinese"])
+    assert words(match["term"]) in chapter_text(match["chapter"])
+
+
+def test_terms_are_sorted_each_below_its_letter_and_said_once():
+    """As a reader looks them up."""
+    in_page = [match["term"] for match in FOUND if match]
+    assert in_page == sorted(in_page, key=str.lower)
+    assert len(TERMS) == len(in_page)
+    letters = [letter for letter, _ in LISTS.findall(PAGE)]
+    assert letters == sorted({term[0].upper() for term in in_page})
+
+
+def test_what_the_chapters_define_is_in_the_glossary():
+    """The words of chapter 4's first table, and each collective that a page calls."""
+    pages = {p.stem: p.read_text("utf8") for p in (ROOT / "book").glob("ch*.md")}
+    table = re.search(r"^\| word \|.*?\n\n", pages["ch4_ranks"], re.M | re.S)[0]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:] if row.strip()]
+    defined = {words(row.partition(",")[0]) for row in rows} - {"local world size"}
+    for text in pages.values():
+        for name in re.findall(r"\bdist\.(\w+)\(", text):
+            name = re.sub(r"_(single|into_tensor|tensor|object)$", "", name)
+            if not name.endswith(("_group", "_rank", "_size", "_device")):
+                defined.add(words(name.removeprefix("i")))
+    assert len(defined) > 12
+    assert defined - TERMS == set()
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("book/ch*.md")), ids=lambda p: p.stem)
+def test_a_word_that_a_chapter_introduces_is_in_the_glossary(page):
+    """ "a *collective*", "a *parameter server*": an article and a name in italics."""
+    text = page.read_text("utf8")
+    introduced = {words(w) for w in re.findall(r"\b[Aa]n?\s\*([a-z][a-z -]+)\*", text)}
+    assert {
+        w for w in introduced if {w, w.removesuffix("s")}.isdisjoint(TERMS)
+    } == set()
