@@ -125,7 +125,7 @@ def train(args) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
+    numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     num = torch.accelerator.device_count()
