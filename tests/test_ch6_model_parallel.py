@@ -23,43 +23,45 @@ def two_gpus():
         yield [torch.device("vgpu", 0), torch.device("vgpu", 1)]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def float64():
-    """Double precision, so that a difference is a mistake and no rounding."""
+    """Double precision: a difference is a mistake. One thread: the nets are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(threads)
 
 
-def run_train(module, flags, place, monkeypatch):
+def run_train(module, flags, place):
     """Run a script's train(); return its losses, gradients and weights, as one each."""
-    tasks = []
-    make_task = module.make_task
+    make_task, tasks = module.make_task, []
 
     def keep(num):
         train_set, test_set, net = make_task(num)
-        tasks.append((train_set, TensorDataset(*test_set[:8]), net))
-        return tasks[-1]
+        tasks.append(net)
+        return train_set, TensorDataset(*test_set[:8]), net
 
-    monkeypatch.setattr(module, "make_task", keep)
-    losses = module.train(module.parse_args(flags), place)
-    monkeypatch.undo()
-    net = tasks[-1][2]
-    gradients = [p.grad.cpu().flatten() for p in net.parameters()]
-    weights = [p.detach().cpu().flatten() for p in net.parameters()]
-    losses = torch.stack(losses).cpu()
+    module.make_task = keep
+    try:
+        losses = torch.stack(module.train(module.parse_args(flags), place)).cpu()
+    finally:
+        module.make_task = make_task
+    gradients = [p.grad.cpu().flatten() for p in tasks[0].parameters()]
+    weights = [p.detach().cpu().flatten() for p in tasks[0].parameters()]
     return losses, torch.cat(gradients), torch.cat(weights)
 
 
-@pytest.fixture
-def whole(monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def whole(float64):
     """The same training in one piece: chapter 5's single process."""
-    return run_train(ch5_single, FLAGS, torch.device("cpu"), monkeypatch)
+    return run_train(ch5_single, FLAGS, torch.device("cpu"))
 
 
-def test_split_over_two_devices_is_unsplit(two_gpus, whole, monkeypatch, capsys):
+def test_split_over_two_devices_is_unsplit(two_gpus, whole, capsys):
     """20 steps: losses, the last gradients, weights. Measured: bit for bit equal."""
-    split = run_train(ch6_model_parallel, FLAGS, two_gpus, monkeypatch)
+    split = run_train(ch6_model_parallel, FLAGS, two_gpus)
     assert len(split[0]) == 20
     for one, two in zip(whole, split, strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
@@ -69,16 +71,16 @@ def test_split_over_two_devices_is_unsplit(two_gpus, whole, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("at", [1, 8])
-def test_every_split_is_unsplit(at, two_gpus, whole, monkeypatch):
+def test_every_split_is_unsplit(at, two_gpus, whole):
     flags = [*FLAGS, f"--split={at}"]
-    split = run_train(ch6_model_parallel, flags, two_gpus, monkeypatch)
+    split = run_train(ch6_model_parallel, flags, two_gpus)
     for one, two in zip(whole, split, strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
 
 
-def test_on_one_cpu_too(whole, monkeypatch):
+def test_on_one_cpu_too(whole):
     devices = [torch.device("cpu")] * 2
-    split = run_train(ch6_model_parallel, FLAGS, devices, monkeypatch)
+    split = run_train(ch6_model_parallel, FLAGS, devices)
     for one, two in zip(whole, split, strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=1e-10)
 
