@@ -249,7 +249,7 @@ def check_started():
         "Kubernetes": env("KUBERNETES_SERVICE_HOST"),
         "WSL": "microsoft" in read("/proc/version").lower(),
     }
-    found = " in ".join(by) or "by hand"
+    found = f"by {' in '.join(by) or 'hand'}"
     found += "".join(f", in {name}" for name, is_in in inside.items() if is_in)
     return warn_if(copies, found, "start it with python, once per machine")
 
@@ -619,13 +619,14 @@ def check_interfaces():
             taken["gloo"] = name
     for user in taken:
         variable = f"{user.upper()}_SOCKET_IFNAME"
-        value = env(variable)
-        names = [name.lstrip("=") for name in value.split(",")]
-        known = [n for n in names if any(h.startswith(n) for h in has)]
-        if value and value[0] != "^" and not known:
-            found = f"{variable}={value}, but {there}"
+        words = env(variable).split(",")  # names; for NCCL beginnings, =names
+        known = {n for n in has for w in words if n == w.lstrip("=")}
+        if user == "NCCL":
+            known |= {n for n in has for w in words if n.startswith(w)}
+        if env(variable) and not known and words[0][:1] != "^":
+            found = f"{variable}={env(variable)}, but {there}"
             return "fail", found, f"unset {variable}"
-        taken[user] = value or taken[user]
+        taken[user] = env(variable) or taken[user]
     found = f"{there}; gloo takes {taken['gloo']}, NCCL {taken['NCCL']}"
     if taken["gloo"] == "lo" and out and env("SLURM_NNODES", "1") != "1":
         fix = f"export GLOO_SOCKET_IFNAME={out[0]}"
