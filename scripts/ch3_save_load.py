@@ -15,7 +15,6 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 MODELS = "model", "model_state_dict", "state_dict"  # its usual names
@@ -142,6 +141,8 @@ def clean(value) -> str:
 
 def demo(args) -> list[str]:
     """Train a little, then save too much: wrappers' names get into it."""
+    from sklearn.datasets import load_digits  # slow, and only needed here
+
     torch.manual_seed(0)
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

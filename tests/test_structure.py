@@ -23,7 +23,10 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
 TAUGHT = {"train", "parse_args", "main"}  # the functions that are the lesson
-LONGER = {"ch1_environment.py": (850, "a tool of thirty checks, not a lesson")}
+LONGER = {
+    "ch1_environment.py": (850, "a tool of thirty checks, not a lesson"),
+    "ch3_save_load.py": (225, "a tool too: each way a file can be bad has its line"),
+}
 
 
 def name(path: Path) -> str:
