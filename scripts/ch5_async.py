@@ -140,9 +140,7 @@ def main() -> None:
         log = train(trainer, rank, periods, args.gradients)
         if rank == 0:
             tick, num, _, loss = log[-1]
-            say(
-                f"{train.__name__}: {num} gradients, {tick} ticks, {loss=:.3f}"
-            )
+            say(f"{train.__name__}: {num} gradients, {tick} ticks, {loss=:.3f}")
 
 
 if __name__ == "__main__":
