@@ -14,7 +14,7 @@ from sphinx.util.docutils import docutils_namespace
 from book._ext import bench, fresh, mathml, records
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml"]
+EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml", "specimen"]
 
 
 @pytest.fixture
@@ -228,3 +228,63 @@ def test_a_changed_notebook_re_reads_the_pages_that_glue_it(tmp_path):
 
     assert pages({"notebooks/a"}) == ["page"]
     assert pages(set()) == []
+
+
+SPECIMEN = '''
+"""A slip with `code`.
+
+runs on: 2 ranks
+outcome: raises
+chapter: index
+
+Why it goes *wrong*.
+"""
+
+# %% given
+x = 1
+
+# %% wrong
+y
+
+# %% right
+print(x)
+'''
+ENDS = """{"a1_slip": {"wrong": {"status": "raises", "text": "NameError: y"},
+"right": {"status": "runs", "text": "1"}}}"""
+SHOW = "(index)=\n```{specimen-table} errata\n```\n\n```{specimens} errata\n```\n"
+SLIP = {"errata/a1_slip.py": SPECIMEN.strip(), "errata/outcomes.json": ENDS}
+
+
+def test_a_specimen_shows_code_outcome_and_repair(build):
+    """Both cells, both outputs, the prose, the table's link to it."""
+    html, warnings = build(SHOW, **SLIP)
+    assert not warnings
+    text = re.sub(r"\s+", " ", words(html))
+    parts = ["A1. A slip with code", "Why it goes wrong.", "Before both", "x = 1"]
+    parts += ["Wrong", "y", "It fails.", "NameError: y", "Right", "print(x)", "1"]
+    assert re.search(".* ".join(map(re.escape, parts)), text)
+    assert 'href="#errata-a1"' in html
+    assert 'id="errata-a1"' in html
+    assert "Run on 2 ranks." in text
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"errata/outcomes.json": "{}"}, "no outcome of a1_slip.py"),
+        ({"errata/a1_slip.py": SPECIMEN.replace("right", "rihgt")}, "needs cells"),
+        ({"errata/a1_slip.py": "x ="}, "invalid syntax"),
+    ],
+)
+def test_a_specimen_that_was_not_played_fails_the_build(build, files, complaint):
+    """Nobody publishes a slip that was not run."""
+    _, warnings = build(SHOW, **SLIP | files)
+    assert complaint in warnings
+
+
+def test_a_specimen_played_anew_rebuilds_the_page(build):
+    """The page depends on the record."""
+    build(SHOW, **SLIP)
+    later = {"errata/outcomes.json": ENDS.replace("NameError: y", "NameError: z")}
+    html, _ = build(SHOW, **SLIP | later)
+    assert "NameError: z" in words(html)
