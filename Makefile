@@ -6,7 +6,7 @@ PORT ?= 8000
 BIN := .venv/bin
 READY := .venv/.ready
 SITE := _build/html
-SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts allranks -type f \
+SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata allranks -type f \
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help

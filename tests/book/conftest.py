@@ -30,7 +30,8 @@ MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 def site() -> Path:
     """The built book; built now if it is missing or older than its sources."""
     html = ROOT / "_build" / "html"
-    folders = [ROOT / name for name in ("book", "notebooks", "scripts", "allranks")]
+    names = "book", "notebooks", "scripts", "errata", "allranks"
+    folders = [ROOT / name for name in names]
     sources = [p for f in folders for p in f.rglob("*") if "__pycache__" not in p.parts]
     sources += [ROOT / "_config.yml", ROOT / "_toc.yml"]
     newest = max(path.stat().st_mtime for path in sources if path.is_file())
