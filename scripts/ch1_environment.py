@@ -75,7 +75,8 @@ def warn_if(bad, found, fix):
 
 def in_a_line(error):
     """An exception in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    text = str(error) or "no answer"
+    return f"{type(error).__name__}: {text}".splitlines()[0]
 
 
 def env(name, default=""):
