@@ -72,9 +72,10 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
     model = nn.parallel.DistributedDataParallel(net.to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr, 0.9)
     sampler = DistributedSampler(train_set, seed=args.seed)
-    batch_size, rest = divmod(args.batch_size, dist.get_world_size())
+    batch_size, rest = divmod(args.batch_size, num := dist.get_world_size())
     if rest:
-        raise SystemExit(f"--batch-size {args.batch_size}: ranks share it")
+        why = f"{num} ranks cannot share it"
+        raise SystemExit(f"--batch-size {args.batch_size}: {why}")
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     losses = []
     for epoch in range(args.epochs):

@@ -58,10 +58,11 @@ def gather(outputs: list, device: torch.device):
     first = outputs[0]
     if isinstance(first, torch.Tensor):
         return torch.cat([torch.atleast_1d(o).to(device) for o in outputs])
+    if first is None:
+        return None
     if isinstance(first, dict):
         return {k: gather([o[k] for o in outputs], device) for k in first}
-    parts = zip(*outputs, strict=True)
-    return type(first)(gather(part, device) for part in parts)
+    return type(first)(gather(o, device) for o in zip(*outputs, strict=True))
 
 
 class MiniDataParallel(nn.Module):
@@ -115,10 +116,9 @@ def train(args) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses).view(epoch + 1, -1)[-1].mean()
-        x, y = test_set[:]
         with torch.no_grad():
-            accuracy = (model(x).argmax(dim=1).cpu() == y).double().mean()
-        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f}", flush=True)
+            hits = model(test_set[:][0]).argmax(dim=1).cpu() == test_set[:][1]
+        print(f"{epoch=} {loss=:.4f} accuracy={hits.double().mean():.4f}")
     return losses
 
 

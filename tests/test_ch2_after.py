@@ -1,0 +1,130 @@
+"""Before and after the move from DataParallel to DDP: the same training."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from allranks import Ranks, vgpu
+from scripts import ch2_after, ch2_before
+
+STEPS = ["--epochs=2", "--samples=60", "--batch-size=24"]  # 24 + 24 + 12
+
+
+def train(script, flags, device="cpu", spread=0.0):
+    """Run a script's train() in float64; return its losses.
+
+    Args:
+        spread: added to the weights that rank r > 0 begins with, so that a rank that
+            is not given rank 0's weights shows.
+    """
+    import importlib
+
+    import torch
+    import torch.distributed as dist
+
+    module = importlib.import_module(f"scripts.{script}")
+    make_task = module.make_task
+
+    def make_other_task(num):
+        *data, net = make_task(num)
+        with torch.no_grad():
+            for param in net.parameters() if dist.is_initialized() else ():
+                param += spread * dist.get_rank()
+        return *data, net
+
+    before = torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(1)
+        module.make_task = make_other_task
+        losses = module.train(module.parse_args(flags), torch.device(device))
+    finally:
+        module.make_task = make_task
+        torch.set_default_dtype(before[0])
+        torch.set_num_threads(before[1])
+    return torch.stack([loss.cpu() for loss in losses])
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """Losses (steps,) and checkpoint of DataParallel on four virtual GPUs."""
+    file = tmp_path_factory.mktemp("before") / "ch2.pt"
+    with vgpu.plugged_in(4):
+        losses = train("ch2_before", [*STEPS, f"--checkpoint={file}"], "vgpu:0")
+        moved = {event.target for event in vgpu.events() if event.source}
+        state = torch.load(file, "cpu", weights_only=True)
+    assert moved == {"cpu", *(f"vgpu:{i}" for i in range(4))}, "it did not run on all"
+    return losses, state
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_ddp_follows_data_parallel(world_size, before, tmp_path):
+    """The same losses, the same checkpoint; ranks begin with unequal weights."""
+    flags = [*STEPS, f"--checkpoint={tmp_path / 'ch2.pt'}"]
+    with Ranks(world_size) as ranks:
+        by_rank = ranks.run(train, "ch2_after", flags, spread=0.1, quiet=True)
+    losses, state = before
+    after = torch.stack(by_rank).mean(dim=0)
+    assert len(after) == 2 * 3
+    torch.testing.assert_close(after, losses, rtol=0, atol=1e-10)
+    saved = torch.load(tmp_path / "ch2.pt", weights_only=True)
+    torch.testing.assert_close(saved, state, rtol=0, atol=1e-10)
+    ch2_before.make_task(1)[2].double().load_state_dict(saved)  # the plain model's keys
+
+
+def test_without_a_gpu_data_parallel_changes_nothing(before, tmp_path):
+    """The same losses, from a single call of the module per batch."""
+    if torch.accelerator.is_available():
+        pytest.skip("there is a GPU")
+    alone = train("ch2_before", [*STEPS, f"--checkpoint={tmp_path / 'ch2.pt'}"])
+    torch.testing.assert_close(alone, before[0], rtol=0, atol=1e-10)
+
+
+def refusal(flags):
+    """On a live rank: return what the script says when it exits."""
+    import torch
+
+    from scripts import ch2_after
+
+    try:
+        ch2_after.train(ch2_after.parse_args(flags), torch.device("cpu"))
+    except SystemExit as exit:
+        return str(exit)
+
+
+def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
+    """All of them, in one sentence, before anything is trained or written."""
+    file = tmp_path / "ch2.pt"
+    flags = "--batch-size=25", f"--checkpoint={file}"
+    with Ranks(2) as ranks:
+        said = ranks.run(refusal, flags, quiet=True)
+    assert said == ["--batch-size 25: 2 ranks cannot share it"] * 2
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("script", [ch2_before, ch2_after])
+@pytest.mark.parametrize(
+    "flag, sentence",
+    [
+        ("--epochs=0", "epochs 0: must be above 0"),
+        ("--lr=inf", "lr inf: must be above 0"),
+        ("--checkpoint=/", "--checkpoint /: cannot be a file"),
+        ("--checkpoint=no/such/x.pt", "--checkpoint no/such/x.pt: cannot be a file"),
+    ],
+)
+def test_refusals(script, flag, sentence):
+    """One sentence that names the value."""
+    with pytest.raises(SystemExit, match=f"^{re.escape(sentence)}$"):
+        script.parse_args([flag])
+
+
+def test_after_needs_torchrun():
+    """Started with python it says how to start it."""
+    command = [sys.executable, ch2_after.__file__]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (end.returncode, end.stdout) == (1, "")
+    assert "torchrun --standalone --nproc-per-node 2" in end.stderr
