@@ -1,0 +1,121 @@
+"""Chapter 3's resume: the same to the last bit, and only with every piece."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from allranks import Ranks
+from scripts import ch3_resume
+
+NUM_STEPS = 18  # 3 epochs of 240 samples, 20 on each of 2 ranks
+
+
+@pytest.fixture(scope="module")
+def crews():
+    """One group of live ranks for each world size."""
+    with contextlib.ExitStack() as stack:
+        yield {size: stack.enter_context(Ranks(size)) for size in (1, 2, 3)}
+
+
+def run_train(path, calls):
+    """On a live rank: each call of the script's train(); its losses."""
+    import torch
+
+    from scripts import ch3_resume
+
+    args, device = SimpleNamespace(checkpoint=path), torch.device("cpu")
+    losses = []
+    for call in calls:
+        torch.manual_seed(12345)  # what is not restored must not be right by chance
+        losses.append(ch3_resume.train(args, device, **call))
+    return losses
+
+
+@pytest.fixture
+def train(crews, tmp_path):
+    """Run train() on W ranks, for each call in turn; losses by call, of each rank."""
+
+    def run(world_size, *calls):
+        path = str(tmp_path / "resume.pt")
+        found = crews[world_size].run(run_train, path, calls)
+        return [torch.stack(losses) for losses in zip(*found, strict=True)]
+
+    return run
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_resumes_to_the_bit_from_any_step(world_size, train):
+    """Within an epoch, at its end, where the learning rate changes: every place."""
+    num_steps = NUM_STEPS * 2 // world_size
+    stops = range(1, num_steps, 1 if world_size == 2 else 7)
+    calls = [{}]
+    for stop in stops:
+        calls += [{"stop": stop}, {"resume": True}]
+    whole, *parts = train(world_size, *calls)
+    assert whole.shape == (world_size, num_steps)
+    for stop, first, rest in zip(stops, parts[::2], parts[1::2], strict=True):
+        assert torch.equal(torch.cat([first, rest], dim=1), whole), f"{stop=}"
+
+
+def test_on_three_ranks_only_rounding_differs(train):
+    """DDP's first step after a restart adds the gradients in another order."""
+    whole, _, rest = train(3, {}, {"stop": 5}, {"resume": True})
+    torch.testing.assert_close(rest, whole[:, 5:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "piece, first",
+    [
+        ("model", 8),
+        ("optim", 9),
+        ("schedule", 10),
+        ("rng", 8),
+        ("epoch", 8),
+        ("step", 8),
+    ],
+)
+def test_every_piece_matters(piece, first, train):
+    """Without it the curve leaves the whole one, at the step that the page shows."""
+    whole, _, rest = train(2, {}, {"stop": 8}, {"resume": True, "forget": piece})
+    differ = (rest[:, : NUM_STEPS - 8] != whole[:, 8:]).any(dim=0)
+    assert 8 + differ.int().argmax() == first and differ.any()
+
+
+def test_each_rank_gets_its_own_random_numbers_back(train, tmp_path):
+    """And the file holds nothing that only a trusting reader could load."""
+    train(2, {"stop": 3})
+    state = torch.load(tmp_path / "resume.pt", weights_only=True)
+    assert set(state) == {"model", "optim", "schedule", "rng", "epoch", "step"}
+    assert len(state["rng"]) == 2 and not state["rng"][0].equal(state["rng"][1])
+    assert not any(key.startswith("module.") for key in state["model"])
+
+
+def test_another_number_of_ranks_is_refused(crews, train, tmp_path):
+    """On every rank, in the same sentence."""
+    train(2, {"stop": 3})
+
+    def refused(path):
+        try:
+            run_train(path, [{"resume": True}])
+        except SystemExit as end:
+            return str(end)
+
+    said = crews[3].run(refused, str(tmp_path / "resume.pt"))
+    assert said == [f"2 ranks wrote {tmp_path / 'resume.pt'}: start as many"] * 3
+
+
+def test_an_impossible_place_is_refused(tmp_path):
+    """Before anything is trained."""
+    with pytest.raises(SystemExit, match="--checkpoint will not do: .*No such file"):
+        ch3_resume.main(["--checkpoint", str(tmp_path / "missing" / "a.pt")])
+
+
+@pytest.mark.parametrize("stop", [0, -1, NUM_STEPS, 99])
+def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
+    """It names the steps that there are."""
+    monkeypatch.setattr(ch3_resume, "setup", lambda: (0, 2, torch.device("cpu")))
+    monkeypatch.setattr(ch3_resume, "train", lambda *_: torch.zeros(NUM_STEPS))
+    with pytest.raises(SystemExit, match=f"--stop {stop}: not in 1 to 17"):
+        ch3_resume.main([f"--stop={stop}", "--checkpoint", str(tmp_path / "a.pt")])
