@@ -2,9 +2,12 @@
 
 {bench}`ddp.default.ratio:.2f` shows one value: a dotted path into the file, then
 (optional) a Python format. ``{bench-machine}`` says when and on what the figures were
-measured. A figure that is not in the file fails the build.
+measured. ``{bench-picture} allranks.pipeline_pictures.recorded pipeline.gpipe`` calls a
+function of ours with a part of the file and shows the Picture it draws. A figure that
+is not in the file fails the build.
 """
 
+import importlib
 import json
 from pathlib import Path
 
@@ -15,6 +18,16 @@ DATA = "book/_data/bench.json"
 MACHINE = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}."
 
 
+def find(data: dict, path: str):
+    """What is at ``a.b.c``."""
+    value = data
+    for key in path.split("."):
+        if not isinstance(value, dict) or key not in value:
+            raise LookupError(f"{DATA} has no figure {path}: make bench measures it")
+        value = value[key]
+    return value
+
+
 def lookup(data: dict, text: str) -> str:
     """The value at ``a.b.c``, or at ``a.b.c:.2f`` formatted.
 
@@ -22,11 +35,7 @@ def lookup(data: dict, text: str) -> str:
     '0.91'
     """
     path, _, spec = text.partition(":")
-    value = data
-    for key in path.split("."):
-        if not isinstance(value, dict) or key not in value:
-            raise LookupError(f"{DATA} has no figure {path}: make bench measures it")
-        value = value[key]
+    value = find(data, path)
     if isinstance(value, dict | list):
         raise LookupError(f"{path} in {DATA} is not one figure")
     return format(value, spec)
@@ -56,6 +65,24 @@ class Bench(SphinxRole):
         return [nodes.inline(text, text, classes=["bench"])], []
 
 
+class BenchPicture(SphinxDirective):
+    """A picture that a function of ours draws from measured figures."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        """Call the function; put its drawing on the page as a notebook's would be."""
+        name, path = self.arguments
+        module, _, function = name.rpartition(".")
+        try:
+            draw = getattr(importlib.import_module(module), function)
+            picture = draw(find(load(self.env), path))
+        except (AttributeError, ImportError, LookupError, ValueError) as error:
+            raise self.error(f"{name} {path}: {error}") from None
+        html = f'<div class="text_html">{picture._repr_html_()}</div>'
+        return [nodes.raw("", html, format="html")]
+
+
 class BenchMachine(SphinxDirective):
     """When and on which machine the figures were measured."""
 
@@ -72,4 +99,5 @@ def setup(app) -> dict:
     """Add the role and the directive."""
     app.add_role("bench", Bench())
     app.add_directive("bench-machine", BenchMachine)
+    app.add_directive("bench-picture", BenchPicture)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -147,6 +147,33 @@ def test_bench_puts_a_measured_figure_into_a_sentence(build):
     assert "2026-01-01: x86, 2 cores" in words(html)
 
 
+PLOT = "```{bench-picture} allranks.pipeline_pictures.efficiency_plot pipe.four\n```\n"
+
+
+def test_bench_picture_draws_measured_figures(build):
+    """The function's own SVG, from the part of the file that is named."""
+    four = '"num_stages": 4, "title": "T", "m2": {"sleep": 0.38, "busy": 0.22}'
+    data = f'{{"pipe": {{"four": {{{four}}}}}}}'
+    html, warnings = build(PLOT, **{bench.DATA: data})
+    assert not warnings
+    assert '<div class="text_html"><svg ' in html and "0.38" in html
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        PLOT,
+        PLOT.replace("efficiency_plot", "no_such_function"),
+        PLOT.replace("allranks.", "nowhere."),
+    ],
+    ids=["not measured", "no function", "no module"],
+)
+def test_a_picture_that_cannot_be_drawn_fails_the_build(build, page):
+    """A page without its picture is not published."""
+    _, warnings = build(page, **{bench.DATA: '{"pipe": {}}'})
+    assert "ERROR" in warnings
+
+
 @pytest.mark.parametrize(
     ("role", "files"),
     [
