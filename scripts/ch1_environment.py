@@ -84,7 +84,7 @@ def env(name, default=""):
     return os.environ.get(name, default)
 
 
-def read(path):
+def text_of(path):
     """A small file's text; nothing if it cannot be read."""
     try:
         return Path(path).read_text("utf8", "replace").strip()
@@ -164,6 +164,8 @@ def smi():
         apps = query("compute-apps", "gpu_uuid,pid")[0] if gpus else []
     except subprocess.TimeoutExpired:
         return [], ("fail", f"no answer in {WAIT_S} s: the driver hangs", log)
+    except OSError as error:
+        return [], ("fail", in_a_line(error), "install the driver again")
     for gpu in gpus:
         pids = [app["pid"] for app in apps if app["gpu_uuid"] == gpu["uuid"]]
         gpu["processes"] = [pid for pid in pids if pid != str(os.getpid())]
@@ -248,7 +250,7 @@ def check_started():
         "Podman": os.path.exists("/run/.containerenv"),
         "Apptainer": env("APPTAINER_NAME") or env("SINGULARITY_NAME"),
         "Kubernetes": env("KUBERNETES_SERVICE_HOST"),
-        "WSL": "microsoft" in read("/proc/version").lower(),
+        "WSL": "microsoft" in text_of("/proc/version").lower(),
     }
     found = f"by {' in '.join(by) or 'hand'}"
     found += "".join(f", in {name}" for name, is_in in inside.items() if is_in)
@@ -382,7 +384,8 @@ def check_libraries():
 def check_visible():
     """CUDA_VISIBLE_DEVICES chooses GPUs, and only before CUDA starts."""
     name, gpus = "CUDA_VISIBLE_DEVICES", smi()[0]
-    first = re.search(f"(?:^|\0){name}=([^\0]*)", read("/proc/self/environ"))
+    started = text_of("/proc/self/environ")  # not changed by os.environ
+    first = re.search(f"(?:^|\0){name}=([^\0]*)", started)
     first, mask = first and first[1], env(name, None)
     if torch and torch.cuda.is_initialized() and mask != first:
         found = f"{name}={mask} was set after CUDA had started: no effect"
@@ -452,12 +455,14 @@ def check_busy():
 @check("topology", "gpus")
 def check_topology():
     """Data goes from GPU to GPU by NVLink, by PCIe, or through the CPUs."""
-    pairs = links(run("nvidia-smi", "topo", "-m")[0])
-    kinds = {}
-    for kind in LINKS:
-        for (i, j), link in pairs.items():
-            if link.startswith(kind):
-                kinds.setdefault(link, []).append(f"{i}-{j}")
+
+    def distance(item):  # NV4 before NV2 before PIX before SYS
+        name, lanes = re.match(r"(\D*)(\d*)", item[1]).groups()
+        return (*LINKS, name).index(name), -integer(lanes)
+
+    kinds, pairs = {}, links(run("nvidia-smi", "topo", "-m")[0])
+    for (i, j), link in sorted(pairs.items(), key=distance):
+        kinds.setdefault(link, []).append(f"{i}-{j}")
     if len(kinds) < 2:
         return "ok", f"{''.join(kinds)} between all" if kinds else "one GPU"
     near = next(iter(kinds.values()))[0].replace("-", ",")
@@ -472,7 +477,8 @@ def check_peer():
     pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
     lacks = [f"{i}-{j}" for i, j in pairs if not reaches(i, j)]
     if lacks:
-        return "warn", f"none for {' '.join(lacks)}", "nvidia-smi topo -p2p r"
+        found = f"none for {len(lacks)} of {len(pairs)} pairs: "
+        return "warn", found + " ".join(lacks[:9]), "nvidia-smi topo -p2p r"
     return "ok", f"between all {n}" if pairs else "one GPU"
 
 
@@ -481,12 +487,12 @@ def check_peer():
 
 def limits(name):
     """Texts of a cgroup's file, from this process's group to the root."""
-    for line in read("/proc/self/cgroup").splitlines():
+    for line in text_of("/proc/self/cgroup").splitlines():
         _, kind, path = line.split(":", 2)
         root = Path("/sys/fs/cgroup", kind)  # kind is empty in version 2
         folder = root / path.lstrip("/")
         while root in [folder, *folder.parents]:
-            yield read(folder / name)
+            yield text_of(folder / name)
             folder = folder.parent
 
 
@@ -517,7 +523,7 @@ def check_memory():
     names = "memory.max", "memory.limit_in_bytes"  # cgroup versions 2 and 1
     caps = [integer(text) for name in names for text in limits(name)]
     cap = min([total, *filter(None, caps)])
-    free = re.search(r"MemAvailable: *(\d+)", read("/proc/meminfo"))
+    free = re.search(r"MemAvailable: *(\d+)", text_of("/proc/meminfo"))
     free = min(cap, 1024 * int(free[1])) if free else cap
     found = f"{gib(free)} free of {gib(total)}"
     found += f"; the container's limit is {gib(cap)}" if cap < total else ""
@@ -614,11 +620,13 @@ def check_interfaces():
     there = f"there are {', '.join(has)}"
     out = [n for n in has if not re.match("lo$|docker|veth|br-|virbr", n)]
     out.sort(key=lambda name: not name.startswith("ib"))  # NCCL likes those
-    taken = {"gloo": "lo", "NCCL": (out or ["lo"])[0]}
-    for name, address in has.items():
-        if address in addresses()[:1]:
-            taken["gloo"] = name
-    for user in taken:
+    taken = {"NCCL": (out or ["lo"])[0]}
+    try:
+        own = addresses()[0]
+    except OSError:
+        own = "127.0.0.1"  # gloo's way out
+    taken["gloo"] = next((n for n in has if has[n] == own), "lo")
+    for user in "gloo", "NCCL":
         variable = f"{user.upper()}_SOCKET_IFNAME"
         words = env(variable).split(",")  # names; for NCCL beginnings, =names
         known = {n for n in has for w in words if n == w.lstrip("=")}
@@ -663,7 +671,7 @@ def check_rendezvous():
     except OSError as error:
         fix = "torchrun --standalone ... takes a free one"
         return "warn", f"port {port}: {error.strerror}", fix
-    others = read("/proc/sys/net/ipv4/ip_local_port_range").split()
+    others = text_of("/proc/sys/net/ipv4/ip_local_port_range").split()
     return "ok", f"port {port} is free; others are {'-'.join(others)}"
 
 
@@ -695,13 +703,13 @@ def one_rank(rank, backend, path):
 def all_reduce(backend, method, fix):
     """A check's result: start two ranks, let them add, end them."""
     context = multiprocessing.get_context(method)
-    with tempfile.TemporaryDirectory() as folder, context.Pool(2) as pool:
-        path = os.path.join(folder, "store")
-        jobs = [(rank, backend, path) for rank in (0, 1)]
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder, context.Pool(2) as pool:
+            path = os.path.join(folder, "store")
+            jobs = [(rank, backend, path) for rank in (0, 1)]
             best = pool.starmap_async(one_rank, jobs, 1).get(3 * WAIT_S)[0]
-        except Exception as error:
-            return "fail", in_a_line(error), fix
+    except Exception as error:
+        return "fail", in_a_line(error), fix
     rates = [f"{size / best.pop(0) / 1e9:.2g}" for size in SIZES.values()]
     return "ok", f"1 + 2 = 3; {', '.join(rates)} GB/s at {', '.join(SIZES)}"
 
@@ -754,7 +762,7 @@ def examine(name):
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    status, found, *fix = result
+    status, found, *fix = list(result)  # which a late answer may change
     facts = {"name": name, "status": status, "found": found}
     return {**facts, "fix": "".join(fix), "why": function.__doc__}
 
@@ -783,7 +791,7 @@ def parse_args(argv=None):
     parser.add_argument("--list", action="store_true", help="name all checks")
     parser.add_argument("--only", metavar="NAMES", help="such as torch,gpus")
     args = parser.parse_args(argv)
-    args.only = args.only.split(",") if args.only else list(CHECKS)
+    args.only = re.findall("[^, ]+", args.only or "") or list(CHECKS)
     for name in args.only:
         if name not in CHECKS:
             refuse(f"--only {name}: there are {', '.join(CHECKS)}")

@@ -336,6 +336,27 @@ def test_links_has_every_pair_once(name):
     assert all(link.startswith(doctor.LINKS) for link in pairs.values())
 
 
+def test_more_nvlinks_are_nearer(machine, monkeypatch):
+    """Of GPUs joined in a ring, the pair with two links, not the first pair."""
+    machine("h100_node")
+    matrix = (
+        "GPU0 X NV1 NV2 SYS\nGPU1 NV1 X SYS NV2\nGPU2 NV2 SYS X NV1\nGPU3 SYS NV2 NV1 X"
+    )
+    monkeypatch.setattr(doctor, "links", lambda text, links=doctor.links: links(matrix))
+    _, found, fix = look("topology")["topology"]
+    assert found == "NV2 0-2 1-3; NV1 0-1 2-3; SYS 0-3 1-2" and fix.endswith("=0,2")
+
+
+def test_a_tool_that_cannot_be_executed(tmp_path, monkeypatch):
+    """One line says so; no check breaks."""
+    (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF of another machine")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = look("nvidia-smi", "gpus", "cores")
+    assert found["nvidia-smi"][0] == "fail" and "OSError" in found["nvidia-smi"][1]
+    assert found["gpus"][0] == "skip" and found["cores"][0] == "ok"
+
+
 @given(st.lists(st.sampled_from(["0", "1", "7", "-1", "", " 2", "GPU-4", "x"])))
 def test_reads_a_mask_as_the_topology_module_does(entries):
     """Two readers of CUDA_VISIBLE_DEVICES, written apart, agree."""
@@ -445,7 +466,7 @@ def test_peer_access(fake_cuda):
     fake_cuda(devices=3)
     assert look("peer")["peer"][:2] == ("ok", "between all 3")
     fake_cuda(devices=3, can_device_access_peer=lambda i, j: (i, j) != (2, 0))
-    assert look("peer")["peer"][:2] == ("warn", "none for 2-0")
+    assert look("peer")["peer"][:2] == ("warn", "none for 1 of 6 pairs: 2-0")
     fake_cuda(devices=1)
     assert status("peer") == "ok" and status("nccl") == "ok"
 
@@ -463,7 +484,9 @@ def test_nccl_is_tried_on_two_gpus_in_fresh_processes(monkeypatch, fake_cuda):
 def test_a_mask_that_comes_too_late(monkeypatch, fake_cuda):
     """It differs from the one that the process was started with."""
     fake_cuda(is_initialized=lambda: True)
-    monkeypatch.setattr(doctor, "read", lambda path: "A=1\0CUDA_VISIBLE_DEVICES=1\0B=2")
+    monkeypatch.setattr(
+        doctor, "text_of", lambda path: "A=1\0CUDA_VISIBLE_DEVICES=1\0B=2"
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert status("visible") == "ok"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -499,7 +522,7 @@ def test_gpus_of_two_kinds(machine, monkeypatch):
 
 def files(monkeypatch, texts):
     """Let the doctor read these files, and no other."""
-    monkeypatch.setattr(doctor, "read", lambda path: texts.get(str(path), ""))
+    monkeypatch.setattr(doctor, "text_of", lambda path: texts.get(str(path), ""))
 
 
 def test_limits_of_a_cgroup_of_version_2(monkeypatch):
@@ -568,6 +591,8 @@ def test_a_name_without_an_address(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     status, found, fix = look("hostname")["hostname"]
     assert status == "warn" and "Name or service" in found and "/etc/hosts" in fix
+    if sys.platform == "linux":
+        assert "gloo takes lo" in look("interfaces")["interfaces"][1]
     monkeypatch.setenv("MASTER_ADDR", "nowhere")
     assert look("rendezvous")["rendezvous"][0] == "fail"
 
