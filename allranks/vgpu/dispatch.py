@@ -80,8 +80,9 @@ def run(cls, func, args, kwargs):
     check_one_device(tensors)
     home = tensors[0]._home
     home.machine.check_plugged_in(home)
-    if "device" in kwargs:  # C++ asks for the coat's device: it means this one
-        kwargs = kwargs | {"device": torch.device("cpu")}
+    where = kwargs.get("device")
+    if where is not None and where.type == "vgpu":  # else C++ means the coat's: here
+        home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
     coats = {id(tensor._inner): tensor for tensor in tensors}
     inner_args, inner_kwargs = pytree.tree_map_only(
         cls, lambda tensor: tensor._inner, (args, kwargs)

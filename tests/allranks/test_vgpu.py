@@ -120,6 +120,22 @@ class TestPlacement:
         net.cpu()
         assert loss.requires_grad and net.bias.grad.tolist() == [1, 1]
 
+    def test_the_shape_follows_what_is_done_in_place(self, four):
+        """transpose_ and its kin change a tensor's own shape."""
+        tensor = torch.arange(6, device="vgpu:0").view(2, 3)
+        truth = torch.arange(6).view(2, 3)
+        assert tensor.t_().shape == truth.t_().shape == (3, 2)
+        assert tensor.unsqueeze_(0).stride() == truth.unsqueeze_(0).stride()
+        assert tensor.tolist() == truth.tolist()
+
+    def test_a_device_is_honoured_inside_of_torch_too(self, four):
+        """Where torch's own Python, with no hook, asks for a device by name."""
+        x = torch.ones(2, device="vgpu:0")
+        with torch._C.DisableTorchFunctionSubclass():
+            made = [x.new_zeros(2, device=f"vgpu:{i}") for i in range(2)]
+        assert [m.get_device() for m in made] == [0, 1]
+        assert all(type(m._inner) is torch.Tensor for m in made)
+
     def test_a_data_loader_may_pin(self, four):
         """Code for GPUs says pin_memory=True; here it changes nothing."""
         data = torch.utils.data.TensorDataset(torch.arange(4))
@@ -183,6 +199,14 @@ class TestErrors:
             (lambda: torch.ones(1, device="vgpu").pin_memory(), "use .cpu"),
             (lambda: torch.ones(1, device="vgpu").share_memory_(), "use .cpu"),
             (lambda: torch.ones(1, device="vgpu").resize_(3), "use .cpu"),
+            (
+                lambda: (
+                    torch.ones(1, device="vgpu", requires_grad=True)
+                    .exp()
+                    .backward(torch.ones(1, device="vgpu:1"))
+                ),
+                "at least two devices",
+            ),
             (lambda: torch.eye(2, device="vgpu").to_sparse(), "no torch.sparse_coo"),
             (
                 lambda: torch.add(
@@ -250,6 +274,14 @@ class TestMemory:
         assert torch.vgpu.memory_allocated(0) == 4096
         del view
         assert torch.vgpu.memory_allocated(0) == 0
+
+    def test_the_peak_is_the_most_there_ever_was(self, four):
+        """It does not follow what is freed."""
+        kept = torch.zeros(1024, device="vgpu:0")
+        del kept
+        kept = torch.zeros(256, device="vgpu:0")
+        assert torch.vgpu.memory_allocated(0) == 1024
+        assert torch.vgpu.max_memory_allocated(0) == 4096 and len(kept) == 256
 
     def test_autograd_holds_what_it_needs_until_backward(self, four):
         """Activations are freed by backward; gradients stay."""
@@ -336,6 +368,22 @@ class TestLog:
         assert first.start_s == second.start_s == 0, "the devices do not wait"
         assert copied.start_s == first.end_s
         assert copied.end_s - copied.start_s == pytest.approx(40_000 / 1e6)
+
+    def test_the_program_waits_for_the_host_only(self, four):
+        """For copies from and to it, unless non_blocking, and for answers."""
+
+        def waits(do) -> bool:
+            vgpu.clear_events()
+            do()
+            return four.host_s == four.devices[0].free_s > 0
+
+        x, y = torch.ones(4, device="vgpu:0"), torch.ones(4)
+        assert waits(lambda: y.to("vgpu:0")) and waits(x.cpu) and waits(x[0].item)
+        assert waits(lambda: torch.equal(x, x)) and waits(lambda: x.copy_(y))
+        assert waits(lambda: (x + x, torch.vgpu.synchronize(0)))
+        assert not waits(lambda: y.to("vgpu:0", non_blocking=True))
+        assert not waits(lambda: x.copy_(y, non_blocking=True))
+        assert not waits(lambda: x.to("vgpu:1")) and not waits(lambda: x + x)
 
     def test_the_pictures(self, four):
         """A row per device, its share of the time, and nothing invented."""
