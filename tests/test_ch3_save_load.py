@@ -117,6 +117,10 @@ class TestPlainKeys:
         state = {"module.module.weight": 0}
         assert list(tool.plain(state, most)) == ["module." * left + "weight"]
 
+    def test_a_tensor_called_module_stays(self):
+        """A wrapper's name has something after it."""
+        assert list(tool.plain({"module": 0})) == ["module"]
+
     def test_names_that_would_collide_are_refused(self):
         """Rather than one of two tensors lost."""
         with pytest.raises(tool.Refusal, match="_orig_mod"):
@@ -279,7 +283,7 @@ class TestRefusals:
             ("folder", "dcp_to_torch_save"),
             ("pipe", "no such file"),
             ("safetensors", "safetensors"),
-            ("bomb", "unpack"),
+            ("bomb", "would unpack"),
             ("empty", "EOFError"),
             ("text", "UnpicklingError"),
             ("cut", "BadZipFile"),
