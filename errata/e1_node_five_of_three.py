@@ -24,14 +24,14 @@ if rank == 0:
 dist.broadcast(port, src=0)
 
 
-def torchrun(node_rank):
+def torchrun(node_rank, timeout):
     nodes = f"--nnodes 3 --nproc-per-node 2 --node-rank {node_rank}"
-    meet = f"--master-port {port.item()} --rdzv-conf timeout=3"
+    meet = f"--master-port {port.item()} --rdzv-conf timeout={timeout}"
     run.main([*nodes.split(), *meet.split(), "train.py"])
 
 
 # %% wrong
-torchrun(node_rank=[0, 1, 5][rank])
+torchrun(node_rank=[0, 1, 5][rank], timeout=3)
 
 # %% right
-torchrun(node_rank=[0, 1, 2][rank])
+torchrun(node_rank=[0, 1, 2][rank], timeout=60)

@@ -126,7 +126,7 @@ class Specimens(SpecimenDirective):
             outcome.text, outcome.text, language="ranks", classes=classes
         )
         if name == "wrong" and (other := specimen.fields.get("elsewhere")):
-            box += self.markdown(f"With a CUDA build: `{other}`")
+            box += self.markdown(f"With a CUDA build, where no GPU is found: `{other}`")
         return box
 
     def foot(self, specimen: specimens.Specimen) -> nodes.paragraph:
