@@ -247,17 +247,19 @@ class TestAsTorch:
     @BOTH
     def test_no_grad_and_the_current_device_reach_the_threads(self, wrap, four):
         """A new thread would record gradients, on device 0."""
-        current = []
+        current, grad_modes = [], []
 
         class Where(Times):
             def forward(self, x):
                 current.append((x.device.index, torch.vgpu.current_device()))
+                grad_modes.append(torch.is_grad_enabled())
                 return x * self.weight
 
         model = wrap(Where().to("vgpu:0"))
         with torch.no_grad():
             assert not model(torch.ones(8)).requires_grad
         assert model(torch.ones(8)).requires_grad
+        assert grad_modes == [False] * 4 + [True] * 4
         assert set(current) == {(i, i) for i in range(4)}
 
     @BOTH
