@@ -27,7 +27,11 @@ dist.broadcast(port, src=0)
 def torchrun(node_rank, timeout):
     nodes = f"--nnodes 3 --nproc-per-node 2 --node-rank {node_rank}"
     meet = f"--master-port {port.item()} --rdzv-conf timeout={timeout}"
-    run.main([*nodes.split(), *meet.split(), "train.py"])
+    try:
+        run.main([*nodes.split(), *meet.split(), "train.py"])
+    except dist.DistError:
+        if rank == 0:  # the others then lose it, and say so in one way or another
+            raise
 
 
 # %% wrong
