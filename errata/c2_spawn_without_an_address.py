@@ -19,7 +19,7 @@ def work(rank, world_size):
 
 
 if __name__ == "__main__":
-    mp.spawn(work, args=(2,), nprocs=2)
+    mp.spawn(work, args=(1,), nprocs=1)
 
 # %% right: python train.py
 import pathlib

@@ -17,23 +17,22 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
-store = dist.distributed_c10d._get_default_store()
+message = torch.zeros(1)
 
 
-def step():
+def step_first_on_rank_0():
+    if rank == 1:
+        dist.recv(message, src=0)
     ddp(torch.ones(1, 1)).sum().backward()
-    store.set(f"rank {rank} stepped", "yes")
+    if rank == 0:
+        dist.send(message, dst=1)
 
 
 # %% claim
-if rank == 1:
-    store.wait(["rank 0 stepped"])
-step()
+step_first_on_rank_0()
 
 # %% fact
 with ddp.no_sync():  # local gradients: nobody waits
-    if rank == 1:
-        store.wait(["rank 0 stepped"])
-    step()
+    step_first_on_rank_0()
 dist.all_reduce(ddp.module.weight.data, dist.ReduceOp.AVG)  # now and then
 print("done")
