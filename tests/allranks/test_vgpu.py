@@ -347,6 +347,12 @@ class TestLog:
         ]
         assert {e.op for e in vgpu.events("vgpu:0")} == {"copy"}
 
+    def test_a_narrower_dtype_moves_fewer_bytes(self, four):
+        """Converted before the way, as CUDA does."""
+        vgpu.clear_events()
+        torch.ones(8, dtype=torch.float64).to("vgpu:1", torch.float16)
+        assert [e.num_bytes for e in vgpu.events() if e.source] == [16]
+
     def test_an_item_waits_and_counts(self, four):
         """One number to the host: four bytes."""
         vgpu.clear_events()
@@ -442,8 +448,8 @@ class TestUnplug:
         with pytest.raises(RuntimeError, match="no virtual GPU is plugged in"):
             torch.vgpu.memory_allocated()
 
-    def test_importing_changes_nothing(self):
-        """In a fresh process torch is the same before and after the import."""
+    def test_a_fresh_process_shows_no_trace(self):
+        """Not of the import, nor of plugging in and out, but for the name."""
         code = """
             import torch
             def look():
@@ -454,6 +460,10 @@ class TestUnplug:
             before = look()
             from allranks import vgpu
             assert look() == before
+            with vgpu.plugged_in(2):
+                assert look() != before
+            after = look()  # the device type's name stays, and what hangs on it
+            assert after[:3] + after[4:6] == before[:3] + before[4:6]
             print("same")
         """
         done = shell("-c", "\n".join(line[12:] for line in code.splitlines()))
