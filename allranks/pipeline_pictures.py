@@ -7,6 +7,7 @@ from allranks.pipelines import Work, bubble
 from allranks.svg import RANK_COLORS, document, write
 
 LEFT, ROW, BOX = 52, 32, 26  # labels, row to row, box; in SVG units
+_PRIME = "'"
 PLOT = (56, 34, 470, 230)  # left, top, width, height of a plot's frame
 
 
@@ -39,7 +40,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
                 said.append(f"({(work.start - free) / unit:.0f})")
             free, busy = work.end, busy + work.end - work.start
             second = work.stage >= num_ranks
-            said.append(f"{work.kind}{work.microbatch}{chr(39) * second}")
+            said.append(f"{work.kind}{work.microbatch}{_PRIME * second}")
             x = LEFT + (work.start - begin) / unit * scale
             width = (work.end - work.start) / unit * scale
             opacity = 0.25 if work.kind == "F" else 0.6
@@ -55,12 +56,12 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
         share = f"{busy / unit / length:.0%}"
         parts.append(write(LEFT + 566, y + 18, share, "start", size=13))
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
-    if any(work.stage >= num_ranks for work in works):
-        lines.append("' marks the rank's second stage; (n) is idle time")
-    else:
-        lines.append("(n) is idle time, in forward passes")
-    y = 44 + num_ranks * ROW
     legend = "pale: forward; dark: backward; blank: idle; right: share of time at work"
+    lines.append("(n) is idle time, in forward passes")
+    if any(work.stage >= num_ranks for work in works):
+        lines[-1] += "; ' marks a rank's second stage"
+        legend += "; bar: second stage"
+    y = 44 + num_ranks * ROW
     parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
     return Picture(document(LEFT + 606, y + 8, text, parts), text)

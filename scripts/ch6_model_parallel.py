@@ -5,6 +5,7 @@ Run it (no GPU needed):
 """
 
 import argparse
+import textwrap
 import time
 
 import torch
@@ -123,4 +124,5 @@ if __name__ == "__main__":
     try:
         train(args, (find_devices(args.devices) * 2)[:2])
     except torch.OutOfMemoryError as error:
-        raise SystemExit(f"{error} Try another --split.") from None
+        why = f"{error} Try another --split."
+        raise SystemExit(textwrap.fill(why, 79)) from None
