@@ -8,8 +8,8 @@ chapter: ch6_model_parallel
 The model is split, the batch is not. The second device waits for the first one's
 output, and the first has nothing to do while the second works: memory is split, time is
 not. Cut the batch into micro-batches, and the first device starts the next while the
-second works on the last. (Virtual GPUs do one op after another, as a GPU does; their
-clock is a model, and only its overlap is printed here.)
+second works on the last. ({ref}`Virtual GPUs <app_vgpu>` do one op after another, as a
+GPU does; their clock is a model, and only its overlap is printed here.)
 """
 
 # %% given

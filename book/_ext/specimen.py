@@ -97,7 +97,7 @@ class Specimens(SpecimenDirective):
         section += title
         section += self.markdown(specimen.prose)
         if specimen.given:
-            section += self.cell("Before both", specimen.given, None, "given")
+            section += self.cell("Given, for both", specimen.given, None, "given")
         for name, code in specimen.cells.items():
             command = specimen.commands.get(name)
             section += self.cell(LABELS[name], code, command, name)

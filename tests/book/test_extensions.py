@@ -287,7 +287,7 @@ def test_a_specimen_shows_code_outcome_and_repair(build):
     html, warnings = build(SHOW, **SLIP)
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
-    parts = ["A1. A slip with code", "Why it goes wrong.", "Before both", "x = 1"]
+    parts = ["A1. A slip with code", "Why it goes wrong.", "Given, for both", "x = 1"]
     parts += ["Wrong", "y", "It fails.", "NameError: y", "Right", "print(x)", "1"]
     assert re.search(".* ".join(map(re.escape, parts)), text)
     assert 'href="#errata-a1"' in html
