@@ -64,7 +64,8 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     y = 44 + num_ranks * ROW
     parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
-    return Picture(document(LEFT + 606, y + 8, text, parts), text)
+    svg = document(LEFT + 606, y + 8, text, parts)  # on a phone it scrolls: small print
+    return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
 
 
 def recorded(data: Mapping) -> Picture:
