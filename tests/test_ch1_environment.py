@@ -298,6 +298,13 @@ def test_a_faulty_gpu_is_not_recommended(machine):
     assert found["busy"][2] == "CUDA_VISIBLE_DEVICES=0,3 python ..."
 
 
+def test_split_and_exclusive_gpus_are_both_told(machine):
+    machine("mig")
+    _, found, fix = look("mode")["mode"]
+    assert "GPU 0: mig.mode.current" in found and "GPU 1: compute_mode" in found
+    assert fix == "sudo nvidia-smi -i 0 -mig 0; sudo nvidia-smi -i 1 -c DEFAULT"
+
+
 def test_a_driver_that_hangs_is_left_and_nothing_remains(machine, monkeypatch):
     """Its child too is ended: it would hold our pipe."""
     machine("h100_node")
