@@ -139,8 +139,8 @@ def main() -> None:
         trainer = Trainer(device, args.lr)
         log = train(trainer, rank, periods, args.gradients)
         if rank == 0:
-            tick, num, _, loss = log[-1]
-            say(f"{train.__name__}: {num} gradients, {tick} ticks, {loss=:.3f}")
+            ticks, num, _, loss = log[-1]
+            say(f"{train.__name__}: {num} gradients, {ticks=}, {loss=:.3f}")
 
 
 if __name__ == "__main__":
