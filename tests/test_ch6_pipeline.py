@@ -1,6 +1,8 @@
 """Chapter 6's pipeline: every schedule, and DDP over it, trains the unsplit net."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -211,3 +213,19 @@ def test_plain_python_is_told_how_to_launch(monkeypatch):
     command = "torchrun --standalone --nproc-per-node 4 scripts/ch6_pipeline.py"
     with pytest.raises(SystemExit, match=re.escape(command)):
         ch6_pipeline.setup()
+
+
+def test_the_recorded_figures_bear_out_what_the_page_says():
+    """Asleep a little below the law; two cores at most half busy; the cut pays."""
+    path = Path(__file__).resolve().parents[1] / "book" / "_data" / "bench.json"
+    found = json.loads(path.read_text("utf8"))["pipeline"]
+    for num in (2, 4):
+        for count in (1, 2, 4, 8, 16):
+            figures = found[f"stages_{num}"][f"m{count}"]
+            assert 0.85 * figures["law"] < figures["sleep"] <= figures["law"]
+    assert found["stages_4"]["m16"]["busy"] < 0.55
+    assert [found[name]["held"] for name in ("gpipe", "1f1b")] == [8, 4]
+    assert (
+        found["gpipe"]["law"] == found["1f1b"]["law"] < found["interleaved1f1b"]["law"]
+    )
+    assert found["cut"]["gain"] == pytest.approx(found["cut"]["predicted"], rel=0.1)
