@@ -220,6 +220,7 @@ def test_under_torchrun_one_rank_of_a_machine_reports(monkeypatch, capsys):
     assert look("started")["started"][1].startswith("by torchrun, 8 times here")
     assert look("variables")["variables"][:2] == ("ok", "set by torchrun")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # stale: never silent
+    monkeypatch.setenv("LOCAL_RANK", "3")
     assert doctor.main(["--only", "variables"]) == 0
     assert "unset LOCAL_RANK LOCAL_WORLD_SIZE" in capsys.readouterr().out
 
