@@ -128,8 +128,12 @@ class TestAsTorch:
         """As chunk cuts; a device without a share gets no replica."""
         net = Times().to("vgpu:0")
         x = torch.arange(float(size))
-        assert torch.equal(wrap(net)(x).cpu(), x)
+        vgpu.clear_events()
+        output = wrap(net)(x)
+        reached = {event.target for event in vgpu.events() if event.source}
+        assert torch.equal(output.cpu(), x)
         assert sorted(net.seen) == list(enumerate(shares))
+        assert reached == {f"vgpu:{index}" for index in range(len(shares))}
 
     @BOTH
     def test_nested_inputs_and_outputs(self, wrap, four):
