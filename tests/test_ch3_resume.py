@@ -20,13 +20,23 @@ def crews():
 
 
 def run_train(path, calls):
-    """On a live rank: each call of the script's train(); its losses."""
+    """On a live rank, with a slow disk: each call of train(); its losses."""
+    import time
+
     import torch
 
     from scripts import ch3_resume
 
+    def save_slowly(*what):
+        time.sleep(0.05)  # time enough for a reader that does not wait
+        save(*what)
+
+    save, ch3_resume.save = ch3_resume.save, save_slowly
     args, device = SimpleNamespace(checkpoint=path), torch.device("cpu")
-    return [ch3_resume.train(args, device, **call) for call in calls]
+    try:
+        return [ch3_resume.train(args, device, **call) for call in calls]
+    finally:
+        ch3_resume.save = save
 
 
 @pytest.fixture

@@ -498,7 +498,7 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def test_a_thousand_damaged_files(tmp_path, capsys):
+def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
     """Read or refused in one sentence; unchanged; output if and only if read."""
     dice, source, out = random.Random(0), tmp_path / "in.pt", tmp_path / "out.pt"
     state = nn.DataParallel(make_net()).state_dict()
@@ -526,3 +526,4 @@ def test_a_thousand_damaged_files(tmp_path, capsys):
         assert os.listdir(tmp_path) == ["in.pt"]
     assert min(count.values()) > 20, f"a hollow test: {count}"
     assert capsys.readouterr().err == ""
+    assert [str(warning.message) for warning in recwarn] == []
