@@ -299,6 +299,12 @@ def test_a_faulty_gpu_is_not_recommended(machine):
     assert found["busy"][2] == "CUDA_VISIBLE_DEVICES=0,3 python ..."
 
 
+def test_an_updated_driver_needs_a_reboot(machine):
+    machine("mismatch")
+    _, found, fix = look("nvidia-smi")["nvidia-smi"]
+    assert found.endswith("Driver/library version mismatch") and fix == "sudo reboot"
+
+
 def test_split_and_exclusive_gpus_are_both_told(machine):
     machine("mig")
     _, found, fix = look("mode")["mode"]
@@ -326,7 +332,8 @@ def test_one_lost_gpu_is_a_failure_although_others_answer(tmp_path, monkeypatch)
     smi.write_text(
         "#!/bin/sh\necho 'Unable to determine the device handle for GPU1'\n"
         f"echo '{doctor.FIELDS.replace(',', ', ')}'\n"
-        "echo '0, A, GPU-0, 580, 100, 1, 99, [N/A], 9.0, Default, [N/A], 0'\nexit 15\n"
+        "echo '0, A, GPU-0, 580, 100, 1, 99, [N/A], 9.0, Default, [N/A], 0'\n"
+        "echo 'GPU1: lost, too'\nexit 15\n"
     )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
