@@ -289,7 +289,7 @@ class TestRefusals:
             ("cut", "BadZipFile"),
             ("flipped", "checksum"),
             ("module", "torch.nn.modules.linear.Linear"),
-            ("hostile", "touch"),
+            ("hostile", "Unsupported global"),
         ],
     )
     def test_of_input(self, command, kind, why, bad, tmp_path):
