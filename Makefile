@@ -36,7 +36,7 @@ serve: book ## show the book in a browser
 
 lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
-		--ServerApp.ip=127.0.0.1 notebooks/ch4_ranks.ipynb
+		--ServerApp.ip=127.0.0.1 notebooks/ch1_environment.ipynb
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ PLOT = (56, 34, 470, 230)  # left, top, width, height of a plot's frame
 def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     """Draw who works on which micro-batch when; where a row is blank, the rank idles.
 
-    A forward pass is a pale box, a backward pass a dark one, with the micro-batch's
+    A forward pass is a faint box, a backward pass a strong one, with the micro-batch's
     number. A bar on top marks a rank's second stage.
 
     Args:
@@ -56,7 +56,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
         share = f"{busy / unit / length:.0%}"
         parts.append(write(LEFT + 566, y + 18, share, "start", size=13))
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
-    legend = "pale: forward; dark: backward; blank: idle; right: share of time at work"
+    legend = "faint: forward; strong: backward; blank: idle; right: share at work"
     lines.append("(n) is idle time, in forward passes")
     if any(work.stage >= num_ranks for work in works):
         lines[-1] += "; ' marks a rank's second stage"

@@ -39,6 +39,8 @@ def to(self: torch.Tensor, *args, **kwargs) -> torch.Tensor:
     if isinstance(other, VirtualTensor):
         kwargs.pop("other", None)
         args = (other.device, other.dtype, *args[1:])
+    if len(args) > 2 and isinstance(args[-2], bool):  # (…, non_blocking, copy)
+        kwargs, args = kwargs | {"copy": args[-1]}, args[:-1]
     known = {k: kwargs[k] for k in kwargs if k != "copy"}  # _parse_to refuses it
     device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **known)
     virtual = isinstance(self, VirtualTensor)

@@ -83,11 +83,8 @@ def timeline(title: str = "What each device does") -> Picture:
             if event.source is not None:
                 parts.append(f'<rect {place} fill="currentColor" fill-opacity="0.55"/>')
                 continue
-            index = list(colors).index(event.label) if event.label in colors else None
-            if index is None:
-                index = len(colors)
-                colors[event.label] = RANK_COLORS[index % len(RANK_COLORS)]
-            color = colors[event.label]
+            next_color = RANK_COLORS[len(colors) % len(RANK_COLORS)]
+            color = colors.setdefault(event.label, next_color)
             style = f"fill:{color};fill-opacity:0.35;stroke:{color}"
             parts.append(f'<rect {place} style="{style}"/>')
             said.append(event.label or "work")
@@ -101,10 +98,8 @@ def timeline(title: str = "What each device does") -> Picture:
         parts.append(f'{swatch} style="fill:{color};fill-opacity:0.35"/>')
         parts.append(write(x + 17, y, label or "work", "start", size=12))
         x += 34 + 7 * len(label or "work")
-    parts.append(write(x, y, "dark: a copy; blank: idle", "start", size=12))
-    parts.append(
-        write(LEFT, y + 18, f"{span * 1e3:.3g} ms, modelled", "start", size=12)
-    )
+    legend = f"grey: a copy; blank: idle; {span * 1e3:.3g} ms, modelled"
+    parts.append(write(LEFT, y + 18, legend, "start", size=12))
     text = "\n".join(lines)
     return Picture(document(LEFT + WIDTH + 2, y + 24, text, parts), text)
 

@@ -86,6 +86,14 @@ class TestPlacement:
         assert not tensor.is_cpu and not tensor.is_cuda
         assert tensor.tolist() == [[1.0] * 3] * 2
 
+    @pytest.mark.parametrize("where", ["cpu", "vgpu:1"])
+    def test_copy_makes_a_new_tensor(self, four, where):
+        """By name or by place; without it a tensor that is there is returned."""
+        x = torch.ones(2, device="vgpu:1")
+        for new in (x.to(where, copy=True), x.to(where, x.dtype, False, True)):
+            assert str(new.device) == where and new.data_ptr() != x.data_ptr()
+        assert x.to("vgpu:1") is x and x.to("vgpu:1", x.dtype, True) is x
+
     def test_set_default_device_and_threads(self, four):
         """Factories follow torch's default device; threads see the devices."""
         with torch.device("vgpu:3"):
