@@ -32,6 +32,7 @@ def work(rank, world_size):
     here = pathlib.Path("meet").resolve().as_uri()
     dist.init_process_group("gloo", here, rank=rank, world_size=world_size)
     print(f"rank {rank} of {dist.get_world_size()}")
+    dist.barrier()  # nobody leaves while another still connects
     dist.destroy_process_group()
 
 
