@@ -133,7 +133,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     kinds = "gpipe", "1f1b", "interleaved1f1b"
     parser.add_argument("--schedule", choices=kinds, default="1f1b")
-    numbers = {"--steps": 30, "--batch-size": 32, "--microbatches": 8}
+    numbers = {"--steps": 20, "--batch-size": 32, "--microbatches": 8}
     numbers |= {"--dp": 1, "--seed": 0, "--lr": 0.003}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
