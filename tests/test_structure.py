@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from book._ext import records
-from book._tools import commands, notebooks
+from book._tools import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "book" / "_runs"
@@ -160,15 +160,6 @@ class TestPage:
         blocks = [match[2] for match in FENCED.finditer(text)]
         shown = [line for block in blocks for line in LAUNCH.findall(block)]
         assert [line for line in shown if "$" not in line.strip().lstrip("$")] == []
-
-    @pytest.mark.timeout(400)
-    def test_its_commands_print_what_it_shows(self, page):
-        """Each command is run again, in order; its record says the same."""
-        for command, output in commands.run_page(page):
-            old = records.read(RUNS, command)
-            assert records.same(old, output, command.only), (
-                f"{command.line}\n{old}\n---\n{output}"
-            )
 
 
 def test_every_record_belongs_to_a_page():
