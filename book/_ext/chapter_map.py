@@ -112,22 +112,22 @@ def draw(parts: dict[str, list[Chapter]], link) -> str:
 def box(one: Chapter, top: int, link) -> list[str]:
     """One chapter: number, title, times, what it builds on; the whole is a link."""
     needs = " and ".join(name.removeprefix("ch") for name in one.builds_on)
-    spoken = [one.title]
-    if one.number:
-        spoken = [f"Chapter {one.number}: {one.title}", one.times]
-    spoken += [f"builds on {needs}"] if needs else []
+    seen = [one.number, one.title, one.times] if one.number else [one.title]
+    spoken = " ".join(seen + ([f"builds on {needs}"] if needs else []))
     color = f"var(--rank-{(int(one.number) - 1) % 8})" if one.number else "currentColor"
     place = f'x="2" y="{top}" width="{BOX}" height="{HEIGHT if one.number else LOW}"'
     left = 36 if one.number else 12
     parts = [
-        f'<a href="{escape(link(one.name))}" aria-label="{escape(". ".join(spoken))}">',
+        f'<a href="{escape(link(one.name))}" aria-label="{escape(spoken)}">',
         f'<rect {place} rx="5" style="stroke:{color}"/>',
-        f'<text x="{left}" y="{top + 21}" class="title">{escape(one.title)}</text>',
     ]
     if one.number:
         number = f'x="18" y="{top + 31}" class="number" style="fill:{color}"'
+        parts.append(f"<text {number}>{one.number}</text> ")
+    title = f'x="{left}" y="{top + 21}" class="title"'
+    parts.append(f"<text {title}>{escape(one.title)}</text> ")
+    if one.number:
         parts.append(f'<text x="{left}" y="{top + 40}">{one.times}</text>')
-        parts.append(f"<text {number}>{one.number}</text>")
     return [*parts, "</a>"]
 
 
