@@ -1,4 +1,4 @@
-"""The commands that the pages show, run again: the slowest tests, in a file of their own.
+"""The commands that the pages show, run again: the slowest tests, in their own file.
 
 Files are shared out among the workers in their order, so these begin early.
 """
