@@ -17,13 +17,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+sgd = torch.optim.SGD(ddp.parameters(), lr=0.1)
 message = torch.zeros(1)
 
 
 def step_first_on_rank_0():
     if rank == 1:
         dist.recv(message, src=0)
-    ddp(torch.ones(1, 1)).sum().backward()
+    ddp(torch.full((1, 1), float(rank))).sum().backward()
+    sgd.step()
     if rank == 0:
         dist.send(message, dst=1)
 
@@ -32,7 +34,10 @@ def step_first_on_rank_0():
 step_first_on_rank_0()
 
 # %% fact
+weight = ddp.module.weight.data
+before = weight.clone()
 with ddp.no_sync():  # local gradients: nobody waits
     step_first_on_rank_0()
-dist.all_reduce(ddp.module.weight.data, dist.ReduceOp.AVG)  # now and then
-print("done")
+print("moved by", round((weight - before).item(), 4))
+dist.all_reduce(weight, dist.ReduceOp.AVG)  # now and then
+print("after averaging", round((weight - before).item(), 4))
