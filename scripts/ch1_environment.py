@@ -628,11 +628,13 @@ def check_interfaces():
     taken["gloo"] = next((n for n in has if has[n] == own), "lo")
     for user in "gloo", "NCCL":
         variable = f"{user.upper()}_SOCKET_IFNAME"
-        words = env(variable).split(",")  # names; for NCCL beginnings, =names
-        known = {n for n in has for w in words if n == w.lstrip("=")}
-        if user == "NCCL":
-            known |= {n for n in has for w in words if n.startswith(w)}
-        if env(variable) and not known and words[0][:1] != "^":
+        words = env(variable).split(",")
+        known = user == "gloo" and all(word in has for word in words)
+        if user == "NCCL":  # beginnings, =names or ^others
+            every = [(n, w) for n in has for w in words]
+            known = any(n.startswith(w) or w == f"={n}" for n, w in every)
+            known |= words[0][:1] == "^"
+        if env(variable) and not known:
             found = f"{variable}={env(variable)}, but {there}"
             return "fail", found, f"unset {variable}"
         taken[user] = env(variable) or taken[user]
@@ -702,6 +704,11 @@ def one_rank(rank, backend, path):
 
 def all_reduce(backend, method, fix):
     """A check's result: start two ranks, let them add, end them."""
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    own = globals().get("__file__", "")  # if imported: not the main one
+    if method == "spawn" and not os.path.isfile(main or own):
+        fix = "copy the file there and run it to test two ranks"
+        return "warn", "started from a pipe: no file to start again", fix
     context = multiprocessing.get_context(method)
     try:
         with tempfile.TemporaryDirectory() as folder, context.Pool(2) as pool:

@@ -193,6 +193,18 @@ def test_runs_from_a_pipe():
     assert code == 0 and "1 + 2 = 3" in out
 
 
+def test_starts_no_rank_from_a_pipe_that_would_need_the_file(tmp_path):
+    """Where a fork is no choice: a sentence, not workers that die for 30 s."""
+    text = SCRIPT.read_text("utf8")
+    spawns = text.replace('"fork" if forks else "spawn"', '"spawn"')
+    assert spawns != text
+    (tmp_path / "script").write_text(spawns)
+    with (tmp_path / "script").open() as script:
+        code, out, err = start("-", "--only", "all_reduce", stdin=script)
+    assert code == 0 and err == "" and "started from a pipe" in out
+    assert "-> copy the file there and run it" in out
+
+
 def test_a_check_that_breaks_or_hangs_is_a_line(monkeypatch):
     """Whatever is raised; and whoever waits is not waited for."""
 
@@ -651,6 +663,11 @@ def test_who_takes_which_interface(cards, own, gloo, nccl, monkeypatch):
         ("GLOO_SOCKET_IFNAME", "eth0", "ok"),
         ("GLOO_SOCKET_IFNAME", "eth", "fail"),  # gloo wants the whole name
         ("GLOO_SOCKET_IFNAME", "ib0", "fail"),
+        ("GLOO_SOCKET_IFNAME", "lo,eth0", "ok"),
+        ("GLOO_SOCKET_IFNAME", "^docker", "fail"),  # the syntax is NCCL's alone
+        ("GLOO_SOCKET_IFNAME", "==lo", "fail"),
+        ("GLOO_SOCKET_IFNAME", "=lo,bogus", "fail"),
+        ("GLOO_SOCKET_IFNAME", "eth0,bogus", "fail"),
         ("NCCL_SOCKET_IFNAME", "eth", "ok"),
         ("NCCL_SOCKET_IFNAME", "=eth0", "ok"),
         ("NCCL_SOCKET_IFNAME", "=eth", "fail"),
