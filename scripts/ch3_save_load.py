@@ -27,9 +27,12 @@ class Refusal(Exception):
 
 
 def read(path: Path):
-    """Load onto the CPU what torch.save wrote; run no code from the file."""
+    """Load onto the CPU what torch.save wrote; weights_only runs no code."""
+    if torch.__version__ < "2.10":  # CVE-2025-32434, CVE-2026-24747
+        raise Refusal(f"torch {torch.__version__} is not safe; 2.10 is")
     if not path.is_file():  # nor wait for a pipe
-        raise Refusal(FOLDER if path.is_dir() else "no such file")
+        why = "no regular file" if path.exists() else "no such file"
+        raise Refusal(FOLDER if path.is_dir() else why)
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(9)
@@ -43,6 +46,11 @@ def read(path: Path):
             summed = any(entry.CRC for entry in entries)  # torch may omit it
             if summed and (damaged := archive.testzip()):
                 raise Refusal(f"damaged: checksum of {damaged} is wrong")
+            for entry in entries:  # weights_only lets bytearray fill memory
+                entry.CRC = None  # compared above, if there is one
+                pkl = entry.filename.lower().endswith("data.pkl")
+                if pkl and b"bytearray\n" in archive.read(entry):
+                    raise Refusal("its pickle makes a bytearray, of any size")
     with warnings.catch_warnings(action="ignore"):  # of damaged files
         return torch.load(path, "cpu", weights_only=True)
 

@@ -281,7 +281,7 @@ class TestRefusals:
         [
             ("missing", "no such file"),
             ("folder", "dcp_to_torch_save"),
-            ("pipe", "no such file"),
+            ("pipe", "no regular file"),
             ("safetensors", "a safetensors file"),
             ("bomb", "would unpack"),
             ("empty", "EOFError"),
@@ -315,6 +315,20 @@ class TestRefusals:
         with contextlib.suppress(AttributeError):  # what came out is no metadata
             FileSystemReader(folder).read_metadata()
         assert (tmp_path / "ran").exists()
+
+    def test_of_a_pickle_that_asks_for_memory(self, saved):
+        """weights_only makes a bytearray as large as the pickle says."""
+        path = saved({"w": WEIGHT, "x": bytearray(9)})
+        assert torch.load(path)["x"] == bytearray(9)
+        assert "bytearray" in refusal("inspect", path)
+
+    @pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu128"])
+    def test_of_a_torch_whose_weights_only_is_unsafe(self, version, saved, monkeypatch):
+        """It was possible to run code, or to corrupt memory."""
+        path = saved({"w": WEIGHT})
+        version = torch.torch_version.TorchVersion(version)
+        monkeypatch.setattr(torch, "__version__", version)
+        assert f"torch {version} is not safe" in refusal("inspect", path)
 
     def test_a_file_without_checksums_is_read(self, saved):
         """torch can be told to write none."""
