@@ -12,6 +12,7 @@ Exit code 1 if a check fails, 2 for wrong arguments, else 0. It needs Python
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import functools
 import json
@@ -30,6 +31,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 
 try:
     import torch
@@ -42,10 +44,9 @@ except Exception as error:  # not installed, or one of its libraries is not
 CHECKS = {}  # name -> (function, what it needs, seconds), in their order
 WAIT_S = 10  # for nvidia-smi to answer, or for a rank to meet the other
 SIZES = {"4 KiB": 2**12, "256 KiB": 2**18, "16 MiB": 2**24}  # to all_reduce
-FIELDS = "index,name,uuid,driver_version,memory.total,memory.used,memory.free"
-FIELDS += ",utilization.gpu,compute_cap,compute_mode,mig.mode.current"
 ECC = "ecc.errors.uncorrected.volatile.total"
-FIELDS += f",{ECC}"
+FIELDS = "index,name,uuid,driver_version,memory.total,memory.used,memory.free"
+FIELDS += f",utilization.gpu,compute_cap,compute_mode,mig.mode.current,{ECC}"
 # docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 OLDEST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
 LINKS = "NV", "PIX", "PXB", "PHB", "NODE", "SYS"  # the nearest first
@@ -104,28 +105,25 @@ def gib(num_bytes):
 
 def integer(text):
     """A number of nvidia-smi, 0 for its [N/A] and [Not Supported]."""
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 # ---- What nvidia-smi says: the CSV for programs, not the table for people
-
-
 def run(*command):
     """(output, exit code) of a command; nothing of it is left behind."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        universal_newlines=True,
-        start_new_session=True,  # a group, to be ended as one
-    )
+    pipes = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT}
+    how = {"encoding": "utf8", "errors": "replace", "start_new_session": True}
+    process = subprocess.Popen(command, **pipes, **how)
     try:
         return process.communicate(timeout=WAIT_S)[0], process.wait(1)
-    finally:
-        if process.poll() is None:
+    except subprocess.TimeoutExpired:
+        code = process.poll()  # if it ended, a child holds our pipe
+        with contextlib.suppress(OSError):  # or nobody of its group is left
             getattr(os, "killpg", os.kill)(process.pid, 9)
-            process.wait(1)
+        output = process.communicate(timeout=1)[0]
+        if code is None:
+            raise
+        return output, code
 
 
 def query(what, fields):
@@ -169,14 +167,20 @@ def smi():
     for gpu in gpus:
         pids = [app["pid"] for app in apps if app["gpu_uuid"] == gpu["uuid"]]
         gpu["processes"] = [pid for pid in pids if pid != str(os.getpid())]
-    said = (output.strip().splitlines() or ["nothing"])[0]
+    lost = re.findall(".*GPU is lost.*", output)
+    gpus = [gpu for gpu in gpus if "[GPU is lost]" not in gpu.values()]
+    odd = re.findall(r"^(?!index, |\d+, ).*\S.*", output, re.M)
+    said = (lost + odd + ["nothing"])[0]
     if said.startswith("No devices"):
         fix = "docker run --gpus all ..., or srun --gpus=1 ...; else dmesg"
         return [], ("warn", said, fix)
     if "version mismatch" in said:  # the driver was updated, the old one runs
         return [], ("fail", said, "sudo reboot")
-    if code or not gpus:
-        return gpus, ("fail", f"exit code {code}: {said}", log)
+    if code or not gpus or lost:
+        bad = code != 14 or not gpus or lost  # 14: only the infoROM is bad
+        found = f"exit code {code}: {said}"
+        fix = "tell its owner: nvidia-smi -q shows the GPU's state"
+        return gpus, ("fail", found, log) if bad else ("warn", found, fix)
     return gpus, None
 
 
@@ -192,10 +196,9 @@ def chosen(mask, gpus):
     """The GPUs that CUDA_VISIBLE_DEVICES leaves: those before an error."""
     left = []
     for entry in map(str.strip, mask.split(",")):
-        key = "uuid" if entry.startswith("GPU-") else "index"
-        found = [gpu for gpu in gpus if gpu[key] == entry]
-        if key == "uuid":
-            found = [gpu for gpu in gpus if gpu[key].startswith(entry)]
+        found = [gpu for gpu in gpus if gpu["index"] == entry]
+        if entry.startswith("GPU-"):
+            found = [gpu for gpu in gpus if gpu["uuid"].startswith(entry)]
         if len(found) != 1:
             break
         if found[0] in left:
@@ -222,8 +225,6 @@ def arch_runs(capability, archs):
 
 
 # ---- The program and its libraries
-
-
 @check("python")
 def check_python():
     """An old Python gets an old torch, without a word."""
@@ -308,8 +309,6 @@ def check_accelerator():
 
 
 # ---- GPUs
-
-
 @check("nvidia-smi")
 def check_nvidia_smi():
     """If it does not answer, neither will CUDA."""
@@ -323,10 +322,13 @@ def check_gpus():
     kinds = {}
     for gpu in smi()[0]:
         total, free = integer(gpu["memory.total"]), integer(gpu["memory.free"])
-        kind = f"{gpu['name']}, {gib(total * 2**20)}"
+        size = gib(total * 2**20) if total else "memory not known"
+        kind = f"{gpu['name']}, {size}"
         kinds.setdefault(kind, []).append(free * 2**20)
-    about = "{} x {} ({} or more free)".format
-    found = [about(len(free), k, gib(min(free))) for k, free in kinds.items()]
+    found = []
+    for kind, free in kinds.items():
+        more = f" ({gib(min(free))} or more free)" * ("not known" not in kind)
+        found.append(f"{len(free)} x {kind}{more}")
     fix = "train on GPUs of one kind: CUDA_VISIBLE_DEVICES"
     return warn_if(len(kinds) > 1, "; ".join(found), fix)
 
@@ -411,6 +413,7 @@ def check_mode():
     for field, text, flags in (
         ("mig.mode.current", "Enabled", "-mig 0"),
         ("compute_mode", "Exclusive_Process", "-c DEFAULT"),
+        ("compute_mode", "Prohibited", "-c DEFAULT"),
     ):
         which = [gpu["index"] for gpu in smi()[0] if gpu[field] == text]
         if which:
@@ -428,8 +431,14 @@ def check_ecc():
         found = ", ".join(f"GPU {i}: {n}" for i, n in bad.items())
         fix = f"sudo nvidia-smi -i {','.join(bad)} -r; again? replace it"
         return "fail", f"{found} errors that were not corrected", fix
-    counts = any(text.isdigit() for text in texts.values())
+    counts = any(text.isdecimal() for text in texts.values())
     return "ok", "no error" if counts else "these GPUs do not count errors"
+
+
+def in_use(gpu):
+    """Whether somebody computes on it, or fills it."""
+    used, load = integer(gpu["memory.used"]), integer(gpu["utilization.gpu"])
+    return gpu["processes"] or used > 1024 or load > 10
 
 
 @check("busy", "gpus")
@@ -437,10 +446,9 @@ def check_busy():
     """A GPU in use has less memory, and less time, for you."""
     taken, idle = [], []
     for gpu in smi()[0]:
-        used = integer(gpu["memory.used"])
-        load, number = integer(gpu["utilization.gpu"]), len(gpu["processes"])
-        about = f"{used} MiB, {load} %, processes: {number}"
-        if gpu["processes"] or used > 1024 or load > 10:
+        used, load = gpu["memory.used"], gpu["utilization.gpu"]
+        about = f"{used} MiB, {load} %, processes: {len(gpu['processes'])}"
+        if in_use(gpu):
             taken.append(f"{gpu['index']} ({about})")
         elif not integer(gpu[ECC]):
             idle.append(gpu["index"])
@@ -460,13 +468,19 @@ def check_topology():
         name, lanes = re.match(r"(\D*)(\d*)", item[1]).groups()
         return (*LINKS, name).index(name), -integer(lanes)
 
-    kinds, pairs = {}, links(run("nvidia-smi", "topo", "-m")[0])
+    gpus = smi()[0]
+    if len(gpus) < 2:
+        return "ok", "one GPU"
+    idle = {g["index"] for g in gpus if not in_use(g) and not integer(g[ECC])}
+    kinds, near, pairs = {}, [], links(run("nvidia-smi", "topo", "-m")[0])
     for (i, j), link in sorted(pairs.items(), key=distance):
         kinds.setdefault(link, []).append(f"{i}-{j}")
+        near += [f"{i},{j}"] * ({str(i), str(j)} <= idle)
     if len(kinds) < 2:
-        return "ok", f"{''.join(kinds)} between all" if kinds else "one GPU"
-    near = next(iter(kinds.values()))[0].replace("-", ",")
-    fix = f"for 2 ranks take neighbours: CUDA_VISIBLE_DEVICES={near}"
+        found = "not known: nvidia-smi topo -m shows none"
+        return "ok", f"{''.join(kinds)} between all" if kinds else found
+    fix = "for 2 ranks take neighbours: CUDA_VISIBLE_DEVICES="
+    fix = fix + near[0] if near else ""
     return "ok", "; ".join(f"{k} {' '.join(p)}" for k, p in kinds.items()), fix
 
 
@@ -483,17 +497,13 @@ def check_peer():
 
 
 # ---- The machine
-
-
 def limits(name):
     """Texts of a cgroup's file, from this process's group to the root."""
     for line in text_of("/proc/self/cgroup").splitlines():
         _, kind, path = line.split(":", 2)
-        root = Path("/sys/fs/cgroup", kind)  # kind is empty in version 2
-        folder = root / path.lstrip("/")
-        while root in [folder, *folder.parents]:
-            yield text_of(folder / name)
-            folder = folder.parent
+        root, below = Path("/sys/fs/cgroup", kind), Path(path.lstrip("/"))
+        for folder in [below, *below.parents]:  # kind is empty in version 2
+            yield text_of(root / folder / name)
 
 
 @check("cores")
@@ -501,7 +511,8 @@ def check_cores():
     """A rank needs cores to launch work and to load data."""
     usable = getattr(os, "sched_getaffinity", None)
     cores = len(usable(0)) if usable else os.cpu_count()
-    for text in limits("cpu.max"):  # such as "200000 100000", or "max 100000"
+    old = limits("cpu.cfs_quota_us"), limits("cpu.cfs_period_us")
+    for text in [*limits("cpu.max"), *map("{} {}".format, *old)]:
         if re.match(r"\d+ \d+$", text):
             quota, period = map(int, text.split())
             cores = min(cores, max(1, quota // period))
@@ -563,8 +574,6 @@ def check_clock():
 
 
 # ---- The network, and what is left in the environment
-
-
 @functools.lru_cache(1)
 def addresses():
     """The addresses of this machine's own name, as the resolver sorts them."""
@@ -663,7 +672,7 @@ def check_rendezvous():
     host, port = env("MASTER_ADDR", "localhost"), env("MASTER_PORT", "29500")
     if env("TORCHELASTIC_RUN_ID"):
         return "ok", f"{host}:{port}, of torchrun"
-    if not port.isdigit() or not 0 < int(port) < 2**16:
+    if not 0 < integer(port) < 2**16:
         return "fail", f"MASTER_PORT={port} is no port", "unset MASTER_PORT"
     try:
         socket.getaddrinfo(host, port)
@@ -678,8 +687,6 @@ def check_rendezvous():
 
 
 # ---- Two ranks
-
-
 def one_rank(rank, backend, path):
     """Be one of two: all_reduce each size; return the best seconds."""
     for descriptor in 1, 2:  # what libraries log is not ours to print
@@ -716,6 +723,8 @@ def all_reduce(backend, method, fix):
             jobs = [(rank, backend, path) for rank in (0, 1)]
             best = pool.starmap_async(one_rank, jobs, 1).get(3 * WAIT_S)[0]
     except Exception as error:
+        if "usable temporary" in str(error):
+            fix = "TMPDIR=/a/folder/that/is/writable python ..."
         return "fail", in_a_line(error), fix
     rates = [f"{size / best.pop(0) / 1e9:.2g}" for size in SIZES.values()]
     return "ok", f"1 + 2 = 3; {', '.join(rates)} GB/s at {', '.join(SIZES)}"
@@ -739,14 +748,10 @@ def check_nccl():
 
 
 # ---- The table
-
-
 def there_is(need):
     """Whether this machine has what a check needs."""
-    if need == "gpus":
-        return bool(smi()[0])
-    if need == "linux":
-        return sys.platform == "linux"
+    if need in ("gpus", "linux"):
+        return bool(smi()[0]) if need == "gpus" else sys.platform == "linux"
     if need == "torch" or torch is None:
         return torch is not None
     built = bool(torch.version.cuda)
@@ -779,10 +784,9 @@ def show(facts):
     indent = " " * 19
     head = f"{facts['status']:5} {facts['name']:12} "
     lines = textwrap.wrap(facts["found"], 60, break_long_words=False)
-    print(head + f"\n{indent}".join(lines))
+    print(head + f"\n{indent}".join(lines), flush=True)
     if facts["fix"]:
-        print(f"{indent}-> {facts['fix']}")
-    sys.stdout.flush()
+        print(f"{indent}-> {facts['fix']}", flush=True)
 
 
 def parse_args(argv=None):
@@ -817,14 +821,12 @@ def main(argv=None):
     if local_rank != "0":
         sys.stderr.write(f"local rank {local_rank}: local rank 0 reports\n")
         return 0
-    report = []
+    report, names = [], {"ok": [], "warn": [], "fail": [], "skip": []}
     for name in args.only:
         report.append(examine(name))
+        names[report[-1]["status"]].append(name)
         if not args.json and report[-1]["status"] != "skip":
             show(report[-1])
-    names = {"ok": [], "warn": [], "fail": [], "skip": []}
-    for facts in report:
-        names[facts["status"]].append(facts["name"])
     host, took = socket.gethostname(), time.perf_counter() - start
     if args.json:
         facts = {"host": host, "seconds": round(took, 2), **names}
@@ -838,9 +840,11 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    while os.open(os.devnull, os.O_RDWR) < 3:
+        pass  # our pipes must not get the numbers of a closed stdout
     try:
         code = main()
-        sys.stdout.flush()
-    except (KeyboardInterrupt, BrokenPipeError):
+        print(end="", flush=True)
+    except (KeyboardInterrupt, OSError):  # nobody reads, or a full disk
         code = 130
     os._exit(code)  # a check that hangs must not keep us

@@ -338,6 +338,82 @@ def test_a_driver_that_hangs_is_left_and_nothing_remains(machine, monkeypatch):
     assert [p for p in left if seconds in p.info["cmdline"]] == []
 
 
+@pytest.fixture
+def says(tmp_path, monkeypatch):
+    """``says("row", code=14)`` writes a nvidia-smi with a header and these lines."""
+
+    def become(*rows, code=0, after=""):
+        header = doctor.FIELDS.replace(",", ", ")
+        lines = [f"echo '{line}'" for line in (header, *rows)]
+        if not rows:
+            lines = []
+        text = "\n".join(["#!/bin/bash", *lines, after, f"exit {code}\n"])
+        (tmp_path / "nvidia-smi").write_bytes(text.encode("latin1"))
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        doctor.smi.cache_clear()
+
+    return become
+
+
+ROW = "0, A, GPU-0, 580, 100, 1, 99, 0, 9.0, Default, [N/A], 0"
+
+
+def test_a_wrapper_that_leaves_a_child_has_answered(says, monkeypatch):
+    """Its output counts, and the child that holds the pipe is ended."""
+    monkeypatch.setattr(doctor, "WAIT_S", 0.5)
+    seconds = f"62.{int.from_bytes(os.urandom(4), 'big')}"
+    says(ROW, after=f"sleep {seconds} &")
+    assert look("nvidia-smi")["nvidia-smi"][:2] == ("ok", "driver 580")
+    left = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in left if seconds in line]
+
+
+def test_a_byte_that_is_not_utf_8_breaks_no_check(says):
+    says(ROW.replace("A", "A\xb5"))
+    assert look("nvidia-smi")["nvidia-smi"][0] == "ok"
+    assert look("gpus")["gpus"][1].startswith("1 x A\ufffd")
+
+
+def test_a_corrupted_inforom_is_a_warning(says):
+    """Exit code 14: the rows are valid, the GPU computes."""
+    warning = "WARNING: infoROM is corrupted at gpu 0000:01:00.0"
+    says(ROW, warning, code=14)
+    status, found, fix = look("nvidia-smi")["nvidia-smi"]
+    assert (status, found) == ("warn", f"exit code 14: {warning}") and fix
+
+
+def test_a_row_of_a_lost_gpu_fails_and_is_not_chosen(says):
+    says(ROW, "1, " + ", ".join(["[GPU is lost]"] * 11))
+    assert look("nvidia-smi")["nvidia-smi"][0] == "fail"
+    assert [gpu["index"] for gpu in doctor.smi()[0]] == ["0"]
+
+
+def test_what_is_not_known_is_said(says):
+    """No memory, no matrix; and a GPU that lets nobody in."""
+    row = ROW.replace("100, 1, 99", "[N/A], [N/A], [N/A]")
+    says(
+        row.replace("Default", "Prohibited"), "1" + row[1:], after="[ $1 = topo ] && :"
+    )
+    found = look("gpus", "topology", "mode")
+    assert found["gpus"][1] == "2 x A, memory not known"
+    assert found["topology"][1].startswith("not known")
+    assert found["mode"][0] == "warn" and "GPU 0" in found["mode"][1]
+
+
+def test_neighbours_are_advised_only_if_both_are_idle(machine):
+    """What ``busy`` says is taken is not recommended two lines below."""
+    machine("titan_x")
+    assert look("topology")["topology"][2] == ""
+    machine("h100_node")
+    matrix = "GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS\nGPU2 SYS SYS X PIX\n"
+    matrix += "GPU3 SYS SYS PIX X"
+    doctor.smi()[0][1]["processes"] = ["7"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "run", lambda *command: (matrix, 0))
+        assert look("topology")["topology"][2].endswith("=2,3")
+
+
 def test_one_lost_gpu_is_a_failure_although_others_answer(tmp_path, monkeypatch):
     """A line that is no row is not taken for one; the exit code counts."""
     smi = tmp_path / "nvidia-smi"
@@ -575,11 +651,14 @@ def test_limits_of_a_cgroup_of_version_1(monkeypatch):
     path = "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes"
     texts = {"/proc/self/cgroup": "4:memory:/docker\n3:cpu:/x", path: str(2**29)}
     files(monkeypatch, texts)
+    cpu = "/sys/fs/cgroup/cpu/x/cpu.cfs_"
+    texts |= {f"{cpu}quota_us": "100000", f"{cpu}period_us": "100000"}
+    assert look("cores")["cores"][1].startswith("1 of ")
     status, found, _ = look("memory")["memory"]
     assert status == "warn" and "limit is 0.5 GiB: below 1 GiB per rank" in found
 
 
-@pytest.mark.parametrize("value", ["0", "-2", "four", "1000000"])
+@pytest.mark.parametrize("value", ["0", "-2", "four", "1000000", "²"])
 def test_impossible_numbers_of_threads(value, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     status, _, fix = look("cores")["cores"]
@@ -629,7 +708,7 @@ def test_ports():
     with socket.create_server(("", 0)) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("MASTER_PORT", str(server.getsockname()[1]))
         assert look("rendezvous")["rendezvous"][0] == "warn"
-        for port in "http", "0", "65536", "-1":
+        for port in "http", "0", "65536", "-1", "²":
             patch.setenv("MASTER_PORT", port)
             assert look("rendezvous")["rendezvous"][0] == "fail"
 
@@ -714,6 +793,26 @@ def test_two_ranks_fail_with_a_reason(monkeypatch):
     status, found, _ = look("all_reduce")["all_reduce"]
     assert status == "fail" and found == "TimeoutError: no answer"
     assert children() == before
+
+
+@LINUX
+def test_no_folder_for_temporary_files(monkeypatch):
+    """The remedy is a folder, not a network interface."""
+
+    def none(*args):
+        raise FileNotFoundError("[Errno 2] No usable temporary directory found in []")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryDirectory", none)
+    status, _, fix = look("all_reduce")["all_reduce"]
+    assert status == "fail" and fix.startswith("TMPDIR=")
+
+
+@LINUX
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+def test_output_that_cannot_be_written_is_no_traceback(where):
+    command = f"{sys.executable} {SCRIPT} --only numpy {where}"
+    end = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60)
+    assert end.stderr == b""
 
 
 def test_what_the_page_says_of_collect_env():
