@@ -16,8 +16,9 @@ SENTENCE = (
 # Functions that take tensors of several devices: they copy, or need one on the host.
 MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequence"}
 MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
-MIXES |= {"broadcast_tensors", "result_type", "new_tensor", "is_same_size"}
-MIXES |= {"lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence"}  # lengths
+MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
+MIXES |= {"_pad_packed_sequence"}
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # batch sizes lie on the host
 COPIES = (aten.copy_.default, aten._to_copy.default)
 
 
@@ -25,7 +26,12 @@ def call(cls, func, args, kwargs):
     """Run a function of torch's Python face: __torch_function__ of a virtual tensor."""
     with torch._C.DisableTorchFunctionSubclass():
         if func.__name__ not in MIXES:
-            check_one_device(pytree.arg_tree_leaves(*args, **kwargs))
+            leaves = pytree.arg_tree_leaves(*args, **kwargs)
+            if func.__name__ in RECURRENT:
+                leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
+            check_one_device(leaves)
+        if func.__name__ in ("__getitem__", "__setitem__"):
+            _check_indices(args[0].device, pytree.tree_leaves(args[1]))
         where = kwargs.get("device")
         if func is torch._VF._pad_packed_sequence:
             return _PadPacked.apply(*args)
@@ -67,6 +73,17 @@ def check_one_device(leaves) -> None:
             if found is not None and where != found:
                 raise RuntimeError(SENTENCE.format(found, where))
             found = where
+
+
+def _check_indices(device: torch.device, indices) -> None:
+    """Raise torch's sentence for an index that lies on another device."""
+    for index in indices:
+        where = index.device if isinstance(index, torch.Tensor) else device
+        if where != device and where.type != "cpu":
+            raise RuntimeError(
+                "indices should be either on cpu or on the same device as the "
+                f"indexed tensor ({device})"
+            )
 
 
 def run(cls, func, args, kwargs):

@@ -48,6 +48,8 @@ def to(self: torch.Tensor, *args, **kwargs) -> torch.Tensor:
         return _tensor_to(self, *args, **kwargs)
     if device.type == "vgpu":
         device = torch.device(str(current().device(device)))
+    elif device.type == "meta":
+        return self._inner.to(device, dtype or self.dtype)
     elif device.type != "cpu":
         return _tensor_to(torch.empty(0), device)  # raises what torch raises
     options = {k: kwargs[k] for k in ("copy", "memory_format") if k in kwargs}

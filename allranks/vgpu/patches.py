@@ -29,9 +29,13 @@ def apply(self: nn.Module, fn, recurse: bool = True) -> nn.Module:
     for param in self._parameters.values():
         if param is None:
             continue
+        with torch.no_grad():
+            moved = fn(param)
+        if moved is param:  # it is there already
+            continue
         grad, param.grad = param.grad, None
         with torch.no_grad():
-            new = nn.Parameter(fn(param), param.requires_grad)
+            new = nn.Parameter(moved, param.requires_grad)
             grad = None if grad is None else fn(grad)
         torch.utils.swap_tensors(param, new)
         param.grad = grad

@@ -59,11 +59,29 @@ class VirtualTensor(torch.Tensor):
             )
         self._inner, self._home = value._inner, value._home
 
+    @property
+    def grad(self) -> torch.Tensor | None:
+        """The gradient, on the same device."""
+        return torch.Tensor.grad.__get__(self)
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        if value is not None and value.device != self.device:
+            raise RuntimeError(
+                f"assigned grad is on {value.device}, the tensor on {self.device}"
+            )
+        torch.Tensor.grad.__set__(self, value)
+
+    def new_tensor(self, data, dtype=None, device=None, requires_grad=False):
+        """Make a tensor from data, on this device unless another is named."""
+        made = torch.as_tensor(data, dtype=dtype or self.dtype).detach().clone()
+        return made.to(device or self.device).requires_grad_(requires_grad)
+
     def _settle(self, where) -> torch.Tensor:
         """Return this new tensor as if it had been made elsewhere: nothing is moved."""
         where = torch.device(where)
         if where.type != "vgpu":
-            return self._inner.to(where)
+            return self._inner.to(where, copy=True)
         home = self._home.machine.device(where)
         return self if home is self._home else VirtualTensor(self._inner.clone(), home)
 
@@ -118,6 +136,7 @@ class VirtualTensor(torch.Tensor):
         raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
 
     pin_memory = share_memory_ = storage = __dlpack__ = resize_ = set_ = _refuse
+    _typed_storage = _refuse  # a DataLoader's worker asks for it
 
     def __repr__(self, **kwargs) -> str:
         text = repr(self._inner).removesuffix(")") + f", device='{self.device}'"

@@ -73,6 +73,7 @@ class TestPlacement:
             lambda: torch.zeros_like(torch.ones(2, 3), device="vgpu:1") + 1,
             lambda: torch.ones(2, 3, device="vgpu:0").new_ones(2, 3, device="vgpu:1"),
             lambda: torch.full((2, 3), 1.0, device="vgpu:1"),
+            lambda: torch.zeros(1, device="vgpu:1").new_tensor([[1.0] * 3] * 2),
             lambda: torch.eye(3, device="vgpu:1")[:1].expand(2, 3) * 0 + 1,
             lambda: torch.arange(6.0, device="vgpu:1").view(2, 3) * 0 + 1,
             lambda: nn.Linear(3, 2, device="vgpu:1").weight.detach() * 0 + 1,
@@ -128,6 +129,22 @@ class TestPlacement:
         net.cpu()
         assert loss.requires_grad and net.bias.grad.tolist() == [1, 1]
 
+    def test_a_second_move_to_the_same_place_changes_nothing(self, four):
+        """A hook on a parameter goes on firing."""
+        net, seen = nn.Linear(2, 1).to("vgpu:0"), []
+        net.weight.register_hook(seen.append)
+        net.to("vgpu:0")(torch.ones(1, 2, device="vgpu:0")).sum().backward()
+        assert len(seen) == 1
+
+    def test_meta_and_the_host_get_tensors_of_their_own(self, four):
+        """Shape and dtype survive; nothing on the host counts on a device."""
+        x = torch.ones(3, 4, device="vgpu:0")
+        away = x.to("meta", torch.float64)
+        assert away.shape == (3, 4) and away.dtype == torch.float64 and away.is_meta
+        zeros = torch.zeros_like(x, device="cpu")
+        del x
+        assert torch.vgpu.memory_allocated(0) == 0 and zeros.sum() == 0
+
     def test_the_shape_follows_what_is_done_in_place(self, four):
         """transpose_ and its kin change a tensor's own shape."""
         tensor = torch.arange(6, device="vgpu:0").view(2, 3)
@@ -173,6 +190,8 @@ class TestErrors:
             ("vgpu:0", "vgpu:2", nn.functional.linear),
             ("vgpu:0", "cpu", nn.functional.mse_loss),
             ("vgpu:0", "vgpu:1", lambda a, b: torch.where(a > 0, a, b)),
+            ("cpu", "vgpu:1", lambda a, b: nn.LSTM(2, 2).to("vgpu:1")(a)),
+            ("vgpu:0", "cpu", lambda a, b: nn.GRU(2, 2)(a)),
         ],
     )
     def test_mixed_devices_raise_torchs_sentence(self, four, first, second, op):
@@ -214,6 +233,14 @@ class TestErrors:
                     .backward(torch.ones(1, device="vgpu:1"))
                 ),
                 "at least two devices",
+            ),
+            (
+                lambda: torch.arange(9)[torch.tensor([1], device="vgpu")],
+                "indices should be either on cpu or on the same device",
+            ),
+            (
+                lambda: setattr(torch.ones(1, device="vgpu"), "grad", torch.ones(1)),
+                "assigned grad is on cpu, the tensor on vgpu:0",
             ),
             (lambda: torch.eye(2, device="vgpu").to_sparse(), "no torch.sparse_coo"),
             (
