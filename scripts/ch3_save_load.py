@@ -31,8 +31,7 @@ def read(path: Path):
     if torch.__version__ < "2.10":  # CVE-2025-32434, CVE-2026-24747
         raise Refusal(f"torch {torch.__version__} is not safe; 2.10 is")
     if not path.is_file():  # nor wait for a pipe
-        why = "no regular file" if path.exists() else "no such file"
-        raise Refusal(FOLDER if path.is_dir() else why)
+        raise Refusal(FOLDER if path.is_dir() else "no such regular file")
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(9)
@@ -43,8 +42,7 @@ def read(path: Path):
             entries = archive.infolist()
             if sum(entry.file_size for entry in entries) > size:
                 raise Refusal("it would unpack to more than it holds")
-            summed = any(entry.CRC for entry in entries)  # torch may omit it
-            if summed and (damaged := archive.testzip()):
+            if any(e.CRC for e in entries) and (damaged := archive.testzip()):
                 raise Refusal(f"damaged: checksum of {damaged} is wrong")
             for entry in entries:  # weights_only lets bytearray fill memory
                 entry.CRC = None  # compared above, if there is one
@@ -104,6 +102,7 @@ def write(state: dict, path: Path, force: bool = False) -> None:
     """Give the file its name once all of it is on the disk, not before."""
     if os.path.lexists(path) and not (force and path.is_file()):
         raise Refusal(f"{path.name} exists: --force replaces a file")
+    path = path.resolve()
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:  # on Linux it has no name meanwhile: if we are killed, it is gone
         fd = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
@@ -122,6 +121,12 @@ def write(state: dict, path: Path, force: bool = False) -> None:
         new.unlink(missing_ok=True)
 
 
+def memory(v) -> tuple | None:
+    """Return what tied tensors have in common, and no other two."""
+    if getattr(v, "layout", None) == torch.strided:
+        return v.data_ptr() or id(v), v.dtype, v.shape, v.stride()
+
+
 def table(state: dict) -> list[str]:
     """A line per entry: key, dtype, shape, and whose memory it shares."""
     lines, owners, num = [], {}, 0
@@ -131,10 +136,10 @@ def table(state: dict) -> list[str]:
         if isinstance(value, Tensor):
             kind = "" if value.layout == torch.strided else f" {value.layout}"
             what = f"{value.dtype}{kind} {list(value.shape)}"
-            where = id(value) if kind else value.untyped_storage().data_ptr()
-            owner = owners.setdefault(where or id(value), key)
+            owner = owners.setdefault(memory(value) or id(value), key)
             what += f", the memory of {clean(owner)}" * (owner != key)
-            num += value.numel() * (owner == key)
+            room = 1e99 if kind else value.untyped_storage().nbytes()
+            num += min(value.numel(), room // value.itemsize) * (owner == key)
         lines.append(f"  {clean(key):{width}}  {what.replace('torch.', '')}")
     return [f"{num:,} numbers in {len(state)} entries", *lines]
 
@@ -162,7 +167,7 @@ def demo(args) -> list[str]:
         optimizer.step()
     wrapped = torch.compile(nn.DataParallel(net))
     state = {"model": wrapped.state_dict(), "optim": optimizer.state_dict()}
-    write(state | {"epoch": 60}, args.file.resolve())
+    write(state | {"epoch": 60}, args.file)
     return [f"{args.file}: loss={loss:.4f} after 60 epochs"]
 
 
@@ -185,16 +190,19 @@ def inspect(args) -> list[str]:
 
 def convert(args) -> list[str]:
     """Write the plain state dict of a file to another file."""
-    state, out = read(args.file), args.out.resolve()
+    state, out = read(args.file), args.out
     if out.exists() and out.samefile(args.file):
         raise Refusal("IN is OUT: name another, the rest of IN would go")
     entry, model = find_model(state, args.entry)
-    new = plain(model, args.most)
+    new, copies = plain(model, args.most), {}
+    for key, v in new.items():  # a view would take all of its memory along
+        if (at := memory(v)) and v.nbytes < v.untyped_storage().nbytes():
+            new[key] = copies.setdefault(at, v.detach().clone())
     try:
         write(new, out, args.force)
     except (OSError, RuntimeError) as error:
         why = error.__context__ or error  # torch hides "No space left"
-        raise Refusal(f"cannot write {args.out} ({why})") from None
+        raise Refusal(f"cannot write {out} ({why})") from None
     lines = [f"{args.out}: {table(new)[0]}"]
     left = ", ".join(clean(key) for key in state if key != entry)
     return [*lines, f"left out: {left}"] if entry and left else lines
@@ -205,8 +213,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for function in demo, inspect, convert:
-        text = function.__doc__
-        command = commands.add_parser(function.__name__, help=text)
+        command = commands.add_parser(function.__name__, help=function.__doc__)
         command.set_defaults(function=function)
         command.add_argument("file", type=Path)
         if function is convert:
