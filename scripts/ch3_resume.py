@@ -8,6 +8,7 @@ import argparse
 import gc
 import os
 from datetime import timedelta
+from tempfile import TemporaryFile
 
 import torch
 import torch.distributed as dist
@@ -59,10 +60,10 @@ def save(path: str, state: dict) -> None:
     os.replace(f"{path}.new", path)
 
 
-def collect(parts: dict, epoch: int, step: int, dice) -> dict:
+def collect(parts: dict, epoch: int, step: int, dice, first) -> dict:
     """Gather all that the next step depends on; every rank calls it."""
     rng = [None] * dist.get_world_size()  # each rank has numbers of its own
-    dist.all_gather_object(rng, dice.get_rng_state())
+    dist.all_gather_object(rng, [first, *(d.get_rng_state() for d in dice)])
     states = {name: part.state_dict() for name, part in parts.items()}
     return states | {"rng": rng, "epoch": epoch, "step": step}
 
@@ -86,20 +87,23 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
     sampler = DistributedSampler(data)
     own = torch.Generator()  # else a loader draws from torch's each epoch
     loader = DataLoader(data, 20, None, sampler, generator=own)
-    dice = torch if device.type == "cpu" else torch.get_device_module(device)
+    dice = [torch, torch.get_device_module(device)][: 1 + (device.type > "cpu")]
     optimizer = torch.optim.SGD(net.to(device).parameters(), 0.1, 0.9)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, 9)
     parts = {"model": net, "optim": optimizer, "schedule": decay}
     state = restore(args.checkpoint, parts, forget) if resume else {}
     begin, done = state.get("epoch", 0), state.get("step", 0)
+    first, *later = state["rng"][rank] if "rng" in state else [own.get_state()]
+    own.set_state(first)  # sooner: the loader draws from it each epoch
     ddp, losses = nn.parallel.DistributedDataParallel(net), []
     for epoch in range(begin, 3):
         sampler.set_epoch(epoch)
+        first = own.get_state()
         for step, (x, y) in enumerate(loader, 1):
             if (epoch, step) <= (begin, done):
                 continue
-            if "rng" in state:  # not sooner: making the model drew numbers
-                dice.set_rng_state(state.pop("rng")[rank])
+            while later:  # not sooner: making the model drew numbers
+                dice[len(later) - 1].set_rng_state(later.pop())
             loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()
@@ -107,7 +111,7 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
             decay.step()
             losses.append(loss.detach())
             if len(losses) == stop:
-                state = collect(parts, epoch, step, dice)
+                state = collect(parts, epoch, step, dice, first)
                 if rank == 0:
                     save(args.checkpoint, state)
                 dist.barrier()  # nobody reads before rank 0 has written
@@ -122,7 +126,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--checkpoint", default="ch3_resume.pt")
     args = parser.parse_args(argv)
     try:
-        open(args.checkpoint, "ab").close()
+        TemporaryFile(dir=os.path.dirname(args.checkpoint) or ".").close()
     except OSError as error:
         raise SystemExit(f"--checkpoint will not do: {error}") from None
     rank, _, device = setup()

@@ -94,8 +94,43 @@ def test_each_rank_gets_its_own_random_numbers_back(train, tmp_path):
     train(2, {"stop": 3})
     state = torch.load(tmp_path / "resume.pt", weights_only=True)
     assert set(state) == {"model", "optim", "schedule", "rng", "epoch", "step"}
-    assert len(state["rng"]) == 2 and not state["rng"][0].equal(state["rng"][1])
+    assert len(state["rng"]) == 2
+    assert not state["rng"][0][1].equal(state["rng"][1][1])
     assert not any(key.startswith("module.") for key in state["model"])
+
+
+def run_with_states(path, stop):
+    """On a live rank: all that torch's and the loader's generators hold at the end."""
+    import torch
+
+    from scripts import ch3_resume
+
+    loaders, make = [], ch3_resume.DataLoader
+
+    def remember(*args, **kwargs):
+        loaders.append(make(*args, **kwargs))
+        return loaders[-1]
+
+    ch3_resume.DataLoader = remember
+    args, device, states = SimpleNamespace(checkpoint=path), torch.device("cpu"), []
+    try:
+        for call in {}, {"stop": stop}, {"resume": True}:
+            ch3_resume.train(args, device, **call)
+            own = loaders[-1].generator.get_state()
+            states.append((torch.get_rng_state(), own))
+    finally:
+        ch3_resume.DataLoader = make
+    return states
+
+
+@pytest.mark.parametrize("stop", [6, 8])
+def test_the_loaders_generator_goes_on(stop, crews, tmp_path):
+    """A loader with workers or a shuffle draws from it; it must not begin anew."""
+    for whole, _, rest in crews[2].run(
+        run_with_states, str(tmp_path / "resume.pt"), stop
+    ):
+        for one, other in zip(whole, rest, strict=True):
+            assert one.equal(other)
 
 
 def test_another_number_of_ranks_is_refused(crews, train, tmp_path):
@@ -125,3 +160,4 @@ def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
     monkeypatch.setattr(ch3_resume, "train", lambda *_: torch.zeros(NUM_STEPS))
     with pytest.raises(SystemExit, match=f"--stop {stop}: not in 1 to 17"):
         ch3_resume.main([f"--stop={stop}", "--checkpoint", str(tmp_path / "a.pt")])
+    assert not list(tmp_path.iterdir())
