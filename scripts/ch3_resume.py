@@ -60,10 +60,10 @@ def save(path: str, state: dict) -> None:
     os.replace(f"{path}.new", path)
 
 
-def collect(parts: dict, epoch: int, step: int, dice, first) -> dict:
+def collect(parts: dict, epoch: int, step: int, gen, first) -> dict:
     """Gather all that the next step depends on; every rank calls it."""
     rng = [None] * dist.get_world_size()  # each rank has numbers of its own
-    dist.all_gather_object(rng, [first, *(d.get_rng_state() for d in dice)])
+    dist.all_gather_object(rng, [first, *(d.get_rng_state() for d in gen)])
     states = {name: part.state_dict() for name, part in parts.items()}
     return states | {"rng": rng, "epoch": epoch, "step": step}
 
@@ -87,7 +87,7 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
     sampler = DistributedSampler(data)
     own = torch.Generator()  # else a loader draws from torch's each epoch
     loader = DataLoader(data, 20, None, sampler, generator=own)
-    dice = [torch, torch.get_device_module(device)][: 1 + (device.type > "cpu")]
+    gen = [torch, torch.get_device_module(device)][: 1 + (device.type > "cpu")]
     optimizer = torch.optim.SGD(net.to(device).parameters(), 0.1, 0.9)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, 9)
     parts = {"model": net, "optim": optimizer, "schedule": decay}
@@ -103,7 +103,7 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
             if (epoch, step) <= (begin, done):
                 continue
             while later:  # not sooner: making the model drew numbers
-                dice[len(later) - 1].set_rng_state(later.pop())
+                gen[len(later) - 1].set_rng_state(later.pop())
             loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()
@@ -111,7 +111,7 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
             decay.step()
             losses.append(loss.detach())
             if len(losses) == stop:
-                state = collect(parts, epoch, step, dice, first)
+                state = collect(parts, epoch, step, gen, first)
                 if rank == 0:
                     save(args.checkpoint, state)
                 dist.barrier()  # nobody reads before rank 0 has written
