@@ -4,11 +4,13 @@ In a notebook: ``%load_ext allranks``, then ``%ranks 4`` and ``%%ranks`` cells.
 In Python: ``with Ranks(4) as ranks: ranks.run(fn)`` and ``launch("ch5_ddp", 2)``.
 """
 
+from allranks.exercises import check, hints
 from allranks.launch import LaunchError, launch
 from allranks.ranks import Ranks
 from allranks.report import RanksError
 
-__all__ = ["LaunchError", "Ranks", "RanksError", "launch", "load_ipython_extension"]
+__all__ = ["LaunchError", "Ranks", "RanksError", "check", "hints", "launch"]
+__all__ += ["load_ipython_extension"]
 
 
 def load_ipython_extension(shell) -> None:

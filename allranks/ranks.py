@@ -36,6 +36,7 @@ class Ranks:
     def __init__(self, world_size: int, device: str = "cpu", timeout: float = 60.0):
         check_possible(world_size, device)
         self.world_size, self.device, self.timeout = world_size, device, timeout
+        self.stall = None  # seconds in which no rank computes that count as a hang
         self.outputs: list[str] = []  # what each rank printed in the last call
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost = False  # True after a failure, until a reader is told
@@ -137,13 +138,14 @@ class Ranks:
                 if left <= 0:
                     headline = f"timeout after {timeout:g} s"
                     break
-                if errors or deaths:
+                grace = GRACE if errors or deaths else self.stall
+                if grace is not None:
                     left = min(left, 0.05)
                     busy = [self._crew.is_busy(rank) for rank in pending]
                     # A GPU rank that waits spins; only on the CPU is work progress.
                     if self.device == "cpu" and any(busy):
                         progress = now
-                    if now > progress + GRACE:
+                    if now > progress + grace:
                         break
                 for rank in self._ready(pending, left):
                     pending.discard(rank)

@@ -1,0 +1,147 @@
+"""The answers of a check: from the report of live ranks to a few calm lines."""
+
+import json
+import linecache
+import re
+import textwrap
+from dataclasses import dataclass
+
+from allranks.exercises import rank_side
+from allranks.exercises.files import Exercise
+from allranks.report import RanksError, RanksInterrupted, name_ranks
+
+MAX_PRINTED = 8  # lines of what the reader's function printed
+_WAIT = re.compile(r"(wait in|run) `(.*)` at (.*) line (\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """What a check found; ``check`` has printed its text.
+
+    Attributes:
+        passed: whether every case passed on every world size.
+        status: ``right``, ``stub``, ``wrong``, ``error``, ``hang``, ``stopped`` or
+            ``no exercise``.
+        message: the whole text.
+        cases: the names of the cases that passed, where all did.
+    """
+
+    passed: bool
+    status: str
+    message: str
+    cases: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return self.message
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def _ipython_display_(self) -> None:
+        """Nothing: the text stands above already."""
+
+
+def explain(
+    exercise: Exercise,
+    world_size: int,
+    error: RanksError,
+    outputs: list[str],
+    place: tuple,
+) -> Answer:
+    """Turn the report of live ranks into one answer."""
+    name = exercise.name
+    verdicts = {}
+    for rank, text in error.errors.items():
+        _, found, facts = text.partition("Verdict: {")
+        facts = json.loads("{" + facts) if found else {"kind": "unusable", "text": text}
+        verdicts[rank] = facts
+    alone = max(exercise.world_sizes) == 1
+    printed = [_cut(output) for output in outputs]
+    if verdicts:
+        rank = min(verdicts)
+        facts = verdicts[rank]
+        lines, status = _lines(facts, name, place)
+    elif error.deaths:
+        rank = min(error.deaths)
+        lines, status = [f"it {error.deaths[rank].splitlines()[0]}"], "error"
+    else:
+        rank = min(error.waiting, default=0)
+        lines = _waiting(name, error, place, world_size)
+        status = "stopped" if isinstance(error, RanksInterrupted) else "hang"
+    case, own = printed[rank]
+    on = [] if alone else [f"{world_size} ranks" if world_size > 1 else "1 rank"]
+    on += [f"case “{case}”"] if case else []
+    on += [f"rank {rank}"] if not alone and status not in ("hang", "stopped") else []
+    head = {"stub": "still raises NotImplementedError", "hang": "it hangs"}
+    head |= {"error": "it fails", "stopped": "stopped"}
+    text = f"{name}: {head.get(status, 'not yet')}."
+    place_words = ", ".join(on)
+    text += f" {place_words[0].upper()}{place_words[1:]}:" if on else ""
+    text = "\n".join([text, *(f"  {line}" for part in lines for line in _fill(part))])
+    if own and status != "stub":
+        text += "\n  It printed:\n" + textwrap.indent("\n".join(own), "    ")
+    return Answer(False, status, text)
+
+
+def _lines(facts: dict, name: str, place: tuple) -> tuple[list[str], str]:
+    """What a rank's verdict says."""
+    if facts["kind"] == "wrong":
+        return [facts["text"]], "wrong"
+    if facts["kind"] == "unusable":
+        text = f"What {name} returned, or left behind, is of no use to the check: "
+        return [text + facts["text"]], "wrong"
+    code = linecache.getline(place[0], facts["line"]).strip()
+    where = facts["where"][0].upper() + facts["where"][1:]
+    lines = [f"{where}: {code}" if code else f"{where}:", facts["text"]]
+    return lines, facts["kind"]
+
+
+def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> list[str]:
+    """Say where each rank stands: in the reader's function, or behind it."""
+    short = place[0].rpartition("/")[2]
+    inside: dict[str, list[int]] = {}
+    outside = list(error.finished)
+    for rank, text in error.waiting.items():
+        match = _WAIT.match(text)
+        if match and match[3] == short:
+            line = int(match[4])
+            where = f"line {line - place[1] + 1} of your {name}"
+            if not place[1] <= line <= place[2]:
+                where = f"line {line} of that cell"
+            verb = "wait" if match[1] == "wait in" else "compute"
+            text = f"{verb} in {where}: {match[2]}"
+            inside.setdefault(text, []).append(rank)
+        elif match and match[3] == f"check of {name}":
+            outside.append(rank)
+        else:
+            inside.setdefault(text, []).append(rank)
+    lines = []
+    for text, ranks in inside.items():
+        verb, _, rest = text.partition(" ")
+        lines.append(f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {rest}")
+    if outside and inside:
+        lines.append(f"{name_ranks(outside)} left your {name}.")
+    if not inside:
+        lines.append(f"all ranks left your {name}, and then wait for each other: ")
+        lines[-1] += "something that it started has not ended."
+    elif world_size > 1 and any(t.startswith("wait") for t in inside):
+        lines.append("A collective ends when every rank has called it, in one order.")
+    return lines
+
+
+def _cut(output: str) -> tuple[str, list[str]]:
+    """The case that a rank came to, and what was printed in it."""
+    _, _, rest = output.rpartition(rank_side.MARK)
+    case, _, own = rest.partition("\n")
+    if rank_side.MARK not in output:
+        case, own = "", output
+    lines = own.rstrip().splitlines()
+    more = (
+        [f"… {len(lines) - MAX_PRINTED} more lines"] if len(lines) > MAX_PRINTED else []
+    )
+    return case, lines[:MAX_PRINTED] + more
+
+
+def _fill(text: str) -> list[str]:
+    """Wrap a sentence; lines of their own stay so."""
+    return [part for line in text.splitlines() for part in textwrap.wrap(line, 86)]

@@ -1,0 +1,166 @@
+'''The files of the exercises: one each, ``exercises/ex5_1.py``.
+
+The docstring has a title, fields, the task in Markdown, and three hints::
+
+    """Average the gradients.
+
+    Chapter: 5
+    Ranks: 2, 4        # the world sizes of the check; 1: work in one process
+    Minutes: 10
+    Level: hard        # only the last one of a chapter
+
+    What is given, and what must hold after the call.
+
+    Hint 1: a question that points at the right thing
+    Hint 2: the idea
+    Hint 3: the call, or the line, almost
+    """
+
+The code stands in cells, in this order: ``# %% stub``, ``# %% check``, ``# %%
+solution``, ``# %% right: why this unusual answer passes`` (one at least), ``# %% wrong:
+the mistake`` (three at least). Each but the check is what a reader may have in the cell
+of the stub, imports included.
+
+The check defines ``check(answer, case)``. It runs on every rank, with seeds that differ
+from rank to rank. ``answer`` is the reader's function; ``case("tied weights")`` names
+what is tried from here on, for the messages. By name it finds ``torch``, ``dist``,
+``rank``, ``world_size``, ``folder`` (an empty one, the same on all ranks, and the
+current one), ``Wrong``, ``expect(what, got, want)`` and ``Untouched(name=value)``.
+'''
+
+import ast
+import itertools
+import linecache
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "exercises"
+_CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
+_HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
+_count = itertools.count(1)  # of answers: each gets a file name of its own
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its kind (``wrong``), what its heading says, and its code."""
+
+    kind: str
+    note: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One file, taken apart."""
+
+    path: Path
+    title: str
+    chapter: int
+    world_sizes: tuple[int, ...]
+    minutes: int
+    hard: bool
+    task: str
+    hints: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the exercise and of its function: ``ex5_1``."""
+        return self.path.stem
+
+    @property
+    def number(self) -> str:
+        """As its heading writes it: ``5.1``."""
+        return self.name.removeprefix("ex").replace("_", ".")
+
+    def code(self, kind: str) -> str:
+        """The code of the first cell of a kind."""
+        return next(cell.code for cell in self.cells if cell.kind == kind)
+
+    def answer(self, cell: Cell) -> Callable:
+        """Run a cell as a reader would, and return the function that it defines."""
+        filename = f"<{self.name}, {cell.kind} {next(_count)}>"
+        lines = cell.code.splitlines(True)
+        linecache.cache[filename] = (len(cell.code), None, lines, filename)
+        namespace = {"__name__": "__main__"}
+        exec(compile(cell.code, filename, "exec"), namespace)
+        return namespace[self.name]
+
+
+def names() -> list[str]:
+    """The names of all exercises, in the order of the book."""
+    stems = [path.stem for path in FOLDER.glob("ex*_*.py")]
+    return sorted(stems, key=lambda stem: [int(n) for n in re.findall(r"\d+", stem)])
+
+
+def find(name: str) -> Exercise:
+    """Read the exercise of a name.
+
+    Raises:
+        ValueError: if there is none; the message says which there are.
+    """
+    known = names()
+    if name in known:
+        return read(FOLDER / f"{name}.py")
+    if not known:
+        raise ValueError(
+            f"no exercises in {FOLDER.name}/: run this in a copy of the book"
+        )
+    raise ValueError(f"there is no exercise {name!r}; there are {', '.join(known)}")
+
+
+def read(path: Path) -> Exercise:
+    """Parse an exercise's file.
+
+    Raises:
+        ValueError: if a part is missing or misspelt; the message says which.
+    """
+    text = Path(path).read_text("utf8")
+    title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
+    head, _, prose = rest.partition("\n\n")
+    fields = dict(re.findall(r"^(\w+): ([^#\n]+?) *(?:#.*)?$", head, re.MULTILINE))
+    task, *hints = _HINT.split(prose)
+    _, *parts = _CELL.split(text)
+    triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    cells = tuple(Cell(kind, note or "", code.strip()) for kind, note, code in triples)
+    kinds = [cell.kind for cell in cells]
+    numbers = [int(n) for n in re.findall(r"\d+", fields.get("Ranks", ""))]
+    order = sorted(kinds, key=["stub", "check", "solution", "right", "wrong"].index)
+    defines = rf"^def {Path(path).stem}\("
+    for fault, found in {
+        "a title, fields and a task": not (title and task.strip()),
+        "Chapter, Ranks, Minutes": not {"Chapter", "Ranks", "Minutes"} <= set(fields),
+        "Level: hard, or none": fields.get("Level", "hard") != "hard",
+        "world sizes in Ranks": not numbers,
+        "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
+        "the cells in the order of the format": kinds != order,
+        "one stub, check and solution, 1 right, 3 wrong": (
+            kinds[:3] != ["stub", "check", "solution"]
+            or kinds.count("right") < 1
+            or kinds.count("wrong") < 3
+            or len(set(kinds[:3])) != 3
+        ),
+        "what is right or wrong in each such cell's heading": any(
+            cell.kind in ("right", "wrong") and not cell.note for cell in cells
+        ),
+        f"def {Path(path).stem} in each cell but the check": any(
+            not re.search(defines, cell.code, re.MULTILINE)
+            for cell in cells
+            if cell.kind != "check"
+        ),
+    }.items():
+        if found:
+            raise ValueError(f"{Path(path).name} needs {fault}")
+    return Exercise(
+        Path(path),
+        title.rstrip("."),
+        int(fields["Chapter"]),
+        tuple(numbers),
+        int(fields["Minutes"]),
+        "Level" in fields,
+        task.strip(),
+        tuple(" ".join(hint.split()) for hint in hints[1::2]),
+        cells,
+    )

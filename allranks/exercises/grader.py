@@ -1,0 +1,100 @@
+"""``check(ex5_1)``: try a reader's function on live ranks, and say what is wrong."""
+
+import ast
+import inspect
+import tempfile
+import textwrap
+from collections.abc import Callable
+
+from allranks import jobs
+from allranks.exercises import files, rank_side
+from allranks.exercises.answers import Answer, explain
+from allranks.exercises.files import Exercise
+from allranks.processes import warm_up
+from allranks.ranks import Ranks
+from allranks.report import RanksError
+
+STALL_S = 1.0  # nobody computes for so long: they wait for each other
+LIMIT_S = 20.0  # for one world size
+
+
+def check(answer: Callable) -> Answer:
+    """Try the function of an exercise; print, and return, what was found.
+
+    It goes by value to fresh live ranks, with seeds that differ from rank to rank. None
+    of them is left afterwards, whatever it does there.
+    """
+    found = _examine(answer)
+    print(found.message)
+    return found
+
+
+def _examine(answer: Callable) -> Answer:
+    if not inspect.isfunction(answer):
+        kind = "nothing" if answer is None else f"a {type(answer).__name__}"
+        text = f"check takes the function itself, as in check(ex1_1); this is {kind}."
+        return Answer(False, "no exercise", text)
+    try:
+        exercise = files.find(answer.__name__)
+    except ValueError as error:
+        return Answer(False, "no exercise", f"check: {error}.")
+    source = _source(answer)
+    name = exercise.name
+    if _is_stub(source):
+        warm_up()  # torch loads while the reader thinks
+        text = f"{name}: still the stub. Fill it in, run its cell, then this one."
+        return Answer(False, "stub", text)
+    try:
+        packed = jobs.call(answer, (), {})[0]
+    except Exception as error:
+        text = f"{name} uses something that cannot be sent to a rank: {error}"
+        return Answer(False, "error", text)
+    first = answer.__code__.co_firstlineno
+    last = first + max(1, len(source.splitlines())) - 1
+    place = answer.__code__.co_filename, first, last
+    for world_size in exercise.world_sizes:
+        found = _try(exercise, world_size, packed, place)
+        if isinstance(found, Answer):
+            return found
+    sizes = [str(n) for n in exercise.world_sizes if n > 1]
+    on = f" On {' and '.join(sizes)} ranks:" if sizes else ""
+    text = textwrap.fill(f"{name}: right.{on or ' Tried:'} {', '.join(found)}.", 88)
+    return Answer(True, "right", text, tuple(found))
+
+
+def _try(exercise: Exercise, world_size: int, packed: bytes, place: tuple):
+    """Return the cases that passed, or the answer that ends the check."""
+    arguments = packed, exercise.name, exercise.code("check"), place
+    with (
+        tempfile.TemporaryDirectory(prefix="allranks-") as folder,
+        Ranks(world_size, timeout=LIMIT_S) as ranks,
+    ):
+        ranks.stall = STALL_S
+        try:
+            return ranks.run(rank_side.play, *arguments, folder, quiet=True)[0]
+        except RanksError as error:
+            return explain(exercise, world_size, error, ranks.outputs, place)
+
+
+def _source(answer: Callable) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(answer))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def _is_stub(source: str) -> bool:
+    """Whether nothing stands in the function but its docstring."""
+    try:
+        (function,) = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return False
+    texts = [ast.unparse(s) for s in function.body if not _is_constant(s)]
+    return texts in ([], ["pass"], ["raise NotImplementedError"])
+
+
+def _is_constant(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, or three dots."""
+    return isinstance(getattr(statement, "value", None), ast.Constant) and isinstance(
+        statement, ast.Expr
+    )

@@ -1,0 +1,169 @@
+"""What a check says when it compares: what is wrong, where, and by how much.
+
+A check's cell finds here by name: ``Wrong``, ``expect``, ``Untouched``.
+"""
+
+import copy
+from typing import Any
+
+
+class Wrong(Exception):
+    """An answer is wrong; the text says what, and by how much."""
+
+
+def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
+    """Raise :class:`Wrong` unless ``got`` is what ``want`` is.
+
+    Tells apart None, another type, shape, dtype or device, NaN, a constant factor, and
+    values that differ. Lists, tuples and dicts are compared element by element.
+
+    Args:
+        what: the subject of the sentence: "the gradient of `0.weight`".
+    """
+    import torch
+
+    if got is None and want is not None:
+        raise Wrong(f"{what} is None; it should be {describe(want)}.")
+    if isinstance(want, torch.Tensor):
+        _expect_tensor(what, got, want, rtol, atol)
+    elif isinstance(want, dict):
+        _expect_type(what, got, want)
+        _expect_members(what, "keys", set(got), set(want))
+        for key, value in want.items():
+            expect(f"{what}[{key!r}]", got[key], value, rtol, atol)
+    elif isinstance(want, (set, frozenset)):
+        _expect_type(what, got, want)
+        _expect_members(what, "elements", got, want)
+    elif isinstance(want, (list, tuple)):
+        _expect_type(what, got, want)
+        if len(got) != len(want):
+            raise Wrong(f"{what} has {len(got)} elements; it should have {len(want)}.")
+        for i, value in enumerate(want):
+            expect(f"{what}[{i}]", got[i], value, rtol, atol)
+    elif isinstance(want, float) and isinstance(got, (int, float)):
+        if abs(got - want) > (atol or 0) + (rtol or 1e-6) * abs(want):
+            raise Wrong(f"{what} is {got:.6g}; it should be {want:.6g}.")
+    else:
+        _expect_type(what, got, want)
+        if got != want:
+            raise Wrong(f"{what} is {describe(got)}; it should be {describe(want)}.")
+
+
+def describe(value: Any) -> str:
+    """Name a value in a few words."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"a {kind} tensor of shape {list(value.shape)}"
+    if isinstance(value, torch.nn.Module):
+        return f"a {type(value).__name__} module"
+    text = repr(value)
+    return text if len(text) <= 100 else f"a {type(value).__name__}, {text[:80]} …"
+
+
+class Untouched:
+    """Remember tensors, modules or lists; a call says if they were changed.
+
+    >>> given = [1, 2]
+    >>> untouched = Untouched(batch=given)
+    >>> given.append(3)
+    >>> untouched()
+    Traceback (most recent call last):
+    allranks.exercises.oracle.Wrong: your function changed `batch`...
+    """
+
+    def __init__(self, **values: Any):
+        self._values = {name: (value, _frozen(value)) for name, value in values.items()}
+
+    def __call__(self) -> None:
+        """Raise :class:`Wrong` if one is no more what it was."""
+        for name, (value, before) in self._values.items():
+            try:
+                expect(name, _frozen(value), before, rtol=0, atol=0)
+            except Wrong as error:
+                text = f"your function changed `{name}`, which it was given to read: "
+                raise Wrong(f"{text}{error}") from None
+
+
+def _frozen(value: Any) -> Any:
+    """A copy that compares by value."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, torch.nn.Module):
+        return {name: t.detach().clone() for name, t in value.state_dict().items()}
+    return copy.deepcopy(value)
+
+
+def _expect_type(what: str, got: Any, want: Any) -> None:
+    if isinstance(got, type(want)) and isinstance(got, bool) == isinstance(want, bool):
+        return
+    kind = type(got).__name__
+    raise Wrong(
+        f"{what} is of type {kind} ({describe(got)}); it should be {describe(want)}."
+    )
+
+
+def _expect_members(what: str, kind: str, got: set, want: set) -> None:
+    for found, fault in (
+        (want - got, "lacks"),
+        (got - want, "has, and should not have,"),
+    ):
+        if found:
+            listed = sorted(map(repr, found))
+            more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            raise Wrong(f"{what} {fault} the {kind} {', '.join(listed[:3])}{more}.")
+
+
+def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
+    import torch
+
+    if not isinstance(got, torch.Tensor):
+        kind = type(got).__name__
+        raise Wrong(f"{what} is of type {kind}; it should be {describe(want)}.")
+    for name in "shape", "dtype", "device":
+        is_, should = getattr(got, name), getattr(want, name)
+        if is_ != should:
+            is_, should = (
+                (list(is_), list(should)) if name == "shape" else (is_, should)
+            )
+            raise Wrong(f"{what} has {name} {is_}; it should be {should}.")
+    got, want = got.detach().cpu(), want.detach().cpu()
+    try:
+        torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
+        return
+    except AssertionError:
+        pass
+    if got.isnan().any() and not want.isnan().any():
+        raise Wrong(f"{what} holds NaN; it should hold {_show(want)}.")
+    values = f"it is {_show(got)}, and should be {_show(want)}"
+    factor = _factor(got, want)
+    if factor is not None:
+        much = "zero" if factor == 0 else f"{factor:.4g} times what it should be"
+        raise Wrong(f"{what} is {much}: {values}.")
+    bad = ~torch.isclose(
+        got.double(), want.double(), rtol=rtol or 1e-5, atol=atol or 1e-8
+    )
+    count = f"{int(bad.sum())} of {bad.numel()} elements differ"
+    raise Wrong(f"{what} has wrong values ({count}): {values}.")
+
+
+def _factor(got, want) -> float | None:
+    """The one number that ``want`` was multiplied by, if there is one."""
+    import torch
+
+    if not want.is_floating_point() or not (want.abs() > 1e-6).any():
+        return None
+    ratio = got.double().flatten() @ want.double().flatten() / want.double().norm() ** 2
+    if torch.allclose(got.double(), ratio * want.double(), rtol=1e-3, atol=1e-5):
+        return round(ratio.item(), 6)
+    return None
+
+
+def _show(tensor, most: int = 4) -> str:
+    flat = tensor.flatten().tolist()
+    shown = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in flat[:most]]
+    text = ", ".join(shown) + (", …" if len(flat) > most else "")
+    return text if tensor.ndim == 0 else f"[{text}]"

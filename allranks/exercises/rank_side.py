@@ -1,0 +1,93 @@
+"""What runs on each rank: the reader's function, in the hands of the check."""
+
+import json
+import os
+import random
+import traceback
+
+MARK = "\x1e"  # begins a line that names the case, among what the reader prints
+
+
+class Verdict(Exception):
+    """How it ended on this rank, as JSON: live ranks hand on an exception's text."""
+
+
+class Case:
+    """Names what is tried now: ``case("tied weights")``, also in a ``with``."""
+
+    def __init__(self):
+        self.names: list[str] = []
+
+    def __call__(self, name: str) -> "Case":
+        self.names.append(name)
+        print(f"{MARK}{name}")
+        return self
+
+    def __enter__(self) -> "Case":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        pass
+
+
+def play(packed: bytes, name: str, source: str, place: tuple, folder: str) -> list[str]:
+    """Check the packed function; return the names of the cases that it passed.
+
+    Args:
+        source: the code of the exercise's check.
+        place: the file of the reader's function, its first line and its last.
+        folder: an empty one, where the check and the function may write.
+    Raises:
+        Verdict: if it did not pass.
+    """
+    import linecache
+    import warnings
+
+    import cloudpickle
+    import torch
+    import torch.distributed as dist
+
+    from allranks.exercises import oracle
+
+    warnings.simplefilter("ignore")
+    os.chdir(folder)
+    rank = dist.get_rank()
+    torch.manual_seed(1000 + rank)  # no rank has the numbers of another
+    random.seed(2000 + rank)
+    filename = f"check of {name}"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    space = {"__name__": "__main__", "torch": torch, "dist": dist, "folder": folder}
+    space |= {"rank": rank, "world_size": dist.get_world_size()}
+    space |= {key: getattr(oracle, key) for key in ("Wrong", "Untouched", "expect")}
+    exec(compile(source, filename, "exec"), space)
+    case = Case()
+    facts = {}
+    try:
+        space["check"](cloudpickle.loads(packed)[0], case)
+        return case.names
+    except oracle.Wrong as error:
+        facts = {"kind": "wrong", "text": str(error)}
+    except BaseException as error:  # SystemExit too
+        facts = _describe(error, name, place)
+    facts["case"] = case.names[-1] if case.names else ""
+    raise Verdict(json.dumps(facts)) from None
+
+
+def _describe(error: BaseException, name: str, place: tuple) -> dict:
+    """Say where in the reader's code an exception came from."""
+    filename, first, last = place
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename
+    ]
+    text = "".join(traceback.format_exception_only(error)).strip()
+    if not frames:
+        return {"kind": "unusable", "text": text}
+    frame = frames[-1]
+    own = first <= frame.lineno <= last
+    where = f"line {frame.lineno - first + 1} of your {name}"
+    if not own:
+        where = f"`{frame.name}`, line {frame.lineno} of that cell"
+    stub = isinstance(error, NotImplementedError) and not error.args
+    return {"kind": "stub" if stub else "error", "text": text, "where": where} | {
+        "line": frame.lineno
+    }

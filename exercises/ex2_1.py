@@ -1,0 +1,113 @@
+"""Scatter a batch.
+
+Chapter: 2
+Ranks: 1
+Minutes: 8
+
+`nn.DataParallel` cuts each batch along its first dimension and gives every device one
+piece. Do the same without calling `chunk`, `split` or `tensor_split`.
+
+`ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards, in
+order, that **share the batch's memory** (views, no copies). The cut is the one of
+`torch.chunk`: every shard has `ceil(N / num_devices)` samples, but for the last, which has
+what is left. So there may be fewer shards than devices, and none is empty.
+
+Hint 1: 5 samples on 4 devices: shards of how many samples? Which device gets nothing?
+Hint 2: Compute the size of a shard first, rounded up, then walk through the batch in
+    steps of this size until it ends.
+Hint 3: `range(0, len(batch), size)` is where the shards begin, and `batch[i : i + size]`
+    is a view.
+"""
+
+
+# %% stub
+def ex2_1(batch, num_devices):
+    """Return the shards of `batch` for `num_devices` devices, as views."""
+    raise NotImplementedError
+
+
+# %% check
+def check(answer, case):
+    for num_samples, num_devices, name in (
+        (8, 4, "an even cut"),
+        (10, 4, "10 samples on 4 devices"),
+        (5, 4, "5 samples on 4 devices"),
+        (2, 4, "fewer samples than devices"),
+        (6, 1, "one device"),
+        (7, 3, "a batch that is not contiguous"),
+        (9, 2, "labels: one dimension, integers"),
+    ):
+        case(name)
+        batch = torch.randn(num_samples, 3)
+        if "contiguous" in name:
+            batch = torch.randn(3, num_samples).t()
+        if "labels" in name:
+            batch = torch.randint(10, (num_samples,))
+        untouched = Untouched(batch=batch)
+        want = list(batch.chunk(num_devices))
+        got = answer(batch, num_devices)
+        untouched()
+        if isinstance(got, tuple):
+            got = list(got)
+        if isinstance(got, list) and all(isinstance(s, torch.Tensor) for s in got):
+            sizes, right = [len(s) for s in got], [len(s) for s in want]
+            if sizes != right:
+                raise Wrong(
+                    f"{num_samples} samples on {num_devices} devices: your shards have "
+                    f"{sizes} samples; DataParallel's have {right}."
+                )
+        expect("the list of shards", got, want)
+        for i, shard in enumerate(got):
+            if shard.data_ptr() != want[i].data_ptr():
+                raise Wrong(f"shard {i} is a copy; it should be a view of the batch.")
+
+
+# %% solution
+def ex2_1(batch, num_devices):
+    """Return the shards of `batch` for `num_devices` devices, as views."""
+    size = -(-len(batch) // num_devices)  # rounded up
+    return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+
+# %% right: narrow() instead of a slice, and a tuple, which is as good as a list
+import math
+
+
+def ex2_1(batch, num_devices):
+    size, shards, start = math.ceil(batch.size(0) / num_devices), (), 0
+    while start < batch.size(0):
+        length = min(size, batch.size(0) - start)
+        shards += (batch.narrow(0, start, length),)
+        start += length
+    return shards
+
+
+# %% wrong: rounds down, and the rest is lost or makes one shard too many
+def ex2_1(batch, num_devices):
+    size = max(1, len(batch) // num_devices)
+    return [batch[i : i + size] for i in range(0, len(batch), size)]
+
+
+# %% wrong: shares the rest evenly, as tensor_split does
+def ex2_1(batch, num_devices):
+    small, rest = divmod(len(batch), num_devices)
+    sizes = [small + (i < rest) for i in range(num_devices)]
+    starts = [sum(sizes[:i]) for i in range(num_devices)]
+    return [batch[a : a + n] for a, n in zip(starts, sizes) if n]
+
+
+# %% wrong: deals the samples out like cards
+def ex2_1(batch, num_devices):
+    return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
+
+
+# %% wrong: copies
+def ex2_1(batch, num_devices):
+    size = -(-len(batch) // num_devices)
+    return [batch[i : i + size].clone() for i in range(0, len(batch), size)]
+
+
+# %% wrong: empty shards for the devices that get nothing
+def ex2_1(batch, num_devices):
+    size = -(-len(batch) // num_devices)
+    return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
