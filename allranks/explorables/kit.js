@@ -1,0 +1,247 @@
+// What every explorable shares: elements, the form, steps, and the loop
+// state -> compute -> draw. It runs in JupyterLab (anywidget), on a static page and in
+// node (only `compute` there), so nothing here touches the document on import.
+
+const SVG = "http://www.w3.org/2000/svg";
+let number = 0; // makes ids unique where a page holds several explorables
+
+// h("p.note", { id: "a" }, "text"): an element; "svg:rect" makes an SVG one.
+export function h(what, attributes = {}, ...children) {
+  const [name, ...classes] = what.split(".");
+  const element = name.startsWith("svg:")
+    ? document.createElementNS(SVG, name.slice(4))
+    : document.createElement(name);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value !== false && value != null)
+      element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat(9).filter((child) => child != null && child !== false));
+  return element;
+}
+
+// An SVG picture of width x height units; `label` is what a screen reader says.
+// Without a label it is a group: then what lies in it (buttons) has names of its own.
+export function picture(width, height, label, ...parts) {
+  const role = label ? { role: "img", "aria-label": label } : { role: "group" };
+  const box = { viewBox: `0 0 ${width} ${height}`, width, ...role };
+  return h("div.x-scroll", {}, h("svg:svg", box, ...parts));
+}
+
+export const rect = (x, y, width, height, attributes = {}) =>
+  h("svg:rect", { x, y, width, height, rx: 3, ...attributes });
+
+export const text = (x, y, words, attributes = {}) =>
+  h("svg:text", { x, y, "text-anchor": "middle", ...attributes }, String(words));
+
+export const rankColor = (rank) => `var(--rank-${rank % 8})`;
+
+// Makes any element of a picture a button: mouse, Enter and Space; `key` keeps focus.
+export function pressable(element, key, label, press, pressed = null) {
+  for (const [name, value] of Object.entries({
+    role: "button", tabindex: 0, "data-key": key, "aria-label": label,
+    "aria-pressed": pressed,
+  })) if (value !== null) element.setAttribute(name, value);
+  element.classList.add("x-press");
+  element.addEventListener("click", press);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    press(event);
+  });
+  return element;
+}
+
+export const table = (caption, head, rows) =>
+  h("div.x-scroll", {}, h("table.x-table", {}, h("caption", {}, caption),
+    h("thead", {}, h("tr", {}, head.map((cell) => h("th", { scope: "col" }, cell)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
+      i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))));
+
+// A line of code with a button that copies it.
+export function code(line, key) {
+  const done = h("span", { role: "status" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(line);
+      done.textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(pre); // no clipboard here: select it instead
+      done.textContent = "selected: press Ctrl+C";
+    }
+  };
+  const pre = h("code", {}, line);
+  return h("div.x-code", {}, pre, h("button", {
+    type: "button", "data-key": key, "aria-label": `Copy ${line}`, onclick: copy,
+  }, "Copy"), done);
+}
+
+// The sentences of allranks.topology.whole, word for word.
+export function whole(name, value, low) {
+  if (!Number.isInteger(value)) throw Error(`${name} must be a whole number, not ${value}`);
+  if (value < low) throw Error(`${name} must be at least ${low}, not ${value}`);
+  return value;
+}
+
+// fields: [{ name, label, kind, ... }]: kind is "whole", "choice" (options: [[value,
+// text], ...]), "flag", "text" or "step" (max: facts => last step). `get` and `set` map
+// a field to the state if it is no trait of its own; `show(state)` hides a field.
+// compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
+// draw({ state, facts, set, measured }) -> what stands on the stage.
+export function explorable({ label, fields, compute, draw, live = "Run on live ranks" }) {
+  return {
+    render({ model, el }) {
+      const id = `x${number++}`;
+      const names = Object.keys(model.get("initial"));
+      const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
+      let quiet = false, timer = null, facts = null;
+
+      const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
+      const stage = h("div.x-stage");
+      const summary = h("p.x-summary", { role: "status" });
+      const form = h("form.x-form", {
+        "aria-label": label, onsubmit: (event) => event.preventDefault(),
+      });
+
+      // Only a possible state reaches the model; an impossible one says why not.
+      function apply(patch, input) {
+        let next = null;
+        for (const { input } of inputs) input.removeAttribute("aria-invalid");
+        error.textContent = "";
+        try {
+          next = typeof patch === "function" ? patch() : patch;
+          compute({ ...state(), ...next });
+        } catch (reason) {
+          error.textContent = reason.message;
+          input?.setAttribute("aria-invalid", "true");
+          return;
+        }
+        quiet = true;
+        for (const [name, value] of Object.entries(next)) model.set(name, value);
+        if (model.get("measured")) model.set("measured", null);
+        quiet = false;
+        model.save_changes();
+        update();
+      }
+
+      const inputs = fields.map((field, i) => {
+        const attributes = { id: `${id}-${i}`, "aria-describedby": `${id}-error` };
+        const { kind, name, min, max, step } = field;
+        let input, control;
+        const change = () => apply(() => {
+          const typed = kind === "flag" ? input.checked : kind === "whole" || kind === "step"
+            ? (input.value.trim() === "" ? NaN : Number(input.value))
+            : kind === "choice" ? field.options[input.selectedIndex][0] : input.value;
+          if (Number.isNaN(typed)) throw Error(`${field.label}: type a whole number`);
+          return field.set ? field.set(typed, state(), facts) : { [name]: typed };
+        }, input);
+        if (kind === "choice")
+          control = input = h("select", { ...attributes, onchange: change },
+            field.options.map(([value, words]) => h("option", { value }, words)));
+        else if (kind === "step") {
+          input = h("input", { ...attributes, type: "range", min: 0, step: 1, oninput: change });
+          control = h("div.x-steps", {}, input, ...stepButtons(field, input));
+        } else
+          control = input = h("input", {
+            ...attributes, min, max, step,
+            type: { flag: "checkbox", whole: "number" }[kind] ?? "text",
+            [kind === "flag" ? "onchange" : "oninput"]: change,
+            autocomplete: "off", spellcheck: "false",
+          });
+        const box = h(`div.x-field.x-${kind}`, {},
+          h("label", { for: `${id}-${i}` }, field.label), control);
+        form.append(box);
+        return { field, input, box };
+      });
+
+      function stepButtons(field, input) {
+        const go = (by) => {
+          const last = Number(input.max), now = Number(input.value) + by;
+          if (now >= 0 && now <= last) apply({ [field.name]: now });
+          return now < last;
+        };
+        const pause = () => {
+          clearInterval(timer);
+          timer = null;
+          play.textContent = "Play";
+        };
+        const start = () => {
+          if (Number(input.value) >= Number(input.max)) apply({ [field.name]: 0 });
+          timer = setInterval(() => el.isConnected && go(1) || pause(), 900);
+          play.textContent = "Pause";
+        };
+        const button = (words, press) => h("button", { type: "button", onclick: press }, words);
+        const play = button("Play", () => (timer ? pause() : start()));
+        const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+        return [
+          button("Back", () => { pause(); go(-1); }), button("Next", () => { pause(); go(1); }),
+          still ? null : play,
+        ].filter(Boolean);
+      }
+
+      const reset = h("button", {
+        type: "button", onclick: () => apply({ ...model.get("initial") }),
+      }, "Reset");
+      const buttons = h("div.x-buttons", {}, reset);
+      const answer = h("p.x-measured", { role: "status" });
+      let run = null;
+      if (model.get("live")) { // only where a kernel answers
+        run = h("button", { type: "button", onclick: () => {
+          model.set("measured", { summary: "running …" });
+          model.set("runs", model.get("runs") + 1);
+          model.save_changes();
+          update();
+        } }, live);
+        buttons.prepend(run);
+      }
+      form.append(buttons);
+
+      function update() {
+        if (quiet) return;
+        const now = state();
+        try {
+          facts = compute(now);
+        } catch (reason) { // Python set what is impossible
+          error.textContent = reason.message;
+          return;
+        }
+        for (const { field, input, box } of inputs) {
+          const value = field.get ? field.get(now, facts) : now[field.name];
+          box.hidden = field.show ? !field.show(now, facts) : false;
+          if (field.kind === "flag") input.checked = value;
+          else if (field.kind === "choice")
+            input.selectedIndex = field.options.findIndex(([option]) => option === value);
+          else {
+            if (field.kind === "step") input.max = field.max(facts);
+            // Leave "08" or "2, " alone while it means the same and is being typed.
+            const same = field.kind === "text" ? input.value === value
+              : input.value !== "" && Number(input.value) === value;
+            if (!same && !(input === document.activeElement && field.kind === "text"))
+              input.value = value ?? "";
+          }
+        }
+        const measured = model.get("measured");
+        const set = (patch) => apply(patch);
+        const key = stage.contains(document.activeElement)
+          && document.activeElement.dataset.key;
+        stage.replaceChildren(...[draw({ state: now, facts, set, measured })].flat(9));
+        if (key) stage.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
+        for (const box of stage.querySelectorAll(".x-scroll"))
+          if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+        if (summary.textContent !== facts.summary) summary.textContent = facts.summary;
+        answer.textContent = measured?.error ?? measured?.summary ?? "";
+      }
+
+      el.classList.add("x");
+      el.replaceChildren(form, error, summary, stage, answer);
+      const watched = [...names, "measured"];
+      for (const name of watched) model.on(`change:${name}`, update);
+      update();
+      return () => {
+        clearInterval(timer);
+        for (const name of watched) model.off(`change:${name}`, update);
+      };
+    },
+  };
+}

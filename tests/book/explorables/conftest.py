@@ -1,0 +1,69 @@
+"""One page of the built site with its explorables, driven by the keyboard."""
+
+import pytest
+
+from tests.book.conftest import browser, http, site  # noqa: F401
+
+QUIET = ("error", "warning")
+
+
+class Driver:
+    """An explorable on a page: find its parts by the names that a reader hears."""
+
+    def __init__(self, page, name: str, nth: int = 0):
+        self.page = page
+        figure = f'figure.explorable[data-explorable="{name}"]'
+        self.box = page.locator(figure).nth(nth)
+        self.box.scroll_into_view_if_needed()
+
+    def field(self, label: str):
+        """The control with this label."""
+        return self.box.get_by_label(label, exact=True)
+
+    def button(self, name: str):
+        """The button (or part of a picture) with this name."""
+        return self.box.get_by_role("button", name=name, exact=True)
+
+    def fill(self, label: str, value) -> None:
+        """Type over a field, as a reader does: select all, type."""
+        field = self.field(label)
+        field.focus()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.type(str(value))
+
+    def press(self, name: str, key: str = "Enter") -> None:
+        """Focus a button and press a key."""
+        self.button(name).focus()
+        self.page.keyboard.press(key)
+
+    @property
+    def summary(self) -> str:
+        """What a screen reader is told."""
+        return self.box.locator(".x-summary").inner_text()
+
+    @property
+    def error(self) -> str:
+        """Why a state is not possible."""
+        return self.box.locator(".x-error").inner_text()
+
+
+@pytest.fixture
+def explore(browser, site):  # noqa: F811
+    """Open a page, give its explorable; fail on whatever the console says."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    complaints = []
+
+    def open_page(page_name: str, name: str, nth: int = 0, **options) -> Driver:
+        page = context.new_page()
+        page.emulate_media(**options) if options else None
+        page.on(
+            "console",
+            lambda m: complaints.append(m.text) if m.type in QUIET else None,
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto((site / f"{page_name}.html").as_uri())
+        return Driver(page, name, nth)
+
+    yield open_page
+    context.close()
+    assert not complaints
