@@ -7,16 +7,16 @@ Minutes: 8
 `nn.DataParallel` cuts each batch along its first dimension and gives every device one
 piece. Do the same without calling `chunk`, `split` or `tensor_split`.
 
-`ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards, in
-order, that **share the batch's memory** (views, no copies). The cut is the one of
-`torch.chunk`: every shard has `ceil(N / num_devices)` samples, but for the last, which has
-what is left. So there may be fewer shards than devices, and none is empty.
+`ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards,
+in order, that **share the batch's memory** (views, no copies). The cut is the one of
+`torch.chunk`: each shard has `ceil(N / num_devices)` samples, but for the last, which
+has what is left. So there may be fewer shards than devices, and none is empty.
 
 Hint 1: 5 samples on 4 devices: shards of how many samples? Which device gets nothing?
 Hint 2: Compute the size of a shard first, rounded up, then walk through the batch in
     steps of this size until it ends.
-Hint 3: `range(0, len(batch), size)` is where the shards begin, and `batch[i : i + size]`
-    is a view.
+Hint 3: `range(0, len(batch), size)` is where the shards begin, and
+    `batch[i : i + size]` is a view.
 """
 
 
