@@ -18,6 +18,7 @@ METADATA = {
     },
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
+WIDGET = "application/vnd.jupyter.widget-view+json"
 KEPT = ("mystnb", "tags")  # cell metadata that means something to a page or a test
 
 
@@ -59,6 +60,8 @@ def canonical(nb: NotebookNode) -> str:
         }
         if cell.cell_type == "code":
             cell.outputs = merged(cell.outputs)
+            for output in cell.outputs:  # a widget's id is random; its HTML stays
+                output.get("data", {}).pop(WIDGET, None)
     nbformat.validate(nb)
     text = nbformat.writes(nb, version=4)  # splits texts into lines
     text = json.dumps(json.loads(text), indent=1, ensure_ascii=False, sort_keys=True)
