@@ -10,7 +10,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata allra
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test check notebooks bench browser clean
+.PHONY: help book epub pdf serve lab test check notebooks bench browser clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -33,6 +33,11 @@ $(SITE)/.built: $(READY) $(SOURCES)
 
 serve: book ## show the book in a browser
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+epub pdf: $(READY)
+	@$(BIN)/python book/_tools/paper.py $@
+epub: ## make _build/all-ranks.epub
+pdf: ## make _build/all-ranks.pdf (needs Chromium: make browser)
 
 lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
