@@ -1,0 +1,167 @@
+"""A page weighs what it shows: one style sheet, one script, and icons in a small font.
+
+After the build, the style sheets that all pages load become one, without the rules that
+no page can use (purge.py); the scripts become one, without those that have nothing to
+do here. Of 384 KB of icon fonts the glyphs in use stay. What was left out is deleted.
+The whole style sheet is kept beside the doctrees: a test compares what both show.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from icon_font import icons
+from purge import purge
+from rjsmin import jsmin
+from uses import Uses
+
+LINK = re.compile(
+    r"\s*<link\b(?=[^>]*stylesheet)[^>]*href=\"(?:\.\./)*_static/([^\"?]+\.css)[^>]*>"
+)
+SCRIPT = re.compile(
+    r"\s*<script\b[^>]*\bsrc=\"(?:\.\./)*_static/([^\"?]+\.js)[^>]*></script>"
+)
+OWN = re.compile(r"<script (?=src=\"(?:(?:\.\./)*_static/|searchindex))")
+# Scripts that always, or without such a thing on any page, do nothing.
+NEVER = "scripts/bootstrap.js", "scripts/fontawesome.js"  # book.js does what is needed
+ONLY_FOR = {
+    "togglebutton.js": re.compile(
+        r'class="(?:[^"]* )?(?:toggle|dropdown admonition)[ "]'
+    ),
+    "design-tabs.js": re.compile(r'class="(?:[^"]* )?sd-tab-set[ "]'),
+}
+LEFTOVERS = [
+    re.compile(
+        r"\s*<script>(?:let toggle|var toggle|DOCUMENTATION_OPTIONS\.p)[^<]*</script>"
+    ),
+    re.compile(r"\s*<link rel=\"preload\" as=\"script\"[^>]*>"),
+    re.compile(r"\s*<meta name=\"docsearch:[^>]*>"),
+    re.compile(r"\s*<!--(?!\[).*?-->", re.DOTALL),
+]
+
+
+def resolve(path: Path, static: Path) -> str:
+    """A style sheet whose imports and addresses hold in the folder of all."""
+    css = re.sub(
+        r'@import "([^"]+)";',
+        lambda m: resolve((path.parent / m[1]).resolve(), static),
+        path.read_text("utf8"),
+    )
+    folder = path.parent.relative_to(static).as_posix()
+    return css if folder == "." else re.sub(
+        r"url\((?![\"']?data:)[\"']?([^)\"']+)[\"']?\)", rf"url({folder}/\1)", css
+    )  # fmt: skip
+
+
+def lighten(html: str, dull: re.Pattern) -> str:
+    """Drop what shows nothing: comments, indentation, spans without a colour."""
+    for pattern in LEFTOVERS:
+        html = pattern.sub("", html)
+    parts = re.split(r"(<(pre|script|textarea|style)\b.*?</\2>)", html, flags=re.DOTALL)
+    for i in range(0, len(parts), 3):
+        parts[i] = re.sub(r"\s*\n\s*", "\n", parts[i])
+        if i + 1 < len(parts) and parts[i + 2] == "pre":
+            parts[i + 1] = dull.sub(r"\1", parts[i + 1])
+    return "".join(part for i, part in enumerate(parts) if i % 3 < 2)
+
+
+def dull_spans(css: str) -> re.Pattern:
+    """Spans of code whose class has the same colour as no class, light and dark."""
+    rules = re.findall(r"([^{}]*)\{\s*([^{}]*?)\s*\}", css)
+    plain = {r.split("color:")[1].strip() for s, r in rules
+             if re.search(r"\] \.highlight\s*$", s) and "color:" in r}  # fmt: skip
+    names = []
+    for name in ("n", "nn", "nx", "p", "w", "x"):
+        here = [r for s, r in rules if re.search(rf"\.highlight \.{name}\s*$", s)]
+        if all(r.removeprefix("color:").strip() in plain for r in here):
+            names.append(name)
+    return re.compile(rf'<span class="(?:{"|".join(names)})">([^<]*)</span>')
+
+
+def delete_unnamed(static: Path, text: str) -> None:
+    """Delete the files that nothing names, and folders without files."""
+    for path in sorted(static.rglob("*"), reverse=True):
+        if path.is_file() and path.name not in text:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def slim(app, exception: Exception | None) -> None:
+    """Rewrite the pages and what they load."""
+    if exception or app.builder.name != "html":
+        return
+    out, memory = Path(app.outdir), Path(app.doctreedir, "slim.json")
+    static = out / "_static"
+    pages = {
+        p: p.read_text("utf8") for p in out.rglob("*.html") if static not in p.parents
+    }
+    pages = {p: html for p, html in pages.items() if "<main" in html}
+    new = {p: html for p, html in pages.items() if "/all.css?" not in html}
+    if not new:
+        return
+    if len(new) == len(pages):
+        lists = [
+            [pattern.findall(html) for html in new.values()]
+            for pattern in (LINK, SCRIPT)
+        ]
+        found = [
+            [n for n in all_[0] if all(n in one for one in all_)] for all_ in lists
+        ]
+        memory.write_text(json.dumps(found))
+    styles, scripts = json.loads(memory.read_text())
+    everything = "".join(pages.values())
+    idle = {n for n, need in ONLY_FOR.items() if not need.search(everything)} | set(
+        NEVER
+    )
+    with_attributes = {"design-tabs.js"}  # reads its own element: cannot be merged
+    merged = [n for n in scripts if n not in idle | with_attributes]
+
+    uses = Uses()
+    for html in pages.values():
+        uses.add_page(html)
+    js = ";\n".join((static / name).read_text("utf8") for name in merged)
+    js = jsmin(
+        re.sub(r"(?m)^//# sourceMappingURL=.*$", "", js), keep_bang_comments=True
+    )
+    uses.add_script(js)
+    for path in static.rglob("*.js"):
+        if path.relative_to(static).as_posix() not in idle | set(merged):
+            uses.add_script(path.read_text("utf8"))
+    whole = "\n".join(resolve(static / name, static) for name in styles)
+    Path(app.doctreedir, "whole.css").write_text(whole, "utf8")
+    css = icons(purge(whole, uses), static, uses)
+    files = {"all.css": css, "all.js": js}
+    sums = {
+        name: hashlib.sha256(text.encode()).hexdigest()[:8]
+        for name, text in files.items()
+    }
+    for name, text in files.items():
+        (static / name).write_text(text, "utf8")
+
+    dull = dull_spans(whole)
+    for path, html in pages.items():
+        up = "../" * len(path.relative_to(out).parts[:-1])
+        if path in new:
+            html = LINK.sub(lambda m: "" if m[1] in styles else m[0], html)
+            html = SCRIPT.sub(
+                lambda m: "" if m[1] in idle | set(merged) else m[0], html
+            )
+            html = OWN.sub("<script defer ", html)
+            link = f'<link rel="stylesheet" href="{up}_static/all.css?v=x">'
+            load = f'<script defer src="{up}_static/all.js?v=x"></script>'
+            html = html.replace("</title>", f"</title>\n{link}\n{load}", 1)
+            html = lighten(html, dull)
+        for name, digest in sums.items():
+            html = re.sub(rf"(?<=/{re.escape(name)}\?v=)\w+", digest, html)
+        if html != pages[path]:
+            path.write_text(html, "utf8")
+        pages[path] = html
+    delete_unnamed(static, "".join([*pages.values(), css, js]))
+
+
+def setup(app) -> dict:
+    """Run after everything that changes pages."""
+    app.connect("build-finished", slim, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
