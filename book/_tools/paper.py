@@ -89,6 +89,8 @@ def joined(out: Path, page: str) -> Tag:
     for tag in tree.find_all("pre"):
         if tag.get_text().count("\n") <= SHORT:
             tag["class"] = "short"
+    for tag in tree.find_all("strong", string="Predict"):
+        tag.parent["class"] = "predict"  # stays with the cell that answers
     body = tree.body
     body.name, body.attrs = "section", {"class": "doc", "id": own}
     body.append(addresses(tree))
