@@ -1,0 +1,116 @@
+"""``{course-sheet}``, ``{course-plan}``, ``{progress}``: what a course needs to know.
+
+The sheet has a section for each chapter: goals, questions, times, exercises, scripts,
+what to know before. A plan shares out time::
+
+    ```{course-plan} ch4, ch5
+    :minutes: 240
+    :parts: page, quizzes, notebook
+    ```
+
+and fails the build if its chapters need more; ``:sessions: 90`` shares them out over
+sessions of 90 minutes instead. ``{progress}`` is the table that the page's script fills
+with what the reader has done. All numbers are counted in the finished pages.
+"""
+
+from pathlib import Path
+from typing import ClassVar
+
+import course_data
+from course_tables import Builder, course_part, progress_cell
+from docutils import nodes
+from docutils.parsers.rst import directives
+from quiz_nodes import PAGES
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+LOG = logging.getLogger(__name__)
+
+
+class Part(SphinxDirective):
+    """What the directives share: a place, and the files that it depends on."""
+
+    optional_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar = {
+        "minutes": directives.positive_int,
+        "sessions": directives.positive_int,
+        "parts": directives.unchanged_required,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Leave a place."""
+        self.env.note_dependency("_toc.yml")
+        for path in course_data.sources(Path(self.env.srcdir)):
+            self.env.note_dependency(path)
+        return self.places()
+
+    def places(self) -> list[nodes.Node]:
+        """One place for this directive."""
+        given = {**self.options, "chapters": "".join(self.arguments)}
+        place = course_part(what=self.name, **given)
+        self.set_source_info(place)
+        return [place]
+
+
+class Sheet(Part):
+    """A section for each chapter, so that the contents list it."""
+
+    def places(self) -> list[nodes.Node]:
+        """A title each, and below it a place."""
+        found = []
+        parts = course_data.chapter_map.read(Path(self.env.srcdir)).values()
+        for chapter in [one for part in parts for one in part if one.number]:
+            anchor = f"course-ch{chapter.number}"
+            section = nodes.section(ids=[anchor], names=[anchor], classes=["course"])
+            section += nodes.title("", f"{chapter.number}. {chapter.title}")
+            place = course_part(what=self.name, chapters=f"ch{chapter.number}")
+            self.set_source_info(place)
+            section += place
+            found.append(section)
+        return found
+
+
+def fill(app, doctree: nodes.document, docname: str) -> None:
+    """All pages are read: put the tables in their places."""
+    places = list(doctree.findall(course_part))
+    builder = Builder(app, docname) if places else None
+    for place in places:
+        try:
+            place.parent.replace(place, builder.build(place))
+        except ValueError as error:
+            LOG.warning("%s: %s", place["what"], error, location=place)
+            place.parent.remove(place)
+
+
+def add_files(app, pagename, templatename, context, doctree) -> None:
+    """Load the script where there is something to keep or to show."""
+    marks = 'data-quiz="', 'class="exercise-help"', "progress-box"
+    wanted = any(mark in context.get("body", "") for mark in marks)
+    if wanted and app.builder.name in PAGES:
+        app.add_css_file("quiz.css")
+        app.add_js_file("progress.js", loading_method="defer")
+
+
+def visit_cell(writer, node: progress_cell) -> None:
+    """Give the script the names behind a total."""
+    data = {"data-progress": node["what"]}
+    writer.body.append(writer.starttag(node, "span", "", **data))
+
+
+def close_cell(writer, node: progress_cell) -> None:
+    """Close the total."""
+    writer.body.append("</span>")
+
+
+def setup(app) -> dict:
+    """Add the directives."""
+    app.setup_extension("quiz_nodes")
+    app.add_node(course_part)
+    app.add_node(progress_cell, html=(visit_cell, close_cell))
+    app.add_directive("course-sheet", Sheet)
+    app.add_directive("course-plan", Part)
+    app.add_directive("progress", Part)
+    app.connect("doctree-resolved", fill)
+    app.connect("html-page-context", add_files)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

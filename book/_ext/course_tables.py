@@ -1,0 +1,182 @@
+"""The tables of the course sheet, made when all pages are read."""
+
+from pathlib import Path
+
+import course_data
+from docutils import nodes
+
+
+class course_part(nodes.Element, nodes.General):
+    """Stands where a table will be, once all pages are read."""
+
+
+class progress_cell(nodes.inline):
+    """A total; the script adds what is done of it."""
+
+
+class Builder:
+    """Fills the places of one page."""
+
+    def __init__(self, app, docname: str):
+        env = app.env
+        self.link = lambda name: app.builder.get_relative_uri(docname, name)
+        self.chapters = course_data.read(Path(env.srcdir), env.get_doctree)
+
+    def build(self, place: course_part) -> list[nodes.Node]:
+        """What belongs at a place."""
+        if place["what"] == "progress":
+            return [self.progress()]
+        names = [name.strip() for name in place["chapters"].split(",")]
+        chapters = {name: self.chapters.get(name) for name in names}
+        if missing := [name for name, one in chapters.items() if one is None]:
+            raise ValueError(f"there is no chapter {missing[0] or 'named'}")
+        if place["what"] == "course-sheet":
+            return self.sheet(chapters[names[0]])
+        listed = place.get("parts") or ", ".join(course_data.PARTS)
+        parts = [part.strip() for part in listed.split(",")]
+        if wrong := [part for part in parts if part not in course_data.PARTS]:
+            raise ValueError(f"{wrong[0]} is none of {', '.join(course_data.PARTS)}")
+        if "sessions" in place:
+            return self.sessions(chapters, parts, place["sessions"])
+        return self.plan(chapters, parts, place.get("minutes", 0))
+
+    def page(self, chapter, text: str = "") -> nodes.reference:
+        """A link to a chapter's page."""
+        uri, title = self.link(f"book/{chapter.place.name}"), chapter.place.title
+        text = text or f"{chapter.place.number}. {title}"
+        return nodes.reference("", text, refuri=uri, internal=True)
+
+    def sheet(self, chapter) -> list[nodes.Node]:
+        """Goals, questions, and a table of facts."""
+        if chapter.goals is None:
+            raise ValueError(f'{chapter.place.name} does not say "After this page"')
+        minutes, place = chapter.minutes, chapter.place
+        before = [self.page(self.chapters[name]) for name in place.builds_on]
+        kinds = f"{len(chapter.quizzes)} on the page, {minutes['quizzes']} min"
+        code = minutes["page"] - place.page_minutes
+        read = f"{minutes['page']} min ({place.page_minutes} prose, {code} code)"
+        uri = self.link(f"notebooks/{place.name}")
+        notebook = nodes.reference("", place.name, refuri=uri, internal=True)
+        rows = [
+            ("Know before", commas(before) if before else [nodes.Text("one GPU")]),
+            ("Page", [self.page(chapter, place.title), nodes.Text(f", {read}")]),
+            ("Quizzes", [nodes.Text(kinds)]),
+            ("Notebook", [notebook, nodes.Text(f", {minutes['notebook']} min")]),
+            ("Exercises", exercise_lines(chapter)),
+            ("Scripts", commas([nodes.literal("", name) for name in chapter.scripts])),
+        ]
+        body = [[[nodes.strong("", head)], cell] for head, cell in rows]
+        asked = nodes.bullet_list("", bullet="-")
+        for question in chapter.questions:
+            asked += nodes.list_item("", nodes.paragraph("", question))
+        return [plain(chapter.goals), asked, table([], body, (18, 82))]
+
+    def plan(self, chapters: dict, parts: list[str], limit: int) -> list[nodes.Node]:
+        """A row for each chapter, the sum, and what is left of the time."""
+        heads = ["", *(course_data.PARTS[part] for part in parts), "together"]
+        times = [[one.minutes[part] for part in parts] for one in chapters.values()]
+        total = sum(map(sum, times))
+        if limit and total > limit:
+            raise ValueError(
+                f"{', '.join(chapters)} need {total} minutes, more than {limit}"
+            )
+        rows = [
+            [[self.page(one)], *cells([*row, sum(row)])]
+            for one, row in zip(chapters.values(), times, strict=True)
+        ]
+        columns = [sum(column) for column in zip(*times, strict=True)]
+        if len(rows) > 1:
+            rows.append([[nodes.strong("", "All")], *cells([*columns, total])])
+        widths = (40, *[60 // (len(heads) - 1)] * (len(heads) - 1))
+        built = table([[nodes.Text(head)] for head in heads], rows, widths)
+        left = f" of {limit}: {limit - total} are left for questions and breaks"
+        note = f"Minutes: {total}{left if limit else ''}."
+        return [built, nodes.paragraph("", note)]
+
+    def sessions(self, chapters: dict, parts: list[str], length: int):
+        """A numbered row for each session."""
+        steps = [
+            (one, part, one.minutes[part])
+            for one in chapters.values()
+            for part in parts
+        ]
+        rows, shared = [], course_data.sessions(steps, length)
+        for number, session in enumerate(shared, start=1):
+            content, last = [], None
+            for chapter, part, minutes in session:
+                if chapter is not last:
+                    content += [nodes.Text("; " if content else ""), self.page(chapter)]
+                    content.append(nodes.Text(": "))
+                else:
+                    content.append(nodes.Text(", "))
+                content.append(nodes.Text(f"{course_data.PARTS[part]} ({minutes})"))
+                last = chapter
+            used = sum(minutes for *_, minutes in session)
+            rows.append([[nodes.Text(str(number))], content, [nodes.Text(str(used))]])
+        heads = [[nodes.Text(text)] for text in ("session", "what", "minutes")]
+        return [table(heads, rows, (12, 74, 14))]
+
+    def progress(self) -> nodes.container:
+        """Each chapter's totals; the script turns them into n of m."""
+        rows = []
+        for one in self.chapters.values():
+            names = {
+                "quiz": [box["quiz"] for box in one.quizzes],
+                "exercise": [exercise.name for exercise in one.exercises],
+            }
+            rows.append([[self.page(one)]])
+            for kind, ids in names.items():
+                text, what = str(len(ids)), " ".join([kind, *ids])
+                rows[-1].append([progress_cell(text, text, what=what)])
+        heads = [[nodes.Text(text)] for text in ("chapter", "quizzes", "exercises")]
+        built = table(heads, rows, (50, 25, 25))
+        return nodes.container("", built, classes=["progress-box"])
+
+
+def plain(goals: nodes.paragraph) -> nodes.paragraph:
+    """A copy of a page's sentence in which links are words."""
+    copy = goals.deepcopy()
+    for node in [n for n in copy.findall(nodes.Element) if "refdoc" in n]:
+        node.parent.replace(node, nodes.Text(node.astext()))
+    return copy
+
+
+def exercise_lines(chapter) -> list[nodes.Node]:
+    """The exercises with their minutes."""
+    if not chapter.exercises:
+        return [nodes.Text("none yet")]
+    texts = [
+        f"{one.name.removeprefix('ex').replace('_', '.')} {one.title} "
+        f"({one.minutes} min{', hard' if one.hard else ''})"
+        for one in chapter.exercises
+    ]
+    return [
+        nodes.Text(f"{'; '.join(texts)}. Together {chapter.minutes['exercises']} min")
+    ]
+
+
+def commas(content: list[nodes.Node]) -> list[nodes.Node]:
+    """Nodes with commas between them."""
+    return [part for one in content for part in (nodes.Text(", "), one)][1:]
+
+
+def cells(numbers: list[int]) -> list[list[nodes.Node]]:
+    """A cell for each number."""
+    return [[nodes.Text(str(number))] for number in numbers]
+
+
+def table(heads: list, rows: list, widths) -> nodes.table:
+    """A table of cells with inline content."""
+    group = nodes.tgroup(cols=len(widths))
+    for width in widths:
+        group += nodes.colspec(colwidth=width)
+    if heads:
+        group += nodes.thead("", row(heads))
+    group += nodes.tbody("", *map(row, rows))
+    return nodes.table("", group, classes=["course-table", "colwidths-given"])
+
+
+def row(content: list) -> nodes.row:
+    """A row of a table."""
+    entries = [nodes.entry("", nodes.paragraph("", "", *cell)) for cell in content]
+    return nodes.row("", *entries)

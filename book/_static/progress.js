@@ -1,0 +1,143 @@
+// What a reader has done, kept in this browser only: quizzes solved, exercises done.
+// Where storage is blocked it is kept until the page is left, and nothing complains.
+(() => {
+  const KEY = "allranks.progress";
+  let memory = { quiz: {}, exercise: {} };
+
+  function load() {
+    try {
+      const stored = JSON.parse(localStorage.getItem(KEY));
+      memory = { quiz: { ...stored?.quiz }, exercise: { ...stored?.exercise } };
+    } catch {
+      // blocked, or not ours: go on with what this page knows
+    }
+    return memory;
+  }
+
+  function set(kind, id, done) {
+    const progress = load();
+    if (done) progress[kind][id] = 1;
+    else delete progress[kind][id];
+    save();
+  }
+
+  function save() {
+    try {
+      localStorage.setItem(KEY, JSON.stringify(memory));
+    } catch {
+      // blocked or full
+    }
+    show();
+  }
+
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+  const done = (kind, ids) => ids.filter((id) => Object.hasOwn(memory[kind], id)).length;
+  const refresh = []; // one function for each thing that shows progress
+
+  function show() {
+    for (const update of refresh) update();
+  }
+
+  // In the head of each quiz: whether it is solved, and how many of the page are.
+  function quizzes() {
+    const boxes = [...document.querySelectorAll(".quiz[data-quiz]")];
+    const ids = boxes.map((box) => box.dataset.quiz);
+    for (const box of boxes) {
+      const tally = make("span", { class: "progress-tally" });
+      box.querySelector(".quiz-head")?.append(tally);
+      refresh.push(() => {
+        const solved = done("quiz", [box.dataset.quiz]) ? "✓ solved · " : "";
+        const total = done("quiz", ids);
+        tally.textContent = total ? `${solved}${total} of ${ids.length} on this page` : "";
+      });
+    }
+  }
+
+  // Below the hints of each exercise: a box to tick.
+  function exercises() {
+    const places = [...document.querySelectorAll(".exercise-help[data-exercise]")];
+    const ids = places.map((place) => place.dataset.exercise);
+    for (const place of places) {
+      const id = place.dataset.exercise;
+      const name = id.replace(/^ex(\d+)_(\d+)$/, "$1.$2");
+      const box = make("input", { type: "checkbox" });
+      const tally = make("span", { class: "progress-tally" });
+      box.addEventListener("change", () => set("exercise", id, box.checked));
+      const label = make("label", {}, box, `I have done exercise ${name}`);
+      place.append(make("div", { class: "progress-done" }, label, tally));
+      refresh.push(() => {
+        box.checked = done("exercise", [id]) === 1;
+        const total = done("exercise", ids);
+        tally.textContent = total ? `${total} of ${ids.length} on this page` : "";
+      });
+    }
+  }
+
+  // The overview: the build wrote each total and the names behind it.
+  function overview() {
+    for (const box of document.querySelectorAll(".progress-box")) {
+      for (const cell of box.querySelectorAll("[data-progress]")) {
+        const [kind, ...ids] = cell.dataset.progress.split(" ");
+        refresh.push(() => {
+          const full = ids.length && done(kind, ids) === ids.length ? " ✓" : "";
+          cell.textContent = ids.length ? `${done(kind, ids)} of ${ids.length}${full}` : "–";
+        });
+      }
+      box.append(...clearing());
+    }
+  }
+
+  // A button that clears everything, after a question.
+  function clearing() {
+    const ask = make("dialog", { class: "progress-ask", "aria-labelledby": "progress-ask" },
+      make("p", { id: "progress-ask" },
+        "Forget all solved quizzes and all exercises that you ticked? They are kept in "
+        + "this browser only, so they cannot be brought back."));
+    const keep = make("button", { type: "button", autofocus: "" }, "Keep them");
+    const clear = make("button", { type: "button" }, "Forget them");
+    const open = make("button", { type: "button" }, "Clear my progress …");
+    const status = make("span", { role: "status", class: "progress-status" });
+    ask.append(keep, " ", clear);
+    open.addEventListener("click", () => {
+      status.textContent = "";
+      ask.showModal();
+    });
+    keep.addEventListener("click", () => ask.close());
+    clear.addEventListener("click", () => {
+      memory = { quiz: {}, exercise: {} };
+      try {
+        localStorage.removeItem(KEY);
+      } catch {
+        // blocked: there was nothing to remove
+      }
+      ask.close();
+      show();
+      status.textContent = " Cleared.";
+    });
+    return [make("p", {}, open, status), ask];
+  }
+
+  function start() {
+    quizzes();
+    exercises();
+    overview();
+    load();
+    show();
+    document.addEventListener("allranks:done", ({ detail }) => set(detail.kind, detail.id, true));
+    addEventListener("storage", () => {
+      load(); // another tab
+      show();
+    });
+    addEventListener("pageshow", () => {
+      load(); // back from another page
+      show();
+    });
+  }
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,0 +1,246 @@
+// Makes a form of each quiz on the page. The page already holds question, options,
+// answer and reasons as plain text: that is what stays without this script.
+(() => {
+  const floorDiv = (a, b) => Math.floor(a / b);
+  const OPERATORS = {
+    "+": (a, b) => a + b,
+    "-": (a, b) => a - b,
+    "*": (a, b) => a * b,
+    "/": (a, b) => a / b,
+    "//": floorDiv,
+    "%": (a, b) => a - b * floorDiv(a, b),
+    "**": Math.pow,
+    ceil: Math.ceil,
+    floor: Math.floor,
+    max: Math.max,
+    min: Math.min,
+  };
+
+  // The tree of book/_ext/quiz_formula.py: a number, a name or [operator, part, part].
+  function evaluate(tree, values) {
+    if (typeof tree === "string") return values[tree];
+    if (!Array.isArray(tree)) return tree;
+    const [name, ...parts] = tree;
+    return OPERATORS[name](...parts.map((part) => evaluate(part, values)));
+  }
+
+  function shown(value, digits) {
+    const scale = 10 ** digits; // half up, in the same steps as in Python
+    return String(Math.floor(value * scale + 0.5) / scale);
+  }
+
+  // Whether these numbers tell the right way from each slip, and slips from each other.
+  function apart(numbers, values) {
+    const results = [numbers.right, ...numbers.wrong].map((t) => evaluate(t, values));
+    const gap = 2 * numbers.tolerance + 1e-6;
+    return results.every((a, i) => results.every((b, j) => i === j || Math.abs(a - b) > gap));
+  }
+
+  function draw(numbers, random = Math.random) {
+    const pick = (list) => list[Math.floor(random() * list.length)];
+    const last = JSON.stringify(numbers.drawn);
+    for (let i = 0; i < 1000; i++) {
+      const entries = Object.entries(numbers.values).map(([k, list]) => [k, pick(list)]);
+      const values = Object.fromEntries(entries);
+      if (JSON.stringify(values) !== last && apart(numbers, values)) return values;
+    }
+    return numbers.drawn;
+  }
+
+  // What a reader types: "1,437", "27 %", "0,27", "3/11", "24 ranks"; NaN if no number.
+  function read(text) {
+    const bare = text.replace(/[\s\u00a0\u202f_']/g, "").replace(/\u2212/g, "-");
+    const match = /^([-+]?[\d.,]+)(?:\/(\d+))?[^\d.,/]*$/.exec(bare);
+    if (!match) return NaN;
+    const grouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(match[1]);
+    const plain = match[1].replace(/,/g, grouped ? "" : ".");
+    return Number(plain) / (match[2] ? Number(match[2]) : 1);
+  }
+
+  // 0: right; 1, 2, ...: the slip with this number; -1: neither.
+  function judge(numbers, values, given) {
+    const near = (tree) => {
+      const value = evaluate(tree, values);
+      return Math.abs(given - value) <= numbers.tolerance + 1e-9 * Math.max(1, Math.abs(value));
+    };
+    return [numbers.right, ...numbers.wrong].findIndex(near);
+  }
+
+  if (typeof module === "object") {
+    module.exports = { evaluate, shown, apart, draw, read, judge };
+    return;
+  }
+
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+  const SIGN = { right: "✓ ", wrong: "✗ " };
+
+  // A copy of a reason without the word in front of it.
+  function reasonOf(item) {
+    const copy = make("div", { class: "quiz-reason" });
+    for (const child of item.childNodes) copy.append(child.cloneNode(true));
+    copy.querySelector(".quiz-verdict")?.remove();
+    return copy;
+  }
+
+  class Quiz {
+    constructor(box) {
+      this.box = box;
+      this.id = box.dataset.quiz;
+      this.kind = box.dataset.kind;
+      this.details = box.querySelector("details.quiz-answer");
+      this.status = make("div", { class: "quiz-status", role: "status" });
+      this.form = make("form", { class: "quiz-form", novalidate: "" });
+      this.buttons = make("div", { class: "quiz-buttons" },
+        make("button", { type: "submit", class: "quiz-button" }, "Check"));
+      this.form.append(this.fieldset(), this.buttons, this.status);
+      this.details.before(this.form);
+      this.details.querySelector("summary").textContent = "Show the answer";
+      this.form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        this.check();
+      });
+      this.form.addEventListener("input", () => this.clear());
+    }
+
+    // A group named by the question; longer questions go on below their first paragraph.
+    fieldset() {
+      const question = this.box.querySelector(".quiz-question");
+      const [first, ...more] = question.children;
+      const legend = make("legend", {}, ...(first ? [...first.childNodes] : []));
+      const set = make("fieldset", {}, legend, ...more);
+      if (more.length) {
+        more.forEach((part, i) => (part.id ||= `quiz-${this.id}-more-${i}`));
+        set.setAttribute("aria-describedby", more.map((part) => part.id).join(" "));
+      }
+      question.remove();
+      if (this.kind === "number") set.append(this.field());
+      else set.append(...this.choices());
+      return set;
+    }
+
+    choices() {
+      const list = this.box.querySelector("ol.quiz-options");
+      const reasons = this.box.querySelectorAll("ol.quiz-reasons > li");
+      this.options = [...list.children].map((item, i) => {
+        const input = make("input", { type: this.kind, name: `quiz-${this.id}`, value: i });
+        const letter = make("span", { class: "quiz-letter", "aria-hidden": "true" },
+          `${"abcdefgh"[i]}.`);
+        const text = make("span", { class: "quiz-text" });
+        for (const part of item.children) text.append(...part.childNodes);
+        const mark = make("span", { class: "quiz-mark" });
+        const label = make("label", { class: "quiz-option" }, input, letter, text, mark);
+        const right = item.classList.contains("quiz-right");
+        return { input, label, mark, right, reason: reasons[i] };
+      });
+      list.remove();
+      return this.options.map((option) => option.label);
+    }
+
+    field() {
+      this.numbers = JSON.parse(this.box.dataset.numbers);
+      this.values = this.numbers.drawn;
+      const unit = this.numbers.unit ? `, in ${this.numbers.unit}` : "";
+      this.input = make("input", { type: "text", inputmode: "decimal", autocomplete: "off",
+        class: "quiz-input" });
+      const again = make("button", { type: "button", class: "quiz-button quiz-again" },
+        "Other numbers");
+      again.addEventListener("click", () => this.again());
+      this.buttons.append(again);
+      return make("label", { class: "quiz-field" }, `Your answer${unit}: `, this.input);
+    }
+
+    // Fresh numbers, in the question, the answer and the reasons.
+    again() {
+      this.values = draw({ ...this.numbers, drawn: this.values });
+      const results = [this.numbers.right, ...this.numbers.wrong];
+      for (const span of this.box.querySelectorAll("[data-value]")) {
+        const key = span.dataset.value;
+        const index = key.startsWith("result_") ? Number(key.slice(7)) : -1;
+        span.textContent = index < 0 ? String(this.values[key])
+          : shown(evaluate(results[index], this.values), this.numbers.digits);
+      }
+      this.details.open = false;
+      this.clear();
+      this.input.value = "";
+      this.say("wait", "Other numbers are in the question.");
+      this.input.focus();
+    }
+
+    // A new choice: what was said of the last one no longer holds.
+    clear() {
+      this.status.replaceChildren();
+      delete this.status.dataset.state;
+      for (const { label, mark } of this.options ?? []) {
+        mark.textContent = "";
+        delete label.dataset.state;
+      }
+      this.input?.removeAttribute("aria-invalid");
+    }
+
+    say(state, text, ...reasons) {
+      this.status.dataset.state = state;
+      this.status.replaceChildren(
+        make("p", { class: "quiz-verdict" }, (SIGN[state] ?? "") + text), ...reasons);
+      if (state !== "right") return;
+      const detail = { kind: "quiz", id: this.id };
+      document.dispatchEvent(new CustomEvent("allranks:done", { detail }));
+    }
+
+    check() {
+      this.clear();
+      if (this.kind === "number") this.checkNumber();
+      else this.checkChoice();
+    }
+
+    checkChoice() {
+      const chosen = this.options.filter(({ input }) => input.checked);
+      if (!chosen.length) {
+        this.say("wait", "Choose an answer first.");
+        return;
+      }
+      for (const { label, mark, right } of chosen) {
+        label.dataset.state = right ? "right" : "wrong";
+        mark.textContent = right ? " ✓ right" : " ✗ wrong";
+      }
+      const slips = chosen.filter(({ right }) => !right);
+      const missing = this.options.filter((o) => o.right && !o.input.checked).length;
+      const right = !slips.length && !missing;
+      const shownReasons = (right ? chosen : slips).map(({ reason }) => reasonOf(reason));
+      let text = right ? "Right." : "Not yet.";
+      if (!slips.length && missing) {
+        text = `Not yet: ${missing === 1 ? "one is" : `${missing} are`} missing.`;
+      }
+      this.say(right ? "right" : "wrong", text, ...shownReasons);
+    }
+
+    checkNumber() {
+      const given = read(this.input.value);
+      if (!Number.isFinite(given)) {
+        this.input.setAttribute("aria-invalid", "true");
+        this.say("wait", "Write a number first, such as 12.");
+        return;
+      }
+      const found = judge(this.numbers, this.values, given);
+      if (found < 0) {
+        this.say("wrong", `Not ${shown(given, 6)}. No usual slip leads there: try again, `
+          + "or look at the answer.");
+        return;
+      }
+      const answer = this.details.querySelectorAll(":scope > p");
+      const slip = this.details.querySelectorAll(".quiz-slips > li")[found - 1];
+      if (slip) this.say("wrong", `Not ${shown(given, 6)}.`, reasonOf(slip));
+      else this.say("right", "Right.", ...[...answer].map((p) => p.cloneNode(true)));
+    }
+  }
+
+  const start = () => {
+    for (const box of document.querySelectorAll(".quiz[data-quiz]")) new Quiz(box);
+  };
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", start);
+  else start();
+})();
