@@ -1,0 +1,144 @@
+"""Find your node and your GPU.
+
+Chapter: 4
+Ranks: 1, 4
+Minutes: 10
+
+Slurm or MPI started your ranks, not torchrun: nobody has set `LOCAL_RANK`. Each rank
+knows only the name of its own host. Return `(node_rank, local_rank)`. Nodes are
+numbered in the order in which they first occur among the ranks 0, 1, 2, …; `local_rank`
+counts the ranks of one host from 0.
+
+Hosts may have different numbers of ranks. Some launchers deal the ranks out in turn:
+rank 0 to the first host, rank 1 to the second, rank 2 to the first again.
+
+Hint 1: What would you need to know about the other ranks? Which collective tells you?
+Hint 2: Collect all host names in rank order. Your local rank is the number of ranks
+before you that run on your host.
+Hint 3: `hosts = [None] * dist.get_world_size()`, then `dist.all_gather_object(hosts,
+host)`. A list has `count`; `dict.fromkeys` drops repeated names and keeps their order.
+"""
+
+# %% stub
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    """Return (node_rank, local_rank) of this rank, which runs on `host`."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+
+LAYOUTS = {
+    "all ranks on one node": "zzzz",
+    "two nodes of two ranks": "zzaa",
+    "nodes of three ranks and of one": "zzza",
+    "nodes of one rank and of three": "zaaa",
+    "ranks dealt out in turn": "zaza",
+    "one rank per node": "zamb",
+}
+
+
+def check(answer, case):
+    for name, letters in LAYOUTS.items():
+        case(name)
+        hosts = [f"node-{letter}" for letter in letters[:world_size]]
+        host, before = hosts[rank], hosts[:rank]
+        nodes, even = list(dict.fromkeys(hosts)), world_size // len(set(hosts))
+        got = answer(host)
+        if not isinstance(got, (tuple, list)) or len(got) != 2:
+            raise Wrong(f"it returned {got!r}, not a pair (node_rank, local_rank).")
+        where = f"with the ranks on {', '.join(hosts)}, rank {rank}'s"
+        mistakes = {
+            "This takes all nodes to have equally many ranks.": rank // even,
+            "The names are sorted; the ranks' order counts.": sorted(nodes).index(host),
+            "Nodes have numbers, not ranks.": hosts.index(host),
+        }
+        compare(f"{where} node_rank", got[0], nodes.index(host), mistakes)
+        mistakes = {
+            "This is the global rank.": rank,
+            "This counts the rank itself; the first is 0.": before.count(host) + 1,
+            "This takes all nodes to have equally many ranks.": rank % even,
+        }
+        compare(f"{where} local_rank", got[1], before.count(host), mistakes)
+
+
+# %% solution
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    """Return (node_rank, local_rank) of this rank, which runs on `host`."""
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    nodes = list(dict.fromkeys(hosts))  # each once, in the order of the ranks
+    return nodes.index(host), hosts[: dist.get_rank()].count(host)
+
+
+# %% right: counts on the way through the ranks, and needs no list methods
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, (host, dist.get_rank()))
+    places, sizes = {}, {}
+    for name, rank in hosts:
+        node = sizes.setdefault(name, [len(sizes), 0])
+        places[rank] = tuple(node)
+        node[1] += 1
+    return places[dist.get_rank()]
+
+
+# %% wrong: takes all nodes to have equally many ranks
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    per_node = len(hosts) // len(set(hosts))
+    return dist.get_rank() // per_node, dist.get_rank() % per_node
+
+
+# %% wrong: counts the rank itself
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    nodes = list(dict.fromkeys(hosts))
+    return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
+
+
+# %% wrong: takes the rank for the local rank
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    return list(dict.fromkeys(hosts)).index(host), dist.get_rank()
+
+
+# %% wrong: sorts the nodes by name
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    return sorted(set(hosts)).index(host), hosts[: dist.get_rank()].count(host)
+
+
+# %% wrong: numbers a node by its first rank
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    return hosts.index(host), hosts[: dist.get_rank()].count(host)

@@ -1,0 +1,278 @@
+"""all_reduce around a ring.
+
+Chapter: 4
+Ranks: 1, 2, 3, 4
+Minutes: 30
+Level: hard
+
+Write `dist.all_reduce` (the sum) yourself, as a ring does it. `x` has shape `(n,)`, the
+same on all ranks; after the call every rank holds the sum, in place. Rank r sends to
+rank (r + 1) % W only, with `isend`, and receives from rank (r - 1) % W only, with
+`recv` or `irecv`.
+
+Cut `x` into W chunks. In each of 2 (W - 1) steps every rank sends one chunk. So a rank
+sends 2 (W - 1) / W · n numbers in all, however many ranks there are: when n is not a
+multiple of W, at most 2 (W - 1) · ⌈n / W⌉. n may be smaller than W. Integers must stay
+integers.
+
+Hint 1: Take 3 ranks and 3 chunks, and draw who holds which sum after each step. When W
+- 1 steps are over, which chunk is complete on rank r?
+Hint 2: In the first W - 1 steps a rank adds what it receives, and sends on what it has
+just added to. Then each rank has one complete chunk: in W - 1 more steps they go
+around, and are copied, not added.
+Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]` and
+receive for `chunks[(rank - s - 1) % W]`; this holds in both halves.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    """Replace x (n,) by the sum over all ranks, in place, around a ring."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+
+COLLECTIVES = """broadcast broadcast_object_list all_reduce all_gather reduce scatter
+all_gather_object all_gather_single all_to_all all_to_all_single reduce_scatter
+reduce_scatter_single gather batch_isend_irecv send"""
+CASES = {
+    "a multiple of the world size": (12, torch.float32),
+    "a number that W does not divide": (7, torch.float64),
+    "fewer numbers than ranks": (2, torch.float32),
+    "integers": (9, torch.int64),
+    "ten thousand numbers": (10_000, torch.float32),
+}
+barrier, isend = dist.barrier, dist.isend
+sent = []
+
+
+def forbid(name):
+    def refuse(*args, **kwargs):
+        raise Wrong(f"it calls {name}; here only isend, recv and irecv count.")
+
+    setattr(dist, name, refuse)
+
+
+def counting(tensor, dst=None, *args, **kwargs):
+    if dst != (right := (rank + 1) % world_size):
+        raise Wrong(
+            f"rank {rank} sends to rank {dst}; in the ring it sends to {right}."
+        )
+    sent.append(tensor.numel())
+    return isend(tensor, dst, *args, **kwargs)
+
+
+def check(answer, case):
+    for name in COLLECTIVES.split():
+        forbid(name)
+    dist.isend = counting
+    for name, (num, dtype) in CASES.items():
+        case(name)
+        brought = [torch.arange(num) % 5 + 10**r for r in range(world_size)]
+        brought = [part.to(dtype) for part in brought]
+        x, total = brought[rank].clone(), sum(brought)
+        even = num // world_size * world_size
+        tail = torch.cat([total[:even], brought[rank][even:]])
+        sent.clear()
+        returned = answer(x)
+        barrier()
+        mistakes = {
+            "It holds what it held before.": brought[rank],
+            f"The last {num - even} of {num} numbers were left out.": tail,
+            "This is the mean, not the sum.": (total / world_size).to(dtype),
+        }
+        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
+            mistakes = {"The sum was returned in another tensor.": brought[rank]}
+        elif world_size > 1 and x.shape == total.shape:
+            pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
+            right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
+            mistakes[f"Complete are only the chunks {right} of {world_size}."] = x
+        compare(f"rank {rank}'s x", x, total, mistakes)
+        steps = 2 * (world_size - 1)
+        most = steps * -(-num // world_size)
+        if sum(sent) > most:
+            raise Wrong(
+                f"the sum is right, but rank {rank} sent {sum(sent)} numbers in "
+                f"{len(sent)} messages; a ring needs {most}, in {steps}."
+            )
+        if len(sent) > steps:
+            raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    """Replace x (n,) by the sum over all ranks, in place, around a ring."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into.copy_(into + received if step < world_size - 1 else received)
+
+
+# %% right: chunks by stride, the other way through, and two loops
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+
+    def shift(place):
+        out = x[(place + 1) % world_size :: world_size].clone()
+        got = torch.empty_like(x[place % world_size :: world_size])
+        wait = dist.irecv(got, (rank - 1) % world_size)
+        dist.isend(out, (rank + 1) % world_size).wait()
+        wait.wait()
+        return slice(place % world_size, None, world_size), got
+
+    for step in range(1, world_size):
+        where, got = shift(rank - step)
+        x[where] += got
+    for step in range(world_size - 1):
+        where, got = shift(rank - step)
+        x[where] = got
+
+
+# %% wrong: passes the whole tensor around, W - 1 times
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    passing = x.clone()
+    for _ in range(world_size - 1):
+        received = torch.empty_like(passing)
+        sending = dist.isend(passing, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        x += received
+        passing = received
+
+
+# %% wrong: the first half only
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)
+    for step in range(world_size - 1):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into += received
+
+
+# %% wrong: n // W numbers to a chunk, and nobody takes the rest
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    size = len(x) // world_size
+    chunks = [x[i * size : (i + 1) * size] for i in range(world_size)]
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into.copy_(into + received if step < world_size - 1 else received)
+
+
+# %% wrong: adds in the second half too
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into += received
+
+
+# %% wrong: receives first, and so does everybody
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)
+    for step in range(2 * (world_size - 1)):
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        dist.recv(received, (rank - 1) % world_size)
+        dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size).wait()
+        into.copy_(into + received if step < world_size - 1 else received)
+
+
+# %% wrong: everybody sends to everybody
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    others = [r for r in range(world_size) if r != rank]
+    sends = [dist.isend(x.clone(), other) for other in others]
+    parts = [torch.empty_like(x) for _ in others]
+    for part, other in zip(parts, others, strict=True):
+        dist.recv(part, other)
+    for send in sends:
+        send.wait()
+    x += sum(parts)
+
+
+# %% wrong: calls all_reduce
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    dist.all_reduce(x)
+
+
+# %% wrong: chunk() may give fewer than W chunks
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(world_size)
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into.copy_(into + received if step < world_size - 1 else received)
