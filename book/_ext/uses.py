@@ -15,10 +15,10 @@ ELEMENTS = frozenset(  # what scripts make
     re.findall(
         r"\w+",
         """a abbr article aside b br button canvas caption code col dd del details
-        dialog div dl dt em fieldset figcaption figure form g h2 h3 h4 hr i img input ins kbd
-        label legend li line mark math nav ol optgroup option output p path pre progress
-        rect samp section select small span strong sub summary sup svg table tbody td
-        text textarea th thead tr tspan u ul var""",
+        dialog div dl dt em fieldset figcaption figure form g h2 h3 h4 hr i img
+        input ins kbd label legend li line mark math nav ol optgroup option output p
+        path pre progress rect samp section select small span strong sub summary sup
+        svg table tbody td text textarea th thead tr tspan u ul var""",
     )
 )
 VOID = {"br", "hr", "img", "input", "link", "meta", "wbr", "source", "col"}
