@@ -75,8 +75,7 @@ def explain(
     head = {"stub": "still raises NotImplementedError", "hang": "it hangs"}
     head |= {"error": "it fails", "stopped": "stopped"}
     text = f"{name}: {head.get(status, 'not yet')}."
-    place_words = ", ".join(on)
-    text += f" {place_words[0].upper()}{place_words[1:]}:" if on else ""
+    text += f" {_sentence(', '.join(on))}:" if on else ""
     text = "\n".join([text, *(f"  {line}" for part in lines for line in _fill(part))])
     if own and status != "stub":
         text += "\n  It printed:\n" + textwrap.indent("\n".join(own), "    ")
@@ -86,12 +85,12 @@ def explain(
 def _lines(facts: dict, name: str, place: tuple) -> tuple[list[str], str]:
     """What a rank's verdict says."""
     if facts["kind"] == "wrong":
-        return [facts["text"]], "wrong"
+        return [_sentence(facts["text"])], "wrong"
     if facts["kind"] == "unusable":
         text = f"What {name} returned, or left behind, is of no use to the check: "
         return [text + facts["text"]], "wrong"
     code = linecache.getline(place[0], facts["line"]).strip()
-    where = facts["where"][0].upper() + facts["where"][1:]
+    where = _sentence(facts["where"])
     lines = [f"{where}: {code}" if code else f"{where}:", facts["text"]]
     return lines, facts["kind"]
 
@@ -111,22 +110,23 @@ def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> lis
             verb = "wait" if match[1] == "wait in" else "compute"
             text = f"{verb} in {where}: {match[2]}"
             inside.setdefault(text, []).append(rank)
-        elif match and match[3] == f"check of {name}":
+        elif match and match[3] == "rank_side.py":
             outside.append(rank)
         else:
             inside.setdefault(text, []).append(rank)
     lines = []
     for text, ranks in inside.items():
         verb, _, rest = text.partition(" ")
-        lines.append(f"{name_ranks(ranks)} {verb}{'s' * (len(ranks) == 1)} {rest}")
+        who = name_ranks(ranks) if world_size > 1 else "it"
+        lines.append(f"{who} {verb}{'s' * (len(ranks) == 1)} {rest}")
     if outside and inside:
         lines.append(f"{name_ranks(outside)} left your {name}.")
     if not inside:
-        lines.append(f"all ranks left your {name}, and then wait for each other: ")
-        lines[-1] += "something that it started has not ended."
+        lines.append(f"your {name} has ended, and the check cannot go on: ")
+        lines[-1] += "something that was started has not ended."
     elif world_size > 1 and any(t.startswith("wait") for t in inside):
         lines.append("A collective ends when every rank has called it, in one order.")
-    return lines
+    return [_sentence(line) for line in lines]
 
 
 def _cut(output: str) -> tuple[str, list[str]]:
@@ -140,6 +140,10 @@ def _cut(output: str) -> tuple[str, list[str]]:
         [f"… {len(lines) - MAX_PRINTED} more lines"] if len(lines) > MAX_PRINTED else []
     )
     return case, lines[:MAX_PRINTED] + more
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _fill(text: str) -> list[str]:

@@ -36,6 +36,8 @@ def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
         _expect_members(what, "elements", got, want)
     elif isinstance(want, (list, tuple)):
         _expect_type(what, got, want)
+        if _is_plain(got) and _is_plain(want) and got != want:
+            raise Wrong(f"{what} is {describe(got)}; it should be {describe(want)}.")
         if len(got) != len(want):
             raise Wrong(f"{what} has {len(got)} elements; it should have {len(want)}.")
         for i, value in enumerate(want):
@@ -95,6 +97,12 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return {name: t.detach().clone() for name, t in value.state_dict().items()}
     return copy.deepcopy(value)
+
+
+def _is_plain(values) -> bool:
+    """Whether a list is short, and shows all that it is when it is printed."""
+    kinds = int, str, type(None)
+    return len(repr(values)) <= 100 and all(isinstance(v, kinds) for v in values)
 
 
 def _expect_type(what: str, got: Any, want: Any) -> None:

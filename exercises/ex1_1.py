@@ -1,0 +1,150 @@
+"""Read CUDA_VISIBLE_DEVICES.
+
+Chapter: 1
+Ranks: 1
+Minutes: 8
+
+A job sees fewer GPUs than the machine has, under other numbers, and nothing says so.
+Write the table from one to the other.
+
+`ex1_1(value, num_gpus)` gets the variable's value, or `None` if it is not set, and the
+number of GPUs in the machine. It returns a list of integers: entry `i` is the number of
+the GPU behind `cuda:i`.
+
+- Not set: all GPUs, in order. Set and empty: none.
+- The order of the entries counts. Spaces around an entry do not.
+- The list ends **before** the first entry that is no GPU of this machine: not a number,
+  negative, or too large. What comes after it is not read.
+- A GPU that is named twice hides **all** GPUs.
+
+(CUDA also reads UUIDs. Leave them out.)
+
+Hint 1: What is `cuda:0` of a job that was started with `CUDA_VISIBLE_DEVICES=3`? And is
+    an empty string the same as no variable?
+Hint 2: Walk through the entries in their order, and stop at the first that is wrong. A
+    GPU that comes up again ends everything, with another result.
+Hint 3: `entry.strip().isdecimal()` is False for "-1", "" and "gpu1". If it is False, or
+    `int(entry) >= num_gpus`: `break`. If it is in the list already: `return []`.
+"""
+
+
+# %% stub
+def ex1_1(value, num_gpus):
+    """Return the physical GPU behind each cuda:i that a job sees."""
+    raise NotImplementedError
+
+
+# %% check
+def check(answer, case):
+    for name, value, num_gpus, want in (
+        ("not set", None, 4, [0, 1, 2, 3]),
+        ("set and empty", "", 4, []),
+        ("one GPU", "3", 4, [3]),
+        ("another order", "2,0,1", 4, [2, 0, 1]),
+        ("two digits", "10,9", 16, [10, 9]),
+        ("spaces", " 1 , 2", 4, [1, 2]),
+        ("-1 hides the rest", "0,2,-1,1", 4, [0, 2]),
+        ("-1 alone", "-1", 4, []),
+        ("too large", "1,7,0", 4, [1]),
+        ("as many as GPUs", "0,4", 4, [0]),
+        ("not a number", "1,all,0", 4, [1]),
+        ("a trailing comma", "1,0,", 4, [1, 0]),
+        ("named twice", "0,1,0", 4, []),
+        ("twice, but behind the end", "1,9,1", 4, [1]),
+        ("no GPU in the machine", None, 0, []),
+    ):
+        case(name)
+        given = "not set" if value is None else repr(value)
+        got = answer(value, num_gpus)
+        what = f"With the variable {given} and {num_gpus} GPUs, your list"
+        if isinstance(got, (tuple, range)):
+            got = list(got)
+        expect(what, got, want)
+        for i, gpu in enumerate(got):
+            expect(f"{what}, entry {i},", gpu, want[i])
+
+
+# %% solution
+def ex1_1(value, num_gpus):
+    """Return the physical GPU behind each cuda:i that a job sees."""
+    if value is None:
+        return list(range(num_gpus))
+    gpus = []
+    for entry in value.split(","):
+        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+            break
+        if int(entry) in gpus:
+            return []
+        gpus.append(int(entry))
+    return gpus
+
+
+# %% right: asks the machine's own numbers, and looks for twins at the end
+import itertools
+
+
+def ex1_1(value, num_gpus):
+    known = {str(gpu): gpu for gpu in range(num_gpus)}
+    if value is None:
+        return tuple(known.values())
+    entries = (entry.strip() for entry in value.split(","))
+    names = list(itertools.takewhile(known.__contains__, entries))
+    return [known[name] for name in names] if len({*names}) == len(names) else []
+
+
+# %% wrong: an empty variable is taken for none
+def ex1_1(value, num_gpus):
+    if not value:
+        return list(range(num_gpus))
+    gpus = []
+    for entry in value.split(","):
+        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+            break
+        if int(entry) in gpus:
+            return []
+        gpus.append(int(entry))
+    return gpus
+
+
+# %% wrong: a mask of which GPUs are visible, so their order is lost
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    entries = [e.strip() for e in value.split(",")]
+    return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
+
+
+# %% wrong: leaves out what is wrong, and reads on
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    entries = [e.strip() for e in value.split(",")]
+    gpus = [int(e) for e in entries if e.isdecimal() and int(e) < num_gpus]
+    return gpus if len(set(gpus)) == len(gpus) else []
+
+
+# %% wrong: believes each number, as int() does
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    return [int(entry) for entry in value.split(",") if entry]
+
+
+# %% wrong: a GPU that is named twice counts once
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    gpus = []
+    for entry in value.split(","):
+        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+            break
+        if int(entry) not in gpus:
+            gpus.append(int(entry))
+    return gpus
+
+
+# %% wrong: returns the entries as text
+def ex1_1(value, num_gpus):
+    if value is None:
+        return [str(gpu) for gpu in range(num_gpus)]
+    return [entry.strip() for entry in value.split(",") if entry]

@@ -1,0 +1,179 @@
+"""Pick the wheel for a machine.
+
+Chapter: 1
+Ranks: 1
+Minutes: 10
+
+You can install PyTorch built for several versions of CUDA. Two rules say which ones
+run: the driver must be new enough, and the wheel must hold code for the GPU.
+
+`ex1_2(driver_cuda, capability, wheels)` gets the CUDA version in the header of
+`nvidia-smi` (`"12.4"`), the compute capability of the GPU (`"8.9"`), and a dictionary
+from the CUDA version of each wheel (`"12.6"`) to its `torch.cuda.get_arch_list()`. It
+returns the newest CUDA version whose wheel runs, or `None`.
+
+- A driver runs wheels of its own **major** version of CUDA and of all older ones. So
+  12.4 runs 11.8, 12.6 and 12.8, not 13.0.
+- `sm_86` is code for capability 8.6 and later ones of the same major version: it serves
+  8.9, not 9.0 and not 8.0. The last digit is the minor version: `sm_100` is 10.0.
+- `compute_90` is source that serves 9.0 and **every** later capability.
+
+Hint 1: Which of "9.2" and "12.6" is the newer one? Ask Python's `max` before you trust
+    it.
+Hint 2: Turn each version into a pair of integers first. Pairs compare as versions do.
+Hint 3: `kind, digits = arch.split("_")`, then `built = int(digits[:-1]),
+    int(digits[-1])`; `built <= gpu and (kind == "compute" or built[0] == gpu[0])`.
+"""
+
+
+# %% stub
+def ex1_2(driver_cuda, capability, wheels):
+    """Return the newest CUDA version in `wheels` that runs here, or None."""
+    raise NotImplementedError
+
+
+# %% check
+WHEELS = {
+    "9.2": ["sm_50", "sm_60", "sm_70"],
+    "11.8": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
+    "12.6": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
+    "12.8": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
+    "13.0": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"],
+}
+
+
+def check(answer, case):
+    some = {key: WHEELS[key] for key in ("11.8", "9.2")}
+    source = {"12.6": ["sm_80", "compute_80"], "11.8": ["sm_86"]}
+    exact = {"12.8": ["sm_86"], "11.8": ["sm_80"]}
+    for name, driver, capability, wheels, want in (
+        ("a new driver, a new GPU", "13.1", "9.0", WHEELS, "13.0"),
+        ("a driver of the same major version", "12.4", "8.6", WHEELS, "12.8"),
+        ("an older driver", "11.4", "8.0", WHEELS, "11.8"),
+        ("a driver that is too old for all", "9.1", "6.1", {"12.6": ["sm_60"]}, None),
+        ("a GPU that the newest wheel left out", "13.0", "6.1", WHEELS, "12.6"),
+        ("9.2 is older than 11.8", "12.4", "7.0", some, "11.8"),
+        ("code of an older minor version", "12.4", "8.9", exact, "12.8"),
+        ("code of a newer minor version", "12.4", "8.0", exact, "11.8"),
+        ("capability 10.3", "12.8", "10.3", WHEELS, "12.8"),
+        ("capability 11.0, no code of its major version", "12.8", "11.0", WHEELS, None),
+        ("source serves a later GPU", "12.4", "9.0", source, "12.6"),
+        ("source serves no earlier GPU", "12.4", "7.5", source, None),
+        ("no wheel", "12.4", "9.0", {}, None),
+    ):
+        case(name)
+        untouched = Untouched(wheels=wheels)
+        got = answer(driver, capability, wheels)
+        untouched()
+        if got != want:
+            listed = ", ".join(wheels) or "nothing"
+            raise Wrong(
+                f"for a driver with CUDA {driver}, capability {capability} and wheels "
+                f"for {listed} you return {got!r}; it should be {want!r}."
+            )
+
+
+# %% solution
+def ex1_2(driver_cuda, capability, wheels):
+    """Return the newest CUDA version in `wheels` that runs here, or None."""
+
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    def has_code(archs):
+        for arch in archs:
+            kind, digits = arch.split("_")
+            built = int(digits[:-1]), int(digits[-1])
+            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
+                return True
+        return False
+
+    gpu, driver = pair(capability), pair(driver_cuda)
+    runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
+    return max(runs, key=pair, default=None)
+
+
+# %% right: numbers instead of pairs, and the first that runs from the newest down
+def ex1_2(driver_cuda, capability, wheels):
+    def number(version):
+        major, minor = map(int, version.split("."))
+        return 10 * major + minor  # as sm_86 writes it
+
+    gpu = number(capability)
+    for wheel in sorted(wheels, key=number, reverse=True):
+        if number(wheel) // 10 > number(driver_cuda) // 10:
+            continue
+        for kind, built in (arch.split("_") for arch in wheels[wheel]):
+            same = int(built) // 10 == gpu // 10 or kind == "compute"
+            if same and int(built) <= gpu:
+                return wheel
+    return None
+
+
+# %% wrong: compares versions as text
+def ex1_2(driver_cuda, capability, wheels):
+    gpu = capability.replace(".", "")
+    for wheel in sorted(wheels, reverse=True):
+        if wheel.split(".")[0] <= driver_cuda.split(".")[0]:
+            for kind, built in (arch.split("_") for arch in wheels[wheel]):
+                if int(built) <= int(gpu) and (
+                    kind == "compute" or built[:-1] == gpu[:-1]
+                ):
+                    return wheel
+
+
+# %% wrong: asks for a driver that is at least as new as the wheel, to the minor version
+def ex1_2(driver_cuda, capability, wheels):
+    def number(version):
+        major, minor = map(int, version.split("."))
+        return 10 * major + minor
+
+    gpu = number(capability)
+    for wheel in sorted(wheels, key=number, reverse=True):
+        for kind, built in (arch.split("_") for arch in wheels[wheel]):
+            same = int(built) // 10 == gpu // 10 or kind == "compute"
+            if same and int(built) <= gpu and number(wheel) <= number(driver_cuda):
+                return wheel
+
+
+# %% wrong: wants code for exactly this GPU
+def ex1_2(driver_cuda, capability, wheels):
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    name = "sm_" + capability.replace(".", "")
+    runs = [
+        w for w in wheels if pair(w)[0] <= pair(driver_cuda)[0] and name in wheels[w]
+    ]
+    return max(runs, key=pair, default=None)
+
+
+# %% wrong: any older code will do, as if it were source
+def ex1_2(driver_cuda, capability, wheels):
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    gpu = int(capability.replace(".", ""))
+    runs = [
+        w
+        for w in wheels
+        if pair(w)[0] <= pair(driver_cuda)[0]
+        and any(int(a.split("_")[1]) <= gpu for a in wheels[w])
+    ]
+    return max(runs, key=pair, default=None)
+
+
+# %% wrong: forgets the driver
+def ex1_2(driver_cuda, capability, wheels):
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    def has_code(archs):
+        gpu = pair(capability)
+        for arch in archs:
+            kind, digits = arch.split("_")
+            built = int(digits[:-1]), int(digits[-1])
+            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
+                return True
+
+    return max((w for w in wheels if has_code(wheels[w])), key=pair, default=None)

@@ -1,0 +1,201 @@
+"""Choose GPUs from what nvidia-smi says.
+
+Chapter: 1
+Ranks: 1
+Minutes: 12
+
+You need a GPU with enough free memory, on a machine that others use too. The table for
+people changes with the driver. The CSV for programs does not:
+`nvidia-smi --query-gpu=index,memory.free,utilization.gpu,… --format=csv`
+
+```
+index, memory.free [MiB], utilization.gpu [%], ecc.errors.uncorrected.volatile.total
+0, 1201 MiB, 0 %, 0
+1, 24210 MiB, 3 %, 0
+```
+
+`ex1_3(text, need_mib)` gets such a text and returns the indices (integers) of the GPUs
+that will do, the best first.
+
+- Find a column by the name before its unit. The order of columns may be any; the column
+  of ECC errors may be missing.
+- A GPU will do if it has at least `need_mib` free, and no uncorrected ECC error. An
+  error count of `[N/A]` means that the memory does not count them: that is no error.
+- A GPU whose free memory is `[N/A]` or `[Unknown Error]` will not do.
+- The best is the least utilised (`[N/A]` counts as 100 %), then the one with the most
+  free memory, then the lowest index.
+
+Hint 1: "980 MiB" or "12196 MiB": which one is more, as text? And which column is free
+    memory, if somebody asks for another order?
+Hint 2: Read the header first: a dictionary from `name.split(" ")[0]` to the cell. Then
+    one function from a cell to a number, or `None` where there is none.
+Hint 3: Sort by a tuple: `(utilization, -free, index)`.
+"""
+
+
+# %% stub
+def ex1_3(text, need_mib):
+    """Return the indices of the GPUs that will do, the best first."""
+    raise NotImplementedError
+
+
+# %% check
+HEAD = ("index", "memory.free [MiB]", "utilization.gpu [%]")
+ECC = "ecc.errors.uncorrected.volatile.total"
+
+
+def check(answer, case):
+    def ask(name, rows, want, why, head=(*HEAD, ECC), need=4000):
+        case(name)
+        text = "\n".join(", ".join(row) for row in [head, *rows]) + "\n"
+        got = answer(text, need)
+        if isinstance(got, list) and all(type(i) is int for i in got) and got != want:
+            raise Wrong(f"you choose {got}, and it should be {want}: {why}.")
+        expect("your list", got, want)
+
+    idle, busy = ("0", "9000 MiB", "0 %", "0"), ("1", "20000 MiB", "70 %", "0")
+    ask("an idle one before a large one", [busy, idle], [0, 1], "GPU 0 is idle")
+    rows = [("0", "3999 MiB", "0 %", "0"), ("1", "4000 MiB", "5 %", "0")]
+    ask("just enough memory", rows, [1], "3999 MiB is less than 4000, and 4000 is not")
+    rows = [("0", "980 MiB", "0 %", "0"), ("1", "12196 MiB", "0 %", "0")]
+    ask("980 is less than 12196", rows, [1], "GPU 0 has 980 MiB, and 4000 are needed")
+    rows = [("0", "9000 MiB", "10 %", "0"), ("1", "9000 MiB", "9 %", "0")]
+    ask("9 % is less than 10 %", rows, [1, 0], "GPU 1 is at 9 %, GPU 0 at 10 %")
+    rows = [("0", "9000 MiB", "0 %", "0"), ("1", "30000 MiB", "0 %", "0")]
+    ask("equally idle", rows, [1, 0], "GPU 1 has more free memory")
+    rows = [(i, "9000 MiB", "0 %", "0") for i in ("10", "2", "1")]
+    ask("all equal", rows, [1, 2, 10], "the lowest index comes first")
+    rows = [("0", "9000 MiB", "0 %", "2"), ("1", "9000 MiB", "5 %", "0")]
+    ask("ECC errors", rows, [1], "GPU 0 has 2 uncorrected errors")
+    rows = [("0", "9000 MiB", "0 %", "[N/A]"), ("1", "9000 MiB", "5 %", "0")]
+    ask("no ECC", rows, [0, 1], "[N/A] errors are none")
+    rows = [("0", "[Unknown Error]", "0 %", "0"), ("1", "[N/A]", "0 %", "0"), busy]
+    rows[2] = ("2", *busy[1:])
+    ask("memory that cannot be read", rows, [2], "GPUs 0 and 1 do not tell theirs")
+    rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "9000 MiB", "99 %", "0")]
+    ask("utilization that cannot be read", rows, [1, 0], "[N/A] counts as 100 %")
+    head = (ECC, "utilization.gpu [%]", "memory.free [MiB]", "index")
+    rows = [row[::-1] for row in (idle, busy)]
+    ask(
+        "another order of columns", rows, [0, 1], "the header says which is which", head
+    )
+    rows = [row[:3] for row in (idle, busy)]
+    ask("no column of ECC errors", rows, [0, 1], "nothing speaks against them", HEAD)
+    ask("none will do", [idle], [], "9000 MiB is less than 40000", need=40000)
+    ask("no GPU at all", [], [], "there is only a header")
+
+
+# %% solution
+def ex1_3(text, need_mib):
+    """Return the indices of the GPUs that will do, the best first."""
+
+    def number(cell):
+        word = cell.split(" ")[0]
+        return int(word) if word.isdecimal() else None
+
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: number(cell) for name, cell in zip(names, row)}
+        free, used = gpu["memory.free"], gpu["utilization.gpu"]
+        errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+        if free is not None and free >= need_mib and not errors:
+            found.append((100 if used is None else used, -free, gpu["index"]))
+    return [index for *_, index in sorted(found)]
+
+
+# %% right: csv and regular expressions, and three sorts, which keep the order of equals
+import csv
+import re
+
+
+def ex1_3(text, need_mib):
+    rows = []
+    for row in csv.DictReader(text.splitlines(), skipinitialspace=True):
+        row = {key.split()[0]: re.match(r"\d+", cell) for key, cell in row.items()}
+        rows.append({key: m and int(m[0]) for key, m in row.items()})
+    fit = [r for r in rows if (r["memory.free"] or -1) >= need_mib]
+    fit = [r for r in fit if not r.get("ecc.errors.uncorrected.volatile.total")]
+    fit.sort(key=lambda r: r["index"])
+    fit.sort(key=lambda r: r["memory.free"], reverse=True)
+    fit.sort(
+        key=lambda r: 100 if r["utilization.gpu"] is None else r["utilization.gpu"]
+    )
+    return [r["index"] for r in fit]
+
+
+# %% wrong: takes the columns as they come
+def ex1_3(text, need_mib):
+    found = []
+    for line in text.splitlines()[1:]:
+        index, free, used, *errors = (c.split(" ")[0] for c in line.split(", "))
+        if (
+            free.isdecimal()
+            and int(free) >= need_mib
+            and errors in ([], ["0"], ["[N/A]"])
+        ):
+            found.append(
+                (int(used) if used.isdecimal() else 100, -int(free), int(index))
+            )
+    return [index for *_, index in sorted(found)]
+
+
+# %% wrong: compares text
+def ex1_3(text, need_mib):
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: cell.split(" ")[0] for name, cell in zip(names, row)}
+        errors = gpu.get("ecc.errors.uncorrected.volatile.total", "0")
+        if gpu["memory.free"] >= str(need_mib) and errors in ("0", "[N/A]"):
+            found.append((gpu["utilization.gpu"], gpu["index"]))
+    return [int(index) for _, index in sorted(found)]
+
+
+# %% wrong: takes the most free memory first, however busy
+def ex1_3(text, need_mib):
+    def number(cell):
+        word = cell.split(" ")[0]
+        return int(word) if word.isdecimal() else None
+
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: number(cell) for name, cell in zip(names, row)}
+        free, used = gpu["memory.free"], gpu["utilization.gpu"]
+        errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+        if free is not None and free >= need_mib and not errors:
+            found.append((-free, 100 if used is None else used, gpu["index"]))
+    return [index for *_, index in sorted(found)]
+
+
+# %% wrong: what is not a number is 0
+def ex1_3(text, need_mib):
+    def number(cell):
+        word = cell.split(" ")[0]
+        return int(word) if word.isdecimal() else 0
+
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: number(cell) for name, cell in zip(names, row)}
+        free, used = gpu["memory.free"], gpu["utilization.gpu"]
+        if free >= need_mib and not gpu.get("ecc.errors.uncorrected.volatile.total"):
+            found.append((used, -free, gpu["index"]))
+    return [index for *_, index in sorted(found)]
+
+
+# %% wrong: does not look at ECC errors
+def ex1_3(text, need_mib):
+    def number(cell):
+        word = cell.split(" ")[0]
+        return int(word) if word.isdecimal() else None
+
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: number(cell) for name, cell in zip(names, row)}
+        free, used = gpu["memory.free"], gpu["utilization.gpu"]
+        if free is not None and free >= need_mib:
+            found.append((100 if used is None else used, -free, gpu["index"]))
+    return [index for *_, index in sorted(found)]
