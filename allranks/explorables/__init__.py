@@ -9,10 +9,11 @@ import importlib
 
 # Loaded when asked for: a page or a notebook needs one, and each needs other things.
 CLASSES = {
+    "Sampler": "sampler",
     "WhoIsWho": "who_is_who",
 }
 
-__all__ = ["CLASSES", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Sampler", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:
