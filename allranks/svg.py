@@ -2,9 +2,14 @@
 
 from html import escape
 
-# The book's colours where it defines them; else Okabe and Ito's, grey for black.
-HUES = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]
-HUES += ["#56B4E9", "#D55E00", "#F0E442", "#888888"]
+# A rank's colour: text on a light ground, on a dark one, and between the two for a host
+# that says neither. Neighbours differ in the eyes of colour-blind readers too.
+LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
+LIGHT += ["#017991", "#b93e57", "#47450b", "#7a57d7"]
+DARK = ["#a9bbee", "#ed9e69", "#84f9cb", "#a983ac"]
+DARK += ["#8edcfa", "#d88192", "#f5de84", "#9086d3"]
+HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
+HUES += ["#11849d", "#c4556b", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
 
 
