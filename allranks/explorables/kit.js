@@ -84,8 +84,21 @@ export function whole(name, value, low) {
   return value;
 }
 
-// fields: [{ name, label, kind, ... }]: kind is "whole", "choice" (options: [[value,
-// text], ...]), "flag", "text" or "step" (max: facts => last step). `get` and `set` map
+// Three digits and a unit, "B" or "s": allranks/units.py says the same.
+const UNITS = {
+  B: [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
+  s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"]],
+};
+export function amount(value, unit) {
+  const [scale, name] = UNITS[unit].findLast(([least]) => value >= least) ?? UNITS[unit][0];
+  const number = value / scale, places = number >= 100 ? 1 : number >= 10 ? 10 : 100;
+  return `${Math.floor(number * places + 0.5) / places} ${name}`;
+}
+
+// fields: [{ name, label, kind, ... }]: kind is "whole", "number", "choice" (options:
+// [[value, text], ...], or a function of the state that gives them), "flag", "text",
+// "file" (set(text, state, facts); too large for `most` bytes: refused) or "step"
+// (max: facts => last step). `get` and `set` map
 // a field to the state if it is no trait of its own; `show(state)` hides a field.
 // compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
 // draw({ state, facts, set, measured }) -> what stands on the stage.
@@ -128,31 +141,53 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       const inputs = fields.map((field, i) => {
         const attributes = { id: `${id}-${i}`, "aria-describedby": `${id}-error` };
         const { kind, name, min, max, step } = field;
-        let input, control;
+        let input, control, options = [], words = "";
+        // Draws the list anew only where it changed: focus and choice stay.
+        const list = (now) => {
+          options = typeof field.options === "function" ? field.options(now) : field.options;
+          if (words !== (words = JSON.stringify(options))) input.replaceChildren(
+            ...options.map(([value, words]) => h("option", { value }, words)));
+          return options.map(([value]) => value);
+        };
+        const read = async () => {
+          const file = input.files[0];
+          if (!file) return;
+          const big = file.size > field.most;
+          const data = big ? "" : await file.text();
+          input.value = ""; // the same file can be chosen again
+          apply(() => {
+            if (big) throw Error(`${file.name} has ${amount(file.size, "B")}: at most ${amount(field.most, "B")}`);
+            return field.set(data, state(), facts);
+          }, input);
+        };
         const change = () => apply(() => {
-          const typed = kind === "flag" ? input.checked : kind === "whole" || kind === "step"
-            ? (input.value.trim() === "" ? NaN : Number(input.value))
-            : kind === "choice" ? field.options[input.selectedIndex][0] : input.value;
-          if (Number.isNaN(typed)) throw Error(`${field.label}: type a whole number`);
+          const typed = kind === "flag" ? input.checked
+            : ["whole", "number", "step"].includes(kind)
+              ? (input.value.trim() === "" ? NaN : Number(input.value))
+              : kind === "choice" ? options[input.selectedIndex][0] : input.value;
+          if (Number.isNaN(typed))
+            throw Error(`${field.label}: type a ${kind === "number" ? "" : "whole "}number`);
           return field.set ? field.set(typed, state(), facts) : { [name]: typed };
         }, input);
         if (kind === "choice")
-          control = input = h("select", { ...attributes, onchange: change },
-            field.options.map(([value, words]) => h("option", { value }, words)));
+          control = input = h("select", { ...attributes, onchange: change });
+        else if (kind === "file")
+          control = input = h("input", { ...attributes, type: "file", accept: field.accept, onchange: read });
         else if (kind === "step") {
           input = h("input", { ...attributes, type: "range", min: 0, step: 1, oninput: change });
           control = h("div.x-steps", {}, input, ...stepButtons(field, input));
         } else
           control = input = h("input", {
             ...attributes, min, max, step,
-            type: { flag: "checkbox", whole: "number" }[kind] ?? "text",
+            type: { flag: "checkbox", whole: "number", number: "number" }[kind] ?? "text",
+            ...(kind === "number" && { step: "any" }),
             [kind === "flag" ? "onchange" : "oninput"]: change,
             autocomplete: "off", spellcheck: "false",
           });
         const box = h(`div.x-field.x-${kind}`, {},
           h("label", { for: `${id}-${i}` }, field.label), control);
         form.append(box);
-        return { field, input, box };
+        return { field, input, box, list };
       });
 
       function stepButtons(field, input) {
@@ -206,13 +241,12 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
           error.textContent = reason.message;
           return;
         }
-        for (const { field, input, box } of inputs) {
+        for (const { field, input, box, list } of inputs) {
           const value = field.get ? field.get(now, facts) : now[field.name];
           box.hidden = field.show ? !field.show(now, facts) : false;
           if (field.kind === "flag") input.checked = value;
-          else if (field.kind === "choice")
-            input.selectedIndex = field.options.findIndex(([option]) => option === value);
-          else {
+          else if (field.kind === "choice") input.selectedIndex = list(now).indexOf(value);
+          else if (field.kind !== "file") {
             if (field.kind === "step") input.max = field.max(facts);
             // Leave "08" or "2, " alone while it means the same and is being typed.
             const same = field.kind === "text" ? input.value === value
