@@ -64,8 +64,8 @@ function summary(state, facts) {
     if (samples.length) words += ` The ${who} leaves out ${list(samples)}.`;
   if (facts.steps) {
     const now = facts.batches[0][facts.step].length;
-    words += ` Step ${facts.step} of ${facts.steps} (from 0) takes ${now * world_size}: `
-      + `${now} on each rank.`;
+    words += ` ${count(facts.steps, "step")}. Step ${facts.step} takes `
+      + `${count(now * world_size, "sample")}: ${now} on each rank.`;
   } else words += ` No step: nobody fills a batch of ${batch_size}.`;
   if (state.shuffle && epoch && !state.set_epoch)
     words += ` Epoch ${epoch} replays epoch 0: nobody called set_epoch.`;
@@ -169,21 +169,25 @@ function lines(state) {
 }
 
 function draw(view) {
-  const { state, facts, measured } = view;
+  const { state, facts, measured } = view, { batch_size, world_size } = state;
   const live = measured?.batches ? ["a live rank read"] : [];
   const told = state.set_epoch
-    ? "set_epoch is called: the order comes from seed + epoch"
-    : "set_epoch is not called: the order comes from the seed alone, in every epoch";
+    ? "set_epoch is called, so the order comes from seed + epoch."
+    : "set_epoch is not called, so the order comes from the seed alone, in every epoch.";
   return [
     grid(view),
     h("p", {}, "Thick frame: read in this step. Filled: read before. Pale: to come. "
       + "Two ranks (r0+r1) or a number (3×): read more than once. Dashed: nobody reads it."),
-    facts.steps > 0 && table(`Step ${facts.step}: each rank reads a batch; all batches together `
-      + `take one optimizer step (the global batch is ${facts.global_batch} when all are full)`,
-    ["rank", "samples", ...live], rows(view)),
-    state.shuffle && table(`Rank 0's first batch. ${told}`, ["epoch", "samples"],
-      facts.epochs.map((first, epoch) => [epoch, first.join(", ")
-        + (epoch && !state.set_epoch ? " (as in epoch 0)" : "")])),
+    facts.steps > 0 && [
+      table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
+      h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "
+        + `${batch_size} · ${world_size} = ${facts.global_batch}.`),
+    ],
+    state.shuffle && [
+      h("p", {}, told),
+      table("Rank 0's first batch", ["epoch", "samples"], facts.epochs.map((first, epoch) =>
+        [epoch, first.join(", ") + (epoch && !state.set_epoch ? " (as in epoch 0)" : "")])),
+    ],
     code(lines(state), "code"),
   ].filter(Boolean);
 }
