@@ -31,10 +31,9 @@ ONLY_FOR = {
     ),
     "design-tabs.js": re.compile(r'class="(?:[^"]* )?sd-tab-set[ "]'),
 }
+SETTINGS = {"togglebutton.js": r"\s*<script>(?:let|var) toggle[^<]*</script>"}
 LEFTOVERS = [
-    re.compile(
-        r"\s*<script>(?:let toggle|var toggle|DOCUMENTATION_OPTIONS\.p)[^<]*</script>"
-    ),
+    re.compile(r"\s*<script>DOCUMENTATION_OPTIONS\.pagename[^<]*</script>"),
     re.compile(r"\s*<link rel=\"preload\" as=\"script\"[^>]*>"),
     re.compile(r"\s*<meta name=\"docsearch:[^>]*>"),
     re.compile(r"\s*<!--(?!\[).*?-->", re.DOTALL),
@@ -152,6 +151,8 @@ def slim(app, exception: Exception | None) -> None:
             link = f'<link rel="stylesheet" href="{up}_static/all.css?v=x">'
             load = f'<script defer src="{up}_static/all.js?v=x"></script>'
             html = html.replace("</title>", f"</title>\n{link}\n{load}", 1)
+            for name in idle & SETTINGS.keys():
+                html = re.sub(SETTINGS[name], "", html)
             html = lighten(html, dull)
         for name, digest in sums.items():
             html = re.sub(rf"(?<=/{re.escape(name)}\?v=)\w+", digest, html)
