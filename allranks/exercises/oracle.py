@@ -137,7 +137,9 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
             is_, should = (
                 (list(is_), list(should)) if name == "shape" else (is_, should)
             )
-            raise Wrong(f"{what} has {name} {is_}; it should be {should}.")
+            verb, on = ("is", "on ") if name == "device" else ("has", "")
+            kind = "" if on else f" {name}"
+            raise Wrong(f"{what} {verb}{kind} {on}{is_}; it should be {on}{should}.")
     got, want = got.detach().cpu(), want.detach().cpu()
     try:
         torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
@@ -148,6 +150,8 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
         raise Wrong(f"{what} holds NaN; it should hold {_show(want)}.")
     values = f"it is {_show(got)}, and should be {_show(want)}"
     factor = _factor(got, want)
+    if factor is None and want.numel() == 1:
+        raise Wrong(f"{what} is {_show(got)}; it should be {_show(want)}.")
     if factor is not None:
         much = "zero" if factor == 0 else f"{factor:.4g} times what it should be"
         raise Wrong(f"{what} is {much}: {values}.")
@@ -164,10 +168,13 @@ def _factor(got, want) -> float | None:
 
     if not want.is_floating_point() or not (want.abs() > 1e-6).any():
         return None
-    ratio = got.double().flatten() @ want.double().flatten() / want.double().norm() ** 2
-    if torch.allclose(got.double(), ratio * want.double(), rtol=1e-3, atol=1e-5):
-        return round(ratio.item(), 6)
-    return None
+    got, want = got.double(), want.double()
+    ratio = (got.flatten() @ want.flatten() / want.norm() ** 2).item()
+    if not torch.allclose(got, ratio * want, rtol=1e-3, atol=1e-5):
+        return None
+    whole = round(ratio) if abs(ratio) >= 1 else 1 / round(1 / ratio) if ratio else 0
+    # Of one element, any wrong value is some multiple: only 4 or 1/4 says something.
+    return round(ratio, 6) if want.numel() > 1 or abs(ratio - whole) < 1e-4 else None
 
 
 def _show(tensor, most: int = 4) -> str:

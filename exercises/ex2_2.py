@@ -1,0 +1,185 @@
+"""Gather the outputs.
+
+Chapter: 2
+Ranks: 1
+Minutes: 12
+
+Each device has computed its shard. Now the program wants **one** output, on one device,
+as if there had been no shards.
+
+`ex2_2(outputs, device)` gets a list with the output of each device, in order, and the
+device where the result belongs. An output is a tensor, or a tuple or a dictionary of
+outputs, or `None`; it has the same structure on each device. Return one output of this
+structure:
+
+- tensors are joined along their first dimension; the shards need not be equally long;
+- tensors without dimensions (a loss) become one vector with an element per device;
+- `None` stays `None`.
+
+Gradients must find their way back to each device.
+
+Hint 1: What does your function do with a tuple? Something that it can do with each
+    element of the tuple.
+Hint 2: Call yourself: for a dictionary, once per key, with the list of what the devices
+    have under this key. Move tensors before you join them.
+Hint 3: `torch.cat([t.to(device).reshape(-1, *t.shape[1:]) for t in outputs])` makes one
+    element out of a scalar, and leaves all others as they are.
+"""
+
+# %% stub
+import torch
+
+
+def ex2_2(outputs, device):
+    """Join the outputs of all devices on one."""
+    raise NotImplementedError
+
+
+# %% check
+def check(answer, case):
+    from allranks import vgpu
+
+    vgpu.plug_in(4)
+    first = torch.device("vgpu", 0)
+
+    def put(tensors):
+        tensors = [t.to(f"vgpu:{i}") for i, t in enumerate(tensors)]
+        return [t.requires_grad_() if t.is_floating_point() else t for t in tensors]
+
+    def shards(*sizes, width=3):
+        return put([torch.randn(n, width) for n in sizes])
+
+    def joined(tensors):
+        return torch.cat([t.detach().cpu() for t in tensors]).to(first)
+
+    case("shards of one size")
+    given = shards(2, 2)
+    expect("the output", answer(given, first), joined(given))
+    case("uneven shards")
+    given = shards(3, 3, 1)
+    expect("the output", answer(given, first), joined(given))
+    case("gradients")
+    got, weights = answer(given, first), torch.randn(7, 3)
+    if not got.requires_grad:
+        raise Wrong("the output does not require grad: the way back is cut.")
+    (got * weights.to(first)).sum().backward()
+    for i, (shard, want) in enumerate(zip(given, weights.split([3, 3, 1]))):
+        expect(f"the gradient on device {i}", shard.grad, want.to(shard.device))
+    case("on another device than the first")
+    last = torch.device("vgpu", 2)
+    expect("the output", answer(given, last), joined(given).to(last))
+    case("one device")
+    given = shards(2)
+    expect("the output", answer(given, first), joined(given))
+    case("labels: integers, one dimension")
+    given = put([torch.arange(3), torch.arange(2)])
+    expect("the output", answer(given, first), joined(given))
+    case("a loss of each device")
+    given = put([torch.tensor(1.5), torch.tensor(2.5), torch.tensor(4.0)])
+    want = torch.tensor([1.5, 2.5, 4.0]).to(first)
+    expect("the vector of losses", answer(given, first), want)
+    case("a tuple")
+    a, b = shards(2, 1), put([torch.tensor(1.0), torch.tensor(2.0)])
+    want = (joined(a), torch.tensor([1.0, 2.0]).to(first))
+    expect("the tuple", answer(list(zip(a, b)), first), want)
+    case("a dictionary in a tuple, and None")
+    given = [({"logits": x, "loss": y}, None) for x, y in zip(a, b)]
+    want = ({"logits": want[0], "loss": want[1]}, None)
+    expect("the tuple", answer(given, first), want)
+
+
+# %% solution
+import torch
+
+
+def ex2_2(outputs, device):
+    """Join the outputs of all devices on one."""
+    head = outputs[0]
+    if head is None:
+        return None
+    if isinstance(head, tuple):
+        return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+    if isinstance(head, dict):
+        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
+    tensors = [tensor.to(device) for tensor in outputs]
+    return torch.cat(tensors) if head.dim() else torch.stack(tensors)
+
+
+# %% right: flattens every structure with pytree, and fills one tensor in place
+import torch
+from torch.utils import _pytree as pytree
+
+
+def ex2_2(outputs, device):
+    flat = [pytree.tree_flatten(output) for output in outputs]
+    joined = []
+    for leaves in zip(*(leaves for leaves, _ in flat)):
+        if leaves[0] is None:
+            joined.append(None)
+            continue
+        rows = [leaf.reshape(-1, *leaf.shape[1:]) for leaf in leaves]
+        size, start = sum(map(len, rows)), 0
+        whole = torch.empty(size, *rows[0].shape[1:], dtype=rows[0].dtype).to(device)
+        for row in rows:
+            whole[start : start + len(row)] = row.to(device)
+            start += len(row)
+        joined.append(whole)
+    return pytree.tree_unflatten(joined, flat[0][1])
+
+
+# %% wrong: stacks, as if all shards were equally long
+import torch
+
+
+def ex2_2(outputs, device):
+    if isinstance(outputs[0], tuple):
+        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+    return torch.stack([o.to(device) for o in outputs]).flatten(0, 1)
+
+
+# %% wrong: joins where each tensor is
+import torch
+
+
+def ex2_2(outputs, device):
+    return torch.cat(outputs).to(device)
+
+
+# %% wrong: goes through numbers, and cuts the graph
+import torch
+
+
+def ex2_2(outputs, device):
+    return torch.cat([o.detach().to(device) for o in outputs])
+
+
+# %% wrong: takes the mean of the losses
+import torch
+
+
+def ex2_2(outputs, device):
+    head = outputs[0]
+    if isinstance(head, tuple):
+        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+    if isinstance(head, dict):
+        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
+    tensors = [tensor.to(device) for tensor in outputs]
+    return torch.cat(tensors) if head.dim() else torch.stack(tensors).mean()
+
+
+# %% wrong: always on the first device
+import torch
+
+
+def ex2_2(outputs, device):
+    return torch.cat([o.to(outputs[0].device) for o in outputs])
+
+
+# %% wrong: knows no dictionaries
+import torch
+
+
+def ex2_2(outputs, device):
+    if isinstance(outputs[0], tuple):
+        return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+    return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])

@@ -1,0 +1,131 @@
+"""The mean of means.
+
+Chapter: 2
+Ranks: 1
+Minutes: 8
+
+To spare device 0 the logits, each replica computes its own loss: the **mean** over the
+samples of its shard that have a label. `DataParallel` gathers a vector of them. Is its
+mean the loss of the batch?
+
+`ex2_3(losses, counts)` gets the vector of losses (float, one per device) and the vector
+of how many samples each counted (integers). Return the mean over **all** counted
+samples of the batch, a tensor without dimensions through which gradients flow to
+`losses`.
+
+On a device that counted no sample, the loss is 0 / 0, NaN: it must not spoil the rest.
+A NaN on a device that counted samples is a real one, and must show.
+
+Hint 1: Three samples on device 0, one on device 1. Whose loss counts more in
+    `losses.mean()`?
+Hint 2: A mean times its count is a sum, and sums can be added. What is NaN times 0?
+Hint 3: Choose the devices that counted something before you multiply: `seen = counts >
+    0`, `losses[seen]`.
+"""
+
+
+# %% stub
+def ex2_3(losses, counts):
+    """Return the mean loss over all samples that were counted on any device."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+
+NAN = float("nan")
+
+
+def check(answer, case):
+    for name, values, numbers in (
+        ("shards of one size", [1.0, 3.0], [4, 4]),
+        ("one device", [2.5], [3]),
+        ("uneven shards", [1.0, 2.0, 7.0], [3, 3, 1]),
+        ("almost no labels on one device", [0.5, 4.0], [1000, 1]),
+        ("no label on a device", [2.0, NAN, 5.0], [3, 0, 1]),
+        ("no label on the first device", [NAN, 4.0], [0, 2]),
+    ):
+        case(name)
+        losses = torch.tensor(values, requires_grad=True)
+        counts = torch.tensor(numbers)
+        untouched = Untouched(counts=counts)
+        weights = counts / counts.sum()
+        known = losses.detach().nan_to_num()
+        want = (known * weights).sum()
+        got = answer(losses, counts)
+        untouched()
+        what = f"with losses {values} of {numbers} samples, the result"
+        compare(
+            what,
+            got,
+            want,
+            {
+                "This is the mean of the means.": known.mean(),
+                "This is the sum over the samples.": (known * counts).sum(),
+                "This divides by the number of devices.": (known * counts).mean(),
+                "This is the mean over the devices that have a loss.": losses.nanmean(),
+                "NaN times 0 is NaN.": torch.tensor(NAN),
+            },
+        )
+        if not got.requires_grad:
+            raise Wrong("the result has no graph: nothing can be trained with it.")
+        got.backward()
+        expect(f"{what} is right, but the gradient of losses", losses.grad, weights)
+    case("a real NaN")
+    got = answer(torch.tensor([2.0, NAN]), torch.tensor([3, 1]))
+    if not got.isnan():
+        raise Wrong(
+            f"device 1 counted a sample and its loss is NaN, but you return {got:.4g}: "
+            "a model that breaks would go unnoticed."
+        )
+
+
+# %% solution
+def ex2_3(losses, counts):
+    """Return the mean loss over all samples that were counted on any device."""
+    seen = counts > 0
+    return (losses[seen] * counts[seen]).sum() / counts.sum()
+
+
+# %% right: a scalar product, after the empty devices' losses were replaced
+import torch
+
+
+def ex2_3(losses, counts):
+    losses = torch.where(counts == 0, torch.zeros_like(losses), losses)
+    return losses @ (counts / counts.sum()).to(losses.dtype)
+
+
+# %% wrong: the mean of the means
+def ex2_3(losses, counts):
+    return losses.mean()
+
+
+# %% wrong: leaves out NaN, and takes the mean of the rest
+def ex2_3(losses, counts):
+    return losses.nanmean()
+
+
+# %% wrong: a weighted mean, spoilt by 0 times NaN
+def ex2_3(losses, counts):
+    return (losses * counts).sum() / counts.sum()
+
+
+# %% wrong: hides every NaN
+def ex2_3(losses, counts):
+    return (losses * counts).nansum() / counts.sum()
+
+
+# %% wrong: divides by the number of devices
+def ex2_3(losses, counts):
+    seen = counts > 0
+    return (losses[seen] * counts[seen]).sum() / len(losses)
+
+
+# %% wrong: returns a number without a graph
+import torch
+
+
+def ex2_3(losses, counts):
+    pairs = zip(losses.tolist(), counts.tolist())
+    return torch.tensor(sum(a * n for a, n in pairs if n) / counts.sum().item())

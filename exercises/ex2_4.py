@@ -1,0 +1,201 @@
+"""Predict the traffic of a step.
+
+Chapter: 2
+Ranks: 1
+Minutes: 15
+
+Device 0 of `nn.DataParallel` talks to all others in every step. How much?
+
+`ex2_4(module, output_bytes, num_devices)` gets a module, the number of bytes of the
+outputs of a whole batch, and the number of devices. Return `(sent, received)`: the
+bytes that device 0 sends to, and receives from, the other devices in **one training
+step**, forward and backward.
+
+- The batch is cut evenly: each device computes `output_bytes / num_devices` of the
+  output.
+- The batch and the labels come from the host: they do not count.
+- All parameters are trained. Some may be tied. There may be buffers, of any type.
+
+The check measures what the real `nn.DataParallel` moves between virtual GPUs.
+
+Hint 1: What goes out in forward, and what of it comes back in backward? And what comes
+    in in forward, and goes out again in backward?
+Hint 2: Out: every parameter and every buffer, and the gradient of the others' outputs.
+    In: the others' outputs, and a gradient for each parameter.
+Hint 3: `t.numel() * t.element_size()`, over `module.parameters()` and
+    `module.buffers()`, which name a tied tensor once. All of it times `num_devices -
+    1`.
+"""
+
+
+# %% stub
+def ex2_4(module, output_bytes, num_devices):
+    """Return the bytes that device 0 sends and receives in one training step."""
+    raise NotImplementedError
+
+
+# %% check
+from torch import nn
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the output layer's, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 10, bias=False), nn.Linear(10, 6)
+        self.again = nn.Linear(6, 10, bias=False)
+        self.again.weight = self.inner.weight
+
+    def forward(self, x):
+        return self.outer(self.inner(x) + self.again(x))
+
+
+def size(tensors):
+    """Bytes of some tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def measure(module, num_devices):
+    """Bytes of the output, and what device 0 sent and received of real ones."""
+    from allranks import vgpu
+
+    with vgpu.plugged_in(num_devices):
+        module = module.to("vgpu:0")
+        model = nn.DataParallel(module, device_ids=list(range(num_devices)))
+        x = torch.randn(4 * num_devices, 6)
+        vgpu.clear_events()
+        output = model(x)
+        output.sum().backward()
+        copies = [e for e in vgpu.events() if e.source and e.target]
+        gpus = [e for e in copies if "cpu" not in (e.source, e.target)]
+        sent = sum(e.num_bytes for e in gpus if e.source == "vgpu:0")
+        received = sum(e.num_bytes for e in gpus if e.target == "vgpu:0")
+        return size([output]), sent, received
+
+
+def check(answer, case):
+    import copy
+
+    def batch_norm():
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+
+    def mask():
+        module = nn.Sequential(nn.Linear(6, 3))
+        module.register_buffer("mask", torch.ones(1000, dtype=torch.bool))
+        return module
+
+    for name, make, num_devices in (
+        ("2 devices", lambda: nn.Linear(6, 100), 2),
+        ("4 devices", lambda: nn.Linear(6, 100), 4),
+        ("one device", lambda: nn.Linear(6, 100), 1),
+        ("buffers of BatchNorm", batch_norm, 4),
+        ("a buffer of booleans", mask, 2),
+        ("tied parameters", Tied, 2),
+    ):
+        case(name)
+        module = make()
+        out, sent, received = measure(copy.deepcopy(module), num_devices)
+        got = answer(module, out, num_devices)
+        if isinstance(got, list):
+            got = tuple(got)
+        if not isinstance(got, tuple) or len(got) != 2:
+            expect("what you return", got, (sent, received))
+        for verb, number, want in zip(("sends", "receives"), got, (sent, received)):
+            if number != want:
+                why = explain(number, want, module, num_devices, out)
+                raise Wrong(f"device 0 {verb} {want} bytes; you say {number:g}. {why}")
+
+
+def explain(number, want, module, n, out):
+    """Say how a wrong number may have come about."""
+    params, buffers = list(module.parameters()), list(module.buffers())
+    if number * (n - 1) == want * n:
+        return "Device 0 sends nothing to itself."
+    if number * (n - 1) == want:
+        return f"There are {n - 1} other devices."
+    off = (number - want) / max(1, n - 1)
+    twice = size(p for _, p in module.named_parameters(remove_duplicate=False))
+    kinds = {
+        size(buffers): "the buffers",
+        twice - size(params): "the tied parameters, once more",
+        size(params): "the parameters, or their gradients",
+        out // n: "a share of the outputs, or of their gradients",
+    }
+    what = f": as much as {kinds[abs(off)]}" if kinds.get(abs(off)) else ""
+    fault = "too many" if off > 0 else "missing"
+    return f"Per other device, {abs(off):g} bytes are {fault}{what}."
+
+
+# %% solution
+def ex2_4(module, output_bytes, num_devices):
+    """Return the bytes that device 0 sends and receives in one training step."""
+
+    def size(tensors):
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    others, share = num_devices - 1, output_bytes // num_devices
+    gradients = size(module.parameters())
+    sent = size(module.parameters()) + size(module.buffers()) + share
+    return others * sent, others * (gradients + share)
+
+
+# %% right: adds up what each of the other devices gets and gives, storage by storage
+def ex2_4(module, output_bytes, num_devices):
+    sent = received = 0
+    seen = {}
+    for tensor in [*module.parameters(), *module.buffers()]:
+        seen[tensor.data_ptr()] = tensor
+    for _ in range(1, num_devices):
+        for tensor in seen.values():
+            sent += tensor.nbytes
+            received += tensor.nbytes if tensor.requires_grad else 0
+        sent += output_bytes / num_devices
+        received += output_bytes / num_devices
+    return sent, received
+
+
+# %% wrong: forgets the buffers
+def ex2_4(module, output_bytes, num_devices):
+    def size(tensors):
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    others, share = num_devices - 1, output_bytes // num_devices
+    gradients = size(module.parameters())
+    return others * (size(module.parameters()) + share), others * (gradients + share)
+
+
+# %% wrong: every element has four bytes
+def ex2_4(module, output_bytes, num_devices):
+    def size(tensors):
+        return sum(4 * t.numel() for t in tensors)
+
+    others, share = num_devices - 1, output_bytes // num_devices
+    gradients = size(module.parameters())
+    sent = size(module.parameters()) + size(module.buffers()) + share
+    return others * sent, others * (gradients + share)
+
+
+# %% wrong: adds up the state dict, in which tied parameters stand twice
+def ex2_4(module, output_bytes, num_devices):
+    state = module.state_dict(keep_vars=True)
+    others, share = num_devices - 1, output_bytes // num_devices
+    sent = sum(t.nbytes for t in state.values()) + share
+    received = sum(t.nbytes for t in state.values() if t.requires_grad) + share
+    return others * sent, others * received
+
+
+# %% wrong: sends everything to itself as well
+def ex2_4(module, output_bytes, num_devices):
+    weights = sum(p.nbytes for p in module.parameters())
+    weights += sum(b.nbytes for b in module.buffers())
+    gradients = sum(p.nbytes for p in module.parameters())
+    return num_devices * weights + output_bytes, num_devices * gradients + output_bytes
+
+
+# %% wrong: forward only: nothing of what backward moves
+def ex2_4(module, output_bytes, num_devices):
+    others, share = num_devices - 1, output_bytes // num_devices
+    weights = sum(p.nbytes for p in module.parameters())
+    weights += sum(b.nbytes for b in module.buffers())
+    return others * weights, others * share

@@ -1,0 +1,319 @@
+"""DataParallel's forward.
+
+Chapter: 2
+Ranks: 1
+Minutes: 40
+Level: hard
+
+Scatter, replicate, apply, gather: write `nn.DataParallel`'s forward. The gradients must
+end up in the module that you were given.
+
+`ex2_5(module, batch, devices)` gets a module whose parameters and buffers are all on
+`devices[0]`, a batch on the CPU, and a list of devices. Return the output for the whole
+batch on `devices[0]`, such that:
+
+- the batch is cut as `torch.chunk` cuts it; if there are fewer shards than devices, the
+  last devices do nothing;
+- each shard is computed on its own device, with weights that are there (device by
+  device will do; the real one uses threads);
+- after `loss.backward()`, the gradients of `module`'s own parameters are those of a
+  single device; frozen parameters get none;
+- tied parameters stay tied, and the module is as it was: its parameters are the same
+  objects on the same device, and the next call uses its **current** weights;
+- what the first replica writes into its buffers (BatchNorm's running mean) stays in the
+  module, and what the others write is lost.
+
+You may use `torch.func.functional_call`. The devices are virtual GPUs.
+
+Hint 1: `copy.deepcopy(module).to(device)` makes a replica. After backward, where are
+    its gradients?
+Hint 2: `p.to(device)` is an operation that autograd knows: backward through it moves
+    the gradient back, and adds it to what the other devices sent. So give the module
+    other tensors to compute with, rather than other parameters.
+Hint 3: `functional_call(module, {name: t.to(device) for ...}, (shard,))` computes with
+    these tensors, and puts the module's own back. `to` its own device returns the
+    tensor itself, so that what the first replica writes stays.
+"""
+
+# %% stub
+import torch
+
+
+def ex2_5(module, batch, devices):
+    """Return module(batch), computed on all devices, on the first one."""
+    raise NotImplementedError
+
+
+# %% check
+import copy
+
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+WHERE = []  # (device of the shard, device of the weight, samples) of each forward
+
+
+class Spy(nn.Linear):
+    """A linear layer that notes where it computes."""
+
+    def forward(self, x):
+        WHERE.append((str(x.device), str(self.weight.device), len(x)))
+        if x.device != self.weight.device:
+            raise Wrong(
+                f"a shard on {x.device} meets weights on {self.weight.device}: "
+                "replicas need weights of their own device."
+            )
+        return super().forward(x)
+
+
+class Given(nn.Module):
+    """A module that must stay where it is, once it is given to somebody."""
+
+    given = None
+
+    def to(self, *args, **kwargs):
+        if Given.given is self and str(args[0]) != "vgpu:0":
+            raise Wrong(
+                f"you move the module itself to {args[0]}: the graph of the shards "
+                "before, the optimizer and the caller need it where it is."
+            )
+        return super().to(*args, **kwargs)
+
+
+class Chain(Given, nn.Sequential):
+    """A sequence that stays."""
+
+
+class Tied(Given):
+    """One weight in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = Spy(3, 4, bias=False), Spy(3, 4, bias=False)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x):
+        return self.inner(x).relu() - self.outer(x * x)
+
+
+def check(answer, case):
+    from allranks import vgpu
+
+    vgpu.plug_in(4)
+
+    def plain():
+        return Chain(Spy(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+    def frozen():
+        module = plain()
+        module[0].requires_grad_(False)
+        return module
+
+    for name, make, num_samples, num_devices in (
+        ("an even cut", plain, 8, 4),
+        ("uneven shards", plain, 7, 3),
+        ("fewer samples than devices", plain, 2, 4),
+        ("5 samples on 4 devices", plain, 5, 4),
+        ("one device", plain, 3, 1),
+        ("frozen parameters", frozen, 6, 2),
+        ("tied parameters", Tied, 6, 2),
+    ):
+        case(name)
+        step(answer, make(), num_samples, num_devices)
+    case("weights that changed since the last call")
+    module = plain().to("vgpu:0")
+    batch, devices = torch.randn(4, 3), [torch.device("vgpu", i) for i in range(2)]
+    answer(module, batch, devices)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(1.0)
+    want = copy.deepcopy(module)(batch.to("vgpu:0")).detach()
+    expect("the output with the new weights", answer(module, batch, devices), want)
+    case("BatchNorm's running mean")
+    module = Chain(nn.BatchNorm1d(3), Spy(3, 2)).to("vgpu:0")
+    batch = torch.randn(6, 3)
+    answer(module, batch, devices)
+    want = nn.BatchNorm1d(3)
+    want(batch[:3])
+    for key, value in want.state_dict().items():
+        got = module[0].state_dict()[key].cpu()
+        expect(f"`{key}`, after the first shard,", got, value.detach())
+    case("evaluation")
+    module.eval()
+    want = copy.deepcopy(module)(batch.to("vgpu:0")).detach()
+    expect("the output", answer(module, batch, devices), want)
+
+
+def show(sizes):
+    """Two on the first, one on the second."""
+    return ", ".join(f"{num} on {device}" for device, num in sizes.items())
+
+
+def step(answer, module, num_samples, num_devices):
+    """One step on one device and on all; the same output, the same gradients."""
+    batch, alone = torch.randn(num_samples, 3), copy.deepcopy(module)
+    devices = [torch.device("vgpu", i) for i in range(num_devices)]
+    Given.given = module.to(devices[0])
+    before = dict(module.named_parameters())
+    WHERE.clear()
+    got = answer(module, batch, devices)
+    output = alone(batch)
+    seen = {shard: num for shard, _, num in WHERE if shard.startswith("vgpu")}
+    expect("the output", got, output.detach().to(devices[0]))
+    sizes = {str(d): len(s) for d, s in zip(devices, batch.chunk(num_devices))}
+    if seen != sizes:
+        raise Wrong(
+            f"the samples on each device: {show(seen)}; it should be {show(sizes)}."
+        )
+    weights, first = torch.randn_like(output), copy.deepcopy(module)
+    (output * weights).sum().backward()
+    num = len(batch.chunk(num_devices)[0])
+    (first(batch[:num].to(devices[0])) * weights[:num].to(devices[0])).sum().backward()
+    first = dict(first.named_parameters())
+    if not got.requires_grad:
+        raise Wrong("the output has no graph: nothing can be trained with it.")
+    (got * weights.to(devices[0])).sum().backward()
+    now = dict(module.named_parameters())
+    for name, want in alone.named_parameters():
+        if now.get(name) is not before[name]:
+            raise Wrong(f"`{name}` of the module is another object after your call.")
+        if now[name].device != devices[0]:
+            raise Wrong(f"`{name}` of the module is on {now[name].device} now.")
+        grad = want.grad if want.grad is None else want.grad.to(devices[0])
+        mistake = {"This is the first shard's alone.": first[name].grad}
+        what = f"the gradient of `{name}`"
+        compare(what, now[name].grad, grad, mistake, rtol=1e-4, atol=1e-5)
+
+
+# %% solution
+import torch
+from torch.func import functional_call
+
+
+def ex2_5(module, batch, devices):
+    """Return module(batch), computed on all devices, on the first one."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+        output = functional_call(module, replica, (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% right: real copies, whose gradients hooks bring home
+import copy
+
+import torch
+
+
+def ex2_5(module, batch, devices):
+    def bring(own):
+        def hook(p):
+            grad = p.grad.to(own.device)
+            own.grad = grad if own.grad is None else own.grad + grad
+            p.grad = None
+
+        return hook
+
+    outputs = []
+    for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
+        replica = module if i == 0 else copy.deepcopy(module).to(device)
+        for own, p in zip(module.parameters(), replica.parameters()):
+            if i and p.requires_grad:
+                p.register_post_accumulate_grad_hook(bring(own))
+        outputs.append(replica(shard.to(device)).to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: copies, whose gradients stay with the copies
+import copy
+
+import torch
+
+
+def ex2_5(module, batch, devices):
+    outputs = []
+    for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
+        replica = module if i == 0 else copy.deepcopy(module).to(device)
+        outputs.append(replica(shard.to(device)).to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: carries the module itself from device to device
+import torch
+
+
+def ex2_5(module, batch, devices):
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        outputs.append(module.to(device)(shard.to(device)).to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: detaches what it sends
+import torch
+from torch.func import functional_call
+
+
+def ex2_5(module, batch, devices):
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        replica = {name: t.to(device) for name, t in module.state_dict().items()}
+        output = functional_call(module, replica, (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: everything on the first device
+def ex2_5(module, batch, devices):
+    return module(batch.to(devices[0]))
+
+
+# %% wrong: copies that are kept, with the weights of the first call
+import torch
+from torch.func import functional_call
+
+replicas = {}
+
+
+def ex2_5(module, batch, devices):
+    outputs = []
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        key = device, id(module)
+        if key not in replicas or len(replicas) > 99:
+            replicas[key] = {n: t.to(device) + 0 for n, t in tensors.items()}
+        output = functional_call(module, replicas[key], (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: parameters only, so that buffers stay on the first device
+import torch
+from torch.func import functional_call
+
+
+def ex2_5(module, batch, devices):
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        replica = {name: p.to(device) for name, p in module.named_parameters()}
+        output = functional_call(module, replica, (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
+
+
+# %% wrong: clones the buffers, so that the running mean never moves
+import torch
+from torch.func import functional_call
+
+
+def ex2_5(module, batch, devices):
+    tensors = dict(module.named_parameters())
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+        buffers = {n: b.clone().to(device) for n, b in module.named_buffers()}
+        output = functional_call(module, replica | buffers, (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
