@@ -9,11 +9,12 @@ import importlib
 
 # Loaded when asked for: a page or a notebook needs one, and each needs other things.
 CLASSES = {
+    "Collectives": "collectives",
     "Sampler": "sampler",
     "WhoIsWho": "who_is_who",
 }
 
-__all__ = ["CLASSES", "Sampler", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Collectives", "Sampler", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:

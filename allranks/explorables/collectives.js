@@ -1,0 +1,230 @@
+// Collectives, chunk by chunk. Mirrors allranks/collectives.py and collective_costs.py.
+
+import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
+
+const MOST_RANKS = 8, MOST_NUMBERS = 1e10;
+const RING = "(W − 1) (α + n / (W B))", NAIVE = "(W − 1) (2 α + n / B + n / (W B))";
+const FORMULAS = {
+  all_reduce: { ring: `2 ${RING}`, tree: "2 ⌈log₂ W⌉ (α + n / B)", naive: "2 (W − 1) (α + n / B)" },
+  broadcast: { tree: "⌈log₂ W⌉ (α + n / B)", chain: `2 ${RING}`, naive: "(W − 1) (α + n / B)" },
+  reduce_scatter: { ring: RING, naive: NAIVE },
+  all_gather: { ring: RING, bruck: "⌈log₂ W⌉ α + (W − 1) n / (W B)", naive: NAIVE },
+  all_to_all: { pairwise: RING, bruck: "⌈log₂ W⌉ α + k n / (W B), k chunks passed on" },
+};
+const range = (from, to = null) => to === null ? [...Array(from).keys()]
+  : Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+const sorted = (values) => [...values].sort((a, b) => a - b);
+const sizesOf = (n, size) => range(size).map((i) => Math.floor(n / size) + (i < n % size));
+
+// Steps of [source, target, chunk, op].
+export function schedule(collective, algorithm, size) {
+  if (!FORMULAS[collective])
+    throw Error(`no collective ${collective}: there are ${Object.keys(FORMULAS).join(", ")}`);
+  if (!FORMULAS[collective][algorithm]) throw Error(`${collective} has no ${algorithm} here: `
+    + `it has ${Object.keys(FORMULAS[collective]).join(", ")}`);
+  whole("world_size", size, 1);
+  const ranks = range(size), others = range(1, size), at = (r) => (r % size + size) % size;
+  const hops = range(Math.ceil(Math.log2(size))).map((k) => 2 ** k);
+  if (collective === "all_to_all") return algorithm === "pairwise"
+    ? others.map((d) => ranks.map((s) => [s, at(s + d), s * size + at(s + d), "move"]))
+    : hops.map((hop) => ranks.flatMap((s) => others.filter((d) => d & hop).map((d) => {
+      const here = s + d % hop;
+      return [at(here), at(here + hop), s * size + at(s + d), "move"];
+    })));
+  if (algorithm === "bruck") return hops.map((hop) => ranks.flatMap((r) =>
+    range(Math.min(hop, size - hop)).map((i) => [r, at(r - hop), at(r + i), "copy"])));
+  if (algorithm === "chain") return range(2 * size - 2).map((t) => range(size - 1)
+    .filter((r) => t - r >= 0 && t - r < size).map((r) => [r, r + 1, t - r, "copy"]));
+  const ring = (op, first) => range(size - 1).map((t) =>
+    ranks.map((r) => [r, at(r + 1), at(r - t - first), op]));
+  const all = (s, t, op) => ranks.map((c) => [s, t, c, op]);
+  const treeUp = hops.map((hop) => ranks.filter((r) => r % (2 * hop) === hop)
+    .flatMap((r) => all(r, r - hop, "reduce")));
+  const up = others.map((r) => all(r, 0, "reduce"));
+  const back = (steps) => steps.map((step) => step.map(([s, t, c]) => [t, s, c, "copy"]));
+  const treeDown = back([...treeUp].reverse()), down = back(up);
+  return {
+    all_reduce: { ring: [...ring("reduce", 1), ...ring("copy", 0)],
+      tree: [...treeUp, ...treeDown], naive: [...up, ...down] },
+    broadcast: { tree: treeDown, naive: down },
+    reduce_scatter: { ring: ring("reduce", 1), naive: [...up, ...others.map((r) => [[0, r, r, "copy"]])] },
+    all_gather: { ring: ring("copy", 0), naive: [...others.map((r) => [[r, 0, r, "copy"]]), ...down] },
+  }[collective][algorithm];
+}
+
+// By rank: a Map from chunk to the ranks in it.
+function before(collective, size) {
+  return range(size).map((rank) => {
+    const chunks = collective === "all_gather" ? [rank]
+      : collective === "broadcast" && rank ? [] : range(size);
+    const first = collective === "all_to_all" ? rank * size : 0;
+    return new Map(chunks.map((c) => [first + c, [rank]]));
+  });
+}
+
+function apply(old, step) {
+  const next = old.map((mine) => new Map(mine));
+  for (const [source, target, chunk, op] of step) {
+    const value = old[source].get(chunk);
+    if (op === "move") next[source].delete(chunk);
+    next[target].set(chunk, op === "reduce" ? sorted([...value, ...next[target].get(chunk)]) : value);
+  }
+  return next;
+}
+
+const messages = (steps, sizes) => steps.map((step) => {
+  const found = new Map();
+  for (const [source, target, chunk, op] of step) {
+    const key = `${source} ${target}`;
+    if (!found.has(key)) found.set(key, [source, target, [], op, 0]);
+    found.get(key)[2].push(chunk);
+    found.get(key)[4] += sizes[chunk % sizes.length];
+  }
+  return [...found.values()];
+});
+const longest = (step) => Math.max(...step.map((message) => message[4]));
+
+function fastest(collective, size, alpha, bandwidth) {
+  const lines = Object.keys(FORMULAS[collective]).map((way) => {
+    const plan = messages(schedule(collective, way, size), range(size).map(() => 1));
+    return [plan.length * alpha, sum(plan.map(longest)) / size / bandwidth, way];
+  });
+  const least = (list, value) => list.reduce((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    return y[0] < x[0] || (y[0] === x[0] && y[1] < x[1]) ? b : a;
+  });
+  let now = least(lines, (line) => line), from = 0;
+  const found = [[now[2], from]];
+  for (;;) {
+    const later = lines.filter((line) => line[1] < now[1]);
+    if (!later.length) return found;
+    const meet = (line) => [(line[0] - now[0]) / (now[1] - line[1]), line[1]];
+    const best = least(later, meet);
+    from = meet(best)[0];
+    now = best;
+    found.push([now[2], from]);
+  }
+}
+
+export function compute({ collective, algorithm, world_size, numbers, alpha_us, gb_per_s, step }) {
+  const size = whole("world_size", world_size, 1);
+  if (size > MOST_RANKS) throw Error(`${size} ranks do not fit here: at most ${MOST_RANKS}`);
+  const steps = schedule(collective, algorithm, size);
+  if (whole("numbers", numbers, 1) > MOST_NUMBERS)
+    throw Error(`${numbers} numbers are too many: at most ${MOST_NUMBERS}`);
+  if (alpha_us < 0) throw Error(`alpha_us must not be negative: ${alpha_us}`);
+  if (gb_per_s <= 0) throw Error(`gb_per_s must be above 0, not ${gb_per_s}`);
+  if (whole("step", step, 0) > steps.length)
+    throw Error(`step is ${step}, but there are ${steps.length} steps`);
+  const alpha = alpha_us * 1e-6, bandwidth = gb_per_s * 1e9;
+  const sizes = sizesOf(numbers, size).map((n) => 4 * n);
+  const held = steps.slice(0, step).reduce(apply, before(collective, size));
+  const fresh = new Set(step ? steps[step - 1].map((t) => `${t[1]} ${t[2]}`) : []);
+  let mine;
+  const compare = Object.keys(FORMULAS[collective]).map((way) => {
+    const plan = messages(schedule(collective, way, size), sizes);
+    const links = range(size).map(() => range(size).map(() => 0));
+    for (const [source, target, , , bytes] of plan.flat()) links[source][target] += bytes;
+    const time = sum(plan.map((one) => alpha + longest(one) / bandwidth));
+    const row = [way, plan.length, Math.max(...links.map(sum)), time];
+    if (way === algorithm) mine = { plan, links, row };
+    return row;
+  });
+  const { plan, links, row: [, , busiest, time] } = mine, now = step ? plan[step - 1] : [];
+  let summary = `${collective} by ${algorithm}, ${size} rank${size > 1 ? "s" : ""}, `
+    + `${amount(4 * numbers, "B")}: ${steps.length} steps, ${amount(time, "s")}; `
+    + `the busiest rank sends ${amount(busiest, "B")}. `;
+  summary += step ? `Step ${step}, ${now[0][3]}: ${now.map(([s, t]) => `${s} → ${t}`).join(", ")}, `
+    + `${amount(longest(now), "B")} at most each.` : "Before the first step.";
+  if (step === steps.length) summary += ` Done: each rank holds what ${collective} promises.`;
+  return {
+    num_steps: steps.length,
+    held: held.map((one, rank) => sorted(one.keys())
+      .map((chunk) => [chunk, one.get(chunk), fresh.has(`${rank} ${chunk}`)])),
+    messages: now, chunk_bytes: sizes, links, seconds: time,
+    formula: FORMULAS[collective][algorithm], compare,
+    fastest: fastest(collective, size, alpha, bandwidth), summary,
+  };
+}
+
+// A change keeps the step where it can, and the algorithm where there is one.
+const change = (patch, state) => {
+  const next = { ...state, ...patch };
+  const ways = Object.keys(FORMULAS[next.collective]);
+  const algorithm = ways.includes(next.algorithm) ? next.algorithm : ways[0];
+  const last = schedule(next.collective, algorithm, Math.min(next.world_size, MOST_RANKS + 1)).length;
+  return { ...patch, algorithm, step: Math.min(state.step, last) };
+};
+const fields = [
+  { name: "collective", label: "Collective", kind: "choice",
+    options: Object.keys(FORMULAS).map((name) => [name, name]), set: (collective, s) => change({ collective }, s) },
+  { name: "algorithm", label: "Algorithm", kind: "choice",
+    options: (s) => Object.keys(FORMULAS[s.collective]).map((way) =>
+      [way, way === "naive" ? "naive: through rank 0" : way]), set: (algorithm, s) => change({ algorithm }, s) },
+  { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS,
+    set: (world_size, s) => change({ world_size }, s) },
+  { name: "numbers", label: "float32 numbers per rank", kind: "whole", min: 1 },
+  { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0 },
+  { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0 },
+  { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
+];
+
+// An arrow at the left edge, from one row to another; the further, the wider.
+function arrow([source, target], y) {
+  const down = target > source ? 1 : -1, wide = 14 + 6 * Math.abs(target - source);
+  const from = y(source) + 4 * down, to = y(target) - 4 * down;
+  return [
+    h("svg:path", { class: "x-arrow", d: `M66 ${from}C${66 - wide} ${from} ${66 - wide} ${to} 60 ${to}` }),
+    h("svg:path", { class: "x-tip", d: `M66 ${to}l-9 -4v8z` }),
+  ];
+}
+
+function box(x, y, width, [chunk, who, fresh], words) {
+  const parts = [rect(x, y, width, 28, {
+    class: (who.length > 1 ? "x-frame" : "x-box") + (fresh ? " x-chosen" : ""),
+    style: `--hue: ${rankColor(who[0])}`,
+  })];
+  const band = (width - 4) / who.length; // many ranks: a band of their colours
+  if (who.length > 1) parts.push(who.map((rank, i) => h("svg:rect", {
+    x: x + 2 + i * band, y: y + 22, width: band, height: 4, style: `fill: ${rankColor(rank)}`,
+  })));
+  return [...parts, text(x + width / 2, y + 17, words)];
+}
+
+function draw({ state, facts, measured }) {
+  const { collective, world_size: size } = state, y = (rank) => 44 + rank * 36;
+  const cross = collective === "all_to_all";
+  const words = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
+    : String(sum(who.map((rank) => 10 ** rank)));
+  const width = Math.max(42, 8 * size + 10), x = (i) => 124 + i * (width + 4);
+  const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
+    (cross ? "" : `chunk ${one[0]} `) + words(one)).join(", ") || "nothing"}`).join("; ");
+  const mb = (bytes) => amount(bytes, "B");
+  const now = facts.fastest.map(([way, from]) => from > 0 ? `${way} from ${mb(from)}` : way);
+  return [
+    picture(x(size), y(size), label,
+      cross ? text(124, 16, "what each rank holds: from→to", { "text-anchor": "start" })
+        : range(size).map((i) => text(x(i) + width / 2, 16, `chunk ${i}`, { class: "x-small" })),
+      facts.messages.map((message) => arrow(message, y)),
+      facts.held.map((row, rank) => [
+        text(72, y(rank) + 5, `rank ${rank}`, { "text-anchor": "start" }),
+        range(cross ? 0 : size).map((i) => rect(x(i), y(rank) - 14, width, 28, { class: "x-idle" })),
+        row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - 14, width, one, words(one))),
+      ])),
+    h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
+      : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
+    "A thick frame: arrived in this step."),
+    h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)}, α = ${state.alpha_us} µs, `
+      + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
+    table(`The algorithms at this size. Fastest: ${now.join(", ")}.`,
+      ["algorithm", "steps", "busiest rank sends", "time"],
+      facts.compare.map(([way, steps, bytes, time]) => [way, steps, mb(bytes), amount(time, "s")])),
+    size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
+      ["from", ...range(size).map((rank) => `to ${rank}`)],
+      facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
+        (bytes ? mb(bytes) : "–") + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
+  ];
+}
+
+export default explorable({ label: "A collective, step by step", fields, compute, draw });
