@@ -1,0 +1,50 @@
+"""Who gets which sample, by keyboard, at 390 px."""
+
+from allranks.explorables import Sampler
+
+FIRST = {"num_samples": 10, "world_size": 4, "batch_size": 2}
+
+
+def said(**changes) -> str:
+    """Python's sentence."""
+    return Sampler(**{**FIRST, **changes}).facts["summary"]
+
+
+def test_the_page_shares_samples_out_as_python_does(explore):
+    """Numbers, flags, steps; what would have no effect is not offered."""
+    x = explore("book/ch5_ddp", "sampler")
+    cells = x.box.locator(".x-cells .x-cell")
+    assert x.summary == said()
+    x.press("Next")
+    assert x.summary == said(step=1) and x.field("step").input_value() == "1"
+    assert x.box.locator(".x-cells .x-now").count() == 4  # 2, 6, and 1 and 4 again
+    assert x.box.locator("td", has_text="(again)").count() == 2
+    x.field("DistributedSampler: drop_last").focus()
+    x.page.keyboard.press("Space")
+    assert x.summary == said(step=1, drop_last=True)
+    assert cells.filter(has_text="none").count() == 2
+    assert "drop_last=True" in x.box.locator(".x-code code").inner_text()
+    x.field("DistributedSampler: shuffle").focus()
+    x.page.keyboard.press("Space")
+    for label in "seed", "epoch", "set_epoch is called":
+        assert not x.field(label).is_visible()
+    x.press("Reset")
+    assert x.summary == said()
+    x.fill("world size (ranks)", 17)
+    assert x.error.endswith("world_size must be at most 16, not 17")
+    assert x.summary == said(world_size=1)  # what was there after the first digit
+
+
+def test_an_epoch_without_set_epoch_replays_the_first(explore):
+    """The picture of epoch 3 is the picture of epoch 0."""
+    x = explore("book/ch5_ddp", "sampler")
+    picture = x.box.locator(".x-cells")
+    first = picture.inner_text()
+    x.fill("epoch", 3)
+    assert picture.inner_text() != first and x.summary == said(epoch=3)
+    x.field("set_epoch is called").focus()
+    x.page.keyboard.press("Space")
+    assert picture.inner_text() == first
+    assert x.summary == said(epoch=3, set_epoch=False)
+    assert "set_epoch(" not in x.box.locator(".x-code code").inner_text()
+    assert x.box.locator("td", has_text="(as in epoch 0)").count() == 2
