@@ -132,12 +132,15 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         }
         quiet = true;
         for (const [name, value] of Object.entries(next)) model.set(name, value);
-        if (model.get("measured")) model.set("measured", null);
+        // What was measured holds for all steps, and for nothing else.
+        if (model.get("measured") && Object.keys(next).some((name) => !views.includes(name)))
+          model.set("measured", null);
         quiet = false;
         model.save_changes();
         update();
       }
 
+      const views = fields.filter(({ kind }) => kind === "step").map(({ name }) => name);
       const inputs = fields.map((field, i) => {
         const attributes = { id: `${id}-${i}`, "aria-describedby": `${id}-error` };
         const { kind, name, min, max, step } = field;
