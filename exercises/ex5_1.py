@@ -1,0 +1,276 @@
+"""Average the gradients.
+
+Chapter: 5
+Ranks: 1, 2, 4
+Minutes: 10
+
+All ranks hold replicas of `model`, and each has done its own `backward()`. Do by hand
+what DDP does: after the call, the `.grad` of every parameter is the mean over all
+ranks, on every rank. The weights stay as they are.
+
+A frozen parameter (`requires_grad=False`) has no gradient and gets none. A parameter
+that some ranks did not use in this step has `grad is None` *on those ranks*: their
+gradient counts as 0. Two layers may share one weight.
+
+Hint 1: Does every rank call all_reduce equally often, whatever it has computed?
+Hint 2: Go through `model.parameters()`, which is the same list on all ranks and names a
+shared weight once. Skip what is frozen, on all ranks; put zeros where a gradient is
+missing.
+Hint 3: `if weight.grad is None: weight.grad = torch.zeros_like(weight)`, then
+`dist.all_reduce(weight.grad)`, then divide it by the world size.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    """Replace every gradient of `model` by its mean over all ranks."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+
+def small():
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def frozen():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[1].requires_grad_(False)
+    return model
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
+    model[2].weight = nn.Parameter(model[0].weight.data.T.clone())
+    model.append(nn.Linear(5, 3))
+    model[3].weight = model[2].weight
+    return model
+
+
+def mixed():
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
+
+
+CASES = {  # a model, and which ranks lack which gradient
+    "a small network": (small, {}),
+    "a frozen layer": (frozen, {}),
+    "tied weights": (tied, {}),
+    "float32 and float64": (mixed, {}),
+    "a bias that only rank 0 used": (small, {"2.bias": lambda r: r > 0}),
+    "a weight that only the last rank used": (
+        small,
+        {"0.weight": lambda r: r < world_size - 1},
+    ),
+    "a weight that nobody used": (small, {"0.weight": lambda r: True}),
+}
+
+
+def check(answer, case):
+    for name, (make, lacks) in CASES.items():
+        case(name)
+        torch.manual_seed(5)  # replicas: the same weights on all ranks
+        model = make()
+        parts = {}  # gradients by name: one of each rank
+        for key, weight in model.named_parameters():
+            dice = torch.Generator()
+            parts[key] = []
+            for r in range(world_size):
+                part = torch.randn(weight.shape, generator=dice.manual_seed(r + 10))
+                lost = lacks.get(key, lambda r: False)(r)
+                parts[key].append(None if lost else part.to(weight.dtype) + r)
+            if weight.requires_grad and parts[key][rank] is not None:
+                weight.grad = parts[key][rank].clone()
+        untouched = Untouched(model=model)
+        answer(model)
+        untouched()
+        each = model.named_parameters(remove_duplicate=False)
+        layers = [id(weight) for _, weight in each]
+        for key, weight in model.named_parameters():
+            if not weight.requires_grad:
+                if weight.grad is not None:
+                    raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
+            elif any(part is not None for part in parts[key]):
+                judge(key, weight, parts[key], layers.count(id(weight)))
+            elif weight.grad is not None and weight.grad.any():
+                raise Wrong(f"nobody has a gradient of `{key}`, but now it is not 0.")
+        if make is tied and model[3].weight is not model[2].weight:
+            raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
+
+
+def judge(key, weight, parts, num_layers):
+    """Compare a gradient with the mean, and with what mistakes make of it."""
+    have = [part for part in parts if part is not None]
+    own = torch.zeros_like(weight) if parts[rank] is None else parts[rank]
+    mistakes = {}
+    if len(have) < world_size:
+        fault = "This divides by the ranks that have one; the others count as 0."
+        mistakes[fault] = sum(have) / len(have)
+    if num_layers > 1:
+        fault = f"{num_layers} layers share it, and it was added up for each."
+        mistakes[fault] = sum(have) * world_size ** (num_layers - 2)
+    mistakes["This is its own gradient, not the mean."] = own
+    mistakes["This is the sum: divide it by the world size."] = sum(have)
+    mistakes["This was divided twice."] = sum(have) / world_size**2
+    what = f"on rank {rank}, the gradient of `{key}`"
+    compare(what, weight.grad, sum(have) / world_size, mistakes)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    """Replace every gradient of `model` by its mean over all ranks."""
+    for weight in model.parameters():  # a shared weight comes once
+        if weight.requires_grad:
+            if weight.grad is None:  # others may have used it
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(weight.grad)
+            weight.grad /= dist.get_world_size()
+
+
+# %% right: one all_reduce for all, in the widest dtype, as one flat vector
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+    flat = torch.cat([grad.flatten().double() for grad in grads])
+    dist.all_reduce(flat, dist.ReduceOp.AVG)
+    parts = flat.split([weight.numel() for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
+        weight.grad = part.view_as(weight).to(weight.dtype)
+
+
+# %% wrong: forgets to divide
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(weight.grad)
+
+
+# %% wrong: divides twice
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+            weight.grad /= dist.get_world_size()
+
+
+# %% wrong: reduces a copy
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.grad is not None:
+            dist.all_reduce(weight.grad.clone(), dist.ReduceOp.AVG)
+
+
+# %% wrong: forgets that a frozen parameter has no gradient
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+
+
+# %% wrong: gives a frozen parameter a gradient of zeros
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+
+
+# %% wrong: skips what is None, and so calls all_reduce less often than the others
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.grad is not None:
+            dist.all_reduce(weight.grad)
+            weight.grad /= dist.get_world_size()
+
+
+# %% wrong: averages the weights
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad:
+            dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
+
+
+# %% wrong: reduces a tied weight once for each layer that has it
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad and weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            if weight.requires_grad:
+                dist.all_reduce(weight.grad)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad /= dist.get_world_size()
+
+
+# %% wrong: only rank 0 takes part
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    if dist.get_rank() == 0:
+        for weight in model.parameters():
+            if weight.grad is not None:
+                dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+
+
+# %% wrong: divides by the number of ranks that have a gradient
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad:
+            count = torch.tensor(0.0 if weight.grad is None else 1.0)
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(count)
+            dist.all_reduce(weight.grad)
+            weight.grad /= count.clamp(min=1).to(weight.dtype)

@@ -1,0 +1,257 @@
+"""The exact accuracy, each sample once.
+
+Chapter: 5
+Ranks: 1, 2, 4
+Minutes: 15
+
+All ranks hold the same `model` and the same test set, `x` of shape `(n, D)` and labels
+`y` of shape `(n,)`. Return the accuracy over all n samples, as a float, the same on
+every rank. Share the work: each sample goes through the model on exactly one rank, at
+most ⌈n / W⌉ samples on each, at most `batch_size` at a time. n may be smaller than W.
+
+The model has dropout and batch normalisation. Evaluate it in evaluation mode; leave it
+as it came, in the mode that it came in.
+
+Hint 1: Why is a `DistributedSampler` wrong here? Why is the mean of the ranks'
+accuracies?
+Hint 2: Take every W-th sample, which may leave a rank with fewer, or none. Count hits
+and samples, add both up over the ranks once, and divide once.
+Hint 3: `x[rank::world_size].split(batch_size)`; `counts = torch.tensor([hits, num])`,
+`dist.all_reduce(counts)`; before it `was = model.training`, after it
+`model.train(was)`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+CASES = {  # samples, and which the model gets wrong
+    "a remainder": (10, {0}),
+    "errors on one rank only": (17, {0, 4, 8}),
+    "an even split": (16, {1, 15}),
+    "the last one wrong": (101, {100}),
+    "fewer samples than ranks": (3, {0}),
+    "one sample": (1, set()),
+}
+
+
+def check(answer, case):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.6), nn.Linear(4, 3))
+    model[0].running_mean += torch.randn(4)
+    seen = []
+
+    def note(model, inputs):
+        seen.append(len(inputs[0]))
+        if model.training and len(inputs[0]):
+            raise Wrong("the model is in training mode: dropout drops, norms learn.")
+
+    for number, (name, (num, errors)) in enumerate(CASES.items()):
+        case(name)
+        x = torch.randn(num, 4)
+        labels = model.eval()(x).argmax(dim=1)
+        hits = torch.tensor([i not in errors for i in range(num)])
+        y = torch.where(hits, labels, (labels + 1) % 3)
+        model.train(number % 2 == 0)
+        untouched = Untouched(model=model, x=x, y=y)
+        hook, mode = model.register_forward_pre_hook(note), model.training
+        seen.clear()
+        torch.manual_seed(rank)
+        got = answer(model, x, y, 4)
+        torch.manual_seed(3 + num)
+        hook.remove()
+        untouched()
+        if model.training != mode:
+            raise Wrong(
+                f"the mode changed: `training` was {mode}, is {model.training}."
+            )
+        hits = hits.double()
+        total = -(-num // world_size) * world_size
+        padded = torch.cat([hits] * world_size)[:total]
+        shares = [hits[r::world_size] for r in range(world_size)]
+        means = torch.stack([s.mean() for s in shares if len(s)])
+        even = num // world_size * world_size
+        blocks = [block.mean() for block in hits.tensor_split(world_size)]
+        if isinstance(got, float) and got != got:
+            raise Wrong("the accuracy is NaN; so is the mean of nothing.")
+        mistakes = {
+            "Samples that fill up the last batch are counted twice.": padded.mean(),
+            "This is the mean of the ranks' accuracies.": means.mean(),
+            "This is the mean of the accuracies of blocks.": sum(blocks) / world_size,
+            "The ranks' accuracies are added up.": means.sum(),
+            f"The last {num - even} of {num} are left out.": hits[:even].mean(),
+            f"This is rank {rank}'s own share.": shares[rank].mean(),
+            "This is the number of hits.": hits.sum(),
+        }
+        mistakes = {key: value.item() for key, value in mistakes.items()}
+        what = f"with {num - len(errors)} of {num} right, the accuracy on rank {rank}"
+        compare(what, got, hits.mean().item(), mistakes, atol=1e-6)
+        if max(seen, default=0) > 4:
+            raise Wrong(f"a batch has {max(seen)} samples; batch_size is 4.")
+        if sum(seen) > total // world_size:
+            raise Wrong(
+                f"the accuracy is right, but {sum(seen)} of {num} samples went through "
+                f"the model on rank {rank}; its share is {total // world_size} at most."
+            )
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    was, hits = model.training, 0
+    model.eval()
+    with torch.no_grad():
+        for inputs, labels in zip(
+            x[mine].split(batch_size), y[mine].split(batch_size), strict=True
+        ):
+            hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(was)
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% right: blocks in place of strides; n is known, so only the hits are added up
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    inputs, labels = x.tensor_split(world_size)[rank], y.tensor_split(world_size)[rank]
+    mode = model.training
+    model.eval()
+    found = [model(part).argmax(1) for part in inputs.split(batch_size) if len(part)]
+    model.train(mode)
+    hits = torch.zeros(1, dtype=torch.float64)
+    if found:
+        hits += (torch.cat(found) == labels).sum()
+    dist.all_reduce(hits)
+    return hits.item() / len(x)
+
+
+# %% wrong: pads with a DistributedSampler
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+
+def ex5_3(model, x, y, batch_size):
+    mine = list(DistributedSampler(y, shuffle=False))
+    mode, hits = model.training, 0
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(mode)
+    counts = torch.tensor([hits, len(mine)])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: the mean of the ranks' accuracies
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    mode, hits = model.training, 0
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(mode)
+    accuracy = hits / len(y[mine])
+    dist.all_reduce(accuracy, dist.ReduceOp.AVG)
+    return accuracy.item()
+
+
+# %% wrong: forgets eval()
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: leaves the model in evaluation mode
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: every rank evaluates everything
+import torch
+
+
+def ex5_3(model, x, y, batch_size):
+    mode, hits = model.training, 0
+    model.eval()
+    for inputs, labels in zip(x.split(batch_size), y.split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(mode)
+    return hits.item() / len(x)
+
+
+# %% wrong: drops the tail
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    share = len(x) // dist.get_world_size()
+    mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
+    mode, hits = model.training, torch.tensor(0)
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(mode)
+    counts = torch.tensor([hits, share])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: only rank 0 adds up
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    mode, hits = model.training, 0
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(mode)
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.reduce(counts, dst=0)
+    return (counts[0] / counts[1]).item()

@@ -1,0 +1,256 @@
+"""Buffers that stay equal.
+
+Chapter: 5
+Ranks: 1, 2, 4
+Minutes: 15
+
+DDP averages gradients. Buffers, such as the running statistics of a batch
+normalisation, have none: each rank's follow its own data. Bring them together before
+you evaluate or save. After the call, on every rank,
+
+- a floating-point buffer holds the mean over all ranks;
+- any other buffer (a step counter, a mask) holds what rank 0's did.
+
+In place, in the dtype that each has. Parameters are left alone.
+
+Hint 1: Which tensors does `model.buffers()` name? Which of them would
+`model.state_dict()` leave out, and what would it add?
+Hint 2: Take the buffers one by one: the floating-point ones through an all_reduce, the
+others through a broadcast. All ranks have the same list.
+Hint 3: `if buffer.is_floating_point(): dist.all_reduce(buffer, dist.ReduceOp.AVG)`,
+else `dist.broadcast(buffer, src=0)`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    """Give every rank the same buffers: means of floats, rank 0's otherwise."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+
+def norms():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+
+
+def plain():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
+
+
+def masked():
+    model = nn.Linear(3, 3)
+    model.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
+    model.register_buffer("unset", None)
+    return model
+
+
+def hidden():
+    model = nn.BatchNorm1d(3)
+    model.register_buffer("cache", torch.zeros(5), persistent=False)
+    return model
+
+
+def wide():
+    model = nn.Linear(2, 2)
+    model.register_buffer("scale", torch.zeros((), dtype=torch.float64))
+    return model
+
+
+def shared():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].register_buffer("table", torch.zeros(4))
+    model[1].register_buffer("table", model[0].table)
+    return model
+
+
+CASES = {
+    "batch normalisation": norms,
+    "no buffers": plain,
+    "a mask of booleans": masked,
+    "a buffer that is not saved": hidden,
+    "a single float64 number": wide,
+    "one buffer in two layers": shared,
+}
+
+
+def check(answer, case):
+    for name, make in CASES.items():
+        case(name)
+        torch.manual_seed(100 + rank)  # the parameters differ too
+        model = make()
+        parts = {}  # values by name: one of each rank
+        for key, buffer in model.named_buffers():
+            parts[key] = []
+            for r in range(world_size):
+                dice = torch.Generator().manual_seed(r)
+                part = torch.randint(1, 100, buffer.shape, generator=dice) + 100 * r
+                part = part % 2 if buffer.dtype is torch.bool else part
+                parts[key].append(part.to(buffer.dtype))
+            buffer.copy_(parts[key][rank])
+        before = dict(model.named_buffers())
+        weights = Untouched(**{"the parameters": list(model.parameters())})
+        answer(model)
+        weights()
+        for key, buffer in model.named_buffers():
+            if buffer is not before[key]:
+                raise Wrong(
+                    f"`{key}` is another tensor now: write into the one it was."
+                )
+            judge(key, buffer, parts[key])
+
+
+def judge(key, buffer, parts):
+    """Compare a buffer with what it should be, and with what mistakes make of it."""
+    first, own = parts[0], parts[rank]
+    what = f"on rank {rank}, `{key}`"
+    if not buffer.is_floating_point():
+        mistakes = {"It holds what it held before; rank 0's should be there.": own}
+        if buffer.dtype is not torch.bool:
+            mistakes["This is the mean over the ranks."] = sum(parts) // world_size
+            mistakes["This is the sum over the ranks."] = sum(parts)
+        compare(what, buffer, first, mistakes)
+        return
+    every = [None] * world_size
+    dist.all_gather_object(every, buffer)
+    mistakes = {"It holds what it held before.": own}
+    if all(torch.equal(found, first) for found in every) and world_size > 1:
+        mistakes = {"All ranks hold rank 0's; the mean was asked for.": first}
+    mistakes |= {
+        "This is the sum: divide it by the world size.": sum(parts),
+        "This was divided twice.": sum(parts) / world_size**2,
+    }
+    compare(what, buffer, sum(parts) / world_size, mistakes)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    """Give every rank the same buffers: means of floats, rank 0's otherwise."""
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer, dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(buffer, src=0)
+
+
+# %% right: gathers the values of all ranks as objects, and adds them up itself
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    mine = dict(model.named_buffers())
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    for name, buffer in mine.items():
+        values = [others[name] for others in every]
+        mean = values[0]
+        if buffer.is_floating_point():
+            mean = torch.stack(values).mean(dim=0)
+        buffer.copy_(mean)
+
+
+# %% wrong: sums, and forgets to divide
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+        else:
+            dist.broadcast(buffer, src=0)
+
+
+# %% wrong: averages integers too
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        dist.all_reduce(buffer, dist.ReduceOp.AVG)
+
+
+# %% wrong: broadcasts all, as DDP does
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+
+
+# %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for value in model.state_dict().values():
+        if value.is_floating_point():
+            dist.all_reduce(value, dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(value, src=0)
+
+
+# %% wrong: knows only the buffers that are saved
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    weights = dict(model.named_parameters())
+    for name, value in model.state_dict().items():
+        if name in weights:
+            continue
+        if value.is_floating_point():
+            dist.all_reduce(value, dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(value, src=0)
+
+
+# %% wrong: leaves counters and masks as they are
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer, dist.ReduceOp.AVG)
+
+
+# %% wrong: averages a copy
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(buffer, src=0)
+
+
+# %% wrong: puts new tensors in place of the old ones
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                mean = buffer / dist.get_world_size()
+                dist.all_reduce(mean)
+                setattr(module, name, mean)
+            else:
+                dist.broadcast(buffer, src=0)

@@ -1,0 +1,285 @@
+"""Accumulate as if it were one batch.
+
+Chapter: 5
+Ranks: 1, 2, 4
+Minutes: 20
+
+A step's batch is too large, so each rank gets it in pieces: a list of pairs `(x, y)`.
+Pieces have different sizes, and ranks have different numbers of pieces. `ddp` is the
+wrapped model, without gradients. Write the step's forward and backward passes. After
+the call each gradient is that of
+
+> the mean of `cross_entropy` over *all samples of all ranks*,
+
+and the ranks have averaged their gradients once, not once per piece.
+
+Hint 1: By what is each sample's loss divided in one big batch? By what do *you* divide
+it, and what does DDP do to it afterwards?
+Hint 2: Count the samples of all ranks first. Take sums of losses, not means. DDP will
+divide by the world size, so multiply by it. All pieces but the last under
+`ddp.no_sync()`, forward passes too.
+Hint 3: `loss = F.cross_entropy(ddp(x), y, reduction="sum") * world_size / total`; `with
+ddp.no_sync() if more else contextlib.nullcontext():`
+"""
+
+# %% stub
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn import functional as F
+
+CASES = {  # the sizes of the pieces on each rank
+    "one piece": [[6]] * 4,
+    "equal pieces": [[4, 4, 4]] * 4,
+    "the last piece is smaller": [[4, 4, 1]] * 4,
+    "ranks with fewer samples": [[4, 4], [4, 2], [1, 1], [3, 4]],
+    "ranks with fewer pieces": [[2, 5, 3], [4], [1, 1], [6, 2]],
+}
+
+
+def pieces_of(r, sizes):
+    """The same on all ranks: what rank r gets."""
+    dice = torch.Generator().manual_seed(r)
+    found = []
+    for size in sizes:
+        x = torch.randn(size, 5, generator=dice).double() + r
+        found.append((x, torch.randint(0, 3, (size,), generator=dice)))
+    return found
+
+
+def gradient(model, loss):
+    """As one vector."""
+    grads = torch.autograd.grad(loss, [*model.parameters()])
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def check(answer, case):
+    for name, sizes in CASES.items():
+        case(name)
+        torch.manual_seed(1)
+        layers = nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
+        ddp = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).double())
+        model, calls = ddp.module, []
+
+        def note(state, bucket, calls=calls):
+            calls.append(bucket.buffer().numel())
+            return allreduce_hook(state, bucket)
+
+        ddp.register_comm_hook(None, note)
+        through = []
+        ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
+        every = [pieces_of(r, sizes[r]) for r in range(world_size)]
+        given = [(x.clone(), y) for x, y in every[rank]]
+        answer(ddp, given)
+        lacking = [key for key, p in model.named_parameters() if p.grad is None]
+        if lacking:
+            raise Wrong(f"`{lacking[0]}` has no gradient after the call.")
+        got = torch.cat([p.grad.flatten() for p in model.parameters()])
+        if not through:
+            raise Wrong("it calls the model inside of DDP; only ddp(x) prepares DDP.")
+        if not calls:
+            raise Wrong(
+                "the ranks never averaged: the last piece goes outside of no_sync, "
+                "forward and backward."
+            )
+        judge(model, got, every)
+        if len(calls) > 1:
+            raise Wrong(
+                f"the gradients are right, but the ranks averaged {len(calls)} times "
+                f"for {len(given)} pieces. A forward outside of no_sync makes the next "
+                "backward talk."
+            )
+
+
+def judge(model, got, every):
+    """Compare the gradient with that of one batch, and with common mistakes'."""
+    sums = []  # of each piece, by rank
+    for part in every:
+        losses = [F.cross_entropy(model(x), y, reduction="sum") for x, y in part]
+        sums.append([gradient(model, loss) for loss in losses])
+    sizes = [[len(y) for _, y in part] for part in every]
+    total = sum(map(sum, sizes))
+    by_rank = [sum(part) for part in sums]
+    means = [
+        [g / n for g, n in zip(*pair, strict=True)]
+        for pair in zip(sums, sizes, strict=True)
+    ]
+    of_pieces = sum(sum(part) / len(part) for part in means) / world_size
+    of_ranks = [g / sum(n) for g, n in zip(by_rank, sizes, strict=True)]
+    last = sum(part[-1] for part in means) / world_size
+    added = sum(sum(part) for part in means) / world_size
+    whole = sum(by_rank) / world_size
+    mistakes = {
+        "Each piece's mean weighs the same, however small the piece is.": of_pieces,
+        "Each rank's mean weighs the same, however few samples the rank has.": (
+            sum(of_ranks) / world_size
+        ),
+        "The pieces' means are added up, and divided by nothing.": added,
+        "The sums of the losses are divided by nothing.": whole,
+        "DDP divides by the world size: multiply by it first.": whole / total,
+        "This is the gradient of the last piece only.": last,
+        "This is the rank's own gradient.": by_rank[rank] / sum(sizes[rank]),
+    }
+    want = sum(by_rank) / total
+    compare(f"on rank {rank}, the gradient", got, want, mistakes, 1e-6, 1e-9)
+
+
+# %% solution
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    scale = dist.get_world_size() / total  # DDP will divide by the world size
+    for i, (x, y) in enumerate(pieces, 1):
+        silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
+        with silent:  # forward too: it decides whether backward talks
+            (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+
+
+# %% right: backward without scale; the gradients are put right at the end
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    *most, (x, y) = pieces
+    with ddp.no_sync():
+        for inputs, labels in most:
+            (F.cross_entropy(ddp(inputs), labels) * len(labels)).backward()
+    (F.cross_entropy(ddp(x), y) * len(y)).backward()
+    mean_size = torch.tensor(float(sum(len(labels) for _, labels in pieces)))
+    dist.all_reduce(mean_size, dist.ReduceOp.AVG)
+    for weight in ddp.parameters():
+        weight.grad /= mean_size
+
+
+# %% wrong: adds up means, and divides by nothing
+import contextlib
+
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    for i, (x, y) in enumerate(pieces, 1):
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            F.cross_entropy(ddp(x), y).backward()
+
+
+# %% wrong: the mean of the pieces' means
+import contextlib
+
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    for i, (x, y) in enumerate(pieces, 1):
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x), y) / len(pieces)).backward()
+
+
+# %% wrong: the mean of the ranks' means
+import contextlib
+
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    num = sum(len(y) for _, y in pieces)
+    for i, (x, y) in enumerate(pieces, 1):
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x), y, reduction="sum") / num).backward()
+
+
+# %% wrong: forgets that DDP divides
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    for i, (x, y) in enumerate(pieces, 1):
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
+
+
+# %% wrong: only backward is in no_sync
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    for i, (x, y) in enumerate(pieces, 1):
+        loss = F.cross_entropy(ddp(x), y, reduction="sum")
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            (loss * dist.get_world_size() / total).backward()
+
+
+# %% wrong: all pieces in no_sync
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    with ddp.no_sync():
+        for x, y in pieces:
+            loss = F.cross_entropy(ddp(x), y, reduction="sum")
+            (loss * dist.get_world_size() / total).backward()
+
+
+# %% wrong: goes around DDP
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    for x, y in pieces:
+        (F.cross_entropy(ddp.module(x), y) / len(pieces)).backward()
+
+
+# %% wrong: clears the gradients before each piece
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    for i, (x, y) in enumerate(pieces, 1):
+        ddp.zero_grad()
+        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+            F.cross_entropy(ddp(x), y).backward()

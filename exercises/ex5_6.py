@@ -1,0 +1,732 @@
+"""DDP, written by you.
+
+Chapter: 5
+Ranks: 1, 2, 4
+Minutes: 45
+Level: hard
+
+`finish = ex5_6(model, bucket_size)` is called once on every rank, with models that
+differ. It gives all ranks rank 0's parameters and buffers, and installs hooks. In each
+step follow `loss.backward()` and `finish()`; then every gradient is the mean over the
+ranks. As DDP does it:
+
+- **Buckets.** Go through the trainable parameters from the last to the first. A bucket
+  is full as soon as it holds `bucket_size` numbers or more; the next one begins. One
+  `dist.all_reduce` per bucket, of one flat tensor, with `async_op=True`.
+- **Overlap.** A bucket leaves during backward, as soon as its last gradient is there,
+  and those before it have left.
+- **Order.** Ranks may compute their gradients in different orders. The buckets must
+  leave in one order on all.
+
+All parameters are used in every step, and have one dtype. Some are frozen, some shared.
+
+Hint 1: Which hook tells you that a gradient is complete? When a bucket is full but the
+one before is not, what must it do?
+Hint 2: Note each parameter that is ready. After each, send as many buckets as can go:
+those whose parameters are all ready, beginning with the first that has not left.
+`finish` waits, copies the parts back, and makes ready for the next step.
+Hint 3: `weight.register_post_accumulate_grad_hook(on_ready)`; in `on_ready`: `while
+len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):` flatten with
+`torch.cat`, start, append `(work, flat, bucket)`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    """Make model a replica whose gradients are averaged during backward.
+
+    Returns finish(), to be called after each backward.
+    """
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+
+class Net(nn.Module):
+    """Four layers; some of them in an order that depends on the rank."""
+
+    def __init__(self, r, kind):
+        super().__init__()
+        torch.manual_seed(100 + r)
+        self.first, self.head = nn.Linear(4, 5), nn.Linear(5, 2)
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5, bias=False)
+        self.register_buffer("scale", torch.rand(5) + 1)
+        self.register_buffer("steps", torch.tensor(r))
+        if kind == "frozen":
+            self.a.requires_grad_(False)
+        if kind == "tied":
+            self.b.weight = self.a.weight
+        self.backwards = kind == "order" and r % 2
+
+    def forward(self, x):
+        x = self.first(x).tanh() * self.scale
+        if self.backwards:
+            right = self.b(x)
+            left = self.a(x)
+        else:
+            left, right = self.a(x), self.b(x)
+        return self.head(left.tanh() + right.sin())
+
+
+CASES = {
+    "small buckets": ("plain", 20),
+    "one bucket for all": ("plain", 1000),
+    "a bucket per weight": ("plain", 1),
+    "frozen weights": ("frozen", 20),
+    "tied weights": ("tied", 20),
+    "another order of gradients on each rank": ("order", 20),
+}
+all_reduce = dist.all_reduce
+
+
+class Watched:
+    """A work that knows whether anybody waited for it."""
+
+    def __init__(self, work):
+        self.work, self.waited = work, False
+
+    def __getattr__(self, name):
+        self.waited |= name in ("wait", "get_future", "is_completed")
+        return getattr(self.work, name)
+
+
+class Watch:
+    """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
+
+    def __init__(self, sizes):
+        self.sizes, self.started, self.events, self.inside = sizes, [], [], False
+
+    def __call__(self, tensor, *args, async_op=False, **kwargs):
+        number, size = len(self.started) + 1, tensor.numel()
+        ordinal = f"all_reduce number {number} of this step"
+        if not async_op:
+            raise Wrong(f"{ordinal} has no async_op=True: backward would wait for it.")
+        if number > len(self.sizes):
+            raise Wrong(f"{ordinal}: there are {len(self.sizes)} buckets only.")
+        if size != self.sizes[number - 1]:
+            raise Wrong(
+                f"{ordinal} has {size} numbers on rank {rank}; the buckets have "
+                f"{self.sizes}, and leave in this order on all ranks."
+            )
+        self.events.append("all_reduce")
+        self.started.append(Watched(all_reduce(tensor, *args, async_op=True, **kwargs)))
+        return self.started[-1]
+
+
+def bucket_sizes(model, bucket_size):
+    """How many numbers are in each bucket."""
+    sizes = [0]
+    for weight in reversed([p for p in model.parameters() if p.requires_grad]):
+        sizes += [0] * (sizes[-1] >= bucket_size)
+        sizes[-1] += weight.numel()
+    return sizes
+
+
+def gradients(r, kind, state, step):
+    """Of a rank's own step, computed without DDP."""
+    model = Net(r, kind)
+    model.load_state_dict(state)
+    dice = torch.Generator().manual_seed(10 * r + step)
+    x = torch.randn(3 + r, 4, generator=dice)
+    model(x).square().sum().backward()
+    return x, {key: p.grad for key, p in model.named_parameters()}
+
+
+def check(answer, case):
+    for name, (kind, bucket_size) in CASES.items():
+        case(name)
+        model, state = Net(rank, kind), Net(0, kind).state_dict()
+        watch = Watch(bucket_sizes(model, bucket_size))
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(
+                    lambda weight, events=watch.events: events.append("gradient")
+                )
+        own = {key: value.clone() for key, value in model.state_dict().items()}
+        dist.all_reduce = watch
+        finish = answer(model, bucket_size)
+        for key, value in model.state_dict().items():
+            what = f"before the first step, `{key}` on rank {rank}"
+            mistakes = {"It is what it was; rank 0's should be there.": own[key]}
+            compare(what, value, state[key], mistakes)
+        if not callable(finish):
+            raise Wrong(f"it returned {finish!r:.60}, not a function finish().")
+        for step in range(3):
+            play_step(model, finish, watch, step, (kind, state))
+        dist.all_reduce = all_reduce
+
+
+def play_step(model, finish, watch, step, task):
+    """Backward and finish; then what happened, and what came out."""
+    watch.events.clear()
+    watch.started.clear()
+    each = [gradients(r, *task, step) for r in range(world_size)]
+    model.zero_grad(set_to_none=step != 1)
+    model(each[rank][0]).square().sum().backward()
+    num, when = len(watch.sizes), ("first", "second", "third")[step]
+    if (left := len(watch.started)) < num:
+        raise Wrong(
+            f"in the {when} step {left} of {num} buckets had left when backward ended."
+        )
+    if num > 1 and "gradient" not in watch.events[watch.events.index("all_reduce") :]:
+        raise Wrong(
+            "the first bucket left when all gradients were there; nothing overlaps."
+        )
+    finish()
+    if idle := sum(not work.waited for work in watch.started):
+        raise Wrong(
+            f"finish() does not wait: {idle} of {num} all_reduces may still run."
+        )
+    for key, weight in model.named_parameters():
+        if not weight.requires_grad:
+            if weight.grad is not None:
+                raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
+            continue
+        parts = [grads[key] for _, grads in each]
+        mistakes = {
+            "This is its own gradient, not the mean.": parts[rank],
+            "This is the sum: divide it by the world size.": sum(parts),
+            "This was divided twice.": sum(parts) / world_size**2,
+        }
+        what = f"after the {when} step, the gradient of `{key}` on rank {rank}"
+        compare(what, weight.grad, sum(parts) / world_size, mistakes, 1e-4, 1e-5)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    """Make model a replica whose gradients are averaged during backward.
+
+    Returns finish(), to be called after each backward.
+    """
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% right: gradients are views of the buckets' flat tensors, so nothing is copied back
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def ex5_6(model, bucket_size):
+    state = [model.state_dict()]
+    dist.broadcast_object_list(state, src=0)
+    model.load_state_dict(state[0])
+    world_size, buckets, missing, works = dist.get_world_size(), [], [], []
+    place, members = {}, []
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in weights[::-1]:
+        members.append(weight)
+        place[weight] = len(buckets)
+        if sum(map(torch.numel, members)) >= bucket_size or weight is weights[0]:
+            buckets.append(members)
+            members = []
+    flats = [torch.zeros(sum(map(torch.numel, bucket))) for bucket in buckets]
+    missing.extend(len(bucket) for bucket in buckets)
+
+    def hook(weight):
+        missing[place[weight]] -= 1
+        while len(works) < len(buckets) and missing[len(works)] == 0:
+            flat, bucket = flats[len(works)], buckets[len(works)]
+            sizes = [weight.numel() for weight in bucket]
+            for member, part in zip(bucket, flat.split(sizes), strict=True):
+                part.copy_(member.grad.flatten()).div_(world_size)
+                member.grad = part.view_as(member)
+            works.append(dist.all_reduce(flat, async_op=True))
+
+    def finish():
+        for work in works:
+            work.wait()
+        works.clear()
+        missing[:] = [len(bucket) for bucket in buckets]
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(hook)
+    return finish
+
+
+# %% wrong: an all_reduce per parameter
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    works = []
+
+    def on_ready(weight):
+        weight.grad /= dist.get_world_size()
+        works.append(dist.all_reduce(weight.grad, async_op=True))
+
+    def finish():
+        for work in works:
+            work.wait()
+        works.clear()
+
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: forgets that replicas must start equal
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: parameters start equal, buffers do not
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in model.parameters():
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: everything after backward
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    buckets = [[]]
+    for weight in reversed([p for p in model.parameters() if p.requires_grad]):
+        if sum(map(torch.numel, buckets[-1])) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def finish():
+        for bucket in buckets:
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            dist.all_reduce(flat, dist.ReduceOp.AVG, async_op=True).wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight))
+
+    return finish
+
+
+# %% wrong: all_reduce starts when the last gradient is there
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(ready) == len(trainable) and len(works) < len(buckets):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: buckets leave in the order in which they are full
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        bucket = next(b for b in buckets if any(weight is w for w in b))
+        if ready.issuperset(bucket):
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: works for one step only
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works[:]:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: sums, and forgets to divide
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight))
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: waits inside of backward
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: copies the results back before they are there
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: forgets to copy the results back
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                part /= dist.get_world_size()
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: fills the buckets from the first layer on
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in trainable:
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
+
+
+# %% wrong: a bucket that is not full never leaves
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) - 1 and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
