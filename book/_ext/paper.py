@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from bs4 import BeautifulSoup
 from pygments.formatters import HtmlFormatter
-from readable import COLORS, TOKENS, readable
+from readable import COLORS, TOKENS, properties, readable
 from sphinx.builders.epub3 import Epub3Builder
 
 PAPER = Path(__file__).resolve().parents[1] / "_paper"
@@ -35,11 +35,6 @@ lang="en" xml:lang="en">
 </html>
 """
 COVER_BODY = '<div class="cover"><img src="{}" alt="All Ranks"/></div>'
-
-
-def properties(page: str) -> str:
-    """What EPUB 3 wants to be told about a page's content."""
-    return " ".join(name for name in ("mathml", "svg") if f"<{name[:4]}" in page)
 
 
 class PaperBuilder(Epub3Builder):

@@ -108,3 +108,8 @@ def unique_ids(tree: BeautifulSoup) -> None:
             del tag["id"]
         else:
             seen.add(tag["id"])
+
+
+def properties(page: str) -> str:
+    """What EPUB 3 wants to be told about a page's content."""
+    return " ".join(name for name in ("mathml", "svg") if f"<{name[:4]}" in page)

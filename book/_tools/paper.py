@@ -8,7 +8,6 @@ of them in one, printed by Chromium twice: the first time tells where each headi
 """
 
 import argparse
-import io
 import posixpath
 import re
 import shutil
@@ -20,16 +19,14 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 from bs4 import BeautifulSoup, Tag
-from pypdf import PdfReader
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext
 
 from book._ext.readable import parse  # noqa: E402
+from book._tools import pdf  # noqa: E402
 
 PAPER = ROOT / "book" / "_paper"
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 SHORT = 22  # lines of code that stay together
 RUNNING = """
 @page {name} {{ @top-right {{ content: "{title}" }} }}
@@ -164,42 +161,17 @@ def entry(anchor: str, title: str, kind: str, numbers: dict[str, int]) -> str:
     )
 
 
-def targets(pdf: bytes) -> dict[str, int]:
-    """The page of each heading that a link leads to, from 1."""
-    reader = PdfReader(io.BytesIO(pdf))
-    return {
-        unquote(key.removeprefix("/")): reader.get_destination_page_number(place) + 1
-        for key, place in reader.named_destinations.items()
-    }
-
-
-def chromium() -> str:
-    """Where the system's Chromium is."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if not found and not Path(MAC).exists():
-        raise SystemExit("no Chromium to print with: make browser installs it")
-    return found or MAC
-
-
-def pdf(out: Path, target: Path) -> None:
-    """Print the book twice: the second time with the page numbers of the first."""
-    from playwright.sync_api import sync_playwright
-
-    numbers: dict[str, int] = {}
+def write_pdf(out: Path, target: Path) -> None:
+    """Print the book until its table of contents is right: twice."""
     path = out / "paper.html"
-    with sync_playwright() as playwright:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=chromium(), args=flags)
-        page = browser.new_page()
-        for _ in range(2):
+    path.write_text(document(out, {}), "utf8")
+    with pdf.Printer() as printer:
+        numbers, before = pdf.targets(printer.print(path, draft=True)), {}
+        while numbers != before:
             path.write_text(document(out, numbers), "utf8")
-            page.goto(path.as_uri())
-            data = page.pdf(prefer_css_page_size=True, outline=True, tagged=True)
-            numbers, before = targets(data), numbers
-        browser.close()
-    if numbers != before:
-        raise SystemExit("the pages moved between two prints")
-    target.write_bytes(data)
+            data = printer.print(path)
+            numbers, before = pdf.targets(data), numbers
+    pdf.named(data, printer.headings).write(target)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -213,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.kind == "epub":
         shutil.copy(out / target.name, target)
     else:
-        pdf(out, target)
+        write_pdf(out, target)
     print(f"The book: {target}")
 
 

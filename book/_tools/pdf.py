@@ -1,0 +1,92 @@
+"""Print a page of HTML as a PDF with the system's Chromium."""
+
+import io
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+from playwright.sync_api import sync_playwright
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject, TextStringObject
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
+WIDTH = 658  # CSS pixels of a line: A4 less two margins of 18 mm
+BEYOND = """
+[...document.querySelectorAll(".doc *")]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1 ||
+        (e.clientWidth && e.scrollWidth > e.clientWidth + 1))
+    .map(e => `${e.tagName} ${e.textContent.trim().slice(0, 60)}`)
+"""
+HEADINGS = """
+[...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
+    .map(e => e.textContent.trim().replace(/\\s+/g, " "))
+"""
+
+
+class Printer:
+    """A browser that prints; what it printed last had these ``headings``."""
+
+    def __enter__(self) -> "Printer":
+        """Start it."""
+        self.playwright = sync_playwright().start()
+        self.browser = self.playwright.chromium.launch(
+            executable_path=chromium(), args=FLAGS
+        )
+        self.page = self.browser.new_page(viewport={"width": WIDTH, "height": 900})
+        self.page.emulate_media(media="print")
+        return self
+
+    def __exit__(self, *error) -> None:
+        """End it."""
+        self.browser.close()
+        self.playwright.stop()
+
+    def print(self, path: Path, draft: bool = False) -> bytes:
+        """The PDF, if nothing of the page is wider than the paper.
+
+        A draft has neither bookmarks nor tags: it tells where things are, sooner.
+        """
+        self.page.goto(path.as_uri())
+        if wide := self.page.evaluate(BEYOND):
+            raise SystemExit(f"cut at the right edge of the paper: {wide}")
+        self.headings = self.page.evaluate(HEADINGS)
+        more = {} if draft else {"outline": True, "tagged": True}
+        return self.page.pdf(prefer_css_page_size=True, **more)
+
+
+def targets(pdf: bytes) -> dict[str, int]:
+    """The page of each heading that a link leads to, from 1."""
+    reader = PdfReader(io.BytesIO(pdf))
+    return {
+        unquote(key.removeprefix("/")): reader.get_destination_page_number(place) + 1
+        for key, place in reader.named_destinations.items()
+    }
+
+
+def chromium() -> str:
+    """Where the system's Chromium is."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if not found and not Path(MAC).exists():
+        raise SystemExit("no Chromium to print with: make browser installs it")
+    return found or MAC
+
+
+def named(data: bytes, headings: list[str]) -> PdfWriter:
+    """Give the bookmarks the headings' words: Chromium doubles some of them."""
+    writer, marks = PdfWriter(clone_from=io.BytesIO(data)), []
+
+    def collect(mark) -> None:
+        while mark is not None:
+            mark = mark.get_object()
+            marks.append(mark)
+            collect(mark.get("/First"))
+            mark = mark.get("/Next")
+
+    collect(writer.root_object["/Outlines"]["/First"])
+    top = marks[0] if len(marks) == len(headings) + 1 else None  # Chromium's own root
+    for mark, words in zip(marks[top is not None :], headings, strict=True):
+        mark[NameObject("/Title")] = TextStringObject(words)
+    writer.add_metadata({"/Title": "All Ranks", "/Author": "The All Ranks authors"})
+    return writer

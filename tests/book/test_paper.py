@@ -1,0 +1,209 @@
+"""The EPUB and the PDF: all of the book, no control, nothing folded, no broken link."""
+
+import io
+import os
+import posixpath
+import re
+import subprocess
+import sys
+import unicodedata
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from pypdf import PdfReader
+
+from book._ext import readable
+from book._tools import paper as tool
+from book._tools import pdf as printer
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    name
+    for _, pages in tool.parts(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
+    for name, _ in pages
+]
+XHTML = "{http://www.w3.org/1999/xhtml}"
+CONTROLS = "button", "details", "form", "input", "progress", "script", "select"
+XLINK = "{http://www.w3.org/1999/xlink}href"
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with both: the PDF is printed from the EPUB's pages."""
+    try:
+        printer.chromium()
+    except SystemExit as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("paper")
+    command = [sys.executable, ROOT / "book/_tools/paper.py", "pdf", "--folder", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def epub(folder):
+    """The EPUB: its files by name, its pages as trees."""
+    with zipfile.ZipFile(folder / "paper/_build/epub/all-ranks.epub") as book:
+        assert book.infolist()[0].filename == "mimetype"
+        assert book.infolist()[0].compress_type == zipfile.ZIP_STORED
+        return {name: book.read(name) for name in book.namelist()}
+
+
+@pytest.fixture(scope="module")
+def trees(epub):
+    """Every page of the EPUB, parsed as the XML that it must be."""
+    pages = [name for name in epub if name.endswith(".xhtml")]
+    return {name: ElementTree.fromstring(epub[name]) for name in pages}
+
+
+@pytest.fixture(scope="module")
+def pdf(folder) -> PdfReader:
+    """The PDF."""
+    return PdfReader(io.BytesIO((folder / "all-ranks.pdf").read_bytes()))
+
+
+def test_the_epub_holds_every_page_in_the_books_order(epub):
+    """The spine: cover, then the pages of the table of contents."""
+    opf = epub["content.opf"].decode()
+    files = dict(re.findall(r'href="([^"]+)"[^>]*? ?id="([^"]+)"', opf))
+    files |= {b: a for a, b in re.findall(r'id="([^"]+)" href="([^"]+)"', opf)}
+    names = {key: href for href, key in files.items()}
+    spine = [names[key] for key in re.findall(r'<itemref idref="([^"]+)" />', opf)]
+    assert spine == ["epub-cover.xhtml", *(f"{page}.xhtml" for page in PAGES)]
+    assert set(spine) < set(epub)
+    nav = epub["nav.xhtml"].decode()
+    assert [p for p in PAGES if f'href="{p}.xhtml"' not in nav] == []
+
+
+def test_the_epub_says_what_it_is(epub, trees):
+    """Cover, language, an identifier; formulas and drawings declared page by page."""
+    opf = epub["content.opf"].decode()
+    assert 'properties="cover-image"' in opf
+    assert "<dc:language>en<" in opf and "urn:uuid:" in opf
+    for name, tree in trees.items():
+        tags = {tag.tag.rpartition("}")[2] for tag in tree.iter()}
+        item = re.search(rf'<item [^>]*href="{name}"[^>]*>', opf)[0]
+        assert ("mathml" in item) == ("math" in tags), name
+        assert ('="svg' in item or " svg" in item) == ("svg" in tags), name
+
+
+def test_no_control_is_left_on_paper(trees):
+    """Nothing to press, to fold or to run; no style that a script would change."""
+    assert len(trees) > len(PAGES)
+    for name, tree in trees.items():
+        tags = {tag.tag.removeprefix(XHTML) for tag in tree.iter()}
+        assert tags & set(CONTROLS) == set(), name
+        assert "var(--" not in ElementTree.tostring(tree, "unicode"), name
+
+
+def test_links_of_the_epub_lead_somewhere(epub, trees):
+    """Files and anchors; every picture is in the book."""
+    ids = {n: {t.get("id") for t in tree.iter()} for n, tree in trees.items()}
+    broken, checked = [], 0
+    for name, tree in trees.items():
+        for tag in tree.iter():
+            link = tag.get("href") or tag.get("src") or tag.get(XLINK)
+            if not link or urlsplit(link).scheme:
+                continue
+            checked += 1
+            path, _, anchor = link.partition("#")
+            here = posixpath.dirname(name)
+            target = posixpath.normpath(posixpath.join(here, path)) if path else name
+            anchored = not anchor or unquote(anchor) in ids.get(target, ())
+            if target not in epub or not anchored:
+                broken.append(f"{name}: {link}")
+    assert broken == []
+    assert checked > 100
+
+
+@pytest.fixture(scope="module")
+def places(pdf) -> dict[str, int]:
+    """Where each heading is, from page 1."""
+    return printer.targets(pdf.stream.getvalue())
+
+
+def words(pdf, number: int) -> str:
+    """The text of a page, from 1; Chinese signs as one types them."""
+    text = unicodedata.normalize("NFKC", pdf.pages[number - 1].extract_text())
+    return re.sub(r"\s+", " ", text)
+
+
+def test_the_pdf_has_a_contents_page_numbers_and_bookmarks(pdf, places):
+    """Each page of the book begins on its own, where contents and bookmark say."""
+    first = places[tool.name(PAGES[0])]
+    contents = " ".join(words(pdf, number) for number in range(2, first))
+    marks = [row for row in pdf.outline if not isinstance(row, list)]
+    titles = [row["/Title"] for row in marks[1:]]  # without that of the contents
+    assert len(titles) == len(PAGES)
+    for page, mark, title in zip(PAGES, marks[1:], titles, strict=True):
+        number, text = places[tool.name(page)], words(pdf, places[tool.name(page)])
+        assert pdf.get_destination_page_number(mark) + 1 == number
+        assert f"{title} {number}" in contents
+        assert text.startswith(f"All Ranks {title} {number} {title}")
+    assert len({places[tool.name(page)] for page in PAGES}) == len(PAGES)
+
+
+def test_the_pdf_is_for_everybody(pdf, places):
+    """Chinese terms can be searched; pictures are there; screen readers have tags."""
+    first = places["book-app_glossary"]
+    assert "全局批大小" in "".join(words(pdf, first + i) for i in range(9))
+    assert len(pdf.pages[0].images) == 1
+    assert "/StructTreeRoot" in pdf.trailer["/Root"]
+    assert pdf.metadata.title == "All Ranks"
+
+
+def test_what_is_wider_than_the_paper_is_refused(tmp_path):
+    """A line of code is wrapped, or the PDF is not written."""
+    path = tmp_path / "wide.html"
+    path.write_text('<div class="doc"><pre>' + "x" * 200)
+    with printer.Printer() as one, pytest.raises(SystemExit, match="cut at the right"):
+        one.print(path)
+
+
+FORM = """<form><fieldset hidden><p>x</p></fieldset><p>Which?</p>
+<label for="a"><input type="radio" id="a" checked/> one</label>
+<input type="number"/> <select><option>p</option><option selected>q</option></select>
+<button>Check</button><details class="dropdown"><summary>Answer</summary>two</details>
+</form><script>1</script><p class="no-paper">menu</p>"""
+
+
+def test_a_quiz_becomes_a_question_its_options_and_the_answer():
+    """What can be read stays, what is pressed goes."""
+    text = readable.parse(readable.readable(FORM)).get_text(" ", strip=True)
+    assert text == "Which? ○ one ______ q Answer two"
+    html = readable.readable(FORM)
+    assert not re.search(r"<(?:form|input|button|details|script|label)", html)
+    assert '<p class="summary">Answer</p>' in html
+
+
+def test_drawings_keep_their_capitals_and_get_plain_colours():
+    """SVG is case-sensitive, and an e-reader knows none of our variables."""
+    svg = '<svg viewBox="0 0 1 1"><linearGradient gradientUnits="x"/>'
+    svg += '<path fill="var(--rank-1, #abc)" stroke="var(--odd, #123)"/></svg>'
+    html = readable.readable(svg)
+    assert 'viewBox="0 0 1 1"' in html
+    assert "<linearGradient gradientUnits" in html
+    assert f'fill="{readable.COLORS["--rank-1"]}"' in html
+    assert 'stroke="#123"' in html
+
+
+def test_an_id_is_on_a_page_once():
+    """A second one would make the EPUB invalid."""
+    assert readable.readable('<p id="a"></p><p id="a"></p>').count("id=") == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [("<math/>", "mathml"), ("<p><svg/></p>", "svg"), ("<p>math</p>", "")],
+)
+def test_what_a_page_holds_is_told(page, expected):
+    """By its tags, not by its words."""
+    assert readable.properties(page) == expected
