@@ -15,7 +15,8 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     """Draw who works on which micro-batch when; where a row is blank, the rank idles.
 
     A forward pass is a faint box, a backward pass a strong one, with the micro-batch's
-    number. A bar on top marks a rank's second stage.
+    number; where backward is split, the weights' part is dashed. A bar on top marks
+    all but a rank's first stage.
 
     Args:
         works: in any unit of time, from a ``timetable`` or recorded.
@@ -43,8 +44,9 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
             said.append(f"{work.kind}{work.microbatch}{_PRIME * second}")
             x = LEFT + (work.start - begin) / unit * scale
             width = (work.end - work.start) / unit * scale
-            opacity = 0.25 if work.kind == "F" else 0.6
+            opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
             style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
+            style += ";stroke-dasharray:3 2" * (work.kind == "W")
             size = f'width="{width:.1f}" height="{BOX}"'
             parts.append(f'<rect x="{x:.1f}" y="{y}" {size} style="{style}"/>')
             if second:
@@ -58,14 +60,21 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
     legend = "faint: forward; strong: backward; blank: idle; right: share at work"
     lines.append("(n) is idle time, in forward passes")
+    later = "second stage" if _stages(works) <= 2 * num_ranks else "later stages"
+    if any(work.kind == "W" for work in works):
+        legend = legend.replace("backward", "backward to the input; dashed: weights")
     if any(work.stage >= num_ranks for work in works):
-        lines[-1] += "; ' marks a rank's second stage"
-        legend += "; bar: second stage"
+        lines[-1] += f"; ' marks a rank's {later}"
+        legend += f"; bar: {later}"
     y = 44 + num_ranks * ROW
     parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
     svg = document(LEFT + 606, y + 8, text, parts)  # on a phone it scrolls: small print
     return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
+
+
+def _stages(works: Sequence[Work]) -> int:
+    return 1 + max(work.stage for work in works)
 
 
 def recorded(data: Mapping) -> Picture:

@@ -1,8 +1,9 @@
 """Pipelines: who works on which micro-batch when, what it costs, where to cut.
 
 S stages pass M micro-batches on. A schedule is written as the order of work on each
-rank: ``"F2"`` is the forward pass of micro-batch 2, ``"B2"`` its backward pass; with
-several stages per rank, ``"F2@5"`` names the stage too. All functions are pure.
+rank: ``"F2"`` is the forward pass of micro-batch 2, ``"B2"`` its backward pass, or in
+two parts ``"I2"`` (its input's gradient) and ``"W2"`` (the weights'); with several
+stages per rank, ``"F2@5"`` names the stage too. All functions are pure.
 """
 
 import re
@@ -12,14 +13,14 @@ from typing import NamedTuple
 
 from allranks.topology import whole
 
-WORK = re.compile(r"([FB])(\d+)(?:@(\d+))?")
+WORK = re.compile(r"([FBIW])(\d+)(?:@(\d+))?")
 
 
 class Work(NamedTuple):
     """One pass of one micro-batch through one stage; times in any one unit."""
 
     rank: int
-    kind: str  # "F" or "B"
+    kind: str  # "F", "B", or its parts "I" and "W"
     microbatch: int
     stage: int
     start: float
@@ -83,23 +84,27 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> list[list[str]]:
 def peak_held(order: Sequence[str]) -> int:
     """Count the micro-batches whose activations a rank holds at most at once.
 
+    It needs them until the weights' gradients are made: B or W, not I.
+
     >>> [peak_held(order) for order in gpipe(4, 8)]
     [8, 8, 8, 8]
     >>> [peak_held(order) for order in one_f_one_b(4, 8)]
     [4, 3, 2, 1]
     """
-    return max(accumulate(1 if work[0] == "F" else -1 for work in order), default=0)
+    change = {"F": 1, "B": -1, "I": 0, "W": -1}
+    return max(accumulate(change[work[0]] for work in order), default=0)
 
 
-def timetable(orders: Sequence[Sequence[str]], forward=1, backward=2) -> list[Work]:
+def timetable(orders, forward=1, backward=2, weight=1) -> list[Work]:
     """Start each piece of work as soon as its rank and its input are ready.
 
-    F waits for the F of the stage before, B for the B of the stage after (the last
-    stage's for its own F).
+    F waits for the F of the stage before, B and I for the B or I of the stage after
+    (the last stage's for its own F), W for its own I.
 
     Args:
         orders: the order of work by rank; stage r lies on rank r unless ``@`` says so.
         forward, backward: how long a pass takes, in any one unit.
+        weight: the part of backward that W takes; I takes the rest.
     Raises:
         ValueError: if a piece of work is misspelt, or waits for ever.
 
@@ -114,6 +119,7 @@ def timetable(orders: Sequence[Sequence[str]], forward=1, backward=2) -> list[Wo
             raise ValueError(f"{wrong!r} on rank {rank}: write F2, B2 or F2@5")
         queues.append([(m[1], int(m[2]), int(m[3] or rank)) for m in matches])
     last = max((stage for queue in queues for *_, stage in queue), default=0)
+    times = {"F": forward, "B": backward, "I": backward - weight, "W": weight}
     done, free, table = {}, [0] * len(queues), []
     while any(queues):
         before = len(table)
@@ -122,12 +128,14 @@ def timetable(orders: Sequence[Sequence[str]], forward=1, backward=2) -> list[Wo
                 kind, i, stage = queue[0]
                 if kind == "F":
                     need = ("F", i, stage - 1) if stage else None
+                elif kind == "W":
+                    need = "I", i, stage
                 else:
-                    need = ("F", i, stage) if stage == last else ("B", i, stage + 1)
+                    need = ("F", i, stage) if stage == last else (kind, i, stage + 1)
                 if need is not None and need not in done:
                     break
                 start = max(free[rank], done.get(need, 0))
-                end = start + (forward if kind == "F" else backward)
+                end = start + times[kind]
                 table.append(Work(rank, kind, i, stage, start, end))
                 done[queue.pop(0)] = free[rank] = end
         if len(table) == before:

@@ -7,6 +7,7 @@ has a core to itself.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,7 @@ from torch import nn
 from torch.distributed import pipelining
 
 from allranks.pipelines import Work
-
-SCHEDULES = ["gpipe", "1f1b", "interleaved1f1b"]
+from allranks.schedules import NAMES, stages_of
 
 
 class _Pass(torch.autograd.Function):
@@ -30,18 +30,23 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        ctx.stage.work("B", ctx.microbatch)
+        ctx.stage.back(ctx.microbatch)
         return grad * 1, None
 
 
 class Stage(nn.Module):
-    """A stage whose forward takes forward_s seconds, and whose backward twice that."""
+    """A stage that takes a known time for each kind of work.
 
-    def __init__(self, index: int, forward_s: float, work: Callable, log: list):
+    Args:
+        seconds: by kind. With "W", a backward pass is "I", and "W" comes when torch
+            asks for it; else it is "B".
+    """
+
+    def __init__(self, index: int, seconds: dict, spend: Callable, log: list):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
-        self.index, self.forward_s, self.log = index, forward_s, log
-        self.spend, self.count = work, 0
+        self.index, self.seconds, self.log = index, seconds, log
+        self.spend, self.count, self.last = spend, 0, None
 
     def forward(self, x):
         """Take the time; when torch only asks for shapes (meta), take none."""
@@ -52,10 +57,19 @@ class Stage(nn.Module):
     def work(self, kind: str, microbatch: int) -> None:
         """Spend the time of one pass."""
         start = time.perf_counter()
-        self.spend(self.forward_s * (1 if kind == "F" else 2))
+        self.spend(self.seconds[kind])
         end = time.perf_counter()
         place = dist.get_rank(), kind, microbatch, self.index
         self.log.append(Work(*place, start, end))
+
+    def back(self, microbatch: int) -> None:
+        """Do a backward pass, or the first part of it."""
+        self.last = microbatch
+        self.work("I" if "W" in self.seconds else "B", microbatch)
+
+    def finish_later(self) -> Callable[[], None]:
+        """Return the second part of the backward pass that has just been done."""
+        return partial(self.work, "W", self.last)
 
 
 def calibrate() -> Callable[[float], None]:
@@ -88,13 +102,17 @@ def record(
     stage_s: Sequence[float],
     busy: bool = False,
     steps: int = 1,
+    backward: Sequence[float] = (1, 1),
 ) -> list[list[Work]]:
     """On a live rank: run steps of a schedule of torch's; return this rank's work.
 
     Args:
-        schedule: one of SCHEDULES; the last needs a multiple of the ranks as stages.
-        stage_s: seconds of each stage's forward pass; backward takes twice as long.
+        schedule: one of ``schedules.NAMES``, in any case; some need a multiple of the
+            ranks as stages.
+        stage_s: seconds of each stage's forward pass.
         busy: compute instead of sleeping.
+        backward: how much longer than a forward pass its two parts are: the gradient of
+            the input, those of the weights. Only zero-bubble schedules split it.
 
     Returns:
         A list of work per step, in the clock that the ranks of one machine share.
@@ -102,14 +120,19 @@ def record(
     rank, world_size = dist.get_rank(), dist.get_world_size()
     kind, log = pipelining.schedules.get_schedule_class(schedule), []
     spend = calibrate() if busy else time.sleep
-    stages = [
-        pipelining.PipelineStage(
-            Stage(i, seconds, spend, log), i, len(stage_s), torch.device("cpu")
-        )
-        for i, seconds in enumerate(stage_s)
-        if i % world_size == rank
-    ]
-    single = len(stage_s) == world_size and schedule != "interleaved1f1b"
+    name = {name.lower(): name for name in NAMES}[schedule.lower()]
+    stages = []
+    for i in stages_of(name, world_size, len(stage_s) // world_size)[rank]:
+        first, second = (part * stage_s[i] for part in backward)
+        seconds, options = {"F": stage_s[i], "B": first + second}, {}
+        if name.endswith("ZeroBubble"):
+            seconds = {"F": stage_s[i], "I": first, "W": second}
+        part = Stage(i, seconds, spend, log)
+        if "W" in seconds:
+            options["dw_builder"] = part.finish_later
+        place = i, len(stage_s), torch.device("cpu")
+        stages.append(pipelining.PipelineStage(part, *place, **options))
+    single = issubclass(kind, pipelining.schedules.PipelineScheduleSingle)
     pipe = kind(
         stages[0] if single else stages,
         num_microbatches,
