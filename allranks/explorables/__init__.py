@@ -10,11 +10,12 @@ import importlib
 # Loaded when asked for: a page or a notebook needs one, and each needs other things.
 CLASSES = {
     "Collectives": "collectives",
+    "Pipeline": "pipeline",
     "Sampler": "sampler",
     "WhoIsWho": "who_is_who",
 }
 
-__all__ = ["CLASSES", "Collectives", "Sampler", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Collectives", "Pipeline", "Sampler", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:

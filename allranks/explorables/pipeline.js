@@ -1,0 +1,263 @@
+// Pipeline schedules: who works when. Mirrors allranks/schedules.py and pipelines.py.
+
+import { h, picture, rect, text, rankColor, table, whole, explorable } from "./kit.js";
+
+const NAMES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
+const MOST = { num_ranks: 8, num_microbatches: 16, stages_per_rank: 4,
+  forward: 9, input_gradient: 9, weight_gradients: 9 };
+const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradients" };
+const range = (n) => [...Array(n).keys()];
+const perRank = (name, v) => name.startsWith("Interleaved") ? v : name === "ZBVZeroBubble" ? 2 : 1;
+
+const stagesOf = (name, ranks, v) => range(ranks).map((r) =>
+  name === "ZBVZeroBubble" ? [r, 2 * ranks - 1 - r] : range(v).map((i) => i * ranks + r));
+
+function gpipe(ranks, count, r) {
+  return ["F", "B"].flatMap((kind) => range(count).map((i) => [kind, i, r]));
+}
+
+function oneFOneB(ranks, count, r) {
+  const warmUp = Math.min(ranks - r, count), order = range(warmUp).map((i) => ["F", i, r]);
+  for (const i of range(count)) {
+    order.push(["B", i, r]);
+    if (i + warmUp < count) order.push(["F", i + warmUp, r]);
+  }
+  return order;
+}
+
+function interleaved(split, ranks, count, v, rank) {
+  const rounds = Math.max(1, Math.floor(count / ranks));
+  if (count % rounds)
+    throw Error(`${split ? "Zero bubble" : "Interleaved 1F1B"} requires the number of microbatches `
+      + `to be a multiple of the number of rounds (${rounds}), but got ${count}.`);
+  const size = count / rounds, total = count * v;
+  const hops = (split ? 1 : 2) * (ranks - 1 - rank);
+  const warmUp = Math.min((v - 1) * size + hops, total);
+  const pieces = (kind, turns) => {
+    const done = turns.map(() => 0);
+    return range(total).map((step) => {
+      const local = Math.floor(step / size) % v;
+      return [kind, done[local]++, turns[local] * ranks + rank];
+    });
+  };
+  const forward = pieces("F", range(v));
+  const backward = pieces(split ? "I" : "B", range(v).reverse());
+  const weight = split ? backward.map(([, i, stage]) => ["W", i, stage]) : [];
+  const order = forward.slice(0, warmUp);
+  backward.forEach((work, step) => {
+    order.push(...forward.slice(warmUp + step, warmUp + step + 1), work);
+    if (split && step >= rank) order.push(weight.shift());
+  });
+  return [...order, ...weight];
+}
+
+function zbv(ranks, count, rank) {
+  const down = rank, up = 2 * ranks - 1 - rank, total = Math.max(2 * ranks - 1, count);
+  const order = [], done = {};
+  const add = (times, ...works) => {
+    for (; times > 0; times--) for (const [kind, stage] of works) {
+      const i = done[kind + stage] = (done[kind + stage] ?? -1) + 1;
+      if (i < count) order.push([kind, i, stage]);
+    }
+  };
+  const started = (stage) => (done[`F${stage}`] ?? -1) + 1;
+  add(2 * (ranks - rank) - 1, ["F", down]);
+  add(rank, ["F", up], ["F", down]);
+  add(ranks - rank, ["F", up], ["I", up], ["W", up]);
+  while (started(up) < started(down) || started(down) < total) {
+    if (started(down) < total) add(1, ["F", down]);
+    add(1, ["I", down], ["W", down], ["F", up], ["I", up], ["W", up]);
+  }
+  add(rank, ["I", down], ["I", up]);
+  add(ranks - rank, ["I", down], ["W", down]);
+  add(rank, ["W", up]);
+  add(rank, ["W", down]);
+  return order;
+}
+
+function writeOrders(name, ranks, count, v) {
+  if (!NAMES.includes(name)) throw Error(`no schedule ${name}: there are ${NAMES.join(", ")}`);
+  if (name === "1F1B" && count < ranks)
+    throw Error(`Number of microbatches (${count}) must be greater than or equal to the number `
+      + `of stages (${ranks}).`);
+  return range(ranks).map((r) => name === "GPipe" ? gpipe(ranks, count, r)
+    : name === "1F1B" ? oneFOneB(ranks, count, r) : name === "ZBVZeroBubble"
+      ? zbv(ranks, count, r) : interleaved(name === "InterleavedZeroBubble", ranks, count, v, r));
+}
+
+// Start each piece of work as soon as its rank and its input are ready.
+function timetable(orders, times, last) {
+  const done = {}, free = orders.map(() => 0), next = orders.map(() => 0);
+  const rows = orders.map(() => []);
+  const left = () => orders.some((order, r) => next[r] < order.length);
+  while (left()) orders.forEach((order, rank) => {
+    for (; next[rank] < order.length; next[rank]++) {
+      const [kind, i, stage] = order[next[rank]];
+      const need = kind === "F" ? stage ? ["F", i, stage - 1] : null
+        : kind === "W" ? ["I", i, stage] : stage === last ? ["F", i, stage] : [kind, i, stage + 1];
+      if (need && done[need] === undefined) return;
+      const start = Math.max(free[rank], need ? done[need] : 0), end = start + times[kind];
+      rows[rank].push([kind, i, stage, start, end]);
+      done[[kind, i, stage]] = free[rank] = end;
+    }
+  });
+  return rows;
+}
+
+function idleShare(name, ranks, count, v, [F, I, W]) {
+  const even = count % ranks === 0, hops = ranks - 1;
+  let idle, formula;
+  if (["GPipe", "1F1B"].includes(name) || (name === "Interleaved1F1B" && even)) {
+    idle = hops * (F + I + W);
+    formula = "(R − 1) / (v M + R − 1)";
+  } else if (name === "InterleavedZeroBubble" && W <= Math.min(F, I) && even) {
+    idle = hops * (F + I - W);
+    formula = "x / (v M (F + I + W) + x) with x = (R − 1)(F + I − W)";
+  } else return null;
+  return { formula, idle: idle / (v * count * (F + I + W) + idle) };
+}
+
+function peakHeld(row) {
+  let now = 0;
+  return Math.max(...row.map(([kind]) => now += { F: 1, B: -1, I: 0, W: -1 }[kind]));
+}
+
+const heldAt = (row, time) => row.filter((w) => w[0] === "F" && w[3] <= time).length
+  - row.filter((w) => "BW".includes(w[0]) && w[4] <= time).length;
+
+function say(row, time, rankOf, v) {
+  const work = row.find((w) => time < w[4]);
+  if (!work) return "done";
+  const [kind, i, stage, start] = work;
+  if (start <= time) return `${WORDS[kind]} of micro-batch ${i}${v > 1 ? `, stage ${stage}` : ""}`;
+  return `idle, waits for ${kind === "F" ? "" : "the gradient of "}micro-batch ${i} `
+    + `from rank ${rankOf[kind === "F" ? stage - 1 : stage + 1]}`;
+}
+
+const inUnits = (ticks, v) => String(Number((ticks / v).toFixed(2)));
+const percent = (part, total) => Math.floor((200 * part + total) / (2 * total));
+
+export function compute(state) {
+  for (const [name, most] of Object.entries(MOST))
+    if (whole(name, state[name], 1) > most)
+      throw Error(`${name} is ${state[name]}: at most ${most} fit here`);
+  whole("step", state.step, 0);
+  const { schedule, num_ranks, num_microbatches: count } = state;
+  const v = perRank(schedule, state.stages_per_rank);
+  const times = [state.forward, state.input_gradient, state.weight_gradients], [F, I, W] = times;
+  const orders = writeOrders(schedule, num_ranks, count, v);
+  const rows = timetable(orders, { F, B: I + W, I, W }, v * num_ranks - 1);
+  const end = Math.max(...rows.map((row) => row.at(-1)[4])), busy = count * v * (F + I + W);
+  const span = Math.max(...rows.map((row) => row.at(-1)[4] - row[0][3]));
+  const moments = [...new Set(rows.flat().flatMap((w) => [w[3], w[4]]))].sort((a, b) => a - b);
+  const time = moments[Math.min(state.step, moments.length - 1)];
+  const rankOf = [];
+  stagesOf(schedule, num_ranks, v).forEach((found, r) => found.forEach((s) => { rankOf[s] = r; }));
+  const hops = rankOf.filter((r, s) => s && r !== rankOf[s - 1]).length;
+  const now = rows.map((row) => say(row, time, rankOf, v));
+  const peaks = rows.map(peakHeld), most = inUnits(Math.max(...peaks), v);
+  return {
+    torch: `Schedule${schedule}`, stages_per_rank: v, rows, ticks: v,
+    length: end / v, work: busy / v, idle: (end - busy) / end, idle_within: (span - busy) / span,
+    law: idleShare(schedule, num_ranks, count, v, times),
+    peaks, peak: Math.max(...peaks) / v, messages: 2 * count * hops,
+    moments, time, held: rows.map((row) => heldAt(row, time)), now,
+    summary: `${schedule} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
+      + `${inUnits(end, v)} units, of which each rank works ${inUnits(busy, v)}; `
+      + `${percent(end - busy, end)} % of the time is idle. At most, a rank holds the activations `
+      + `of ${most} micro-batch${most === "1" ? "" : "es"}. At time ${inUnits(time, v)}: `
+      + now.map((words, r) => `rank ${r}: ${words}`).join("; "),
+  };
+}
+
+const shown = { GPipe: "GPipe", "1F1B": "1F1B", Interleaved1F1B: "Interleaved 1F1B",
+  InterleavedZeroBubble: "Interleaved zero bubble", ZBVZeroBubble: "ZBV (zero bubble, V)" };
+const count = (name, label, more = {}) =>
+  ({ name, label, kind: "whole", min: 1, max: MOST[name], ...more });
+
+const fields = [
+  { name: "schedule", label: "Schedule", kind: "choice", options: Object.entries(shown) },
+  count("num_ranks", "Ranks"),
+  count("num_microbatches", "Micro-batches"),
+  count("stages_per_rank", "Stages per rank", { show: (s) => s.schedule.startsWith("Inter") }),
+  count("forward", "Forward takes"),
+  count("input_gradient", "Input gradient takes"),
+  count("weight_gradients", "Weight gradients take"),
+  { name: "step", label: "Moment", kind: "step", max: (f) => f.moments.length - 1 },
+];
+
+const LEFT = 56, ROW = 34, BOX = 26;
+
+// Boxes of `rows`; times in ticks; at a time, the work that is on is framed.
+function grid(rows, end, least, label, time = null, press = null) {
+  const ranks = rows.length, scale = Math.max(Math.min(24 / least, 1100 / end), 560 / end);
+  const parts = [];
+  rows.forEach((row, rank) => {
+    const y = 4 + rank * ROW, hue = `--hue: ${rankColor(rank)}`;
+    parts.push(text(0, y + 18, `rank ${rank}`, { "text-anchor": "start" }),
+      h("svg:path", { d: `M${LEFT} ${y + BOX + 3}h${end * scale}`, class: "x-frame" }));
+    for (const [kind, i, stage, start, stop] of row) {
+      const x = LEFT + start * scale, width = (stop - start) * scale;
+      const on = time !== null && start <= time && time < stop;
+      const fill = { F: 18, W: 0 }[kind] ?? 50;
+      const box = rect(x, y, width, BOX, { class: on ? "x-box x-chosen" : "x-box",
+        style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, transparent)`,
+        "stroke-dasharray": kind === "W" && !on ? "3 2" : null });
+      parts.push(h("svg:g", {}, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
+        box, stage >= ranks && rect(x, y, width, 4, { style: "fill: var(--x-ink)" }),
+        width >= (i > 9 ? 16 : 9) && text(x + width / 2, y + 18, i, { class: "x-small" })));
+    }
+  });
+  if (time !== null) {
+    const x = LEFT + time * scale;
+    parts.push(h("svg:path", { d: `M${x} 0V${ranks * ROW}`, stroke: "var(--x-ink)", "stroke-width": 2 }));
+  }
+  const box = picture(LEFT + end * scale + 4, ranks * ROW + 4, label, parts);
+  if (press) box.firstChild.addEventListener("click", (event) => {
+    const side = box.firstChild.getBoundingClientRect();
+    press((event.clientX - side.left - LEFT) / scale);
+  });
+  return box;
+}
+
+function others(state, set) {
+  const rows = NAMES.map((name) => {
+    const label = name === state.schedule ? h("strong", {}, shown[name]) : shown[name];
+    try {
+      const facts = compute({ ...state, schedule: name });
+      return [label, inUnits(facts.length, 1), `${percent(facts.length - facts.work, facts.length)} %`,
+        inUnits(facts.peak, 1), facts.messages];
+    } catch {
+      return [label, "refused", "", "", ""];
+    }
+  });
+  return table("All five with these numbers", ["schedule", "units per step", "idle",
+    "micro-batches held at most", "messages"], rows);
+}
+
+function draw({ state, facts, set, measured }) {
+  const { rows, ticks, moments, time, peaks, law } = facts, end = moments.at(-1);
+  const split = state.schedule.endsWith("ZeroBubble");
+  const least = Math.min(...rows.flat().map((w) => w[4] - w[3]));
+  const press = (at) => set({ step: moments.findLastIndex((t, i) => !i || t <= at) });
+  const within = percent(Math.round(facts.idle_within * 1e6), 1e6);
+  const share = `${percent(end - facts.work * ticks, end)} %`;
+  return [
+    grid(rows, end, least, `The grid of ${state.schedule}: see the table below`, time, press),
+    h("p", {}, `Faint: forward. Strong: ${split ? "input gradient. Dashed: weight gradients" : "backward"}.`
+      + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
+      + " The number is the micro-batch; the upright line is the moment."),
+    measured?.rows && [h("p", {}, "Measured, in the same units:"), grid(measured.rows,
+      Math.max(...measured.rows.map((row) => row.at(-1)[4])), least, "The measured grid")],
+    table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
+      ["rank", "does", "stages' activations held", "at most"],
+      rows.map((_, r) => [h("span", {}, `rank ${r}`), facts.now[r], facts.held[r], peaks[r]])),
+    h("p", {}, law ? `Idle: ${share} = ${law.formula}, ` : `Idle: ${share}. `,
+      law ? `R = ${state.num_ranks} ranks, M = ${state.num_microbatches}, v = ${ticks} per rank.`
+        : "No short formula here. ",
+      split && ` Without waiting for the others at either end, the busiest span has ${within} % idle.`),
+    others(state, set),
+  ];
+}
+
+export default explorable({ label: "A pipeline's schedule", fields, compute, draw });

@@ -1,0 +1,198 @@
+"""Pipeline schedules: who works on which micro-batch when, and what it costs."""
+
+from itertools import pairwise, product
+
+import traitlets
+
+from allranks import schedules, stages
+from allranks.explorables.base import Explorable
+from allranks.pictures import Picture
+from allranks.pipeline_pictures import schedule as draw
+from allranks.pipelines import Work, peak_held, timetable
+from allranks.ranks import Ranks
+from allranks.topology import whole
+
+MOST = {"num_ranks": 8, "num_microbatches": 16, "stages_per_rank": 4}
+MOST |= dict.fromkeys(("forward", "input_gradient", "weight_gradients"), 9)
+STEP_S = 1.2  # a measured step, at least: long against the time of messages
+WORDS = {"F": "forward", "B": "backward", "I": "input gradient"}
+WORDS["W"] = "weight gradients"
+
+
+class Pipeline(Explorable):
+    """A schedule of PyTorch's at work, and a moment of it.
+
+    Traits:
+        schedule: one of ``schedules.NAMES``, which are torch's.
+        num_ranks, num_microbatches: at most 8 and 16.
+        stages_per_rank: of the interleaved schedules. ZBV has two, the others one.
+        forward, input_gradient, weight_gradients: how long a rank's share of the model
+            takes with one micro-batch, in any one unit. With v stages per rank, each
+            takes 1/v of it. A whole backward pass takes the last two together.
+        step: the moment; counts the times at which anything begins or ends.
+    """
+
+    name = "pipeline"
+
+    schedule = traitlets.Unicode("1F1B").tag(sync=True)
+    num_ranks = traitlets.Int(4).tag(sync=True)
+    num_microbatches = traitlets.Int(8).tag(sync=True)
+    stages_per_rank = traitlets.Int(2).tag(sync=True)
+    forward = traitlets.Int(1).tag(sync=True)
+    input_gradient = traitlets.Int(1).tag(sync=True)
+    weight_gradients = traitlets.Int(1).tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    @staticmethod
+    def compute(schedule, step, **sizes) -> dict:
+        """Say who works when, how much of the time is idle, and what is held.
+
+        ``rows`` lists each rank's work as [kind, micro-batch, stage, start, end], in
+        ticks: ``ticks`` of them make one unit. ``idle`` counts from the first work of
+        all to the last; ``idle_within`` from a rank's own first to its own last, for
+        the rank that takes longest, as the zero-bubble paper does. ``peaks`` counts
+        stages' activations, ``peak`` micro-batches through a rank's whole share.
+
+        >>> facts = Pipeline().facts
+        >>> facts["torch"], facts["idle"], facts["peaks"]
+        ('Schedule1F1B', 0.2727272727272727, [4, 3, 2, 1])
+        """
+        for name, most in MOST.items():
+            if whole(name, sizes[name], 1) > most:
+                raise ValueError(f"{name} is {sizes[name]}: at most {most} fit here")
+        whole("step", step, 0)
+        num_ranks, count, v, *times = (sizes[name] for name in MOST)
+        if not schedule.startswith("Interleaved"):
+            v = 2 if schedule == "ZBVZeroBubble" else 1
+        orders = schedules.write_orders(schedule, num_ranks, count, v)
+        works = timetable(orders, times[0], times[1] + times[2], times[2])
+        rows = [[list(w[1:]) for w in works if w.rank == r] for r in range(num_ranks)]
+        end, busy = max(w.end for w in works), count * v * sum(times)
+        span = max(row[-1][4] - row[0][3] for row in rows)
+        moments = sorted({t for w in works for t in (w.start, w.end)})
+        time = moments[min(step, len(moments) - 1)]
+        places = schedules.stages_of(schedule, num_ranks, v)
+        rank_of = dict(sorted((s, r) for r, found in enumerate(places) for s in found))
+        hops = sum(a != b for a, b in pairwise(rank_of.values()))
+        now = [_say(row, time, rank_of, v) for row in rows]
+        peaks = [peak_held(order) for order in orders]
+        most, plural = _number(max(peaks), v), "s" * (num_ranks > 1)
+        return {
+            "torch": f"Schedule{schedule}",
+            "stages_per_rank": v,
+            "rows": rows,
+            "ticks": v,
+            "length": end / v,
+            "work": busy / v,
+            "idle": (end - busy) / end,
+            "idle_within": (span - busy) / span,
+            "law": schedules.idle_share(schedule, num_ranks, count, v, times),
+            "peaks": peaks,
+            "peak": max(peaks) / v,
+            "messages": 2 * count * hops,
+            "moments": moments,
+            "time": time,
+            "held": [_held(row, time) for row in rows],
+            "now": now,
+            "summary": f"{schedule} on {num_ranks} rank{plural}: a step takes "
+            f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
+            f"{_percent(end - busy, end)} % of the time is idle. At most, a rank holds "
+            f"the activations of {most} micro-batch{'es' * (most != '1')}. "
+            f"At time {_number(time, v)}: "
+            + "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(now)),
+        }
+
+    @staticmethod
+    def picture(**state) -> Picture:
+        """Draw the whole grid."""
+        facts = Pipeline.compute(**state)
+        works = [Work(r, *w) for r, row in enumerate(facts["rows"]) for w in row]
+        return draw(facts["torch"], works, unit=state["forward"])
+
+    def measure(self) -> dict:
+        """Run torch's schedule on live ranks, with stages that sleep.
+
+        Returns:
+            ``rows`` as ``compute`` does; ``same``, whether every rank's order is the
+            shown one; ``efficiency``, the share of the time that is work.
+        """
+        facts, state, num_ranks = self.facts, self.state, self.num_ranks
+        v, (forward, *rest) = facts["ticks"], [state[name] for name in list(MOST)[3:]]
+        unit_s = max(STEP_S / facts["length"], 0.006 * v / min(forward, *rest))
+        stage_s, share = (
+            [forward * unit_s / v] * v * num_ranks,
+            [n / forward for n in rest],
+        )
+        args = self.schedule, self.num_microbatches, stage_s, False, 2, share
+        with Ranks(num_ranks) as ranks:
+            steps = stages.join(ranks.run(_record, *args, timeout=60, quiet=True))
+        works = min(
+            steps, key=lambda works: max(w.end for w in works)
+        )  # less disturbed
+        took, tick_s = max(w.end for w in works) / unit_s, unit_s / v
+        rows = [[] for _ in range(num_ranks)]
+        for rank, *work, start, end in works:
+            rows[rank].append([*work, start / tick_s, end / tick_s])
+        done, shown = ([[w[:3] for w in r] for r in x] for x in (rows, facts["rows"]))
+        same = "in exactly the order shown" if done == shown else "in ANOTHER order"
+        return {
+            "rows": rows,
+            "same": done == shown,
+            "efficiency": facts["work"] / took,
+            "summary": f"{facts['torch']} ran on {self.num_ranks} live ranks, stages "
+            f"asleep: every rank worked {same}. {facts['work'] / took:.0%} of the time "
+            f"was work; the model says {1 - facts['idle']:.0%}.",
+        }
+
+
+def _record(*args) -> list:
+    from allranks import stages
+
+    return stages.record(*args)
+
+
+def _say(row, time, rank_of, v) -> str:
+    """What a rank does at a time, in words."""
+    for kind, i, stage, start, end in row:
+        if time >= end:
+            continue
+        if start <= time:
+            return f"{WORDS[kind]} of micro-batch {i}" + f", stage {stage}" * (v > 1)
+        what = "" if kind == "F" else "the gradient of "
+        peer = rank_of[stage - 1 if kind == "F" else stage + 1]
+        return f"idle, waits for {what}micro-batch {i} from rank {peer}"
+    return "done"
+
+
+def _held(row, time) -> int:
+    """Activations of stages that a rank holds at a time."""
+    begun = sum(work[0] == "F" and work[3] <= time for work in row)
+    return begun - sum(work[0] in "BW" and work[4] <= time for work in row)
+
+
+def _number(ticks: int, v: int) -> str:
+    return f"{ticks / v:.2f}".rstrip("0").rstrip(".")
+
+
+def _percent(part: int, whole: int) -> int:
+    return (200 * part + whole) // (2 * whole)  # as JavaScript can, ties upwards
+
+
+def cases() -> list[dict]:
+    """States for the comparison of Python and JavaScript, bad ones included."""
+    keys = "schedule", *MOST, "step"
+    times = [(1, 1, 1), (1, 1, 2), (2, 3, 1), (9, 1, 9), (1, 9, 9)]
+    shapes = "1 1 1, 1 16 4, 2 2 2, 4 8 2, 3 4 3, 8 16 2, 6 5 1, 4 10 2, 5 3 1, 8 8 4"
+    shapes = [tuple(map(int, s.split())) for s in f"{shapes}, 4 9 1, 7 14 1".split(",")]
+    good = [
+        (name, *shape, *times[i % 5], (0, 7, 40, 9999)[i % 4])
+        for i, (name, shape) in enumerate(product(schedules.NAMES, shapes * 4))
+    ]
+    sizes = [(0, 1, 1), (9, 9, 1), (4, 3, 1), (2, 17, 1), (2, 2, 5), (2, 2, 0)]
+    bad = [("1F1B", *size, 1, 1, 1, 0) for size in sizes]
+    bad += [("Interleaved1F1B", *size, 1, 1, 1, 0) for size in ((4, 9, 2), (2, 5, 2))]
+    bad += [("InterleavedZeroBubble", 2, 5, 1, *t, 0) for t in times]
+    bad += [("GPipe", 2, 2, 1, *t, 0) for t in ((0, 1, 1), (1, -1, 1), (1, 1, 10))]
+    bad += [(n, 2, 2, 1, 1, 1, 1, s) for n, s in (("gpipe", 0), ("", 0), ("GPipe", -1))]
+    bad += [("1F1B", ranks, 2, 1, 1, 1, 1, 0) for ranks in range(3, 9)]
+    return [dict(zip(keys, state, strict=True)) for state in (*good, *bad)]
