@@ -90,6 +90,10 @@ def add_files(app, pagename, templatename, context, doctree) -> None:
     if wanted and app.builder.name in PAGES:
         app.add_css_file("quiz.css")
         app.add_js_file("progress.js", loading_method="defer")
+    if doctree and any(
+        "course-table" in n["classes"] for n in doctree.findall(nodes.table)
+    ):
+        app.add_css_file("course.css")
 
 
 def visit_cell(writer, node: progress_cell) -> None:

@@ -16,6 +16,7 @@ from quiz_nodes import quiz
 
 LINES_PER_MINUTE = 20  # of Python or of a difference, read to understand it
 MINUTES_PER_QUIZ = {"radio": 1, "checkbox": 2, "number": 2}
+CODE = None, "python", "diff"  # None: the page's own language
 GOALS = "After this page"
 PARTS = {
     "page": "read the page",
@@ -65,7 +66,7 @@ class Chapter:
     def num_lines(self) -> int:
         """Lines of code that the page shows."""
         blocks = self.page.findall(nodes.literal_block)
-        code = [b for b in blocks if b.get("language") in ("python", "python3", "diff")]
+        code = [b for b in blocks if b.get("language") in CODE]
         return sum(len(block.astext().splitlines()) for block in code)
 
     @property

@@ -58,7 +58,12 @@ class Builder:
         uri = self.link(f"notebooks/{place.name}")
         notebook = nodes.reference("", place.name, refuri=uri, internal=True)
         rows = [
-            ("Know before", commas(before) if before else [nodes.Text("one GPU")]),
+            (
+                "Know before",
+                commas(before)
+                if before
+                else [nodes.Text("how to train on one device")],
+            ),
             ("Page", [self.page(chapter, place.title), nodes.Text(f", {read}")]),
             ("Quizzes", [nodes.Text(kinds)]),
             ("Notebook", [notebook, nodes.Text(f", {minutes['notebook']} min")]),

@@ -196,7 +196,11 @@ class Quiz(SphinxDirective):
         worked = re.sub(NAME, lambda m: f"{{{m[0]}}}" if m[0] in values else m[0],
                         options[0][2][1][0])  # fmt: skip
         worked = re.sub(r"(?<!\*)\*(?!\*)", "×", worked).replace(" - ", " − ")
-        answer = (0, [f"**{{answer}}** {unit}".rstrip() + f" = {worked}"])
+        sign = "≈" if tolerance else "="
+        answer = (
+            0,
+            ["**{answer}**" + f" {sign} {worked}" * isinstance(trees[0], list)],
+        )
         body = [*fill(answer), *fill(options[0][3])]
         slips = nodes.bullet_list(bullet="-", classes=["quiz-slips"])
         for i, option in enumerate(options[1:], start=1):

@@ -113,10 +113,9 @@
       const [first, ...more] = question.children;
       const legend = make("legend", {}, ...(first ? [...first.childNodes] : []));
       const set = make("fieldset", {}, legend, ...more);
-      if (more.length) {
-        more.forEach((part, i) => (part.id ||= `quiz-${this.id}-more-${i}`));
-        set.setAttribute("aria-describedby", more.map((part) => part.id).join(" "));
-      }
+      const described = [this.box.querySelector(".quiz-head"), ...more];
+      described.forEach((part, i) => (part.id ||= `quiz-${this.id}-about-${i}`));
+      set.setAttribute("aria-describedby", described.map((part) => part.id).join(" "));
       question.remove();
       if (this.kind === "number") set.append(this.field());
       else set.append(...this.choices());
@@ -144,7 +143,7 @@
     field() {
       this.numbers = JSON.parse(this.box.dataset.numbers);
       this.values = this.numbers.drawn;
-      const unit = this.numbers.unit ? `, in ${this.numbers.unit}` : "";
+      const unit = this.numbers.unit ? ` (${this.numbers.unit})` : "";
       this.input = make("input", { type: "text", inputmode: "decimal", autocomplete: "off",
         class: "quiz-input" });
       const again = make("button", { type: "button", class: "quiz-button quiz-again" },
