@@ -3,7 +3,15 @@
 import re
 from pathlib import Path
 
-STUB = "/* Icons come from web fonts; the theme's 1.5 MB script is left out. */\n"
+# Before the first paint, so that nothing flashes: what the reader chose, or the system.
+THEME = """<script>
+(() => {
+  const page = document.documentElement.dataset;
+  page.mode = localStorage.getItem("mode") || "auto";
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  page.theme = page.mode === "auto" ? dark : page.mode;
+})();
+</script>"""
 
 # What the theme writes, and what it should write. Each makes one axe rule pass.
 FIXES = [
@@ -18,6 +26,24 @@ FIXES = [
         ),
         r"\1",
     ),
+    (  # the theme chooses late: its page flashes, and shows no colours without a script
+        re.compile(r'<script data-cfasync="false">.*?</script>', re.DOTALL),
+        THEME,
+    ),
+    (re.compile(r'(<html\b[^>]*) data-theme="auto"'), r'\1 data-theme="light"'),
+    (  # three of one
+        re.compile(
+            r'\s*<meta name="viewport" content="width=device-width, initial-scale=1" ?'
+            r"/>"
+        ),
+        "",
+    ),
+    (  # the page's title and contents once more, for paper: book.css prints the page
+        re.compile(
+            r'<div id="jb-print-docs-body".*?(?=<div id="searchbox"></div>)', re.DOTALL
+        ),
+        "",
+    ),
     (  # region: the book's name stands outside of every landmark
         re.compile(r'<div class="sidebar-primary-item">(?=\s*<a class="navbar-brand)'),
         '<div class="sidebar-primary-item" role="navigation" aria-label="Front page">',
@@ -26,13 +52,10 @@ FIXES = [
 
 
 def finish(app, exception: Exception | None) -> None:
-    """Stub the icon script and mend every page."""
+    """Mend every page."""
     if exception or app.builder.format != "html":
         return
     out = Path(app.outdir)
-    icons = out / "_static" / "scripts" / "fontawesome.js"
-    if icons.is_file():
-        icons.write_text(STUB)
     for page in out.rglob("*.html"):
         old = new = page.read_text("utf8")
         for pattern, replacement in FIXES:

@@ -45,7 +45,7 @@ addEventListener("load", () => {
 
 // "On this page" marks the section that is being read, and those around it.
 (() => {
-  const links = [...document.querySelectorAll(".bd-toc-nav .nav-link")];
+  const links = [...document.querySelectorAll("nav.page-toc .nav-link")];
   const parts = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
   if (!links.length) return;
   let current;
