@@ -197,11 +197,11 @@ function draw({ state, facts, measured }) {
   const cross = collective === "all_to_all";
   const words = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
-  const width = Math.max(42, 8 * size + 10), x = (i) => 124 + i * (width + 4);
+  const width = Math.max(50, 8 * size + 10), x = (i) => 124 + i * (width + 4);
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
     (cross ? "" : `chunk ${one[0]} `) + words(one)).join(", ") || "nothing"}`).join("; ");
   const mb = (bytes) => amount(bytes, "B");
-  const now = facts.fastest.map(([way, from]) => from > 0 ? `${way} from ${mb(from)}` : way);
+  const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return [
     picture(x(size), y(size), label,
       cross ? text(124, 16, "what each rank holds: from→to", { "text-anchor": "start" })
@@ -209,7 +209,7 @@ function draw({ state, facts, measured }) {
       facts.messages.map((message) => arrow(message, y)),
       facts.held.map((row, rank) => [
         text(72, y(rank) + 5, `rank ${rank}`, { "text-anchor": "start" }),
-        range(cross ? 0 : size).map((i) => rect(x(i), y(rank) - 14, width, 28, { class: "x-idle" })),
+        range(cross ? 0 : size).filter((i) => !row.some(([chunk]) => chunk === i)).map((i) => rect(x(i), y(rank) - 14, width, 28, { class: "x-idle" })),
         row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - 14, width, one, words(one))),
       ])),
     h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
@@ -217,7 +217,7 @@ function draw({ state, facts, measured }) {
     "A thick frame: arrived in this step."),
     h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)}, α = ${state.alpha_us} µs, `
       + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
-    table(`The algorithms at this size. Fastest: ${now.join(", ")}.`,
+    table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
       ["algorithm", "steps", "busiest rank sends", "time"],
       facts.compare.map(([way, steps, bytes, time]) => [way, steps, mb(bytes), amount(time, "s")])),
     size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),

@@ -1,0 +1,38 @@
+"""Live ranks run the schedules that the explorable shows."""
+
+import pytest
+
+from allranks import Ranks, collective_runs, collectives
+from allranks.explorables import Collectives
+
+EVERY = [(name, way) for name, ways in collectives.FORMULAS.items() for way in ways]
+
+
+def compare_all(works, numbers):
+    """Run every schedule in one group."""
+    return [collective_runs.compare(*work, numbers, repeats=1) for work in works]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_real_ranks_end_with_what_torch_computes(world_size):
+    """Bit for bit, with uneven chunks, and each link carries the bytes stated."""
+    numbers = 4 * world_size + 1
+    with Ranks(world_size) as ranks:
+        found = ranks.run(compare_all, EVERY, numbers)
+    for i, work in enumerate(EVERY):
+        facts = Collectives.compute(*work, world_size, numbers, 1.0, 1.0, 0)
+        assert all(rank[i]["equal"] for rank in found), work
+        assert [rank[i]["sent"] for rank in found] == facts["links"], work
+
+
+def test_the_button_says_what_was_found():
+    """Equal, counted, and compared with torch's own; or why it cannot be."""
+    widget = Collectives(world_size=3, numbers=10_000, step=2)
+    widget.runs += 1
+    measured = widget.measured
+    assert measured["equal"] and measured["links"] == widget.facts["links"]
+    assert measured["ratio"] > 0 and "bit for bit" in measured["summary"]
+    assert "160 KB were sent, as the model says" in measured["summary"]
+    widget.change(numbers=10**9)
+    widget.runs += 1
+    assert "numbers must be 3 to 4000000" in widget.measured["error"]
