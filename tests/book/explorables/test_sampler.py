@@ -2,6 +2,17 @@
 
 from allranks.explorables import Sampler
 
+# Plays a kernel: draws the figure anew, with something measured.
+ALIVE = """(measured) => {
+    const figure = document.querySelector("[data-explorable=sampler]");
+    const state = JSON.parse(figure.dataset.state), el = document.createElement("div");
+    const values = { ...state, initial: state, live: true, measured };
+    figure.replaceChildren(el);
+    allRanks.sampler.render({ el, model: {
+        get: (name) => values[name], set: (name, value) => { values[name] = value; },
+        on() {}, off() {}, save_changes() {},
+    } });
+}"""
 FIRST = {"num_samples": 10, "world_size": 4, "batch_size": 2}
 
 
@@ -48,3 +59,19 @@ def test_an_epoch_without_set_epoch_replays_the_first(explore):
     assert x.summary == said(epoch=3, set_epoch=False)
     assert "set_epoch(" not in x.box.locator(".x-code code").inner_text()
     assert x.box.locator("td", has_text="(as in epoch 0)").count() == 2
+
+
+def test_what_was_measured_stays_while_a_reader_steps(explore):
+    """It stands beside the model; any other change makes it old."""
+    x = explore("book/ch5_ddp", "sampler")
+    measured = Sampler(**FIRST).facts["batches"]
+    measured[3][1] = [9]
+    x.page.evaluate(ALIVE, {"summary": "as a kernel says", "batches": measured})
+    column = x.box.locator("table").first.locator("td:nth-child(3)")
+    assert set(text[:8] for text in column.all_inner_texts()) == {"the same"}
+    x.press("Next")
+    assert column.all_inner_texts()[3] == "differs: 9"
+    assert x.button("Run on live ranks").is_visible()
+    x.fill("seed", 7)
+    assert column.count() == 0
+    assert x.box.locator(".x-measured").inner_text() == ""
