@@ -197,7 +197,7 @@ function draw({ state, facts, measured }) {
   const cross = collective === "all_to_all";
   const words = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
-  const width = Math.max(50, 8 * size + 10), x = (i) => 124 + i * (width + 4);
+  const width = Math.max(42, 8 * size + 10), x = (i) => 124 + i * (width + 4);
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
     (cross ? "" : `chunk ${one[0]} `) + words(one)).join(", ") || "nothing"}`).join("; ");
   const mb = (bytes) => amount(bytes, "B");
@@ -205,7 +205,8 @@ function draw({ state, facts, measured }) {
   return [
     picture(x(size), y(size), label,
       cross ? text(124, 16, "what each rank holds: from→to", { "text-anchor": "start" })
-        : range(size).map((i) => text(x(i) + width / 2, 16, `chunk ${i}`, { class: "x-small" })),
+        : [text(72, 16, "chunk", { "text-anchor": "start" }),
+          range(size).map((i) => text(x(i) + width / 2, 16, i))],
       facts.messages.map((message) => arrow(message, y)),
       facts.held.map((row, rank) => [
         text(72, y(rank) + 5, `rank ${rank}`, { "text-anchor": "start" }),
