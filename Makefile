@@ -2,6 +2,7 @@
 # Each target sets up what it needs, and does nothing when nothing changed.
 PYTHON ?= python3
 TORCH_INDEX ?=# an index of torch wheels, e.g. the CPU one from PyTorch's install page
+REPOSITORY ?=# https://github.com/OWNER/NAME, for links; else Actions or origin says it
 PORT ?= 8000
 BIN := .venv/bin
 READY := .venv/.ready
@@ -9,8 +10,9 @@ SITE := _build/html
 SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata allranks -type f \
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
+export ALLRANKS_REPOSITORY := $(REPOSITORY)
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf serve lab test check notebooks bench browser clean
+.PHONY: help book epub pdf serve lab test check notebooks bench browser clean force
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -26,8 +28,11 @@ $(READY): requirements.txt pyproject.toml
 book: $(SITE)/.built ## build the book
 	@echo "The book: $(SITE)/index.html    (make serve shows it on http://localhost:$(PORT))"
 
+_build/.repository: force # newer than the book if another one is named
+	@mkdir -p _build && { echo '$(REPOSITORY)' | cmp -s - $@ || echo '$(REPOSITORY)' >$@; }
+
 # A build that failed is thrown away: Sphinx would not repeat its warnings.
-$(SITE)/.built: $(READY) $(SOURCES)
+$(SITE)/.built: $(READY) _build/.repository $(SOURCES)
 	@$(BIN)/jupyter-book build . -W -n --keep-going -q || { rm -rf _build; exit 1; }
 	@touch $@
 
