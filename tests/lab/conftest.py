@@ -1,0 +1,154 @@
+"""A real JupyterLab, started as ``make lab`` starts it, and a browser in it."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from tests.book.conftest import browser  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
+START_S = 60
+EXECUTED = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """JupyterLab on copies of the notebooks: its process, and where it answers."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    listed = subprocess.run(
+        ["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    command = next(
+        line
+        for line in listed.stdout.replace("\\\n", " ").splitlines()
+        if "lab" in line
+    )
+    names = "CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"
+    own = {f"JUPYTER_{name}": str(folder / name) for name in names}
+    own |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
+    own |= {"JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
+    assert command.rstrip().endswith("notebooks/ch1_environment.ipynb")
+    log = folder / "log"
+    with open(log, "wb") as output:
+        process = psutil.Popen(
+            [*shlex.split(command), "--no-browser", "--ServerApp.port=0"],
+            cwd=folder,
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process, wait_for_address(process, log)
+    finally:
+        family = [*process.children(recursive=True), process]
+        process.terminate()
+        _, left = psutil.wait_procs(family, timeout=10)
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+
+
+def wait_for_address(process, log: Path) -> str:
+    """The address that the server prints, with its token."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        found = ADDRESS.findall(log.read_text("utf8"))
+        if found:
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"JupyterLab did not start:\n{log.read_text('utf8')}")
+
+
+class Notebook:
+    """An open notebook, driven as a reader does: click a cell, Shift+Enter."""
+
+    def __init__(self, page, num_cells: int):
+        self.page = page
+        self.panel = page.locator(".jp-NotebookPanel:visible")
+        expect(self.cells).to_have_count(num_cells, timeout=60_000)  # they come slowly
+        self.idle()
+        with contextlib.suppress(Exception):  # the question on news, asked once
+            page.get_by_role("button", name="No", exact=True).click(timeout=2000)
+        self.clear()
+
+    def idle(self, timeout: float = 60) -> None:
+        """Wait until the kernel has nothing to do."""
+        indicator = self.panel.locator(".jp-Notebook-ExecutionIndicator")
+        indicator.and_(self.page.locator('[data-status="idle"]')).wait_for(
+            timeout=timeout * 1000
+        )
+
+    def clear(self) -> None:
+        """Forget all outputs and numbers, so that whatever shows next is new."""
+        self.command("Edit", "Clear Outputs of All Cells")
+        expect(self.panel.get_by_text(EXECUTED)).to_have_count(0)
+
+    @property
+    def cells(self):
+        """All code cells."""
+        return self.panel.locator(".jp-CodeCell")
+
+    def with_text(self, text: str):
+        """The first code cell whose source holds a text."""
+        editors = self.page.locator(".cm-content", has_text=text)
+        return self.cells.filter(has=editors).first
+
+    def start(self, cell) -> None:
+        """Press Shift+Enter in a cell."""
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+
+    def run(self, cell, timeout: float = 60) -> str:
+        """Run a cell, wait for its end, return the text that it shows."""
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
+        self.start(cell)
+        deadline = time.monotonic() + timeout
+        while prompt.inner_text() in (before, "[*]:"):
+            assert time.monotonic() < deadline, f"still running: {cell.inner_text()}"
+            self.page.wait_for_timeout(20)
+        self.idle(timeout)
+        return cell.locator(".jp-Cell-outputArea").inner_text()
+
+    def write(self, cell, source: str) -> None:
+        """Replace a cell's source, pasting it as one text."""
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(source)
+
+    def command(self, menu: str, entry: str) -> None:
+        """Choose an entry of a menu."""
+        self.page.get_by_role("menuitem", name=menu, exact=True).click()
+        self.page.get_by_role("menuitem", name=entry).first.click()
+
+
+@pytest.fixture
+def opened(lab, browser):  # noqa: F811
+    """Open a notebook by its name; end its kernel afterwards."""
+    _, address = lab
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+
+    def open_notebook(name: str) -> Notebook:
+        page = context.new_page()
+        base, _, token = address.partition("?")
+        page.goto(f"{base}/tree/{name}.ipynb?{token}")
+        cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
+        return Notebook(page, sum(cell.cell_type == "code" for cell in cells))
+
+    yield open_notebook
+    context.close()

@@ -1,0 +1,113 @@
+"""Notebooks in a real JupyterLab: cells, live ranks, widgets, stop and restart."""
+
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from allranks.exercises.files import find
+from tests.lab.conftest import ROOT
+
+HANG = """%%ranks --timeout 300
+open(f"here-{rank}", "w").close()
+if rank != 1:
+    dist.barrier()"""
+
+
+def sources(name: str) -> list[tuple[str, bool]]:
+    """The code cells of a notebook, and whether each is meant to fail."""
+    nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    return [
+        (cell.source, "raises-exception" in cell.metadata.get("tags", ()))
+        for cell in nb.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def gone(pids: set[int], within_s: float = 10) -> bool:
+    """Whether these processes end in time."""
+    deadline = time.monotonic() + within_s
+    while left := {pid for pid in pids if psutil.pid_exists(pid)}:
+        if time.monotonic() > deadline:
+            print("still there:", [psutil.Process(pid).cmdline() for pid in left])
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", ["ch4_ranks", "app_vgpu"])
+def test_a_notebook_runs_cell_by_cell(opened, name):
+    """Live ranks and virtual GPUs: Shift+Enter in each cell, nothing fails."""
+    notebook = opened(name)
+    for number, (source, fails) in enumerate(sources(name)):
+        cell = notebook.cells.nth(number)
+        notebook.run(cell)
+        failed = cell.locator('[data-mime-type="application/vnd.jupyter.error"]')
+        assert bool(failed.count()) == fails, source
+        stderr = cell.locator('[data-mime-type="application/vnd.jupyter.stderr"]')
+        assert not stderr.count(), stderr.inner_text()
+    if name == "ch4_ranks":
+        explorable_is_live_both_ways(notebook)
+        exercise_is_checked(notebook)
+
+
+def explorable_is_live_both_ways(notebook) -> None:
+    """What the reader turns, Python sees; what Python sets, the reader sees."""
+    cell = notebook.with_text("WhoIsWho(nodes=")
+    box = cell.locator(".x")
+    assert "Rank 2 of 3" in box.locator(".x-summary").inner_text()  # who.change(...)
+    box.get_by_label("rank", exact=True).fill("1")
+    scratch = notebook.with_text("who.change(")
+    notebook.write(scratch, "who.rank, who.facts['local_rank']")
+    assert "(1, 1)" in notebook.run(scratch)
+    notebook.write(scratch, "who.rank = 0")
+    notebook.run(scratch)
+    box.locator(".x-summary", has_text="Rank 0 of 3").wait_for()
+    assert box.get_by_role("button", name="Launch it with torchrun").count() == 1
+
+
+def exercise_is_checked(notebook) -> None:
+    """A stub is told so; the solution, typed over it, is right."""
+    name = "ex4_1"
+    stub = notebook.with_text(f"def {name}(")
+    check = notebook.with_text(f"check({name})")
+    assert "stub" in check.locator(".jp-Cell-outputArea").inner_text()
+    notebook.write(stub, find(name).code("solution"))
+    notebook.run(stub)
+    assert f"{name}: right" in notebook.run(check)
+
+
+@pytest.mark.timeout(180)
+def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
+    """The stop button answers with who waits where; a restart ends all ranks."""
+    server, _ = lab
+    notebook = opened("ch4_ranks")
+    kernels = {child.pid for child in server.children()}
+    notebook.run(notebook.cells.nth(0))
+    hang = notebook.cells.nth(1)
+    notebook.write(hang, HANG)
+    notebook.start(hang)
+    folder = Path(server.cwd()) / "notebooks"
+    while len(list(folder.glob("here-*"))) < 4:
+        notebook.page.wait_for_timeout(50)
+    notebook.page.wait_for_timeout(500)  # from the file to the barrier
+    assert hang.locator(".jp-InputPrompt").inner_text() == "[*]:"
+    notebook.page.get_by_role("button", name=re.compile("Interrupt")).first.click()
+    notebook.idle(timeout=10)
+    report = hang.locator(".jp-Cell-outputArea").inner_text()
+    assert "ranks 0, 2 and 3 wait in `dist.barrier()` at cell line 4" in report
+    notebook.write(hang, "%%ranks\nrank")
+    assert "3" in notebook.run(hang)  # fresh ranks
+
+    family = {child.pid for child in server.children(recursive=True)} - kernels
+    assert len(family) >= 4  # the ranks live
+    notebook.command("Kernel", re.compile("Restart Kernel…"))
+    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    assert gone(family)
+    notebook.idle()
+    notebook.clear()
+    assert "ranks 0–3 on cpu" in notebook.run(notebook.cells.nth(0))
