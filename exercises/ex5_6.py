@@ -151,10 +151,10 @@ def check(answer, case):
         own = {key: value.clone() for key, value in model.state_dict().items()}
         dist.all_reduce = watch
         finish = answer(model, bucket_size)
-        for key, value in model.state_dict().items():
+        for key, value in [*model.named_parameters(), *model.named_buffers()]:
             what = f"before the first step, `{key}` on rank {rank}"
             mistakes = {"It is what it was; rank 0's should be there.": own[key]}
-            compare(what, value, state[key], mistakes)
+            compare(what, value.detach(), state[key], mistakes)
         if not callable(finish):
             raise Wrong(f"it returned {finish!r:.60}, not a function finish().")
         for step in range(3):

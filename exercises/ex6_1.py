@@ -1,0 +1,167 @@
+"""Cut the layers into stages.
+
+Chapter: 6
+Ranks: 1
+Minutes: 15
+
+`costs[i]` is the time that layer i takes for one micro-batch. Cut the layers, in their
+order, into `num_stages` stages of at least one layer each. The slowest stage sets the
+pace of the pipeline: make it as fast as possible. Return the number of layers of each
+stage, as a list of `num_stages` integers whose sum is `len(costs)`.
+
+There are at most 24 layers and 6 stages. Where several cuts are best, any will do.
+
+Hint 1: If you knew where the last stage begins, what would be left to solve?
+Hint 2: The same task, smaller: fewer layers, one stage less. Try each end of the first
+stage, solve the rest, and keep the cut whose slowest stage is fastest. Many rests are
+the same: remember them.
+Hint 3: `@functools.cache` on `best(first, stages)`, which returns the pair `(slowest,
+sizes)`; then `min` over `end` of `(max(sum(costs[first:end]), rest), (end - first,
+*sizes))`.
+"""
+
+# %% stub
+import functools
+
+
+def ex6_1(costs, num_stages):
+    """Return the sizes of the stages whose slowest one is fastest."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks import pipelines
+
+CASES = {
+    "equal layers": ([1] * 8, 4),
+    "ten equal layers": ([1] * 10, 4),
+    "a slow head": ([1] * 11 + [4], 4),
+    "a slow first layer": ([9, 1, 1, 1, 1, 1, 1, 1], 3),
+    "a slow layer in the middle": ([1, 2, 1, 8, 1, 1, 2, 1, 1], 4),
+    "fractions": ([0.5, 1.5, 0.25, 2.0, 0.75, 1.0, 0.5], 3),
+    "layers that cost nothing": ([3, 0, 2, 0, 0, 4, 1], 3),
+    "one stage": ([2, 3, 4], 1),
+    "as many stages as layers": ([5, 1, 1, 7], 4),
+    "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
+}
+
+
+def check(answer, case):
+    tasks = dict(CASES)
+    dice = torch.Generator().manual_seed(6)
+    for num, stages in (13, 3), (24, 6):
+        costs = torch.randint(1, 20, (num,), generator=dice).tolist()
+        tasks[f"{num} layers for {stages} stages"] = costs, stages
+    for name, (costs, num_stages) in tasks.items():
+        case(name)
+        given = list(costs)
+        sizes = answer(given, num_stages)
+        if given != costs:
+            raise Wrong(f"it changed `costs` from {costs} to {given}.")
+        judge(sizes, costs, num_stages)
+
+
+def judge(sizes, costs, num_stages):
+    """Is it a cut, and is it the best?"""
+    try:
+        sizes = [int(size) for size in sizes]
+    except (TypeError, ValueError):
+        raise Wrong(f"it returned {sizes!r:.60}, not a list of sizes.") from None
+    task = f"costs {costs} in {num_stages} stages: {sizes}"
+    if len(sizes) != num_stages:
+        raise Wrong(f"{task} are {len(sizes)} stages.")
+    if sum(sizes) != len(costs):
+        ends = " These look like ends; sizes are asked for." * (sizes[-1] == len(costs))
+        raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
+    if min(sizes) < 1:
+        raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")
+
+    def times(sizes):
+        ends = [sum(sizes[: i + 1]) for i in range(num_stages)]
+        return [sum(costs[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+
+    best = list(pipelines.balanced_cut(costs, num_stages))
+    mine, right = times(sizes), times(best)
+    if max(mine) > max(right):
+        raise Wrong(
+            f"{task} takes {mine}, the slowest {max(mine)}. {best} takes {right}: the "
+            f"slowest {max(right)}; the pipeline is {max(mine) / max(right) - 1:.0%} "
+            "faster."
+        )
+
+
+# %% solution
+import functools
+
+
+def ex6_1(costs, num_stages):
+    """Return the sizes of the stages whose slowest one is fastest."""
+
+    @functools.cache
+    def best(first, stages):  # of the layers from first on: (slowest, sizes)
+        if stages == 1:
+            return sum(costs[first:]), (len(costs) - first,)
+        cuts = []
+        for end in range(first + 1, len(costs) - stages + 2):
+            rest, sizes = best(end, stages - 1)
+            cuts.append((max(sum(costs[first:end]), rest), (end - first, *sizes)))
+        return min(cuts)
+
+    return list(best(0, num_stages)[1])
+
+
+# %% right: asks for each possible time whether it suffices, the shortest first
+def ex6_1(costs, num_stages):
+    num = len(costs)
+    sums = {sum(costs[i:j]) for i in range(num) for j in range(i + 1, num + 1)}
+    for limit in sorted(sums):
+        sizes, time = [1], costs[0]
+        for i, cost in enumerate(costs[1:], 1):
+            must_cut = num - i <= num_stages - len(sizes)  # one layer for each stage
+            if time + cost > limit or must_cut:
+                sizes.append(0)
+                time = 0
+            sizes[-1] += 1
+            time += cost
+        if len(sizes) == num_stages and max(costs) <= limit:
+            return sizes
+
+
+# %% wrong: as many layers for each
+def ex6_1(costs, num_stages):
+    ends = [len(costs) * i // num_stages for i in range(num_stages + 1)]
+    return [end - start for start, end in zip(ends, ends[1:])]
+
+
+# %% wrong: fills each stage up to the average, and the last takes the rest
+def ex6_1(costs, num_stages):
+    target, sizes, time = sum(costs) / num_stages, [0], 0
+    for i, cost in enumerate(costs):
+        full = time + cost > target and sizes[-1] > 0
+        if (full or len(costs) - i <= num_stages - len(sizes)) and len(
+            sizes
+        ) < num_stages:
+            sizes.append(0)
+            time = 0
+        sizes[-1] += 1
+        time += cost
+    return sizes
+
+
+# %% wrong: drops the tail
+def ex6_1(costs, num_stages):
+    return [len(costs) // num_stages] * num_stages
+
+
+# %% wrong: returns where the stages end
+def ex6_1(costs, num_stages):
+    return [len(costs) * (i + 1) // num_stages for i in range(num_stages)]
+
+
+# %% wrong: may leave a stage empty
+def ex6_1(costs, num_stages):
+    sizes, time, target = [0] * num_stages, 0, sum(costs) / num_stages
+    for cost in costs:
+        sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
+        time += cost
+    return sizes

@@ -1,0 +1,213 @@
+"""One embedding on two stages.
+
+Chapter: 6
+Ranks: 1, 2, 4
+Minutes: 15
+
+A language model uses one matrix twice: as the embedding, its first layer, and as the
+head, its last. In a pipeline these lie on rank 0 and on rank W - 1, each with a copy of
+the matrix as a parameter. Backward gives each copy the gradient of its own use only.
+
+`ex6_3(weight)` is called on all ranks after backward. On the first and on the last rank
+`weight` is their copy; on the others it is None. Afterwards both copies have the
+gradient of a matrix that is used twice, and the same bits, so that the same step keeps
+them equal. With W = 1 there is one parameter, and autograd has done it all.
+
+Hint 1: A weight is used twice in one process. What does autograd do with the two
+gradients, take their mean?
+Hint 2: It adds them. So the two ranks exchange gradients, and each adds what it
+receives. The ranks between have nothing to say: they must not be needed.
+Hint 3: On both: `sending = dist.isend(weight.grad.contiguous(), other)`,
+`dist.recv(theirs, other)`, `sending.wait()`, `weight.grad += theirs`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    """Add up the gradients of the first and the last rank's copies, on both."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+CASES = "float32", "float64", "a gradient with transposed memory"
+
+
+def check(answer, case):
+    ends = {0, world_size - 1}
+    for name in CASES:
+        case(name)
+        dtype = torch.float64 if name == "float64" else torch.float32
+        matrix = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+        weight, parts = nn.Parameter(matrix.clone()) if rank in ends else None, {}
+        for end in ends:
+            dice = torch.Generator().manual_seed(end + 1)
+            parts[end] = torch.randn(3, 7, generator=dice).T.to(dtype)
+            if "transposed" not in name:
+                parts[end] = parts[end].contiguous()
+        if weight is not None:
+            weight.grad = parts[rank].clone()
+        answer(weight)
+        every = [None] * world_size
+        dist.all_gather_object(every, weight is not None and weight.grad)
+        if weight is None:
+            continue
+        compare("the weight itself", weight.detach(), matrix, {})
+        total, other = sum(parts.values()), parts[world_size - 1 - rank]
+        mistakes = {
+            "One matrix is used twice: gradients add up, and no mean is taken.": total
+            / 2,
+            "It was divided by the world size.": total / world_size,
+            "This is still the gradient of its own use.": parts[rank],
+            "This is the other rank's; its own is lost.": other,
+            "With one rank there is nothing to add.": 2 * total,
+            "The own gradient was added once more.": total + parts[rank],
+        }
+        compare(f"the gradient on rank {rank}", weight.grad, total, mistakes)
+        first, last = every[0], every[-1]
+        far = (first - last).abs().max().item()
+        if 0 < far < 1e-5:
+            raise Wrong(
+                f"the copies would drift apart: their gradients differ by {far}."
+            )
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    """Add up the gradients of the first and the last rank's copies, on both."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        mine = weight.grad.contiguous()
+        theirs = torch.empty_like(mine)
+        sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
+        dist.recv(theirs, last - rank)
+        sending.wait()
+        weight.grad = mine + theirs
+
+
+# %% right: a group of the two, which all ranks make and two use
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    ends = sorted({0, dist.get_world_size() - 1})
+    group = dist.new_group(ends)
+    if weight is not None:
+        grad = weight.grad.contiguous()
+        dist.all_reduce(grad, group=group)
+        weight.grad = grad
+
+
+# %% wrong: takes the mean, as DDP does
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        mine = weight.grad.contiguous()
+        theirs = torch.empty_like(mine)
+        sending = dist.isend(mine, last - dist.get_rank())
+        dist.recv(theirs, last - dist.get_rank())
+        sending.wait()
+        weight.grad = (mine + theirs) / 2
+
+
+# %% wrong: an all_reduce of all, in which the ranks between don't take part
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    if weight is not None:
+        grad = weight.grad.contiguous()
+        dist.all_reduce(grad)
+        weight.grad = grad
+
+
+# %% wrong: both send first
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        mine = weight.grad.contiguous()
+        theirs = torch.empty_like(mine)
+        dist.send(mine, last - dist.get_rank())
+        dist.recv(theirs, last - dist.get_rank())
+        weight.grad = mine + theirs
+
+
+# %% wrong: the last rank sends, and rank 0 alone adds
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if last > 0 and dist.get_rank() == last:
+        dist.send(weight.grad.contiguous(), 0)
+    elif last > 0 and dist.get_rank() == 0:
+        theirs = torch.empty(weight.shape, dtype=weight.dtype)
+        dist.recv(theirs, last)
+        weight.grad += theirs
+
+
+# %% wrong: receives into its own gradient
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        mine = weight.grad.contiguous().clone()
+        weight.grad = torch.empty_like(mine)
+        sending = dist.isend(mine, last - dist.get_rank())
+        dist.recv(weight.grad, last - dist.get_rank())
+        sending.wait()
+
+
+# %% wrong: exchanges the weights, not the gradients
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        theirs = torch.empty_like(weight)
+        sending = dist.isend(weight.detach(), last - dist.get_rank())
+        dist.recv(theirs, last - dist.get_rank())
+        sending.wait()
+        weight.data = (weight.data + theirs) / 2
+
+
+# %% wrong: also adds where one rank holds both
+import torch
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None:
+        mine = weight.grad.contiguous()
+        theirs = mine.clone()
+        if last > 0:
+            sending = dist.isend(mine, last - dist.get_rank())
+            dist.recv(theirs, last - dist.get_rank())
+            sending.wait()
+        weight.grad = mine + theirs

@@ -1,0 +1,276 @@
+"""Two layers, split over all ranks.
+
+Chapter: 6
+Ranks: 1, 2, 4
+Minutes: 25
+
+A network computes `down(relu(up(x)))`. Its hidden features are shared out: each rank
+holds `up`, a linear layer to *its* h features of H, and `down`, one from these h
+features to all outputs. `x` of shape `(B, D)` and `down.bias` are the same on all
+ranks; `up.weight`, `up.bias` and `down.weight` are parts. Ranks may have unequal h.
+
+Return the output `(B, D_out)` of the whole network, on every rank. After a backward
+from it (the same on all ranks) the gradients are those of the whole network: `x.grad`
+and `down.bias.grad` in full on every rank, those of the parts for each part. With one
+all_reduce in forward and one in backward.
+
+Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
+have a summand only?
+Hint 2: Two functions of your own. One sums in forward and does nothing in backward:
+every rank has the whole gradient of the output already. The other does nothing in
+forward and sums in backward. The bias is added once.
+Hint 3: `Join.apply(down_without_bias(up(Fork.apply(x)).relu())) + down.bias`, where
+`Fork` and `Join` are `torch.autograd.Function`s with an all_reduce in `backward`, or in
+`forward`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    """Return down(relu(up(x))) of the whole network, from this rank's parts."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+CASES = {  # hidden features, batch, whether x needs a gradient
+    "equal parts": (8, 5, True),
+    "unequal parts": (6, 3, True),
+    "one sample": (9, 1, True),
+    "the first layers of a network": (8, 4, False),
+    "a residual connection": (8, 4, True),
+}
+all_reduce = dist.all_reduce
+calls = []
+
+
+def counting(tensor, *args, **kwargs):
+    calls.append(tensor.numel())
+    return all_reduce(tensor, *args, **kwargs)
+
+
+def part_of(whole, dim):
+    return nn.Parameter(whole.detach().tensor_split(world_size, dim)[rank].clone())
+
+
+def check(answer, case):
+    dist.all_reduce = counting
+    for name, (hidden, batch, needs) in CASES.items():
+        case(name)
+        torch.manual_seed(hidden)
+        whole = nn.Linear(4, hidden), nn.Linear(hidden, 4)
+        x, slope = torch.randn(batch, 4), torch.randn(batch, 4)
+        up, down = nn.Linear(4, 1), nn.Linear(1, 4)
+        up.weight, up.bias = part_of(whole[0].weight, 0), part_of(whole[0].bias, 0)
+        down.weight = part_of(whole[1].weight, 1)
+        down.bias = nn.Parameter(whole[1].bias.detach().clone())
+        given, x = x.clone().requires_grad_(needs), x.requires_grad_(needs)
+        own = down(up(x).relu())
+        (own_x,) = torch.autograd.grad((own * slope).sum(), x) if needs else (None,)
+        right = whole[1](whole[0](x).relu())
+        bias, residual = down.bias.detach(), "residual" in name
+        untouched = Untouched(x=given, up=up, down=down)
+        calls.clear()
+        got = answer(given, up, down)
+        forward = len(calls)
+        untouched()
+        mistakes = {
+            "This is the rank's own summand.": own,
+            "The bias is in it once for each rank.": right + (world_size - 1) * bias,
+            "The bias is missing.": right - bias,
+            "The ranks' summands were averaged.": (right - bias) / world_size + bias,
+        }
+        compare(f"the output on rank {rank}", got, right, mistakes, 1e-4, 1e-5)
+        ((right + x if residual else right) * slope).sum().backward()
+        ((got + given if residual else got) * slope).sum().backward()
+        wanted = {
+            "up.weight": part_of(whole[0].weight.grad, 0),
+            "up.bias": part_of(whole[0].bias.grad, 0),
+            "down.weight": part_of(whole[1].weight.grad, 1),
+            "down.bias": whole[1].bias.grad,
+        }
+        found = {"up": up, "down": down}
+        for key, want in wanted.items():
+            layer, _, field = key.partition(".")
+            judge(f"{key}.grad", getattr(found[layer], field).grad, want.detach())
+        if needs:
+            summand = {
+                "This is the rank's own summand: backward must sum.": (
+                    own_x + slope * residual
+                )
+            }
+            judge("x.grad", given.grad, x.grad, summand)
+        backward = len(calls) - forward
+        if world_size > 1 and (forward, backward) != (1, 1 if needs else backward):
+            raise Wrong(
+                f"all is right, with {forward} all_reduces in forward and {backward} in "
+                "backward; one each will do."
+            )
+
+
+def judge(what, got, want, mistakes=()):
+    """Compare a gradient; summing in both directions makes it W times too large."""
+    mistakes = dict(mistakes)
+    if world_size > 1:
+        fault = "The output's gradient is whole on every rank: don't sum it up again."
+        mistakes[fault] = want * world_size
+        mistakes["The ranks' summands were averaged."] = want / world_size
+    compare(f"{what} on rank {rank}", got, want, mistakes, 1e-4, 1e-5)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+class Fork(torch.autograd.Function):
+    """Forward: nothing. Backward: the sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Join(torch.autograd.Function):
+    """Forward: the sum over the ranks. Backward: nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def ex6_4(x, up, down):
+    """Return down(relu(up(x))) of the whole network, from this rank's parts."""
+    hidden = up(Fork.apply(x)).relu()
+    return Join.apply(F.linear(hidden, down.weight)) + down.bias
+
+
+# %% right: hooks and detached sums, without classes
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    def summed(tensor):
+        tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(tensor)
+        return tensor
+
+    fork = x.view_as(x)
+    if fork.requires_grad:
+        fork.register_hook(summed)
+    part = up(fork).relu() @ down.weight.T
+    return part + (summed(part) - part).detach() + down.bias
+
+
+# %% wrong: forgets the sum in backward
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    part = up(x).relu() @ down.weight.T
+    total = part.detach().clone()
+    dist.all_reduce(total)
+    return part + (total - part).detach() + down.bias
+
+
+# %% wrong: forgets the sum in forward
+def ex6_4(x, up, down):
+    return down(up(x).relu())
+
+
+# %% wrong: an all_reduce that autograd knows, which sums the gradient again
+import torch
+import torch.distributed as dist
+from torch.distributed.nn import functional as DF
+
+
+def ex6_4(x, up, down):
+    part = up(x).relu() @ down.weight.T
+    return DF.all_reduce(part) + down.bias
+
+
+# %% wrong: adds the bias on every rank
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    part = down(up(x).relu())
+    total = part.detach().clone()
+    dist.all_reduce(total)
+    return part + (total - part).detach()
+
+
+# %% wrong: forgets the bias
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    part = up(x).relu() @ down.weight.T
+    total = part.detach().clone()
+    dist.all_reduce(total)
+    return part + (total - part).detach()
+
+
+# %% wrong: averages
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    part = up(x).relu() @ down.weight.T
+    total = part.detach().clone()
+    dist.all_reduce(total, dist.ReduceOp.AVG)
+    return part + (total - part).detach() + down.bias
+
+
+# %% wrong: cuts autograd off, so that no part learns
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    part = (up(x).relu() @ down.weight.T).detach()
+    dist.all_reduce(part)
+    return part + down.bias
+
+
+# %% wrong: sums the hidden gradients too, with an all_reduce per layer
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    def summed(tensor):
+        tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(tensor)
+        return tensor
+
+    fork = x.view_as(x)
+    if fork.requires_grad:
+        fork.register_hook(summed)
+    part = up(fork).relu() @ down.weight.T
+    out = part + (summed(part) - part).detach() + down.bias
+    out.register_hook(lambda g: summed(g) / dist.get_world_size())
+    return out
