@@ -28,12 +28,12 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: ``ex5_1``, title, minutes; hard if its chapter's last."""
+    """One exercise: ``ex5_1``, its title, its minutes, ``hard`` or no level."""
 
     name: str
     title: str
     minutes: int
-    hard: bool
+    level: str
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,22 @@ class Chapter:
 
 
 def exercises(root: Path, number: str) -> tuple[Exercise, ...]:
-    """The exercises of a chapter, in order; the last one is the hard one."""
+    """The exercises of a chapter, in order."""
     paths = [
         (int(match[1]), path)
         for path in root.glob(f"exercises/ex{number}_*.py")
         if (match := re.fullmatch(rf"ex{number}_(\d+)", path.stem))
     ]
     found = []
-    for order, path in sorted(paths):
+    for _, path in sorted(paths):
         text = ast.get_docstring(ast.parse(path.read_text("utf8"))) or ""
         minutes = re.search(r"^Minutes:\s*(\d+)", text, re.MULTILINE)
         if not minutes:
             raise ValueError(f"exercises/{path.name} does not say its Minutes:")
+        level = re.search(r"^Level:\s*(\w+)", text, re.MULTILINE)
         title = text.splitlines()[0].rstrip(".")
-        hard = order == max(order for order, _ in paths)
-        found.append(Exercise(path.stem, title, int(minutes[1]), hard))
+        minutes, level = int(minutes[1]), level[1] if level else ""
+        found.append(Exercise(path.stem, title, minutes, level))
     return tuple(found)
 
 

@@ -152,7 +152,7 @@ def exercise_lines(chapter) -> list[nodes.Node]:
         return [nodes.Text("none yet")]
     texts = [
         f"{one.name.removeprefix('ex').replace('_', '.')} {one.title} "
-        f"({one.minutes} min{', hard' if one.hard else ''})"
+        f"({one.minutes} min{one.level and f', {one.level}'})"
         for one in chapter.exercises
     ]
     return [

@@ -1,0 +1,48 @@
+"""Every quiz of the pages, read from their sources."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from book._ext import quiz_formula
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```\{quiz\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FIELD = re.compile(r"^:(\w+): (.+)$", re.MULTILINE)
+FORMULA = re.compile(r"^- (!?=) (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One quiz as its page states it."""
+
+    page: str
+    name: str
+    fields: dict
+    text: str
+
+    @property
+    def numbers(self) -> quiz_formula.Numbers | None:
+        """The formulas of a number quiz."""
+        formulas = sorted(FORMULA.findall(self.text), key=lambda one: one[0] != "=")
+        if not formulas:
+            return None
+        values = quiz_formula.spans(self.fields["values"])
+        right, *wrong = [quiz_formula.parse(text, values) for _, text in formulas]
+        tolerance = float(self.fields.get("tolerance", 0))
+        digits = int(self.fields.get("digits", 0))
+        return quiz_formula.Numbers(values, right, wrong, tolerance, digits)
+
+
+def read() -> list[Source]:
+    """All quizzes, page by page."""
+    found = []
+    for path in sorted(ROOT.glob("book/*.md")):
+        for match in FENCE.finditer(path.read_text("utf8")):
+            fields = dict(FIELD.findall(match[1]))
+            found.append(Source(path.stem, fields["name"], fields, match[1]))
+    return found
+
+
+QUIZZES = read()
+NUMBERS = {quiz.name: quiz.numbers for quiz in QUIZZES if quiz.numbers}

@@ -1,0 +1,688 @@
+"""Each quiz has a proof: what its answer says is run, or computed in another way.
+
+``@proves`` is a test of a quiz with options. ``@law`` computes the answer of a number
+quiz without its formula; it is compared for every draw. What needs hardware is listed
+with the place that backs it.
+"""
+
+import contextlib
+import datetime
+import io
+import itertools
+import os
+import pickle
+import signal
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+from torch.utils.data import DataLoader, DistributedSampler
+
+from allranks import Ranks, RanksError, vgpu
+from allranks.batches import global_batch_size, steps_per_epoch
+from allranks.data_parallel import ring_bytes, step_bytes
+from allranks.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
+from allranks.topology import device_of, equal_nodes, rank_of, visible_devices
+from scripts import ch1_environment
+from tests.book.quizzes import NUMBERS, QUIZZES
+
+PROOFS, LAWS = {}, {}
+BACKED = {  # by what cannot be run here, or is run elsewhere
+    "ch1_utilisation": "needs a GPU; nvidia-smi's manual, as the page says",
+    "ch1_what_to_install": "needs a CUDA wheel; the thread linked on the page",
+    "ch1_too_late": "errata/a3_visible_devices_too_late.py",
+    "ch1_bus_error": "tests/test_ch1_environment.py::"
+    "test_small_shared_memory_few_files_and_a_wrong_clock",
+    "ch4_first_failure": "tests/test_ch5_ddp.py::test_one_failing_rank_ends_all",
+    "ch6_ddp_is_not": "errata/b3_ddp_is_not_model_parallel.py",
+}
+
+
+def proves(name):
+    """Register the proof of a quiz."""
+    return lambda test: PROOFS.setdefault(name, test)
+
+
+def law(name):
+    """Register another way to a number quiz's answer."""
+    return lambda compute: LAWS.setdefault(name, compute)
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two live ranks."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+@contextlib.contextmanager
+def hang(ranks, **how):
+    """Expect a hang: a second in which no rank computes, however slow the machine."""
+    ranks.stall = 1.0
+    with pytest.raises(RanksError, **how):
+        yield
+    ranks.stall = None
+
+
+def test_every_quiz_is_backed():
+    """Nothing is claimed without a run, a law or a named source; nothing is stale."""
+    known = {**PROOFS, **LAWS, **BACKED}
+    assert set(known) == {quiz.name for quiz in QUIZZES}
+    assert len(known) == len(PROOFS) + len(LAWS) + len(BACKED)
+    assert set(LAWS) == set(NUMBERS)
+
+
+def test_what_backs_a_quiz_elsewhere_exists():
+    """A test or a specimen that was renamed is missed."""
+    for source in BACKED.values():
+        path, _, test = source.partition("::")
+        if path.endswith(".py"):
+            with open(path, encoding="utf8") as file:
+                assert f"def {test}(" in file.read() or not test
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_law(name):
+    """The quiz's formula and ours agree on every draw."""
+    from book._ext.quiz_formula import evaluate
+
+    numbers = NUMBERS[name]
+    draws = numbers.draws()
+    for draw in draws:
+        answer = evaluate(numbers.right, draw)
+        assert LAWS[name](**draw) == pytest.approx(answer, abs=1e-9), draw
+    assert len(draws) >= 6
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_proof(name, request):
+    """The quiz's right option is what happens."""
+    proof = PROOFS[name]
+    names = proof.__code__.co_varnames[: proof.__code__.co_argcount]
+    proof(*(request.getfixturevalue(one) for one in names))
+
+
+# ---- Chapter 1
+
+
+@proves("ch1_stale_variables")
+def _(monkeypatch):
+    """Rank 0 of 2 waits; a port in use and a missing variable are errors at once."""
+    short = {"timeout": datetime.timedelta(seconds=1)}
+    with pytest.raises(dist.DistStoreError, match="1/2 clients joined"):
+        dist.TCPStore("127.0.0.1", 0, 2, is_master=True, **short)
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, **short)
+    with pytest.raises(dist.DistNetworkError, match="EADDRINUSE"):
+        dist.TCPStore("127.0.0.1", store.port, 1, is_master=True, **short)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="environment variable RANK expected"):
+        dist.init_process_group("gloo")
+
+
+@law("ch1_renumbering")
+def _(first, second):
+    return visible_devices(f"{first},{second}", num_gpus=8)[1]
+
+
+@proves("ch1_three_versions")
+def _():
+    """A driver for CUDA 12.4 runs a wheel for 12.1."""
+    assert ch1_environment.driver_runs("550.54.14", "12.4")
+    assert ch1_environment.driver_runs("550.54.14", "12.1")
+    assert not ch1_environment.driver_runs("550.54.14", "13.0")
+
+
+# ---- Chapter 2
+
+
+@proves("ch2_sum_or_mean")
+def _():
+    """PyTorch's own class on four virtual GPUs: the undivided gradient."""
+    with vgpu.plugged_in(4):
+        torch.manual_seed(0)
+        net, x = nn.Linear(3, 1), torch.randn(64, 3)
+        net(x).square().mean().backward()
+        alone = net.weight.grad.clone()
+        copy = nn.Linear(3, 1)
+        copy.load_state_dict(net.state_dict())
+        copy.to("vgpu:0")
+        nn.DataParallel(copy, [0, 1, 2, 3])(x.to("vgpu:0")).square().mean().backward()
+        torch.testing.assert_close(copy.weight.grad.cpu(), alone)
+
+
+@proves("ch2_test_without_gpu")
+def _():
+    """One call with the whole batch; device_ids is thrown away; the keys look right."""
+    seen = []
+    net = nn.Linear(2, 1)
+    net.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    model = nn.DataParallel(net, device_ids=[0, 3])
+    model(torch.ones(10, 2))
+    assert seen == [10]
+    assert model.device_ids == []
+    assert set(model.state_dict()) == {"module.weight", "module.bias"}
+
+
+@law("ch2_share")
+def _(batch, gpus):
+    shares = torch.arange(batch).chunk(gpus)
+    assert {len(share) for share in shares} == {len(shares[0])}
+    return len(shares[0])
+
+
+@law("ch2_idle_devices")
+def _(batch, gpus):
+    return len(torch.arange(batch).chunk(gpus))
+
+
+@proves("ch2_what_survives")
+def _():
+    """PyTorch's own class: only what replica 0 writes in place stays."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.number = 0
+            self.register_buffer("in_place", torch.zeros(1))
+            self.register_buffer("assigned", torch.zeros(1))
+
+        def forward(self, x):
+            self.number += 1
+            self.in_place.add_(1)
+            self.assigned = self.assigned + 1
+            return x * 2
+
+    with vgpu.plugged_in(4):
+        net = Net().to("vgpu:0")
+        nn.DataParallel(net, [0, 1, 2, 3])(torch.ones(8, device="vgpu:0"))
+        assert (net.number, net.in_place.item(), net.assigned.item()) == (0, 1, 0)
+
+
+@law("ch2_bytes")
+def _(weights, gpus):
+    return step_bytes(gpus, param_bytes=weights, output_bytes=0)[0][0]
+
+
+@proves("ch2_more_gpus")
+def _():
+    """All outputs come to the first GPU, of three as of two; or a loss from each."""
+    batch, classes = 12, 5000
+
+    class Net(nn.Linear):
+        def __init__(self, inside):
+            super().__init__(2, classes)
+            self.inside = inside
+
+        def forward(self, x, y):
+            output = super().forward(x)
+            return nn.functional.cross_entropy(output, y) if self.inside else output
+
+    def gathered(num_gpus, inside):
+        net = Net(inside).to("vgpu:0")
+        x = torch.ones(batch, 2, device="vgpu:0")
+        y = torch.zeros(batch, dtype=torch.long, device="vgpu:0")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gathered scalars
+            return nn.DataParallel(net, list(range(num_gpus)))(x, y).numel()
+
+    with vgpu.plugged_in(3):
+        assert gathered(2, False) == gathered(3, False) == batch * classes
+        assert gathered(2, True) == 2
+
+
+@law("ch2_batch_for_ddp")
+def _(batch, gpus):
+    found = [b for b in range(1, batch + 1) if global_batch_size(b, gpus) == batch]
+    return found[0]
+
+
+# ---- Chapter 3
+
+
+@proves("ch3_prefix")
+def _():
+    """The message, its reason, and the repair."""
+    wrapped = nn.DataParallel(nn.Sequential(nn.Linear(2, 1))).state_dict()
+    net = nn.Sequential(nn.Linear(2, 1))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*module\.0\.weight"):
+        net.load_state_dict(wrapped)
+    consume_prefix_in_state_dict_if_present(wrapped, "module.")
+    net.load_state_dict(wrapped)
+
+
+@proves("ch3_strict")
+def _():
+    """Nothing is loaded; another shape is an error all the same."""
+    wrapped = nn.DataParallel(nn.Linear(2, 1)).state_dict()
+    net = nn.Linear(2, 1)
+    before = net.weight.clone()
+    answer = net.load_state_dict(wrapped, strict=False)
+    assert answer.missing_keys == ["weight", "bias"]
+    assert torch.equal(net.weight, before)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        nn.Linear(3, 1).load_state_dict(net.state_dict(), strict=False)
+
+
+@proves("ch3_fresh_adam")
+def _():
+    """The first loss is the same; the first step moves each weight by the rate."""
+    torch.manual_seed(0)
+    x, rate = torch.randn(8, 4), 0.1
+    net = nn.Linear(4, 1)
+    adam = torch.optim.Adam(net.parameters(), lr=rate)
+
+    def step(net, adam, seed):
+        noise = torch.randn(8, 1, generator=torch.Generator().manual_seed(seed))
+        loss = (net(x) - noise).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        return loss.item()
+
+    for seed in range(300):
+        step(net, adam, seed)
+    resumed = nn.Linear(4, 1)
+    resumed.load_state_dict(net.state_dict())
+    fresh, before = torch.optim.Adam(resumed.parameters(), lr=rate), net.weight.clone()
+    assert step(net, adam, 300) == step(resumed, fresh, 300)
+    assert (net.weight - before).abs().max() < rate / 2
+    moved = (resumed.weight - before).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, rate), rtol=1e-2, atol=0)
+
+
+@law("ch3_next_epoch")
+def _(last, total):
+    done = list(range(last + 1))
+    return next(
+        s for s in range(total) if done + list(range(s, total)) == [*range(total)]
+    )
+
+
+@proves("ch3_who_saves")
+def _():
+    """Ranks with local rank 0: one per machine. With rank 0: one."""
+    nodes = equal_nodes(2, 4)
+    ranks = [(rank_of(nodes, n, i), i) for n in range(2) for i in range(4)]
+    assert sum(local_rank == 0 for _, local_rank in ranks) == 2
+    assert sum(rank == 0 for rank, _ in ranks) == 1
+
+
+@proves("ch3_barrier")
+def _(two, tmp_path):
+    """After the rename all read the new file; inside of the if, rank 0 waits."""
+
+    def save(folder, inside):
+        import os
+        import time
+        from pathlib import Path
+
+        import torch.distributed as dist
+
+        path = Path(folder, "checkpoint")
+        path.write_text("old")
+        dist.barrier()
+        if dist.get_rank() == 0:
+            time.sleep(0.2)
+            Path(folder, "new").write_text("new")
+            os.replace(Path(folder, "new"), path)
+            if inside:
+                dist.barrier()
+        if not inside:
+            dist.barrier()
+        return path.read_text()
+
+    assert two.run(save, str(tmp_path), False, timeout=30) == ["new", "new"]
+    with hang(two, match="rank 1 finished"):
+        two.run(save, str(tmp_path), True, timeout=60)
+
+
+class Trap:
+    """Its pickle is a call."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        """What is called on loading."""
+        return os.mkdir, (self.path,)
+
+
+@proves("ch3_unpickling")
+def _(tmp_path):
+    """The check refuses it; without the check it runs; map_location is no help."""
+    file, sign = tmp_path / "model.pt", tmp_path / "ran"
+    torch.save(Trap(str(sign)), file)
+    with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+        torch.load(file)
+    assert not sign.exists()
+    torch.load(file, weights_only=False, map_location="cpu")
+    assert sign.exists()
+
+
+@proves("ch3_map_location")
+def _():
+    """The device in the file counts, not the one that was set."""
+    with vgpu.plugged_in(2):
+        file = io.BytesIO()
+        torch.save(torch.ones(1, device="vgpu:0"), file)
+        file.seek(0)
+        with torch.device("vgpu:1"):
+            assert str(torch.load(file).device) == "vgpu:0"
+        file.seek(0)
+        assert str(torch.load(file, map_location="cpu").device) == "cpu"
+
+
+# ---- Chapter 4
+
+
+@law("ch4_rank")
+def _(nodes, gpus, node, local):
+    return rank_of(equal_nodes(nodes, gpus), node, local)
+
+
+@proves("ch4_device")
+def _():
+    """Local ranks name the four GPUs of a machine; rank 4 names none."""
+    gpus = visible_devices(None, num_gpus=4)
+    assert [device_of(local_rank, gpus) for local_rank in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="is 4"):
+        device_of(4, gpus)
+
+
+@proves("ch4_rank_or_local")
+def _():
+    """With local ranks, two machines read the same half of the data."""
+
+    def read(place):
+        samplers = [
+            DistributedSampler(range(80), 8, rank=place(node, local), shuffle=False)
+            for node in range(2)
+            for local in range(4)
+        ]
+        return {index for sampler in samplers for index in sampler}
+
+    assert len(read(lambda node, local: node * 4 + local)) == 80
+    assert len(read(lambda node, local: local)) == 40
+
+
+@proves("ch4_visible")
+def _():
+    """The list ends at −1; a GPU named twice hides all."""
+    assert visible_devices("0,2,-1,1", num_gpus=4) == [0, 2]
+    assert visible_devices("1,1", num_gpus=4) == []
+
+
+@proves("ch4_backend")
+def _():
+    """PyTorch names the backend of a device."""
+    assert dist.get_default_backend_for_device("cpu") == "gloo"
+    assert dist.get_default_backend_for_device("cuda") == "nccl"
+
+
+@proves("ch4_rdzv_count")
+def _():
+    """The rendezvous ends before any rank is started; by default after ten minutes."""
+    from torch.distributed.elastic.rendezvous import (
+        RendezvousParameters,
+        RendezvousTimeoutError,
+    )
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+        RendezvousTimeout,
+    )
+    from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+    assert RendezvousTimeout().join == datetime.timedelta(minutes=10)
+    how = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "quiz"}
+    parameters = RendezvousParameters(
+        **how, min_nodes=2, max_nodes=2, is_host=True, join_timeout=1
+    )
+    handler = get_rendezvous_handler(parameters)
+    with pytest.raises(RendezvousTimeoutError):
+        handler.next_rendezvous()
+    handler.shutdown()
+
+
+@law("ch4_all_reduce")
+def _(ranks):
+    return sum(rank + 1 for rank in range(ranks))
+
+
+def test_all_reduce_is_the_sum_of_the_law(two):
+    """What the law computes, two ranks do."""
+    code = "x = torch.tensor([rank + 1.0]); dist.all_reduce(x); x.item()"
+    assert two.run(code) == [LAWS["ch4_all_reduce"](2)] * 2
+
+
+@proves("ch4_skipped_collective")
+def _(two):
+    """Rank 0 waits; rank 1 is through."""
+    with hang(two, match="rank 1 finished"):
+        two.run("if rank == 0: dist.all_reduce(torch.ones(1))", timeout=60)
+
+
+def test_minus_fifteen_is_sigterm():
+    """The exit code of those that torchrun ended."""
+    assert signal.SIGTERM == 15
+
+
+@law("ch4_global_batch")
+def _(nodes, gpus, batch):
+    return global_batch_size(batch, sum(equal_nodes(nodes, gpus)))
+
+
+@law("ch4_steps")
+def _(samples, ranks, batch):
+    assert steps_per_epoch(samples, batch, ranks) == len(
+        DataLoader(range(samples), batch, sampler=sampler(samples, ranks))
+    )
+    return steps_per_epoch(samples, batch, ranks)
+
+
+@law("ch4_mean_of_means")
+def _(many, few, low, high):
+    losses = torch.cat([torch.full((many,), low), torch.full((few,), high)])
+    return losses.double().mean().item()
+
+
+# ---- Chapter 5
+
+
+def sampler(num_samples, num_ranks, rank=0, **options):
+    """A sampler without a process group."""
+    return DistributedSampler(range(num_samples), num_ranks, rank, **options)
+
+
+def ddp_grads(how):
+    """On a live rank: one weight, the gradient rank + 1; how it is after each part."""
+    import contextlib
+
+    import torch
+    from torch import nn
+
+    rank = torch.distributed.get_rank()
+    net = nn.Linear(1, 1, bias=False)
+    ddp = nn.parallel.DistributedDataParallel(net)
+    x, found = torch.full((1, 1), rank + 1.0), []
+    if how == "module":
+        ddp.module(x).sum().backward()
+        return [net.weight.grad.item()]
+    for i in range(2):
+        last = i == 1
+        outer = contextlib.nullcontext() if last or how != "both" else ddp.no_sync()
+        with outer:
+            output = ddp(x)
+            inner = contextlib.nullcontext() if last or not how else ddp.no_sync()
+            with inner:
+                before = net.weight.grad is None
+                output.sum().backward()
+        found += [before, net.weight.grad.item()]
+    before = net.weight.detach().clone()
+    torch.optim.SGD(net.parameters(), lr=1.0).step()
+    return [*found, torch.allclose(net.weight, before - net.weight.grad)]
+
+
+@proves("ch5_who_averages")
+def _(two):
+    """None before backward, the average after it, which step() takes as it is."""
+    assert two.run(ddp_grads, "") == [[True, 1.5, False, 3.0, True]] * 2
+
+
+@law("ch5_average")
+def _(first, second):
+    return torch.tensor([first, second]).double().mean().item()
+
+
+@proves("ch5_module_bypass")
+def _(two):
+    """Each rank keeps its own gradient, and nothing complains."""
+    assert two.run(ddp_grads, "module") == [[1.0], [2.0]]
+
+
+@proves("ch5_no_sync")
+def _(two):
+    """Backward alone inside: averaged at once. Both inside: only by the last pass."""
+    backward_only = two.run(ddp_grads, "backward")
+    assert [found[1] for found in backward_only] == [1.5, 1.5]
+    both = two.run(ddp_grads, "both")
+    assert [found[1] for found in both] == [1.0, 2.0]
+    assert [found[3] for found in both] == [3.0, 3.0]
+
+
+@proves("ch5_uneven")
+def _(two):
+    """One backward more on rank 0: it waits."""
+
+    def train():
+        import torch
+        from torch import nn
+
+        ddp = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+        for _ in range(3 - torch.distributed.get_rank()):
+            ddp(torch.ones(1, 1)).sum().backward()
+
+    with hang(two, match="rank 1 finished"):
+        two.run(train, timeout=60)
+
+
+@proves("ch5_no_sampler")
+def _():
+    """Without a sampler each rank has all batches; with it, its share."""
+    data = range(1000)
+    assert len(DataLoader(data, 10, shuffle=True)) == 100
+    assert len(DataLoader(data, 10, sampler=sampler(1000, 4))) == 25
+
+
+@proves("ch5_set_epoch")
+def _():
+    """Shares are apart and shuffled, and the same in each epoch until it is told."""
+    samplers = [sampler(40, 4, rank) for rank in range(4)]
+    first = [list(one) for one in samplers]
+    assert sorted(itertools.chain(*first)) == list(range(40))
+    assert first[0] != sorted(first[0])
+    assert [list(one) for one in samplers] == first
+    samplers[0].set_epoch(1)
+    assert list(samplers[0]) != first[0]
+
+
+@law("ch5_padding")
+def _(samples, ranks):
+    options = {"shuffle": False}
+    return sum(len(list(sampler(samples, ranks, r, **options))) for r in range(ranks))
+
+
+@proves("ch5_rank_zero_only")
+def _(two):
+    """Saving and ddp.module need nobody; DDP's forward does; shares overlap."""
+
+    def alone(call):
+        import torch
+        from torch import nn
+
+        ddp = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(2))
+        if torch.distributed.get_rank() == 0:
+            ddp.module.state_dict()
+            ddp.module(torch.ones(4, 2))
+            for _ in range(2 * call):
+                ddp(torch.ones(4, 2))
+        return True
+
+    assert two.run(alone, False, timeout=30) == [True, True]
+    with hang(two, match="rank 1 finished"):
+        two.run(alone, True, timeout=60)
+    ranks = [sampler(100, 2, rank) for rank in range(2)]
+    ranks[0].set_epoch(1)
+    assert set(ranks[0]) & set(ranks[1])
+
+
+@proves("ch5_pays")
+def _():
+    """Gradients are as many for any batch; more ranks send more of them each."""
+    assert ring_bytes(2, 100) < ring_bytes(4, 100) < ring_bytes(8, 100) < 200
+    assert ring_bytes(4, 50) == ring_bytes(4, 100) / 2
+
+
+# ---- Chapter 6
+
+
+def makespan(orders):
+    """When the last piece of work ends."""
+    return max(work.end for work in timetable(orders))
+
+
+@proves("ch6_naive_split")
+def _():
+    """Two halves without micro-batches take as long as the whole."""
+    whole = max(work.end for work in timetable(gpipe(1, 1), forward=2, backward=4))
+    assert makespan(gpipe(2, 1)) == whole
+
+
+@proves("ch6_cpu_devices")
+def _():
+    """All CPUs are one device."""
+    net = nn.Linear(2, 2).to("cpu:1")
+    assert net(torch.ones(1, 2, device="cpu:0")).device == torch.device("cpu")
+
+
+@law("ch6_bubble")
+def _(stages, batches):
+    work = timetable(gpipe(stages, batches))
+    busy = sum(piece.end - piece.start for piece in work if piece.rank == 0)
+    idle = 100 * (1 - busy / max(piece.end for piece in work))
+    assert idle == pytest.approx(100 * bubble(stages, batches))
+    return idle
+
+
+@proves("ch6_size_or_number")
+def _():
+    """The figures in the answer."""
+    assert round(100 * bubble(4, 8)) == 27
+    assert round(100 * bubble(4, 4)) == 43
+
+
+@law("ch6_held")
+def _(stages, batches):
+    assert peak_held(gpipe(stages, batches)[0]) == batches
+    assert peak_held(one_f_one_b(stages, batches)[-1]) == 1
+    return peak_held(one_f_one_b(stages, batches)[0])
+
+
+@law("ch6_ddp_devices")
+def _(rank):
+    pairs = torch.arange(2 * (rank + 1)).chunk(rank + 1)
+    return pairs[rank][1].item()
+
+
+@proves("ch6_column_row")
+def _():
+    """First by outputs, then by inputs: summands of the whole, added once."""
+    torch.manual_seed(0)
+    x, first, second = torch.randn(5, 3), torch.randn(8, 3), torch.randn(2, 8)
+    whole = torch.relu(x @ first.T) @ second.T
+    shares = zip(first.chunk(4, dim=0), second.chunk(4, dim=1), strict=True)
+    summands = [torch.relu(x @ a.T) @ b.T for a, b in shares]
+    torch.testing.assert_close(sum(summands), whole)
+    assert not torch.allclose(summands[0], whole)
