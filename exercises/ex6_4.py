@@ -108,7 +108,7 @@ def check(answer, case):
         backward = len(calls) - forward
         if world_size > 1 and (forward, backward) != (1, 1 if needs else backward):
             raise Wrong(
-                f"all is right, with {forward} all_reduces in forward and {backward} in "
+                f"all is right, with {forward} all_reduces forward and {backward} in "
                 "backward; one each will do."
             )
 

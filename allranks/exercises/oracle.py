@@ -43,7 +43,7 @@ def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
         for i, value in enumerate(want):
             expect(f"{what}[{i}]", got[i], value, rtol, atol)
     elif isinstance(want, float) and isinstance(got, (int, float)):
-        if abs(got - want) > (atol or 0) + (rtol or 1e-6) * abs(want):
+        if not abs(got - want) <= (atol or 0) + (rtol or 1e-6) * abs(want):  # or NaN
             raise Wrong(f"{what} is {got:.6g}; it should be {want:.6g}.")
     else:
         _expect_type(what, got, want)
