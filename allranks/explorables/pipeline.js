@@ -190,7 +190,9 @@ const LEFT = 56, ROW = 34, BOX = 26;
 
 // Boxes of `rows`; times in ticks; at a time, the work that is on is framed.
 function grid(rows, end, least, label, time = null, press = null) {
-  const ranks = rows.length, scale = Math.max(Math.min(24 / least, 1100 / end), 560 / end);
+  // Fit the page's width while a box holds its number; then scroll, to 1,600 at most.
+  const wide = Math.max(690 / end, Math.min(15 / least, 1600 / end));
+  const ranks = rows.length, scale = Math.min(30 / least, wide);
   const parts = [];
   rows.forEach((row, rank) => {
     const y = 4 + rank * ROW, hue = `--hue: ${rankColor(rank)}`;
@@ -199,18 +201,19 @@ function grid(rows, end, least, label, time = null, press = null) {
     for (const [kind, i, stage, start, stop] of row) {
       const x = LEFT + start * scale, width = (stop - start) * scale;
       const on = time !== null && start <= time && time < stop;
-      const fill = { F: 18, W: 0 }[kind] ?? 50;
+      const fill = { F: 12, W: 0 }[kind] ?? 36; // 4.5:1 for the words, light and dark
+      const room = width - (i > 9 ? 7 : 0), words = room >= 18 ? kind + i : room >= 9 ? i : "";
       const box = rect(x, y, width, BOX, { class: on ? "x-box x-chosen" : "x-box",
         style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, transparent)`,
         "stroke-dasharray": kind === "W" && !on ? "3 2" : null });
       parts.push(h("svg:g", {}, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
         box, stage >= ranks && rect(x, y, width, 4, { style: "fill: var(--x-ink)" }),
-        width >= (i > 9 ? 16 : 9) && text(x + width / 2, y + 18, i, { class: "x-small" })));
+        words !== "" && text(x + width / 2, y + 18, words, { class: "x-small" })));
     }
   });
   if (time !== null) {
     const x = LEFT + time * scale;
-    parts.push(h("svg:path", { d: `M${x} 0V${ranks * ROW}`, stroke: "var(--x-ink)", "stroke-width": 2 }));
+    parts.unshift(h("svg:path", { d: `M${x} 0V${ranks * ROW}`, stroke: "var(--x-ink)", "stroke-width": 2 }));
   }
   const box = picture(LEFT + end * scale + 4, ranks * ROW + 4, label, parts);
   if (press) box.firstChild.addEventListener("click", (event) => {
@@ -220,19 +223,25 @@ function grid(rows, end, least, label, time = null, press = null) {
   return box;
 }
 
-function others(state, set) {
+// A share of a whole, both in ticks.
+const share = (part, total) => `${percent(Math.round(part), Math.round(total))}\u00a0%`;
+
+function others(state) {
   const rows = NAMES.map((name) => {
     const label = name === state.schedule ? h("strong", {}, shown[name]) : shown[name];
     try {
-      const facts = compute({ ...state, schedule: name });
-      return [label, inUnits(facts.length, 1), `${percent(facts.length - facts.work, facts.length)} %`,
-        inUnits(facts.peak, 1), facts.messages];
+      const { length, work, ticks, idle_within: within, peak, messages } =
+        compute({ ...state, schedule: name, step: 0 });
+      return [label, inUnits(length, 1), share((length - work) * ticks, length * ticks),
+        share(within * work / (1 - within) * ticks, work / (1 - within) * ticks),
+        inUnits(peak, 1), messages];
     } catch {
-      return [label, "refused", "", "", ""];
+      return [label, "refused", "", "", "", ""];
     }
   });
-  return table("All five with these numbers", ["schedule", "units per step", "idle",
-    "micro-batches held at most", "messages"], rows);
+  return table(`All five with these numbers, the interleaved ones with ${state.stages_per_rank} `
+    + "per rank", ["schedule", "units per step", "idle", "idle within", "micro-batches held",
+    "messages"], rows);
 }
 
 function draw({ state, facts, set, measured }) {
@@ -240,23 +249,23 @@ function draw({ state, facts, set, measured }) {
   const split = state.schedule.endsWith("ZeroBubble");
   const least = Math.min(...rows.flat().map((w) => w[4] - w[3]));
   const press = (at) => set({ step: moments.findLastIndex((t, i) => !i || t <= at) });
-  const within = percent(Math.round(facts.idle_within * 1e6), 1e6);
-  const share = `${percent(end - facts.work * ticks, end)} %`;
   return [
     grid(rows, end, least, `The grid of ${state.schedule}: see the table below`, time, press),
-    h("p", {}, `Faint: forward. Strong: ${split ? "input gradient. Dashed: weight gradients" : "backward"}.`
+    h("p", {}, `F: forward. ${split ? "I: input gradient. W, dashed: weight gradients" : "B: backward"}.`
       + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
       + " The number is the micro-batch; the upright line is the moment."),
-    measured?.rows && [h("p", {}, "Measured, in the same units:"), grid(measured.rows,
-      Math.max(...measured.rows.map((row) => row.at(-1)[4])), least, "The measured grid")],
+    measured?.rows ? [h("p", {}, "Measured, in the same units:"), grid(measured.rows,
+      Math.max(...measured.rows.map((row) => row.at(-1)[4])), least, "The measured grid")] : [],
     table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
       ["rank", "does", "stages' activations held", "at most"],
-      rows.map((_, r) => [h("span", {}, `rank ${r}`), facts.now[r], facts.held[r], peaks[r]])),
-    h("p", {}, law ? `Idle: ${share} = ${law.formula}, ` : `Idle: ${share}. `,
-      law ? `R = ${state.num_ranks} ranks, M = ${state.num_microbatches}, v = ${ticks} per rank.`
-        : "No short formula here. ",
-      split && ` Without waiting for the others at either end, the busiest span has ${within} % idle.`),
-    others(state, set),
+      rows.map((_, r) => [h("span", {}, `rank\u00a0${r}`), facts.now[r], facts.held[r], peaks[r]])),
+    h("p", {}, `Idle: ${share(end - facts.work * ticks, end)}`, law ? ` = ${law.formula}, with `
+      + `R = ${state.num_ranks} ranks, M = ${state.num_microbatches} micro-batches, `
+      + `v = ${ticks} per rank${law.formula[0] === "x" ? " and F, I, W as chosen" : ""}.`
+      : ". (No short formula holds here.)"),
+    others(state),
+    h("p", {}, "Idle within: from a rank's own first work to its own last, of the rank that "
+      + "takes longest. Held: activations of micro-batches through a rank's whole share."),
   ];
 }
 

@@ -1,0 +1,57 @@
+"""Pipeline schedules, by keyboard, at 390 px."""
+
+from allranks.explorables import Pipeline
+
+PAGE = "book/ch6_model_parallel"
+STATE = {"num_ranks": 4, "num_microbatches": 8, "step": 7}
+
+
+def test_schedule_and_moment_are_chosen_by_keyboard(explore):
+    """The sentence is Python's at each step; the grid has a box for each work."""
+    x = explore(PAGE, "pipeline")
+    python = Pipeline(**STATE)
+    assert x.summary == python.facts["summary"]
+    x.press("Next", " ")
+    python.step += 1
+    assert x.summary == python.facts["summary"]
+    framed = x.box.locator(".x-chosen")
+    at_work = [words for words in python.facts["now"] if "micro-batch" in words]
+    idle = [words for words in at_work if words.startswith("idle")]
+    assert framed.count() == len(at_work) - len(idle)
+    x.field("Schedule").focus()
+    x.page.keyboard.press("End")
+    python.schedule = "ZBVZeroBubble"
+    assert x.summary == python.facts["summary"]
+    assert x.box.locator("svg rect.x-box").count() == 4 * 8 * 2 * 3
+    assert not x.field("Stages per rank").is_visible()  # ZBV has two, always
+    assert "undefined" not in x.box.inner_text()
+
+
+def test_torchs_refusal_is_shown_and_nothing_lost(explore):
+    """1F1B needs as many micro-batches as stages; the table says who refuses."""
+    x = explore(PAGE, "pipeline")
+    before = x.summary
+    x.fill("Micro-batches", 2)
+    assert "(2) must be greater than or equal to the number of stages (4)." in x.error
+    assert x.summary == before
+    x.field("Schedule").focus()
+    x.page.keyboard.press("Home")  # GPipe takes any number, once 8 stand there again
+    x.fill("Micro-batches", 2)
+    assert not x.error and x.summary.startswith("GPipe on 4 ranks")
+    row = x.box.get_by_role("row", name="1F1B refused")
+    assert row.first.is_visible()
+    x.press("Reset")
+    assert x.summary == before
+
+
+def test_a_click_into_the_grid_sets_the_moment(explore):
+    """A short way for the mouse; the slider does the same by keyboard."""
+    x = explore(PAGE, "pipeline")
+    x.box.locator("svg g").nth(3).click()
+    assert x.field("Moment").input_value() == "3"
+    x.fill("Ranks", 8)
+    wide = x.box.locator(".x-scroll").first
+    assert wide.evaluate(
+        "box => box.scrollWidth > box.clientWidth && box.tabIndex === 0"
+    )
+    assert x.page.evaluate("document.documentElement.scrollWidth") <= 390
