@@ -1,0 +1,356 @@
+"""The {quiz} directive: what it shows, what it refuses, and that page = build."""
+
+import doctest
+import io
+import json
+import random
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
+
+from book._ext import quiz_formula
+from tests.book.quizzes import FENCE, NUMBERS, QUIZZES
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "book" / "_static" / "quiz.js"
+
+RADIO = """
+```{quiz}
+:name: ch0_radio
+
+How many ranks has `torchrun`, with $W = 2$?
+
+- ( ) *One*
+
+  See [a thread](https://example.org/1).
+
+- (x) `2`
+
+  As $W$ says.
+```
+"""
+NUMBER = """
+```{quiz}
+:name: ch0_number
+:values: nodes = 2..5; gpus = 6, 8
+:unit: ranks
+
+{nodes} machines, `--nproc-per-node {gpus}`: how many ranks?
+
+- = nodes * gpus
+
+  One for each of {gpus} GPUs.
+
+- != gpus
+
+  {this} is one machine's, not {answer}.
+```
+"""
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """A function that builds pages: (the first page's text, the build's warnings)."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+
+    def build(*pages: str, builder: str = "html") -> tuple[str, str]:
+        source = tmp_path / "source"
+        source.mkdir(exist_ok=True)
+        for name, text in zip(("index", "other"), pages, strict=False):
+            (source / f"{name}.md").write_text(f"# T\n{dedent(text)}", "utf8")
+        warnings = io.StringIO()
+        settings = {
+            "extensions": ["myst_parser", "mathml", "quiz"],
+            "myst_enable_extensions": ["dollarmath", "tasklist"],
+            "html_math_renderer": "mathml",
+            "html_theme": "basic",
+            "exclude_patterns": ["other.md"] if len(pages) < 2 else [],
+            "project": "t",
+            "suppress_warnings": ["toc"],
+        }
+        folders = (source, None, tmp_path / builder, tmp_path / "trees")
+        with docutils_namespace():
+            app = Sphinx(*folders, builder, settings, status=None, warning=warnings)
+            app.build()
+        names = ("index.html", "index.xhtml", "index.txt", "t.tex")
+        built = [tmp_path / builder / name for name in names]
+        built = next(path for path in built if path.is_file())
+        text = re.sub(r"\x1b\[[0-9;]*m", "", warnings.getvalue())
+        return built.read_text("utf8"), text
+
+    return build
+
+
+def test_a_quiz_is_a_question_with_a_folded_answer(build):
+    """Markdown everywhere; no control that only a script would make work."""
+    html, warnings = build(RADIO)
+    assert not warnings
+    quiz = BeautifulSoup(html, "html.parser").select_one("#quiz-ch0_radio")
+    assert quiz["data-quiz"] == "ch0_radio"
+    assert not quiz.select("input, button, form")
+    assert quiz.select_one(".quiz-head").text == "Quiz 1 of 1"
+    assert quiz.select_one(".quiz-question code").text == "torchrun"
+    assert quiz.select_one(".quiz-question math")
+    assert [o["class"] for o in quiz.select(".quiz-options > li")] == [
+        ["quiz-wrong"],
+        ["quiz-right"],
+    ]
+    assert quiz.select_one(".quiz-options em").text == "One"
+    reasons = quiz.select("details .quiz-reasons > li")
+    assert [r.text.split()[0] for r in reasons] == ["Wrong.", "Right."]
+    assert reasons[0].a["href"] == "https://example.org/1"
+    assert "quiz.js" in html
+
+
+def test_a_number_quiz_marks_what_changes(build):
+    """One draw is shown; each value says which it is, in code as well."""
+    html, warnings = build(NUMBER)
+    assert not warnings
+    quiz = BeautifulSoup(html, "html.parser").select_one("#quiz-ch0_number")
+    drawn = json.loads(quiz["data-numbers"])["drawn"]
+    shown = {v["data-value"]: v.text for v in quiz.select("[data-value]")}
+    right = drawn["nodes"] * drawn["gpus"]
+    assert shown == {
+        **{name: str(value) for name, value in drawn.items()},
+        "result_0": str(right),
+        "result_1": str(drawn["gpus"]),
+    }
+    assert quiz.select_one("code [data-value=gpus]")
+    answer = quiz.select_one("details > p").text
+    assert answer == f"{right} = {drawn['nodes']} × {drawn['gpus']}"
+    slip = quiz.select_one(".quiz-slips li").text
+    assert slip == f"{drawn['gpus']}? {drawn['gpus']} is one machine’s, not {right}."
+
+
+@pytest.mark.parametrize("builder", ["text", "latex", "singlehtml", "epub"])
+def test_on_paper_the_answer_stands_below(build, builder):
+    """Question, options, answer, reasons; nothing folded, nothing to press."""
+    text, _ = build(RADIO + NUMBER, builder=builder)
+    assert not re.search(r"<details|<summary|<input|<button", text)
+    plain = re.sub(r"<[^>]+>|\\sphinx\w+|[{}*]", "", text)
+    for part in ("How many ranks has", "One", "Answer", "Wrong.", "Right.", "how many"):
+        assert part in plain, part
+
+
+def radio(options: str, head: str = ":name: ch0_x\n\nWhy?\n\n") -> str:
+    """A quiz with these options."""
+    return f"```{{quiz}}\n{head}{options}\n```\n"
+
+
+GOOD = "- (x) a\n\n  b\n\n- ( ) c\n\n  d\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        (radio(GOOD, "\nWhy?\n\n"), "quiz without a name: it needs a :name:"),
+        (radio(GOOD, ":name: A-b\n\nWhy?\n\n"), "it needs a :name: of small letters"),
+        (radio(GOOD, ":name: ch0_x\n\n"), "quiz ch0_x: it has no question"),
+        (radio(GOOD.replace("(x)", "( )")), "it has no right options: mark one (x)"),
+        (radio(GOOD.replace("( )", "(x)")), "it has 2 right options: mark one (x)"),
+        (radio(GOOD.replace("(", "[").replace(")", "]").replace("x", " ")), "[x] and"),
+        (radio(GOOD.replace("( )", "[ ]")), "its options mix (), [] and formulas"),
+        (radio(GOOD.replace("c\n", "a\n")), "two options are the same"),
+        (radio("- (x) a\n\n  b\n"), "it needs two options or more"),
+        (radio("Just text."), "it needs two options or more"),
+        (radio(GOOD.replace("  d", "")), "the option `c` has no reason below it"),
+        (radio(GOOD + "\nand more"), "`and more` belongs to no option"),
+        (radio(GOOD) + radio(GOOD), "index has a quiz of this name, line 2"),
+        (NUMBER.replace("nodes * gpus", "nodes *"), "formula `nodes *` is broken"),
+        (NUMBER.replace("nodes * gpus", "nods * gpus"), "uses nods, which :values:"),
+        (NUMBER.replace("* gpus", "* open('x')"), "may hold numbers, names, + -"),
+        (NUMBER.replace("* gpus", "/ (gpus - 8)"), "a formula fails for some"),
+        (NUMBER.replace("!=", "="), "it needs one right formula, marked ="),
+        (NUMBER.replace("!= gpus", "!= gpus * nodes"), "of 8 draws of :values: tell"),
+        (NUMBER.replace("6, 8", "6"), "needs 2 to 60 numbers in `gpus = 6`"),
+        (NUMBER.replace("6, 8", "1..900"), "needs 2 to 60 numbers"),
+        (NUMBER.replace("{gpus}`", "8`"), "the question does not say what gpus is"),
+        (NUMBER.replace("{this}", "{that}"), "{that} is none of its :values:"),
+        (NUMBER.replace("`--n", "$--n").replace("}`", "}$"), "in a formula or a block"),
+        (re.sub(":values:.*\n", "", NUMBER), "its formula needs :values:"),
+    ],
+)
+def test_a_wrong_quiz_is_one_sentence_with_file_and_line(build, page, complaint):
+    """The build fails; the sentence names the quiz and what to do."""
+    _, warnings = build(page)
+    problems = re.findall(r"^(\S+:\d+): ERROR: (.*)$", warnings, re.MULTILINE)
+    assert [text for _, text in problems if complaint in text], warnings
+    assert len(problems) == 1
+    assert "Traceback" not in warnings
+
+
+def test_a_name_belongs_to_one_quiz_of_the_book(build):
+    """Two pages may not share one; and a page that is read again may keep its own."""
+    _, warnings = build(RADIO, RADIO)
+    assert "has a quiz of this name" in warnings
+    _, warnings = build(RADIO, NUMBER)
+    assert "has a quiz of this name" not in warnings
+    _, warnings = build("\n\n" + RADIO, NUMBER)
+    assert "has a quiz of this name" not in warnings
+
+
+# ---- The formulas, in Python and on the page
+
+NAMES = {"a": [1, 7, 13], "b": [2, 5], "c": [0.5, 3]}
+LEAVES = st.sampled_from(["a", "b", "c", "1", "4", "10"])
+FORMULAS = st.recursive(
+    LEAVES,
+    lambda part: st.one_of(
+        st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%"]), part).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        st.tuples(st.sampled_from(["max", "min"]), part, part).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]})"
+        ),
+        part.map(lambda text: f"-{text}"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(FORMULAS, st.sampled_from([1, 7, 13]), st.sampled_from([2, 5]))
+def test_a_formula_is_what_python_computes(text, a, b):
+    """The tree's value is that of the text."""
+    values = {"a": a, "b": b, "c": 0.5}
+    tree = quiz_formula.parse(text, values)
+    try:
+        expected = eval(text, {"max": max, "min": min}, values)
+    except ZeroDivisionError:
+        with pytest.raises(ZeroDivisionError):
+            quiz_formula.evaluate(tree, values)
+        return
+    assert quiz_formula.evaluate(tree, values) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a.b", "a[0]", "a if a else 1", "[a]", "'a'", "True",
+             "a < 1", "ceil(a, 1)", "max(a)", "lambda: 1", "a; 1", "", "a == 1", "f(a)"]
+)  # fmt: skip
+def test_a_formula_is_arithmetic_and_nothing_else(text):
+    """One sentence, and nothing is called."""
+    with pytest.raises(ValueError, match="formula"):
+        quiz_formula.parse(text, ["a"])
+
+
+def test_examples_in_docstrings_hold():
+    """The examples are run."""
+    result = doctest.testmod(quiz_formula)
+    assert result.attempted
+    assert not result.failed
+
+
+def on_the_page(work: str, given) -> list:
+    """Run some JavaScript with the page's functions as ``quiz``."""
+    from playwright._impl._driver import compute_driver_executable
+
+    code = (
+        f"const quiz = require({json.dumps(str(SCRIPT))});"
+        "const given = JSON.parse(require('fs').readFileSync(0));"
+        f"process.stdout.write(JSON.stringify(given.map((one) => {work})));"
+    )
+    node = compute_driver_executable()[0]
+    command = [node, "-e", code]
+    done = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, timeout=60
+    )
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+def plain(numbers: quiz_formula.Numbers, drawn: dict) -> dict:
+    """What a page knows of a number quiz."""
+    return {**vars(numbers), "drawn": drawn}
+
+
+def test_the_page_computes_what_the_build_computes():
+    """Every formula of every number quiz, for hundreds of draws: the same bits."""
+    pick, cases = random.Random(0), []
+    for numbers in NUMBERS.values():
+        draws = numbers.draws()
+        for values in pick.sample(draws, min(60, len(draws))):
+            trees = [numbers.right, *numbers.wrong]
+            cases += [(tree, values, numbers.digits) for tree in trees]
+    assert len(cases) > 500
+    work = "[quiz.evaluate(one[0], one[1]), quiz.shown(quiz.evaluate(...one), one[2])]"
+    for case, (value, shown) in zip(cases, on_the_page(work, cases), strict=True):
+        expected = quiz_formula.evaluate(case[0], case[1])
+        assert value == expected, case
+        assert shown == quiz_formula.shown(expected, case[2]), case
+
+
+def test_every_operator_is_the_same_on_the_page():
+    """Also those that no quiz uses, and with negative numbers."""
+    texts = [f"a {sign} b" for sign in ("+", "-", "*", "/", "//", "%")]
+    texts += ["2 ** b", "ceil(a / b)", "floor(a / b)", "max(a, b)", "min(a, b)", "-a"]
+    cases = [
+        (quiz_formula.parse(text, "ab"), {"a": a, "b": b})
+        for text in texts
+        for a in (-7, -1, 0, 3, 7.5)
+        for b in (-2, 1, 2, 2.5)
+    ]
+    results = on_the_page("quiz.evaluate(...one)", cases)
+    for case, result in zip(cases, results, strict=True):
+        assert result == quiz_formula.evaluate(*case), case
+
+
+def test_fresh_numbers_are_others_and_tell_answers_apart():
+    """200 draws of each quiz: allowed, not the last ones, and judged as they should."""
+    given = [plain(numbers, numbers.draws()[0]) for numbers in NUMBERS.values()]
+    work = "Array.from({length: 200}, () => quiz.draw(one))"
+    for numbers, one, draws in zip(
+        NUMBERS.values(), given, on_the_page(work, given), strict=True
+    ):
+        assert all(draw in numbers.draws() for draw in draws)
+        assert one["drawn"] not in draws
+        assert len({json.dumps(draw) for draw in draws}) > 4
+    work = """[one.right, ...one.wrong].map((tree) =>
+        quiz.judge(one, one.drawn, quiz.evaluate(tree, one.drawn)))"""
+    for one, found in zip(given, on_the_page(work, given), strict=True):
+        assert found == list(range(1 + len(one["wrong"])))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("12", 12), (" 1,437 ", 1437), ("1 437", 1437), ("27 %", 27), ("27%", 27),
+     ("0,27", 0.27), ("3/12", 0.25), ("24 ranks", 24), ("−3", -3), ("+3", 3),
+     (".5", 0.5), ("1,234.5", 1234.5), ("", None), ("twelve", None), ("1.2.3", None),
+     ("12 or 13", None), ("1/", None)],
+)  # fmt: skip
+def test_numbers_as_people_write_them(text, value):
+    """What a reader may type; no number is null."""
+    assert on_the_page("quiz.read(one)", [text]) == [value]
+
+
+# ---- The quizzes of the book
+
+
+def test_each_chapter_has_five_quizzes_and_one_with_numbers():
+    """Enough to stop at, on each page."""
+    chapters = {path.stem for path in ROOT.glob("book/ch*.md")}
+    count = Counter(quiz.page for quiz in QUIZZES)
+    assert {chapter for chapter in chapters if count[chapter] < 5} == set()
+    with_numbers = {quiz.page for quiz in QUIZZES if quiz.name in NUMBERS}
+    assert with_numbers == chapters
+
+
+def test_names_say_their_chapter():
+    """Progress is kept under them, so they must stay when a quiz moves on its page."""
+    for quiz in QUIZZES:
+        assert quiz.name.startswith(quiz.page.partition("_")[0] + "_"), quiz.name
+
+
+def test_quizzes_stand_where_their_matter_is():
+    """Not all in a row at the end: never three without text between them."""
+    for page in {quiz.page for quiz in QUIZZES}:
+        text = (ROOT / "book" / f"{page}.md").read_text("utf8")
+        marked = re.sub(r"\s+", "", FENCE.sub("QUIZ!", text))
+        assert "QUIZ!" * 3 not in marked, page
