@@ -101,11 +101,6 @@ def ex2_3(losses, counts):
     return losses.mean()
 
 
-# %% wrong: leaves out NaN, and takes the mean of the rest
-def ex2_3(losses, counts):
-    return losses.nanmean()
-
-
 # %% wrong: a weighted mean, spoilt by 0 times NaN
 def ex2_3(losses, counts):
     return (losses * counts).sum() / counts.sum()

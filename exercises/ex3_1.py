@@ -1,0 +1,141 @@
+"""Fit the names of a file to a model.
+
+Chapter: 3
+Ranks: 1
+Minutes: 10
+
+A wrapper (DDP, `DataParallel`) puts `module.` in front of **every** name of a state
+dict, once for each wrapper. The file may have more wrappers than the model that shall
+load it, or fewer. And a model may have a submodule that is called `module` by itself.
+
+`ex3_1(saved, names)` gets a state dict and the list of names that the model expects.
+Return a new dictionary with the same values under the model's names. Leave `saved` as
+it is. Count the wrappers of both: how often do **all** names begin with `module.`?
+
+Examples:
+
+| the file has | the model expects | rename |
+|---|---|---|
+| `module.fc.weight`, `module.fc.bias` | `fc.weight`, `fc.bias` | take one off |
+| `fc.weight`, `fc.bias` | `module.fc.weight`, `module.fc.bias` | put one on |
+| `module.weight`, `head.weight` | `module.weight`, `head.weight` | nothing |
+
+Hint 1: What does `"module.model.weight".lstrip("module.")` give? And `.replace`, for
+    `encoder.module.weight`?
+Hint 2: Write a function that counts the wrappers of a list of names. The difference of
+    the two counts says how many to take off, or to put on.
+Hint 3: `key.removeprefix("module.")` takes exactly one off, where there is one.
+"""
+
+
+# %% stub
+def ex3_1(saved, names):
+    """Return the values of `saved` under the names that the model expects."""
+    raise NotImplementedError
+
+
+# %% check
+def check(answer, case):
+    m = "module."
+    for name, file, names in (
+        ("equal names", ["fc.weight", "fc.bias"], ["fc.weight", "fc.bias"]),
+        ("one wrapper", [f"{m}fc.weight", f"{m}fc.bias"], ["fc.weight", "fc.bias"]),
+        (
+            "names that begin with the same letters",
+            [f"{m}model.dense"],
+            ["model.dense"],
+        ),
+        ("module. in the middle", [f"{m}enc.{m}a", f"{m}b"], [f"enc.{m}a", "b"]),
+        ("two wrappers", [f"{m}{m}a", f"{m}{m}b"], ["a", "b"]),
+        ("a model that is wrapped", ["a", "b"], [f"{m}a", f"{m}b"]),
+        ("both are wrapped", [f"{m}a", f"{m}b"], [f"{m}a", f"{m}b"]),
+        ("a submodule called module", [f"{m}a", "head.a"], [f"{m}a", "head.a"]),
+        ("the same, wrapped", [f"{m}{m}a", f"{m}head.a"], [f"{m}a", "head.a"]),
+        ("nothing but a submodule called module", [f"{m}{m}a"], [f"{m}a"]),
+        ("names that only begin alike", ["modules.a", f"{m}b"], ["modules.a", f"{m}b"]),
+        ("another order", [f"{m}b", f"{m}a"], ["a", "b"]),
+        ("an empty file", [], ["a"]),
+    ):
+        case(name)
+        saved = {key: torch.tensor(0.5 + 1.3 * i) for i, key in enumerate(file)}
+        ends = {key.replace(m, ""): key for key in file}  # unique in these cases
+        before = dict(saved)
+        got = answer(saved, list(names))
+        if list(saved) != list(before):
+            raise Wrong(f"you changed the dictionary you were given: {list(saved)}.")
+        want = {n: before[ends[n.replace(m, "")]] for n in names if file}
+        text = f"a file with {', '.join(file) or 'nothing'}"
+        if isinstance(got, dict) and set(got) != set(want):
+            raise Wrong(
+                f"{text} gives you {', '.join(got) or 'nothing'}; the model expects "
+                f"{', '.join(want) or 'nothing of it'}."
+            )
+        expect("the result", got, want)
+
+
+# %% solution
+def ex3_1(saved, names):
+    """Return the values of `saved` under the names that the model expects."""
+
+    def wrappers(keys):
+        count = 0
+        while keys and all(key.startswith("module.") for key in keys):
+            keys = [key.removeprefix("module.") for key in keys]
+            count += 1
+        return count
+
+    more = wrappers(list(saved)) - wrappers(list(names))
+    if more > 0:
+        return {key[len("module.") * more :]: saved[key] for key in saved}
+    return {"module." * -more + key: saved[key] for key in saved}
+
+
+# %% right: the longest common beginning, and a regular expression
+import os
+import re
+
+
+def ex3_1(saved, names):
+    def wrapping(keys):
+        return re.match(r"(module\.)*", os.path.commonprefix(list(keys)))[0]
+
+    theirs, ours = wrapping(saved), wrapping(names)
+    return {ours + key[len(theirs) :]: value for key, value in saved.items()}
+
+
+# %% wrong: lstrip takes letters, not a word
+def ex3_1(saved, names):
+    return {key.lstrip("module."): value for key, value in saved.items()}
+
+
+# %% wrong: takes module. out everywhere
+def ex3_1(saved, names):
+    return {key.replace("module.", ""): value for key, value in saved.items()}
+
+
+# %% wrong: takes one off wherever there is one, and never looks at the model
+def ex3_1(saved, names):
+    return {key.removeprefix("module."): value for key, value in saved.items()}
+
+
+# %% wrong: goes by the order of the names
+def ex3_1(saved, names):
+    return dict(zip(names, saved.values()))
+
+
+# %% wrong: changes the dictionary in place
+def ex3_1(saved, names):
+    while saved and not set(saved) & set(names):
+        for key in list(saved):
+            saved[key.removeprefix("module.")] = saved.pop(key)
+    return saved
+
+
+# %% wrong: takes one off from every name that the model does not know; puts none on
+def ex3_1(saved, names):
+    found = {}
+    for key, value in saved.items():
+        while key not in names and key.startswith("module."):
+            key = key.removeprefix("module.")
+        found[key] = value
+    return found

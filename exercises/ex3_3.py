@@ -1,0 +1,286 @@
+"""A save that no crash can break.
+
+Chapter: 3
+Ranks: 1
+Minutes: 15
+
+`torch.save(state, path)` first empties the old file, then writes. If the job dies
+between, you have neither.
+
+`ex3_3(state, path)` saves `state` with `torch.save` such that at every moment `path` is
+the whole old file or the whole new one (or missing, if there was none):
+
+- Who has opened the old file goes on reading the old bytes.
+- The bytes are on the disk (`os.fsync`) before they get the name. A machine that loses
+  its power may otherwise remember the name and not the bytes.
+- A rename works within one file system only. `path` may be relative; what you write
+  first belongs in the same folder.
+- If the save fails, say for a full disk, the caller gets the exception, and your
+  function leaves nothing behind.
+
+Hint 1: What if you write the file under another name first? Which call gives it the
+    right name in one step, though there is a file of this name?
+Hint 2: Write, flush, `os.fsync`, close, `os.replace`. And if one of them raises, remove
+    what you wrote and raise it again.
+Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
+    `file.flush()`, `os.fsync(file.fileno())`; then `os.replace(f"{path}.new", path)`.
+"""
+
+# %% stub
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    """Save `state` so that `path` is always a whole file, or none."""
+    raise NotImplementedError
+
+
+# %% check
+import errno
+import os
+
+
+class FullDisk:
+    """What cannot be written to the end."""
+
+    def __reduce__(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def check(answer, case):
+    os.mkdir("runs")
+    path = os.path.join("runs", "last.pt")
+    new = {"weight": torch.randn(3), "step": 2}
+    events = spy()
+    case("the first file")
+    answer({"weight": torch.zeros(3), "step": 1}, path)
+    load(path, {"weight": torch.zeros(3), "step": 1})
+    alone("runs", "last.pt")
+    case("over an old file")
+    os.link(path, "reader")  # another name for the old bytes
+    events.clear()
+    answer(new, path)
+    load(path, new)
+    if os.path.samefile("reader", path):
+        raise Wrong("the old file was written over: who reads it gets half of each.")
+    case("power failure")
+    kinds = [kind for kind, _ in events]
+    if "rename" not in kinds:
+        raise Wrong("no rename: between removing and writing there is no file at all.")
+    before = events[: kinds.index("rename")]
+    synced = [size for kind, size in before if kind == "sync"]
+    if not synced:
+        raise Wrong(
+            "the name changed before os.fsync: the bytes may not be on the disk."
+        )
+    size = os.path.getsize(path)
+    if max(synced) < size:
+        raise Wrong(
+            f"at your os.fsync, the file had {max(synced)} of {size} bytes: the rest "
+            "was still in Python's buffer."
+        )
+    alone("runs", "last.pt")
+    case("a full disk, over an old file")
+    fail(answer, path)
+    load(path, new)
+    alone("runs", "last.pt")
+    case("a full disk, no old file")
+    fail(answer, os.path.join("runs", "none.pt"))
+    alone("runs", "last.pt")
+    case("the current folder")
+    answer(new, "here.pt")
+    load("here.pt", new)
+
+
+def spy():
+    """Note each fsync, with the size, and each rename; renames stay in one folder."""
+    events, sync = [], os.fsync
+
+    def note_sync(file):
+        sync(file)
+        number = file if isinstance(file, int) else file.fileno()
+        events.append(("sync", os.fstat(number).st_size))
+
+    def within_a_folder(rename):
+        def note_rename(source, target, **kwargs):
+            folders = [os.path.dirname(os.path.abspath(p)) for p in (source, target)]
+            if folders[0] != folders[1]:
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            events.append(("rename", 0))
+            rename(source, target, **kwargs)
+
+        return note_rename
+
+    os.fsync = note_sync
+    os.replace, os.rename = map(within_a_folder, (os.replace, os.rename))
+    return events
+
+
+def load(path, want):
+    """The file must be whole, and hold this."""
+    try:
+        got = torch.load(path)
+    except Exception as error:
+        kind = type(error).__name__
+        raise Wrong(f"the file cannot be read afterwards: {kind}.") from None
+    expect("the file", got, want)
+
+
+def alone(folder, name):
+    """No other file may be left."""
+    left = sorted({*os.listdir(folder)} - {name})
+    if left:
+        raise Wrong(f"{left[0]} was left behind, beside {name}.")
+
+
+def fail(answer, path):
+    """Save what cannot be saved; the caller must hear of it."""
+    try:
+        answer({"weight": torch.ones(100), "bad": FullDisk()}, path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
+        raise
+    raise Wrong("the save failed (no space left), and your function tells nobody.")
+
+
+# %% solution
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    """Save `state` so that `path` is always a whole file, or none."""
+    new = f"{path}.new"
+    try:
+        with open(new, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        if os.path.exists(new):
+            os.remove(new)
+        raise
+
+
+# %% right: into memory first, so that what fails has written nothing yet
+import io
+import os
+import tempfile
+
+import torch
+
+
+def ex3_3(state, path):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    folder = os.path.dirname(path) or "."
+    number, name = tempfile.mkstemp(dir=folder)
+    os.write(number, buffer.getvalue())
+    os.fsync(number)
+    os.close(number)
+    os.rename(name, path)
+
+
+# %% wrong: writes over the old file
+import torch
+
+
+def ex3_3(state, path):
+    torch.save(state, path)
+
+
+# %% wrong: the new file is in another folder
+import os
+import tempfile
+
+import torch
+
+
+def ex3_3(state, path):
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+# %% wrong: no fsync
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    try:
+        torch.save(state, f"{path}.new")
+        os.replace(f"{path}.new", path)
+    except BaseException:
+        os.path.exists(f"{path}.new") and os.remove(f"{path}.new")
+        raise
+
+
+# %% wrong: fsync, but the bytes are still in Python's buffer
+import io
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    with open(f"{path}.new", "wb") as file:
+        file.write(buffer.getvalue())
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+
+
+# %% wrong: leaves half a file behind when the disk is full
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    with open(f"{path}.new", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+
+
+# %% wrong: keeps the failure to itself
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    try:
+        with open(f"{path}.new", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+    except OSError:
+        os.remove(f"{path}.new")
+
+
+# %% wrong: removes the old file, then writes
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    if os.path.exists(path):
+        os.remove(path)
+    with open(path, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,207 @@
+"""One rank saves, all load.
+
+Chapter: 3
+Ranks: 3
+Minutes: 12
+
+Every rank has a model. Rank 0's shall be theirs, by way of a file.
+
+`ex3_4(model, path)` is called on every rank. Afterwards the model of each rank holds
+the weights that rank 0's model had before the call, and `path` is a file that holds
+them.
+
+- Only rank 0 calls `torch.save`.
+- Disks are slow, and no rank may read too early: a file may lie there from before.
+- As soon as the function returns on **one** rank, this rank may call it again, with
+  other weights and the same path. No rank may read too late.
+
+Hint 1: How does rank 3 know that the file is whole? That it exists says nothing.
+Hint 2: `dist.barrier()` returns when all ranks have called it. Between which two things
+    must all ranks meet? And is there a second such place?
+Hint 3: Save (rank 0), barrier, load (all), barrier. Neither barrier belongs in the
+    `if`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    """Give every rank the weights of rank 0, through a file."""
+    raise NotImplementedError
+
+
+# %% check
+import io
+import time
+
+from allranks.exercises.mistakes import compare
+from torch import nn
+
+SLOW = {"save": 0.1, "load": 0.0}  # seconds, in the case that is tried
+
+
+def check(answer, case):
+    saves, save, load = [], torch.save, torch.load
+
+    def slow_save(obj, f, *args, **kwargs):
+        if not isinstance(f, io.BytesIO):  # so torch pickles a tensor
+            saves.append(rank)
+            time.sleep(SLOW["save"])
+        save(obj, f, *args, **kwargs)
+
+    def slow_load(f, *args, **kwargs):
+        if rank == world_size - 1 and not isinstance(f, io.BytesIO):
+            time.sleep(SLOW["load"])
+        return load(f, *args, **kwargs)
+
+    torch.save, torch.load = slow_save, slow_load
+    case("no file yet")
+    model = nn.Linear(3, 2)  # another one on each rank
+    want = from_rank_0(model)
+    answer(model, "model.pt")
+    all_saves = [None] * world_size
+    dist.all_gather_object(all_saves, saves)
+    writers = sorted({r for found in all_saves for r in found})
+    if writers != [0]:
+        raise Wrong(f"ranks {writers} called torch.save: they write over each other.")
+    same(model, want, "the model", want, "it should be")
+    case("a file from before, on a slow disk")
+    SLOW["save"] = 0.25
+    before, model = want, nn.Linear(3, 2)
+    want = from_rank_0(model)
+    answer(model, "model.pt")
+    same(model, want, "the model", before, "the file held before this call")
+    case("two calls in a row, with a slow reader")
+    SLOW.update(save=0.0, load=0.4)
+    first, second = nn.Linear(3, 2), nn.Linear(3, 2)
+    wants = from_rank_0(first), from_rank_0(second)
+    answer(first, "model.pt")
+    answer(second, "model.pt")
+    what, next_call = "the model of the first call", "rank 0 saved in the second call"
+    same(first, wants[0], what, wants[1], next_call)
+    same(second, wants[1], "the model of the second call", wants[0], "the first saved")
+    dist.barrier()
+    expect("the file", load("model.pt"), wants[1])
+
+
+def from_rank_0(model):
+    """What rank 0's model holds."""
+    state = [{key: t.clone() for key, t in model.state_dict().items()}]
+    dist.broadcast_object_list(state, 0)
+    dist.barrier()  # all begin at the same time
+    return state[0]
+
+
+def same(model, want, what, other, when):
+    """Every rank must hold rank 0's weights; `other` are those that are known, too."""
+    for key, value in want.items():
+        mistake = {f"This is what {when}.": other[key]}
+        compare(f"`{key}` of {what}", model.state_dict()[key], value, mistake)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    """Give every rank the weights of rank 0, through a file."""
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()  # the file is whole
+    model.load_state_dict(torch.load(path))
+    dist.barrier()  # all have read it
+
+
+# %% right: only rank 0 reads as well, and sends what it has read
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    box = [torch.load(path) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    model.load_state_dict(box[0])
+
+
+# %% wrong: nobody waits
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    model.load_state_dict(torch.load(path))
+
+
+# %% wrong: a barrier on rank 0 only
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+        dist.barrier()
+    else:
+        model.load_state_dict(torch.load(path))
+
+
+# %% wrong: everybody saves
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    torch.save(model.state_dict(), path)
+    dist.barrier()
+    model.load_state_dict(torch.load(path))
+    dist.barrier()
+
+
+# %% wrong: waits until there is a file
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path + "~")
+        os.replace(path + "~", path)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    model.load_state_dict(torch.load(path))
+
+
+# %% wrong: one barrier, so that a slow reader gets the next file
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()
+    model.load_state_dict(torch.load(path))
+
+
+# %% wrong: rank 0 is done when it has saved, and the others wait for it
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+        return
+    dist.barrier()
+    model.load_state_dict(torch.load(path))
+    dist.barrier()

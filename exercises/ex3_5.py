@@ -1,0 +1,366 @@
+"""Resume to the last bit.
+
+Chapter: 3
+Ranks: 2
+Minutes: 40
+Level: hard
+
+A job was stopped in the middle of an epoch. Resumed, it must go on as if nothing had
+happened: each loss on each rank the same, to the bit.
+
+A `run` has `model` (with dropout), `optimizer` (with momentum), `scheduler`, `epoch`,
+and `step`, the number of batches that are done in this epoch. It draws from torch's
+random numbers (dropout) and from Python's `random` (it flips some batches); each rank
+draws numbers of its own. It shuffles by the epoch.
+
+`ex3_5(run)` is called on all ranks and returns a checkpoint, and `ex3_5(run, saved)`
+brings a fresh run to exactly that point. Between them:
+
+- only **rank 0's** checkpoint is written, and every rank gets that one back;
+- it is written with `torch.save` **later**, when training has gone on: it must not
+  share memory with the run;
+- it is read with `torch.load(path)`, which allows tensors, numbers, strings, lists,
+  tuples and dictionaries, and no classes of yours.
+
+Hint 1: Make a list of all that the next step depends on. Which of it differs from rank
+    to rank, and how does it get into rank 0's file?
+Hint 2: Four `state_dict`s or numbers per rank 0, and two states of random numbers per
+    rank: `dist.all_gather_object` brings those together. `state_dict()` returns the
+    tensors themselves; `copy.deepcopy` copies them.
+Hint 3: `torch.get_rng_state()`, `random.getstate()`; then `torch.set_rng_state(...)`
+    and `random.setstate(...)` with the entry of `dist.get_rank()`.
+"""
+
+# %% stub
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
+    raise NotImplementedError
+
+
+# %% check
+import copy
+import random
+
+from torch import nn
+from torch.utils.data import DistributedSampler
+
+X = torch.randn(36, 4, generator=torch.Generator().manual_seed(5))
+BATCH, FORWARD = 3, 5  # samples per rank and step; steps that are compared
+
+
+class Run:
+    """A training run of few steps per epoch; another one for each seed."""
+
+    def __init__(self, seed):
+        torch.manual_seed(seed)  # the same weights on all ranks
+        layers = nn.Linear(4, 6), nn.Dropout(0.4), nn.Linear(6, 1)
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 4, gamma=0.5)
+        self.sampler = DistributedSampler(X)
+        self.epoch = self.step = 0
+        torch.manual_seed(100 * seed + rank)
+        random.seed(100 * seed + rank)
+
+    def train(self, num_steps):
+        """Do some steps, over the ends of epochs; return the losses of this rank."""
+        losses = []
+        for _ in range(num_steps):
+            self.sampler.set_epoch(self.epoch)
+            own = list(self.sampler)
+            x = X[own[self.step * BATCH : (self.step + 1) * BATCH]]
+            x = -x if random.random() < 0.5 else x
+            loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            for p in self.model.parameters():
+                dist.all_reduce(p.grad)
+                p.grad /= world_size
+            self.optimizer.step()
+            self.scheduler.step()
+            losses.append(loss.item())
+            self.step += 1
+            if self.step * BATCH >= len(own):
+                self.epoch, self.step = self.epoch + 1, 0
+        return losses
+
+
+def check(answer, case):
+    for name, before in (
+        ("in the middle of an epoch", 9),
+        ("at the end of an epoch", 12),
+        ("before the first step", 0),
+    ):
+        case(name)
+        resume(answer, Run(1), before, "first.pt")
+    case("a run that was resumed itself")
+    fresh = resume(answer, Run(1), 4, "first.pt")
+    resume(answer, fresh, 3, "second.pt")
+
+
+def resume(answer, run, before, path):
+    """Train, take a checkpoint, train on; a fresh run must repeat the rest."""
+    run.train(before)
+    facts = describe(run)
+    saved = answer(run)
+    if saved is None and rank == 0:
+        raise Wrong("the checkpoint of rank 0 is None.")
+    expect_same("after you took a checkpoint, the run itself has another", run, facts)
+    taken = copy.deepcopy(saved)
+    losses = run.train(FORWARD)
+    if rank == 0:
+        torch.save(saved, path)
+    dist.barrier()
+    try:
+        saved = torch.load(path)
+    except Exception as error:
+        text = str(error).split("\n")[0].partition(". This file")[0]
+        raise Wrong(f"torch.load refuses the file: {text[:160]}") from None
+    if rank == 0:
+        try:
+            expect("it", saved, taken)
+        except Wrong as error:
+            text = (
+                "the checkpoint changed while training went on, for it shares memory: "
+            )
+            raise Wrong(f"{text}{error}") from None
+    fresh = Run(7)
+    fresh.train(2)
+    answer(fresh, saved)
+    expect_same("the resumed run has another", fresh, facts)
+    again = fresh.train(FORWARD)
+    for i, (got, want) in enumerate(zip(again, losses)):
+        if got != want:
+            raise Wrong(
+                f"step {before + i}: the loss is {got:.6f}; without the stop it was "
+                f"{want:.6f}."
+            )
+    return fresh
+
+
+def describe(run):
+    """All that the next step depends on, by name, as copies."""
+    state = run.optimizer.state_dict()
+    facts = {"epoch": run.epoch, "step": run.step}
+    model = run.model.state_dict().items()
+    facts |= {f"tensor of the model, `{k}`": t.clone() for k, t in model}
+    facts["learning rate"] = state["param_groups"][0]["lr"]
+    for i, entry in state["state"].items():
+        facts[f"momentum of parameter {i}"] = entry["momentum_buffer"].clone()
+    facts["count of the scheduler's steps"] = run.scheduler.last_epoch
+    facts["state of torch's random numbers"] = torch.get_rng_state()
+    facts["state of Python's random numbers"] = random.getstate()
+    return facts
+
+
+def expect_same(what, run, facts):
+    """Name the first thing that is not as it was; random numbers by rank."""
+    found = describe(run)
+    rng = [None] * world_size
+    dist.all_gather_object(rng, facts["state of torch's random numbers"])
+    for name, want in facts.items():
+        got, end = found.get(name, "nothing"), ""
+        if isinstance(want, torch.Tensor) and torch.is_tensor(got):
+            same = torch.equal(got, want)
+            of = [
+                r for r in range(world_size) if r != rank and torch.equal(rng[r], got)
+            ]
+            if "random" in name and of:
+                end = f": it is that of rank {of[0]}"
+        else:
+            same = type(got) is type(want) and got == want
+            if "random" not in name:
+                got = "none" if got == "nothing" else got
+                want = "its momentum" if torch.is_tensor(want) else want
+                end = f": {got}, not {want}"
+        if not same:
+            raise Wrong(f"{what} {name}{end}.")
+
+
+# %% solution
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    own = saved["rng"][dist.get_rank()]
+    torch.set_rng_state(own[0])
+    random.setstate(own[1])
+
+
+# %% right: tensors of random numbers, gathered as tensors, and a copy through a file
+import io
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    if saved is not None:
+        run.epoch, run.step = divmod(saved["steps"], 1000)
+        run.scheduler.load_state_dict(saved["parts"][2])
+        run.optimizer.load_state_dict(saved["parts"][1])
+        run.model.load_state_dict(saved["parts"][0])
+        version, *numbers, gauss = saved["python"][dist.get_rank()]
+        random.setstate((int(version), tuple(numbers), gauss))
+        torch.set_rng_state(saved["torch"][dist.get_rank()])
+        return
+    own = torch.get_rng_state()
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, own)
+    version, numbers, gauss = random.getstate()
+    python = [None] * dist.get_world_size()
+    dist.all_gather_object(python, [version, *numbers, gauss])
+    parts = [p.state_dict() for p in (run.model, run.optimizer, run.scheduler)]
+    file, steps = io.BytesIO(), 1000 * run.epoch + run.step
+    torch.save({"parts": parts, "torch": every, "python": python, "steps": steps}, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+# %% wrong: shares memory with the run
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: p.state_dict() for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+    random.setstate(saved["rng"][dist.get_rank()][1])
+
+
+# %% wrong: weights and the epoch only
+import copy
+
+
+def ex3_5(run, saved=None):
+    if saved is None:
+        return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}
+    run.model.load_state_dict(saved["model"])
+    run.epoch = saved["epoch"]
+
+
+# %% wrong: every rank gets rank 0's random numbers
+import copy
+import random
+
+import torch
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        rng = torch.get_rng_state(), random.getstate()
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    torch.set_rng_state(saved["rng"][0])
+    random.setstate(saved["rng"][1])
+
+
+# %% wrong: no momentum
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "schedule": run.scheduler}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    run.optimizer.param_groups[0]["lr"] = run.scheduler.get_last_lr()[0]
+    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+    random.setstate(saved["rng"][dist.get_rank()][1])
+
+
+# %% wrong: forgets that Python draws numbers, too
+import copy
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, torch.get_rng_state())
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    torch.set_rng_state(saved["rng"][dist.get_rank()])
+
+
+# %% wrong: pickles the objects themselves
+import copy
+
+
+def ex3_5(run, saved=None):
+    if saved is None:
+        return copy.deepcopy([run.model, run.optimizer, run.scheduler, run.step])
+    run.model, run.optimizer, run.scheduler, run.step = saved
+
+
+# %% wrong: the scheduler begins anew
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "optim": run.optimizer}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+    random.setstate(saved["rng"][dist.get_rank()][1])
