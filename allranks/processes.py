@@ -111,6 +111,12 @@ class RankProcesses:
         """Return the stack that the rank wrote when it was asked, or as it crashed."""
         return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
 
+    def switches(self, rank: int) -> int:
+        """How often a rank's main thread stopped: the same number while it waits."""
+        with contextlib.suppress(psutil.Error):
+            return sum(psutil.Process(self.processes[rank].pid).num_ctx_switches())
+        return 0
+
     def is_busy(self, rank: int) -> bool:
         """Tell a rank that computes, or is about to, from one that waits."""
         try:

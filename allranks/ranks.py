@@ -36,7 +36,7 @@ class Ranks:
     def __init__(self, world_size: int, device: str = "cpu", timeout: float = 60.0):
         check_possible(world_size, device)
         self.world_size, self.device, self.timeout = world_size, device, timeout
-        self.stall = None  # seconds in which no rank computes that count as a hang
+        self.stall = None  # seconds in which no rank moves that count as a hang
         self.outputs: list[str] = []  # what each rank printed in the last call
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost = False  # True after a failure, until a reader is told
@@ -128,7 +128,7 @@ class Ranks:
     def _collect(self, ranks: list[int], timeout: float, filename: str) -> list:
         """Wait for every rank; once one failed, only while another still gets on."""
         answers, errors, deaths = {}, {}, {}
-        pending, headline, kind = set(ranks), "", RanksError
+        pending, headline, kind, seen = set(ranks), "", RanksError, []
         progress = time.monotonic()
         deadline = progress + timeout
         try:
@@ -145,6 +145,9 @@ class Ranks:
                     # A GPU rank that waits spins; only on the CPU is work progress.
                     if self.device == "cpu" and any(busy):
                         progress = now
+                    if grace == self.stall:
+                        before, seen = seen, [self._crew.switches(r) for r in pending]
+                        progress = progress if before == seen else now
                     if now > progress + grace:
                         break
                 for rank in self._ready(pending, left):

@@ -143,7 +143,9 @@ def _cut(output: str) -> tuple[str, list[str]]:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """With a capital letter, unless it begins with a name: torch.load, a_b, w1."""
+    word = text.partition(" ")[0].rstrip(",:")
+    return text[:1].upper() + text[1:] if word.isalpha() else text
 
 
 def _fill(text: str) -> list[str]:

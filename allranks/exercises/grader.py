@@ -14,8 +14,8 @@ from allranks.processes import warm_up
 from allranks.ranks import Ranks
 from allranks.report import RanksError
 
-STALL_S = 1.0  # nobody computes for so long: they wait for each other
-LIMIT_S = 20.0  # for one world size
+STALL_S = 1.0  # nobody moves for so long: they wait for each other
+LIMIT_S = 10.0  # for one world size
 
 
 def check(answer: Callable) -> Answer:
