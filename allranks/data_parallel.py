@@ -1,6 +1,9 @@
-"""One step of nn.DataParallel: a picture of who holds what, and the bytes it moves."""
+"""One step of nn.DataParallel: who holds what, a picture of it, and what it moves."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 
 from allranks.pictures import Picture
 from allranks.svg import RANK_COLORS, document, write
@@ -105,3 +108,88 @@ def ring_bytes(world_size: int, num_bytes: int) -> float:
     if world_size < 1:
         raise ValueError(f"world_size {world_size}: must be at least 1")
     return 2 * (world_size - 1) * num_bytes / world_size
+
+
+STAGES = "start", "scatter", "replicate", "parallel_apply", "gather", "loss"
+STAGES += "backward", "reduce", "step"
+PARTS = "weights", "optimizer state", "gradients", "inputs", "activations"
+PARTS += "outputs", "log-probabilities"
+
+
+def shares(num_samples: int, num_devices: int) -> list[int]:
+    """Count the samples of each device: as chunk cuts, so perhaps of fewer devices.
+
+    >>> shares(32, 4), shares(5, 4)
+    ([8, 8, 8, 8], [2, 2, 1])
+    """
+    return [len(piece) for piece in torch.empty(num_samples).chunk(num_devices)]
+
+
+class Step(NamedTuple):
+    """One training step of nn.DataParallel, in bytes or in any other unit.
+
+    Args:
+        shares: samples of each device that has any.
+        params: size of all parameters.
+        inputs, activations, outputs: of one sample; what forward keeps for backward is
+            counted in ``activations``, except for the inputs and the weights.
+        optimizer: of the optimizer's state.
+        loss_inside: the module computes the loss and returns that.
+    Source:
+        torch/nn/parallel/data_parallel.py, _functions.py and comm.py; the tests weigh
+        torch's class on virtual GPUs.
+    """
+
+    shares: list[int]
+    params: int
+    inputs: int
+    activations: int
+    outputs: int
+    optimizer: int
+    loss_inside: bool
+
+    def held(self, stage: str, device: int) -> list[int]:
+        """Size of each of ``PARTS`` on a device after a stage.
+
+        ``backward`` is the moment before the gradients are added up. In between,
+        copies come on top. Labels and single numbers, such as a loss, don't count.
+
+        >>> Step([2, 2], 100, 0, 1, 5, 200, False).held("loss", 0)
+        [100, 200, 0, 0, 2, 20, 20]
+        """
+        at, home = STAGES.index(stage), device == 0
+        own = self.shares[device] if device < len(self.shares) else 0
+        mine, everything = own * self.outputs, sum(self.shares) * self.outputs * home
+        if self.loss_inside:
+            outputs, kept = 0, mine if 3 <= at <= 5 else 0
+        else:
+            outputs = mine if at == 3 else everything if 4 <= at <= 7 else 0
+            kept = everything if stage == "loss" else 0
+        copied = own and 2 <= at <= 5
+        return [
+            self.params if home or copied else 0,
+            self.optimizer if home else 0,
+            self.params if own and (at == 6 or (home and at == 7)) else 0,
+            own * self.inputs if 1 <= at <= 5 else 0,
+            own * self.activations if 3 <= at <= 5 else 0,
+            outputs,
+            kept,
+        ]
+
+    def moves(self, stage: str) -> list[tuple[str | int, int, int]]:
+        """What a stage moves: (from, to, size); a place is a device, or "host".
+
+        >>> Step([2, 2], 100, 0, 1, 5, 200, False).moves("gather")
+        [(1, 0, 10)]
+        """
+        outputs = 0 if self.loss_inside else self.outputs
+        found = []
+        for device, own in enumerate(self.shares):
+            found += {
+                "scatter": [("host", device, own * self.inputs)],
+                "replicate": [(0, device, self.params)],
+                "gather": [(device, 0, own * outputs)],
+                "backward": [(0, device, own * outputs)],
+                "reduce": [(device, 0, self.params)],
+            }.get(stage, [])
+        return [move for move in found if move[0] != move[1] and move[2]]

@@ -9,13 +9,16 @@ import importlib
 
 # Loaded when asked for: a page or a notebook needs one, and each needs other things.
 CLASSES = {
+    "Buckets": "buckets",
     "Collectives": "collectives",
+    "DataParallelForward": "data_parallel",
     "Pipeline": "pipeline",
     "Sampler": "sampler",
     "WhoIsWho": "who_is_who",
 }
 
-__all__ = ["CLASSES", "Collectives", "Pipeline", "Sampler", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline", "Sampler"]
+__all__ += ["WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:
