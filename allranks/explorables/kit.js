@@ -128,6 +128,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         } catch (reason) {
           error.textContent = reason.message;
           input?.setAttribute("aria-invalid", "true");
+          reset.setAttribute("aria-disabled", false);
           return;
         }
         quiet = true;
@@ -257,7 +258,12 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
             if (!same && !(input === document.activeElement && field.kind === "text"))
               input.value = value ?? "";
           }
+          if (field.kind === "step")
+            [value === 0, value === Number(input.max)].forEach((end, i) =>
+              box.querySelectorAll("button")[i].setAttribute("aria-disabled", end));
         }
+        const first = JSON.stringify(model.get("initial"));
+        reset.setAttribute("aria-disabled", JSON.stringify(now) === first);
         const measured = model.get("measured");
         const set = (patch) => apply(patch);
         const key = stage.contains(document.activeElement)

@@ -1,0 +1,73 @@
+"""Every control of every explorable on every page does something, by keyboard."""
+
+import pytest
+
+from tests.book.conftest import browser, pages, site  # noqa: F401
+
+# What a reader sees of an explorable: text, pictures, the fields' values.
+SEEN = """box => box.innerHTML + [...box.querySelectorAll("input, select")]
+    .map(e => e.type === "checkbox" ? e.checked : e.value).join()"""
+# What says of itself that it does nothing now: at an end, or chosen already. A file
+# field has a test of its own.
+IDLE = """e => e.ariaDisabled === "true" || e.ariaPressed === "true"
+    || e.type === "file" """
+CONTROLS = "input:visible, select:visible, button:visible, .x-press:visible"
+
+
+@pytest.fixture(scope="module")
+def page(browser):  # noqa: F811
+    """One window without motion of its own."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    yield context.new_page()
+    context.close()
+
+
+def use(page, control) -> None:
+    """Change a control as its kind is changed by keyboard."""
+    control.focus()
+    kind = control.evaluate("e => e.type || e.getAttribute('role')")
+    if kind in ("range", "number"):
+        now = float(control.input_value() or 0)
+        top = control.get_attribute("max")
+        page.keyboard.press("ArrowDown" if top and now >= float(top) else "ArrowUp")
+    elif kind == "select-one":
+        last = control.evaluate("e => e.selectedIndex === e.length - 1")
+        page.keyboard.press("ArrowUp" if last else "ArrowDown")
+    elif kind == "text":
+        page.keyboard.press("End")
+        page.keyboard.type("?")  # at least an error must answer
+    else:
+        page.keyboard.press("Space" if kind == "checkbox" else "Enter")
+
+
+def test_no_control_is_dead(page, pages, site):  # noqa: F811
+    """Each is used in the first state, and the reader sees a difference."""
+    dead, used = [], 0
+    for name in pages:
+        url = (site / f"{name}.html").as_uri()
+        if 'data-explorable="' not in (site / f"{name}.html").read_text("utf8"):
+            continue
+        page.goto(url)
+        for figure in page.locator("figure.explorable").all():
+            box = figure.locator(".x")
+            for number in range(box.locator(CONTROLS).count()):
+                control = box.locator(CONTROLS).nth(number)
+                what = control.evaluate(
+                    "e => e.labels?.[0]?.textContent ?? e.ariaLabel ?? e.textContent"
+                )
+                if control.evaluate(IDLE):
+                    continue
+                before = box.evaluate(SEEN)
+                use(page, control)
+                page.wait_for_timeout(20)
+                if box.evaluate(SEEN) == before:
+                    page.wait_for_timeout(1000)  # Play takes its first step
+                if box.evaluate(SEEN) == before:
+                    dead.append(
+                        f"{name}, {figure.get_attribute('data-explorable')}: {what}"
+                    )
+                used += 1
+                box.get_by_role("button", name="Reset", exact=True).focus()
+                page.keyboard.press("Enter")
+    assert not dead
+    assert used >= 40
