@@ -5,12 +5,24 @@ if (location.protocol === "file:") {
   DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 }
 
-// A formula or a result that is too wide scrolls: let the keyboard scroll it too.
-addEventListener("load", () => {
-  for (const box of document.querySelectorAll(".formula, .text_html")) {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-  }
-});
+// What is too wide scrolls: let the keyboard scroll it too. Explorables draw anew.
+(() => {
+  const reach = () => {
+    for (const box of document.querySelectorAll(".formula, .text_html, .x-scroll")) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  let waiting = 0;
+  const soon = () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(reach);
+  };
+  addEventListener("load", reach);
+  addEventListener("resize", soon);
+  const main = document.getElementById("main-content");
+  if (main) new MutationObserver(soon).observe(main, { childList: true, subtree: true });
+})();
 
 // Menus: a click or Escape closes what a click opened; arrows walk through.
 (() => {

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -24,6 +25,21 @@ FLAGS = [
 ]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
+
+
+def toc_pages(entry: dict) -> list[str]:
+    """The pages of a table of contents, in order."""
+    found = [entry[key] for key in ("root", "file") if key in entry]
+    for key in ("parts", "chapters", "sections"):
+        for below in entry.get(key, ()):
+            found += toc_pages(below)
+    return found
+
+
+@pytest.fixture(scope="session")
+def pages() -> list[str]:
+    """The pages of the table of contents, in order: ``book/intro``, …"""
+    return toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
 
 
 @pytest.fixture(scope="session")

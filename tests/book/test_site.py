@@ -4,7 +4,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,18 +18,6 @@ OVERFLOW = """
 PAINTED = "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
 
 
-def toc_pages(entry: dict) -> list[str]:
-    """The pages of a table of contents, in order."""
-    found = [entry[key] for key in ("root", "file") if key in entry]
-    for key in ("parts", "chapters", "sections"):
-        for below in entry.get(key, ()):
-            found += toc_pages(below)
-    return found
-
-
-PAGES = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
-
-
 def parse(path: Path) -> BeautifulSoup:
     """A page as a tree."""
     return BeautifulSoup(path.read_text("utf8"), "html.parser")
@@ -43,9 +30,9 @@ def trees(site) -> dict[Path, BeautifulSoup]:
     return {path: parse(path) for path in pages}
 
 
-def test_every_page_of_the_toc_is_built(site):
+def test_every_page_of_the_toc_is_built(site, pages):
     """The site holds what the table of contents promises."""
-    missing = [page for page in PAGES if not (site / f"{page}.html").is_file()]
+    missing = [page for page in pages if not (site / f"{page}.html").is_file()]
     assert not missing
 
 
@@ -85,9 +72,9 @@ def test_every_picture_says_what_it_shows(trees):
     assert not silent
 
 
-def test_each_page_has_one_title_and_a_description(site):
+def test_each_page_has_one_title_and_a_description(site, pages):
     """What a search engine and a screen reader read first."""
-    for page in PAGES:
+    for page in pages:
         tree = parse(site / f"{page}.html")
         assert len(tree.select("article h1")) == 1, page
         if page.startswith("book/"):
@@ -151,11 +138,11 @@ def base(request, site, http) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_are_quiet_and_fit(browser, base, theme, width):
+def test_pages_are_quiet_and_fit(browser, base, pages, theme, width):
     """No request leaves, no error is logged, nothing sticks out, code can be copied."""
     visit = Visit(browser, base, theme, width)
     problems = []
-    for page in PAGES:
+    for page in pages:
         problems += visit.open(f"{page}.html")
         shown = visit.page.locator("html").get_attribute("data-theme")
         assert shown == theme
