@@ -7,6 +7,7 @@ PORT ?= 8000
 BIN := .venv/bin
 READY := .venv/.ready
 SITE := _build/html
+BUILD := $(BIN)/jupyter-book build . -W -n --keep-going -q
 SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata allranks -type f \
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
@@ -33,7 +34,7 @@ _build/.repository: force # newer than the book if another one is named
 
 # A build that failed is thrown away: Sphinx would not repeat its warnings.
 $(SITE)/.built: $(READY) _build/.repository $(SOURCES)
-	@$(BIN)/jupyter-book build . -W -n --keep-going -q || { rm -rf _build; exit 1; }
+	@$(BUILD) || { rm -rf _build; exit 1; }
 	@touch $@
 
 serve: book ## show the book in a browser
@@ -50,7 +51,8 @@ lab: $(READY) ## open the first notebook in JupyterLab
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 2 --dist loadfile  # two files at a time
+	@$(BIN)/pytest -n 2 --dist loadfile --junitxml=_build/tests.xml; ended=$$?; \
+		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
 
 check: $(READY) ## check the style only (seconds)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

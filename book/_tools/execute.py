@@ -5,20 +5,23 @@
     python book/_tools/execute.py --check                  # run nothing, look only
 
 A second run writes the same bytes. A record whose text differs in its timings only is
-left as it is.
+left as it is. When each file ran, and how it ended, is in book/_data/status.json.
 """
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
+
+import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext and book._tools
 
 from allranks import specimens  # noqa: E402
 from allranks.play import play  # noqa: E402
-from book._ext import records  # noqa: E402
+from book._ext import executed, records  # noqa: E402
 from book._tools import commands, notebooks  # noqa: E402
 
 RUNS = ROOT / "book" / "_runs"
@@ -26,26 +29,71 @@ RUNS = ROOT / "book" / "_runs"
 
 def record(page: Path) -> set[str]:
     """Run a page's commands, write the records that changed, return all their names."""
-    names = set()
-    for command, output in commands.run_page(page):
-        names.add(command.record)
-        try:
-            if records.same(records.read(RUNS, command), output, command.only):
-                continue
-        except LookupError:
-            pass
-        records.write(RUNS, command, output)
+    names, runs = set(), scripts(page)
+    start = time.monotonic()
+    try:
+        for command, output in commands.run_page(page):
+            seconds, start = time.monotonic() - start, time.monotonic()
+            for name, run in runs.items():
+                if name in command.line:
+                    run.add(seconds, command.line, output)
+            names.add(command.record)
+            try:
+                if records.same(records.read(RUNS, command), output, command.only):
+                    continue
+            except LookupError:
+                pass
+            records.write(RUNS, command, output)
+    except ValueError:
+        for run in runs.values():
+            run.outcome = executed.FAILED
+        raise
+    finally:
+        for run in runs.values():
+            run.write(ROOT)
     return names
 
 
-def record_specimen(path: Path) -> None:
-    """Play a specimen's cells, and write how they ended."""
+def scripts(page: Path) -> dict[str, executed.Run]:
+    """Runs to be: of the chapter's scripts that the page's commands start."""
+    lines = "\n".join(c.line for c in records.commands(page.read_text("utf8")))
+    names = set(re.findall(r"\bscripts/(ch\w+\.py)", lines))
+    own = f"{page.stem.partition('_')[0]}_"
+    paths = [ROOT / "scripts" / name for name in sorted(names) if name.startswith(own)]
+    return {path.name: executed.Run.of(ROOT, path) for path in paths}
+
+
+def record_specimen(path: Path) -> str:
+    """Play a specimen's cells, write how they ended, return what they printed."""
     specimen = specimens.read(path)
     outcomes = {cell: play(specimen, cell) for cell in specimen.cells}
     for outcome in outcomes.values():
         if trace := commands.machine_trace(outcome.text):
             raise ValueError(f"{path.name} printed what only this machine has: {trace}")
     specimens.record(specimen, outcomes)
+    return "\n".join(outcome.text for outcome in outcomes.values())
+
+
+def record_notebook(path: Path) -> str:
+    """Execute a notebook, return what its cells printed."""
+    notebooks.execute(path)
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n".join(notebooks.plain(cell.get("outputs", [])) for cell in cells)
+
+
+def watched(path: Path, play_it) -> None:
+    """Run a notebook or specimen, and write down when, how long, and how it ended."""
+    run, start = executed.Run.of(ROOT, path), time.monotonic()
+    code = executed.code(path).decode()
+    try:
+        output = play_it(path)
+        run.add(time.monotonic() - start, code, output)
+    except ValueError:
+        run.add(time.monotonic() - start, code)
+        run.outcome = executed.FAILED
+        raise
+    finally:
+        run.write(ROOT)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,11 +112,11 @@ def main(argv: list[str] | None = None) -> None:
             if path.suffix == ".md":
                 used |= set() if options.check else record(path)
             elif path.suffix == ".py":
-                _ = options.check or record_specimen(path)
+                _ = options.check or watched(path, record_specimen)
             elif options.check:
                 problems += notebooks.check(path)
             else:
-                notebooks.execute(path)
+                watched(path, record_notebook)
         except (OSError, ValueError) as error:
             problems.append(str(error))
         if not options.check:

@@ -1,0 +1,165 @@
+"""The page of runs: honest about changes, skips and failures; and all of it has run."""
+
+import doctest
+import importlib
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+from nbformat import v4
+
+from book._ext import executed
+from book._tools import execute
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPS = {"scripts/ch1_environment.py"}  # its checks of a GPU, where there is none
+
+
+def test_every_notebook_script_and_specimen_ran_as_it_is_now():
+    """None is new, none changed since its last run, none failed."""
+    runs = executed.load(ROOT)
+    ends = {name: executed.verdict(ROOT, name, runs) for name in executed.files(ROOT)}
+    assert len(ends) > 60
+    known = dict.fromkeys(SKIPS, executed.SKIPPED)
+    wrong = {n: e for n, e in ends.items() if e not in (executed.GOOD, known.get(n))}
+    assert not wrong, "make notebooks, or execute.py with their names, runs them"
+
+
+def test_each_script_is_run_by_its_chapters_page():
+    """Otherwise no run of it would ever be recorded."""
+    pages = sorted(ROOT.glob("book/ch*.md"))
+    run = {name for page in pages for name in execute.scripts(page)}
+    assert run == {path.name for path in ROOT.glob("scripts/ch*.py")}
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Path:
+    """A book of one notebook, one page and its script."""
+    for folder in ("book/_data", "book/_runs", "notebooks", "scripts", "errata"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "scripts/ch9_x.py").write_text("print('[rank 0/3] hello')\n")
+    page = "# X\n\n```{run} python scripts/ch9_x.py\n```\n"
+    (tmp_path / "book/ch9_x.md").write_text(page)
+    notebook = v4.new_notebook(
+        cells=[v4.new_markdown_cell("words"), v4.new_code_cell("print(1)")]
+    )
+    nbformat.write(notebook, tmp_path / "notebooks/ch9_x.ipynb")
+    monkeypatch.setattr(execute, "ROOT", tmp_path)
+    monkeypatch.setattr(execute, "RUNS", tmp_path / "book/_runs")
+    monkeypatch.setattr(execute.commands, "ROOT", tmp_path)
+    return tmp_path
+
+
+def verdict(tree: Path, name: str) -> str:
+    """What the page would say of a file."""
+    return executed.verdict(tree, name, executed.load(tree))
+
+
+def test_a_run_is_recorded_and_an_edit_undoes_it(tree):
+    """Of a notebook only an edit of its code does."""
+    notebook = tree / "notebooks/ch9_x.ipynb"
+    name = "notebooks/ch9_x.ipynb"
+    assert verdict(tree, name) == "never run"
+    execute.watched(notebook, execute.record_notebook)
+    assert verdict(tree, name) == "passed"
+    run = executed.load(tree)[name]
+    assert run["torch"].startswith("2.")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", run["date"])
+    assert run["seconds"] > 0
+    text = notebook.read_text()
+    notebook.write_text(text.replace("words", "other words"))
+    assert verdict(tree, name) == "passed"
+    notebook.write_text(text.replace("print(1)", "print(2)"))
+    assert verdict(tree, name) == "changed since"
+
+
+def test_a_page_records_its_scripts(tree):
+    """Time, world size, and what the output says."""
+    execute.record(tree / "book/ch9_x.md")
+    run = executed.load(tree)["scripts/ch9_x.py"]
+    assert run["outcome"] == "passed" and run["world_sizes"] == [3]
+    (tree / "scripts/ch9_x.py").write_text("print('1 ok, 2 skip')\n")
+    assert verdict(tree, "scripts/ch9_x.py") == "changed since"
+    execute.record(tree / "book/ch9_x.md")
+    assert verdict(tree, "scripts/ch9_x.py") == "skips"
+    (tree / "scripts/ch9_x.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(ValueError, match="exit code 3"):
+        execute.record(tree / "book/ch9_x.md")
+    assert verdict(tree, "scripts/ch9_x.py") == "failed"
+
+
+def test_a_failing_notebook_is_recorded_as_failed(tree):
+    """And the exception goes on."""
+    path = tree / "notebooks/ch9_x.ipynb"
+    path.write_text(path.read_text().replace("print(1)", "1/0"))
+    with pytest.raises(ValueError, match="ZeroDivisionError"):
+        execute.watched(path, execute.record_notebook)
+    assert verdict(tree, "notebooks/ch9_x.ipynb") == "failed"
+
+
+def test_what_is_gone_leaves_the_records(tree):
+    """A renamed file does not stay on the page."""
+    gone = {"scripts/ch8_gone.py": {"digest": ""}}
+    (tree / executed.DATA).write_text(json.dumps(gone))
+    executed.Run.of(tree, tree / "scripts/ch9_x.py").write(tree)
+    assert list(executed.load(tree)) == ["scripts/ch9_x.py"]
+
+
+@pytest.mark.parametrize(
+    ("output", "skips"),
+    [
+        ("2 skip", True),
+        ("0 skip", False),
+        ("SKIPPED: no GPU", True),
+        ("skipper", False),
+    ],
+)
+def test_a_skip_is_told_by_its_words(output, skips):
+    """In any output; a count of none is none."""
+    run = executed.Run("x", "")
+    run.add(1.0, "", output)
+    assert (run.outcome == executed.SKIPPED) == skips
+
+
+def test_the_page_lists_every_file_and_bolds_what_is_not_in_order(site):
+    """Each notebook and script has a row; the specimens share one."""
+    path = site / "book" / "app_status.html"
+    page = BeautifulSoup(path.read_text("utf8"), "html.parser")
+    table = page.select_one("table.status-table")
+    rows = [[td.get_text(" ", strip=True) for td in tr("td")] for tr in table("tr")]
+    shown = {row[0]: row for row in rows if row}
+    single = [n for n in executed.files(ROOT) if not n.startswith("errata/")]
+    assert set(single) < set(shown)
+    assert len(shown) == len(single) + 1
+    for tr in table("tr")[1:]:
+        bold = tr("td")[1].strong is not None
+        end = tr("td")[1].get_text(strip=True)
+        assert bold != bool(re.fullmatch(r"(\d+ )?passed", end))
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.test_a.TestPage" name="x" time="1.5"/>
+<testcase classname="tests.test_a" name="y" time="2"><skipped message="z"/></testcase>
+<testcase classname="notebooks.b.ipynb" name="Cell 0" time="3"/>
+</testsuite></testsuites>"""
+
+
+def test_a_skipped_test_counts_as_a_failure(tmp_path, monkeypatch):
+    """A report of pytest's, one row for each file."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    status = importlib.import_module("status")
+    (tmp_path / "tests.xml").write_text(REPORT)
+    assert status.tests(tmp_path / "tests.xml") == [
+        ["notebooks.b.ipynb", "passed", "1", "0", "0", "3 s"],
+        ["tests.test_a", "failed", "2", "0", "1", "4 s"],
+    ]
+
+
+def test_examples_in_docstrings_hold():
+    """The examples are run."""
+    result = doctest.testmod(executed)
+    assert result.attempted
+    assert not result.failed
