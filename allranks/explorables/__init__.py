@@ -17,8 +17,8 @@ CLASSES = {
     "WhoIsWho": "who_is_who",
 }
 
-__all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline", "Sampler"]
-__all__ += ["WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline"]
+__all__ += ["Sampler", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:

@@ -1,0 +1,274 @@
+// Buckets and overlap. Mirrors allranks/buckets.py, bucket_models.py and traces.py.
+
+import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
+
+const MIB = 2 ** 20, MOST = 65536, MOST_LAYERS = 40, MOST_SPANS = 500;
+const CAPS = [null, 1, 5, 25, 100, 1e6];
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+const linear = (a, b, name, positions = 1, patch = 1) =>
+  [name, [a * patch * b, b], 2e-6 * (a * patch * b) * positions];
+function gpt2() {
+  const d = 768, tokens = 1024, words = 50257;
+  const block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d];
+  return [
+    ["embedding", [words * d, tokens * d], 0],
+    ...Array.from({ length: 12 }, (_, i) => [`block ${i}`, block, 2e-6 * 12 * d * d * tokens]),
+    ["norm", [d, d], 0], ["output", [], 2e-6 * words * d * tokens],
+  ];
+}
+const MODELS = {
+  digits: [linear(1, 64, "conv 1", 64, 9), linear(64, 128, "conv 2", 64, 9),
+    linear(128, 64, "conv 3", 64, 9), linear(1024, 10, "linear")],
+  mlp: [linear(256, 4096, "in"), linear(4096, 4096, "wide"),
+    linear(4096, 256, "narrow"), linear(256, 10, "out")],
+  gpt2: gpt2(),
+};
+
+function layersOf(model, words) {
+  if (Object.hasOwn(MODELS, model)) return MODELS[model];
+  if (model !== "own")
+    throw Error(`no model ${model}: there are ${Object.keys(MODELS).join(", ")}, own`);
+  const parts = words.split(",");
+  if (parts.length > MOST_LAYERS)
+    throw Error(`${parts.length} layers are too many: at most ${MOST_LAYERS}`);
+  return parts.map((part, i) => {
+    const match = /^ *([1-9][0-9]{0,8}) *: *([0-9]{1,9}(?:\.[0-9]{1,9})?) *$/.exec(part);
+    if (!match) throw Error(`'${part}' is no layer: write numbers:MFLOP, as 590000:1.2`);
+    return [`layer ${i}`, [Number(match[1])], Number(match[2])];
+  });
+}
+
+export function assign(sizes, first, other) {
+  const buckets = [];
+  let current = [], held = 0, cap = first;
+  sizes.forEach((size, i) => {
+    current.push(i);
+    held += size;
+    if (held < cap) return;
+    buckets.push(current);
+    [current, held, cap] = [[], 0, other];
+  });
+  return current.length ? [...buckets, current] : buckets;
+}
+
+function stepOf(layers, capMb, { batch_size, tflops, world_size, alpha_us, gb_per_s }) {
+  const flops = tflops * 1e12, bandwidth = gb_per_s * 1e9, W = world_size;
+  const forward = sum(layers.map((layer) => layer[2])) * 1e6 * batch_size / flops;
+  const caps = capMb === null ? [MIB, 25 * MIB] : Array(2).fill(Math.floor(capMb * MIB));
+  const spans = [], sizes = [], owners = [];
+  let now = forward, free = 0;
+  for (const [name, numbers, mflop] of [...layers].reverse()) {
+    const end = now + 2e6 * mflop * batch_size / flops;
+    for (const number of [...numbers].reverse()) {
+      sizes.push(4 * number);
+      owners.push(spans.length);
+    }
+    spans.push([name, 4 * sum(numbers), now, end]);
+    now = end;
+  }
+  const buckets = assign(sizes, ...caps).map((members) => {
+    const bytes = sum(members.map((i) => sizes[i])), ready = spans[owners[members.at(-1)]][3];
+    const start = Math.max(ready, free);
+    free = start + 2 * (W - 1) * (alpha_us * 1e-6) + 2 * (W - 1) * bytes / W / bandwidth;
+    return [bytes, [...new Set(members.map((i) => spans[owners[i]][0]))], ready, start, free];
+  });
+  const backward = now - forward, computed = forward + backward;
+  return {
+    forward, backward, computed, layers: spans, buckets,
+    sending: sum(buckets.map((b) => b[4] - b[3])),
+    total: Math.max(computed, ...buckets.map((b) => b[4])),
+  };
+}
+
+const order = (a, b) => a[0] - b[0] || a[1] - b[1] || (a[2] < b[2] ? -1 : a[2] > b[2] ? 1 : 0);
+function union(spans, gap = 0) {
+  const found = [];
+  for (const [start, end] of [...spans].sort(order)) {
+    const last = found.at(-1);
+    if (last && start <= last[1] + gap) last[1] = Math.max(last[1], end);
+    else found.push([start, end]);
+  }
+  return found;
+}
+// Time in spans during which nothing of cover runs: cut the cover out of each.
+const uncovered = (spans, cover) => sum(union(spans).map(([start, end]) => end - start
+  - sum(union(cover).map(([a, b]) => Math.max(0, Math.min(b, end) - Math.max(a, start))))));
+
+// Reads a trace of torch.profiler, for one step: allranks/traces.py tells how.
+export function lanes(words) {
+  let trace;
+  try {
+    trace = JSON.parse(words);
+  } catch {
+    throw Error("this is no JSON: export it with prof.export_chrome_trace, and unpack .gz");
+  }
+  const events = trace?.traceEvents;
+  if (!Array.isArray(events))
+    throw Error("there are no traceEvents: this is no trace of torch.profiler");
+  const spans = { kernel: [], gpu_user_annotation: [], "": [] };
+  for (const event of events) {
+    if (event?.ph !== "X" || typeof event.name !== "string") continue;
+    const { ts, dur, name, cat } = event;
+    const number = (value) => typeof value === "number" && Math.abs(value) < 1e300;
+    if (number(ts) && number(dur) && dur >= 0)
+      spans[Object.hasOwn(spans, cat) ? cat : ""].push([ts, ts + dur, name]);
+  }
+  const nccl = ([, , name]) => name.startsWith("nccl"), on = (prefix) => ([, , name]) => name.startsWith(prefix);
+  let comm = spans.kernel.filter(nccl), marks = spans.gpu_user_annotation, compute;
+  if (comm.length) compute = spans.kernel.filter((span) => !nccl(span));
+  else {
+    marks = spans[""];
+    comm = marks.filter(([, , name]) => /^(gloo|nccl|mpi|ucc):/.test(name));
+    compute = marks.filter(on("autograd::engine::evaluate_function: "));
+  }
+  if (!comm.length) throw Error("no gloo or nccl event in it: profile DDP on two ranks or more");
+  if (!compute.length) throw Error("no backward pass in it: profile loss.backward() too");
+  for (const [begin, end] of marks.filter(on("ProfilerStep#")).sort(order).reverse()) {
+    const both = [compute, comm].map((lane) => lane.filter(([t]) => begin <= t && t < end));
+    if (both[0].length && both[1].length) {
+      [compute, comm] = both;
+      break;
+    }
+  }
+  if (comm.length > MOST_SPANS)
+    throw Error(`${comm.length} collectives are too many: profile a single step`);
+  const all = [...compute, ...comm];
+  const zero = all.reduce((t, s) => Math.min(t, s[0]), Infinity);
+  const length = all.reduce((t, s) => Math.max(t, s[1]), -Infinity) - zero;
+  const ms = (time) => Math.floor(time - zero + 0.5) / 1000;
+  let busy = union(compute);
+  if (busy.length > MOST_SPANS) busy = union(compute, length / MOST_SPANS);
+  const ranks = trace.distributedInfo?.world_size;
+  return {
+    compute: busy.map(([a, b]) => [ms(a), ms(b)]),
+    comm: comm.sort(order).map(([a, b, name]) => [ms(a), ms(b), name.slice(0, 40)]),
+    ranks: Number.isInteger(ranks) ? ranks : null,
+  };
+}
+
+export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
+  const chosen = layersOf(model, layers);
+  for (const name of ["batch_size", "world_size"])
+    if (whole(name, machine[name], 1) > MOST) throw Error(`${name} must be at most ${MOST}`);
+  for (const name of ["tflops", "gb_per_s"])
+    if (machine[name] <= 0) throw Error(`${name} must be above 0, not ${machine[name]}`);
+  for (const [name, value] of [["alpha_us", machine.alpha_us], ["bucket_cap_mb", bucket_cap_mb ?? 0]])
+    if (value < 0) throw Error(`${name} must not be negative: ${value}`);
+  if (trace && !(trace.compute?.length && trace.comm?.length))
+    throw Error("trace must be what allranks.traces.lanes returns");
+  const step = stepOf(chosen, bucket_cap_mb, machine), { total, computed } = step;
+  const exposed = total - computed, W = machine.world_size, n = step.buckets.length;
+  const s = (value) => amount(value, "s");
+  let seen = null, summary = `${W} rank${W > 1 ? "s" : ""}, `
+    + `${amount(sum(step.layers.map((layer) => layer[1])), "B")} of gradients in ${n} `
+    + `bucket${n === 1 ? "" : "s"}. Backward takes ${s(step.backward)}, all_reduce ${s(step.sending)}; `
+    + `${s(exposed)} of it is exposed. A step takes ${s(total)}, `
+    + `${Math.floor(100 * (total ? computed / total : 1) + 0.5)} % of it computing.`;
+  if (trace) {
+    const { compute: busy, comm } = trace, length = (list) => sum(list.map(([a, b]) => b - a)) / 1e3;
+    seen = {
+      compute: length(busy), sending: length(union(comm)), exposed: uncovered(comm, busy) / 1e3,
+      length: Math.max(...[...busy, ...comm].map((span) => span[1])) / 1e3,
+    };
+    summary += ` In the trace, backward computes ${s(seen.compute)}; ${comm.length} collectives `
+      + `take ${s(seen.sending)}, ${s(seen.exposed)} of it exposed.`;
+  }
+  return {
+    layers: step.layers, buckets: step.buckets, forward: step.forward, backward: step.backward,
+    sending: step.sending, exposed, total, after_backward: computed + step.sending,
+    compare: CAPS.map((cap) => {
+      const other = stepOf(chosen, cap, machine);
+      return [cap, other.buckets.length, other.total];
+    }),
+    seen, summary,
+  };
+}
+
+const decimal = (name, label) => ({ name, label, kind: "number", min: 0 });
+const fields = [
+  { name: "model", label: "Model", kind: "choice", options: [["gpt2", "GPT-2, 124 M"],
+    ["mlp", "MLP with one wide layer"], ["digits", "the digits' CNN"], ["own", "your own layers"]] },
+  { name: "layers", label: "Layers, numbers:MFLOP", kind: "text", show: (s) => s.model === "own" },
+  { name: "batch_size", label: "Samples per rank", kind: "whole", min: 1 },
+  decimal("tflops", "TFLOP/s per rank"),
+  { name: "world_size", label: "Ranks, W", kind: "whole", min: 1 },
+  decimal("alpha_us", "α, µs per message"), decimal("gb_per_s", "B, GB/s per link"),
+  { label: "bucket_cap_mb is set", kind: "flag", get: (s) => s.bucket_cap_mb !== null,
+    set: (on) => ({ bucket_cap_mb: on ? 25 : null }) },
+  { ...decimal("bucket_cap_mb", "bucket_cap_mb, MiB"), show: (s) => s.bucket_cap_mb !== null },
+  { label: "Your trace (.json)", kind: "file", accept: ".json,application/json", most: 64e6,
+    get: () => null, set: (words) => ({ trace: lanes(words) }) },
+];
+
+// Two lanes over time: what computes, what is sent, and the line where computing ends.
+function timeline(label, rows, total, end) {
+  const left = 84, scale = 600 / (total || 1), x = (time) => left + time * scale;
+  return picture(left + 608, 30 + 36 * rows.length, label,
+    rows.map(([name, hue, spans], row) => [
+      text(0, 24 + 36 * row, name, { "text-anchor": "start" }),
+      spans.map(([words, from, to]) => [
+        h("svg:rect", { x: x(from), y: 6 + 36 * row, width: Math.max(0.5, (to - from) * scale),
+          height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
+        7.5 * words.length + 4 < (to - from) * scale
+          && text((x(from) + x(to)) / 2, 24 + 36 * row, words, { class: "x-small" }),
+      ]),
+    ]),
+    h("svg:path", { class: "x-idle", d: `M${x(end)} 2V${8 + 36 * rows.length}` }),
+    text(x(end), 22 + 36 * rows.length, "computing ends", { "text-anchor": "end", class: "x-small" }));
+}
+
+let planShown = false; // each drawing makes the list anew
+
+function draw({ state, facts, set, measured }) {
+  const s = (value) => amount(value, "s"), computed = facts.forward + facts.backward;
+  const trace = measured?.trace ?? state.trace, seen = measured?.seen ?? facts.seen;
+  const button = (key, words, press) =>
+    h("button", { type: "button", "data-key": key, onclick: press }, words);
+  const times = (row) => `${s(row)}, ${computed ? (row / computed).toFixed(2) : "1.00"} of computing`;
+  return [
+    h("p", {}, "Model: forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free."),
+    timeline(`Modelled step: ${facts.summary}`, [
+      ["compute", 0, [["forward", 0, facts.forward], ...facts.layers.map(([name, , a, b]) => [name, a, b])]],
+      ["all_reduce", 1, facts.buckets.map(([, , , a, b], i) => [String(i), a, b])],
+    ], facts.total, computed),
+    trace && [
+      h("p", {}, `${measured?.trace ? "Measured on live ranks" : "Trace"}${trace.ranks ? `, ${trace.ranks} ranks` : ""}: `
+        + `${s(seen.length)}; ${s(seen.exposed)} of ${s(seen.sending)} of sending is exposed.`),
+      timeline("The trace: backward and collectives over time", [
+        ["compute", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3])],
+        ["sending", 1, trace.comm.map(([a, b], i) => [String(i), a / 1e3, b / 1e3])],
+      ], seen.length, trace.compute.at(-1)[1] / 1e3),
+    ],
+    h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
+      state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
+    table("The step with other buckets", ["bucket_cap_mb", "buckets", "step"], [
+      ...facts.compare.map(([cap, count, total]) => [cap === null ? "default: 25, the first 1"
+        : cap > 1e5 ? "so large that all is one" : cap, count, times(total)]),
+      ["no overlap: sent after backward", facts.buckets.length, times(facts.after_backward)],
+    ]),
+    h("details", { open: planShown, ontoggle: (event) => { planShown = event.target.open; } }, h("summary", { "data-key": "plan" }, "Each bucket"), table("In the order in which they are sent",
+      ["bucket", "bytes", "ready", "sent", "there", "layers"],
+      facts.buckets.map(([bytes, names, ...when], i) => [i, amount(bytes, "B"), ...when.map(s),
+        names.length > 3 ? `${names[0]} to ${names.at(-1)}` : names.join(", ")]))),
+  ];
+}
+
+// Recorded on two live ranks: lanes(allranks/explorables/example_trace.json).
+const EXAMPLE = { compute: [[0,0.019], [0.023,0.036], [0.039,0.183], [0.187,65.029], [65.076,65.338],
+  [65.343,65.352], [65.354,66.046], [66.065,66.099], [66.104,66.148], [66.153,66.156],
+  [66.16,66.305], [66.319,69.084], [69.117,69.173], [69.176,69.344], [69.348,112.745],
+  [112.79,125.214], [125.247,125.257], [125.26,125.937], [125.954,125.982], [125.986,126.019],
+  [126.022,126.025], [126.028,126.116], [126.127,126.97], [126.979,127.005], [127.008,127.15],
+  [127.155,190.501], [190.534,190.791], [190.796,190.805], [190.808,191.409], [191.416,191.434],
+  [191.437,191.464], [191.467,191.47], [191.472,191.548], [191.559,192.192], [192.199,192.211],
+  [192.214,192.375], [192.379,247.857], [247.906,248.17], [248.175,248.184], [248.188,248.78],
+  [248.789,260.94], [260.973,261.035], [261.038,261.041], [261.044,261.276], [261.288,262.141],
+  [262.149,262.176], [262.18,262.326], [262.331,300.234], [300.271,300.544], [300.549,300.558],
+  [300.561,309.408], [309.459,309.517], [309.526,309.587], [309.594,309.598], [309.602,309.753],
+  [309.77,310.64]], comm: [[127.014,163.242,"gloo:all_reduce"],
+  [270.418,296.912,"gloo:all_reduce"], [310.665,317.059,"gloo:all_reduce"]], ranks: 2};
+
+export default explorable({
+  label: "A step of DDP", fields, compute, draw, live: "Profile it on live ranks",
+});

@@ -1,0 +1,199 @@
+"""Buckets and overlap: a step of DDP in time, modelled and measured."""
+
+import itertools
+
+import traitlets
+
+from allranks import bucket_models, bucket_runs, buckets, traces
+from allranks.bucket_pictures import timeline
+from allranks.explorables.base import Explorable
+from allranks.pictures import Picture
+from allranks.ranks import Ranks
+from allranks.topology import whole
+from allranks.units import amount
+
+CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
+MOST = 65536  # samples per rank, ranks
+MOST_RANKS, MOST_BYTES, MOST_MFLOP = 8, 100e6, 20_000  # where real ranks run it
+
+
+class Buckets(Explorable):
+    """A model, its gradients in buckets, and a machine with links.
+
+    Traits:
+        model: a key of ``allranks.bucket_models.MODELS``, or "own".
+        layers: of "own": numbers:MFLOP of each layer, forward and per sample.
+        batch_size: samples per rank. tflops: 10¹² operations per second and rank.
+        world_size: ranks in the ring.
+        alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
+        bucket_cap_mb: DDP's argument, in MiB; None for its default.
+        trace: what ``allranks.traces.lanes`` read, or None.
+    """
+
+    name = "buckets"
+
+    model = traitlets.Unicode("gpt2").tag(sync=True)
+    layers = traitlets.Unicode("1000000:20, 8000000:20").tag(sync=True)
+    batch_size = traitlets.Int(8).tag(sync=True)
+    tflops = traitlets.Float(100).tag(sync=True)
+    world_size = traitlets.Int(8).tag(sync=True)
+    alpha_us = traitlets.Float(10).tag(sync=True)
+    gb_per_s = traitlets.Float(20).tag(sync=True)
+    bucket_cap_mb = traitlets.Float(None, allow_none=True).tag(sync=True)
+    trace = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
+
+    @staticmethod
+    def compute(model, layers, bucket_cap_mb, trace, **machine) -> dict:
+        """Lay out the step, compare other buckets, and read the trace's lanes.
+
+        >>> facts = Buckets().facts
+        >>> len(facts["buckets"]), facts["exposed"] < facts["sending"]
+        (13, True)
+        """
+        chosen = bucket_models.layers_of(model, layers)
+        for name in "batch_size", "world_size":
+            if whole(name, machine[name], low=1) > MOST:
+                raise ValueError(f"{name} must be at most {MOST}")
+        for name in "tflops", "gb_per_s":
+            if machine[name] <= 0:
+                raise ValueError(f"{name} must be above 0, not {machine[name]:g}")
+        lows = {"alpha_us": machine["alpha_us"], "bucket_cap_mb": bucket_cap_mb or 0}
+        for name, value in lows.items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative: {value:g}")
+        if trace is not None and not (trace.get("compute") and trace.get("comm")):
+            raise ValueError("trace must be what allranks.traces.lanes returns")
+        step = _step(chosen, bucket_cap_mb, **machine)
+        exposed, size = step.total - step.computed, machine["world_size"]
+        compare = []
+        for cap in CAPS:
+            other = _step(chosen, cap, **machine)
+            compare.append([cap, len(other.buckets), other.total])
+        share = step.computed / step.total if step.total else 1
+        percent = int(100 * share + 0.5)
+        num_bytes = sum(layer[1] for layer in step.layers)
+        summary = (
+            f"{size} rank{'s' * (size > 1)}, {amount(num_bytes, 'B')} of gradients in "
+            f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}. Backward "
+            f"takes {amount(step.backward, 's')}, all_reduce "
+            f"{amount(step.sending, 's')}; {amount(exposed, 's')} of it is exposed. "
+            f"A step takes {amount(step.total, 's')}, {percent} % of it computing."
+        )
+        seen = None
+        if trace is not None:
+            busy, sent = trace["compute"], trace["comm"]
+            seen = {
+                "compute": sum(b - a for a, b in busy) / 1e3,
+                "sending": sum(b - a for a, b in traces.union(sent)) / 1e3,
+                "exposed": traces.uncovered(sent, busy) / 1e3,
+                "length": max(span[1] for span in (*busy, *sent)) / 1e3,
+            }
+            summary += (
+                f" In the trace, backward computes {amount(seen['compute'], 's')}; "
+                f"{len(sent)} collectives take {amount(seen['sending'], 's')}, "
+                f"{amount(seen['exposed'], 's')} of it exposed."
+            )
+        return {
+            "layers": [list(layer) for layer in step.layers],
+            "buckets": [list(bucket) for bucket in step.buckets],
+            "forward": step.forward,
+            "backward": step.backward,
+            "sending": step.sending,
+            "exposed": exposed,
+            "total": step.total,
+            "after_backward": step.computed + step.sending,
+            "compare": compare,
+            "seen": seen,
+            "summary": summary,
+        }
+
+    @staticmethod
+    def picture(model, layers, bucket_cap_mb, trace, **machine) -> Picture:
+        """Draw the layers' backward above the buckets, over time."""
+        chosen = bucket_models.layers_of(model, layers)
+        return timeline("A step of DDP", _step(chosen, bucket_cap_mb, **machine))
+
+    def measure(self) -> dict:
+        """Let real ranks run stand-ins for the layers, and profile a step."""
+        layers = bucket_models.layers_of(self.model, self.layers)
+        facts, size = self.facts, self.world_size
+        if not 2 <= size <= MOST_RANKS:
+            raise ValueError(f"world_size must be 2 to {MOST_RANKS} to be really run")
+        num_bytes = sum(layer[1] for layer in facts["layers"])
+        mflop = 3 * self.batch_size * sum(layer.mflop for layer in layers)
+        if num_bytes > MOST_BYTES or mflop > MOST_MFLOP:
+            raise ValueError(
+                f"{amount(num_bytes, 'B')} of gradients and {mflop / 1e3:.3g} GFLOP "
+                f"are too much to try: at most {amount(MOST_BYTES, 'B')} and "
+                f"{MOST_MFLOP / 1e3:g} GFLOP"
+            )
+        with Ranks(size) as ranks:
+            work = layers, self.batch_size, self.bucket_cap_mb
+            found = ranks.run(bucket_runs.measure, *work, timeout=90)[0]
+        state = {**self.state, "trace": found["trace"]}
+        seen = self.compute(**state)["seen"]
+        plan = [bucket[0] for bucket in facts["buckets"]]
+        same = (
+            "as the model says" if plan == found["bucket_bytes"] else "not as modelled"
+        )
+        ratio = seen["compute"] / facts["backward"]
+        return {
+            **found,
+            "seen": seen,
+            "ratio": ratio,
+            "summary": f"{size} live ranks ran stand-ins with the same parameters and "
+            f"arithmetic: {len(found['bucket_bytes'])} buckets, {same}. Backward "
+            f"computed {amount(seen['compute'], 's')}, as with "
+            f"{self.tflops / ratio:.2g} TFLOP/s; "
+            f"all_reduce took {amount(seen['sending'], 's')}, of which "
+            f"{amount(seen['exposed'], 's')} were exposed.",
+        }
+
+
+def _step(layers, cap_mb, batch_size, tflops, world_size, alpha_us, gb_per_s):
+    link = world_size, alpha_us * 1e-6, gb_per_s * 1e9
+    return buckets.step(layers, batch_size, tflops * 1e12, *link, buckets.caps(cap_mb))
+
+
+def cases() -> list[dict]:
+    """States for the comparison of Python and JavaScript, bad ones included."""
+    own = "1:0", "1000000:20, 8000000:20.5 ,262144:3", ",".join(["300000:1.5"] * 40)
+    models = [
+        *((name, "") for name in bucket_models.MODELS),
+        *(("own", o) for o in own),
+    ]
+    trace = {"compute": [[0, 2.5], [3, 7]], "comm": [[2, 4, "a"], [6, 9.25, "b"]]}
+    traced = itertools.cycle([None, trace, None])
+    bad = ["", "1:2,", "x:1", "0:1", "1:-1", "1:1e3", "9:1;2:1", "1:2," * 40, "1"]
+    good = Buckets().state | {"trace": None}
+    states = [
+        {
+            **good,
+            "model": model,
+            "layers": text,
+            "bucket_cap_mb": cap,
+            "trace": next(traced),
+        }
+        | {"world_size": size, "alpha_us": alpha, "gb_per_s": gb, "tflops": speed}
+        for model, text in models
+        for cap in (None, 0.0, 0.3, 1.0, 25.0, 1e5)
+        for size, alpha, gb, speed in (
+            (1, 1.5, 1, 0.1),
+            (2, 0, 450, 300),
+            (999, 9, 7, 9),
+        )
+    ]
+    states += [{**good, "model": "own", "layers": text} for text in bad]
+    states += [{**good, "batch_size": number} for number in (1, 7, 64, 512, 65536)]
+    wrong = {
+        "model": ["", "bert"],
+        "world_size": [0, 70_000],
+        "batch_size": [-1, 10**9],
+    }
+    wrong |= {"tflops": [0.0], "gb_per_s": [-2.0], "alpha_us": [-1.0]}
+    wrong |= {"bucket_cap_mb": [-0.5], "trace": [{}, {"compute": [[0, 1]], "comm": []}]}
+    for name, values in wrong.items():
+        states += [{**good, name: value} for value in values]
+    for number in range(90):
+        states.append({**good, "batch_size": number + 1, "bucket_cap_mb": number / 3})
+    return states[-90:] + states[:-90]
