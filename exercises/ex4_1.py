@@ -142,3 +142,13 @@ def ex4_1(host):
     hosts = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, host)
     return hosts.index(host), hosts[: dist.get_rank()].count(host)
+
+
+# %% wrong: returns the local rank only
+import torch.distributed as dist
+
+
+def ex4_1(host):
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    return hosts[: dist.get_rank()].count(host)

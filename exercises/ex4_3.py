@@ -215,3 +215,17 @@ def ex4_3(x):
     parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, x)
     return torch.cat(parts)
+
+
+# %% wrong: lengthens the caller's own tensor
+import torch
+import torch.distributed as dist
+
+
+def ex4_3(x):
+    lengths = [None] * dist.get_world_size()
+    dist.all_gather_object(lengths, len(x))
+    x.resize_(max(lengths), x.shape[1])
+    parts = [torch.empty_like(x) for _ in lengths]
+    dist.all_gather(parts, x)
+    return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])

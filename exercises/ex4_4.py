@@ -133,18 +133,6 @@ def ex4_4(x):
     return whole.mean().item(), whole.std(correction=0).item()
 
 
-# %% wrong: the mean of means
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    moments = torch.stack([x.double().mean(), x.double().var(correction=0)])
-    dist.all_reduce(moments)
-    mean, variance = (moments / dist.get_world_size()).tolist()
-    return mean, variance**0.5
-
-
 # %% wrong: the mean squared distance from the rank's own mean
 import torch
 import torch.distributed as dist
@@ -222,3 +210,55 @@ def ex4_4(x):
     dist.all_gather_object(parts, x.tolist())
     whole = torch.tensor(sum(parts, []), dtype=torch.float64)
     return whole.mean().item(), whole.std().item()
+
+
+# %% wrong: moves the caller's samples to the mean
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+    dist.all_reduce(total)
+    mean = (total[0] / total[1]).item()
+    if x.is_floating_point():
+        x -= mean
+    squares = (x - (0 if x.is_floating_point() else mean)).double().square().sum()
+    dist.all_reduce(squares)
+    return mean, (squares / total[1]).sqrt().item()
+
+
+# %% wrong: right deviation, but the mean of means
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, x.double())
+    means = torch.stack([part.mean() for part in parts if len(part)])
+    return means.mean().item(), torch.cat(parts).std(correction=0).item()
+
+
+# %% wrong: weighs the means by their counts, though a mean of nothing is NaN
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, x.double())
+    whole = torch.cat(parts)
+    mean = sum(part.mean() * len(part) for part in parts) / len(whole)
+    return mean.item(), (whole - mean).square().mean().sqrt().item()
+
+
+# %% wrong: returns the mean only
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+    dist.all_reduce(total)
+    return (total[0] / total[1]).item()

@@ -276,3 +276,23 @@ def ex4_5(x):
         dist.recv(received, (rank - 1) % world_size)
         sending.wait()
         into.copy_(into + received if step < world_size - 1 else received)
+
+
+# %% wrong: a message for each number
+import torch
+import torch.distributed as dist
+
+
+def ex4_5(x):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
+        for one in into.split(1):
+            received = torch.empty_like(one)
+            dist.recv(received, (rank - 1) % world_size)
+            one.copy_(one + received if step < world_size - 1 else received)
+        for send in sends:
+            send.wait()

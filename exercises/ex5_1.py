@@ -89,6 +89,8 @@ def check(answer, case):
         untouched = Untouched(model=model)
         answer(model)
         untouched()
+        if make is tied and model[3].weight is not model[2].weight:
+            raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
         each = model.named_parameters(remove_duplicate=False)
         layers = [id(weight) for _, weight in each]
         for key, weight in model.named_parameters():
@@ -99,8 +101,6 @@ def check(answer, case):
                 judge(key, weight, parts[key], layers.count(id(weight)))
             elif weight.grad is not None and weight.grad.any():
                 raise Wrong(f"nobody has a gradient of `{key}`, but now it is not 0.")
-        if make is tied and model[3].weight is not model[2].weight:
-            raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
 
 
 def judge(key, weight, parts, num_layers):
@@ -274,3 +274,34 @@ def ex5_1(model):
             dist.all_reduce(count)
             dist.all_reduce(weight.grad)
             weight.grad /= count.clamp(min=1).to(weight.dtype)
+
+
+# %% wrong: takes the optimizer's step too
+import torch
+import torch.distributed as dist
+
+
+def ex5_1(model):
+    for weight in model.parameters():
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+            weight.data -= 0.1 * weight.grad
+
+
+# %% wrong: makes new parameters, which are no longer shared
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def ex5_1(model):
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            new = nn.Parameter(weight.detach(), weight.requires_grad)
+            if weight.requires_grad:
+                mean = torch.zeros_like(new) if weight.grad is None else weight.grad
+                new.grad = mean / dist.get_world_size()
+                dist.all_reduce(new.grad)
+            setattr(module, name, new)

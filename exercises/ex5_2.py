@@ -263,3 +263,65 @@ def ex5_2(num_samples, epoch, seed):
     total = -(-num_samples // world_size) * world_size
     order = [(index + epoch + seed) % num_samples for index in range(total)]
     return order[dist.get_rank() :: world_size]
+
+
+# %% wrong: seeds Python's global generator
+import random
+
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    world_size = dist.get_world_size()
+    random.seed(seed + epoch)
+    order = random.sample(range(num_samples), num_samples) * world_size
+    total = -(-num_samples // world_size) * world_size
+    return order[:total][dist.get_rank() :: world_size]
+
+
+# %% wrong: fills up with indices that don't exist
+import torch
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    world_size = dist.get_world_size()
+    dice = torch.Generator().manual_seed(seed + epoch)
+    total = -(-num_samples // world_size) * world_size
+    return torch.randperm(total, generator=dice)[dist.get_rank() :: world_size]
+
+
+# %% wrong: every rank draws everything
+import torch
+
+
+def ex5_2(num_samples, epoch, seed):
+    dice = torch.Generator().manual_seed(seed + epoch)
+    return torch.randperm(num_samples, generator=dice).tolist()
+
+
+# %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
+import torch
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    world_size, dice = dist.get_world_size(), torch.Generator()
+    dice.seed()
+    order = torch.randperm(num_samples, generator=dice)
+    dist.broadcast(order, src=0)
+    total = -(-num_samples // world_size) * world_size
+    return order.repeat(world_size)[:total][dist.get_rank() :: world_size].tolist()
+
+
+# %% wrong: forgets the seed
+import torch
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    world_size = dist.get_world_size()
+    dice = torch.Generator().manual_seed(epoch)
+    order = torch.randperm(num_samples, generator=dice).repeat(world_size)
+    total = -(-num_samples // world_size) * world_size
+    return order[:total][dist.get_rank() :: world_size].tolist()

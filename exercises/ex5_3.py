@@ -82,8 +82,6 @@ def check(answer, case):
         means = torch.stack([s.mean() for s in shares if len(s)])
         even = num // world_size * world_size
         blocks = [block.mean() for block in hits.tensor_split(world_size)]
-        if isinstance(got, float) and got != got:
-            raise Wrong("the accuracy is NaN; so is the mean of nothing.")
         mistakes = {
             "Samples that fill up the last batch are counted twice.": padded.mean(),
             "This is the mean of the ranks' accuracies.": means.mean(),
@@ -254,4 +252,18 @@ def ex5_3(model, x, y, batch_size):
     model.train(mode)
     counts = torch.tensor([hits, len(y[mine])])
     dist.reduce(counts, dst=0)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: its whole share at once
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine, mode = slice(dist.get_rank(), None, dist.get_world_size()), model.training
+    hits = (model.eval()(x[mine]).argmax(dim=1) == y[mine]).sum()
+    model.train(mode)
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
