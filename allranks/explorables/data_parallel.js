@@ -80,7 +80,7 @@ function summary(state, { shares, fullest }) {
   return `Shares of ${shares.join(", ")} samples`
     + (idle ? `; ${idle} of ${num_devices} devices without.` : ".")
     + ` ${stage}: ${says[stage]} Device 0 holds up to ${mb(fullest[0])} in a step`
-    + (fullest.length > 1 ? `, device 1 ${mb(fullest[1])}.` : ".");
+    + (fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}.` : ".");
 }
 
 export function compute(state) {
@@ -124,7 +124,7 @@ const fields = [
 
 // One device: what it holds as a bar, each part marked with its letter; the dashed
 // frame is the most that it holds in the step.
-const LETTERS = "WSGIAOL", WIDTH = 330;
+const LETTERS = "WSGIAOL", WIDTH = 308;
 function bar(device, { state, facts }) {
   const y = device * 46, at = state.stage, scale = (WIDTH - 2) / Math.max(...facts.fullest);
   const move = (end) => sum(facts.moves[at].filter((m) => m[end] === device).map((m) => m[2]));
@@ -140,9 +140,10 @@ function bar(device, { state, facts }) {
       width > 14 && text(left + width / 2, y + 34, LETTERS[i], { class: "x-small" })];
   });
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
-    text(1, y + 14, `device ${device}: ${mb(facts.totals[at][device])}`, { "text-anchor": "start" }),
+    text(1, y + 14, `device ${device}: ${mb(facts.totals[at][device])}`
+      + (device < facts.shares.length ? "" : ", no share"), { "text-anchor": "start" }),
     text(WIDTH, y + 14, words.join(", "), { "text-anchor": "end", class: "x-small" }),
-    rect(1, y + 20, Math.max(2, facts.fullest[device] * scale), 18, { class: "x-idle", rx: 0 }),
+    rect(1, y + 20, facts.fullest[device] * scale, 18, { class: "x-idle", rx: 0 }),
     parts);
 }
 
