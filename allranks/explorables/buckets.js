@@ -112,7 +112,7 @@ export function lanes(words) {
     const { ts, dur, name, cat } = event;
     const number = (value) => typeof value === "number" && Math.abs(value) < 1e300;
     if (number(ts) && number(dur) && dur >= 0)
-      spans[Object.hasOwn(spans, cat) ? cat : ""].push([ts, ts + dur, name]);
+      spans[typeof cat === "string" && Object.hasOwn(spans, cat) ? cat : ""].push([ts, ts + dur, name]);
   }
   const nccl = ([, , name]) => name.startsWith("nccl"), on = (prefix) => ([, , name]) => name.startsWith(prefix);
   let comm = spans.kernel.filter(nccl), marks = spans.gpu_user_annotation, compute;
