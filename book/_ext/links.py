@@ -141,6 +141,7 @@ def bar(root: Path, page: str, source: str, up: str, repository) -> str:
     if repository and notebook:
         links = anchors(launches(repository, notebook))
         if links:
+            links.append(f'<a href="{up}book/app_where.html">what differs there</a>')
             groups.append(("Run in", links))
     if repository:
         groups.append(("", anchors(changes(repository, source))))

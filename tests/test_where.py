@@ -1,0 +1,50 @@
+"""Where it runs: magics without JupyterLab, and no machine that is claimed untried."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat import v4
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "book" / "app_where.md").read_text("utf8")
+CELLS = [
+    "%load_ext allranks",
+    "%ranks 2",
+    "%%ranks\nx = torch.ones(1) * (rank + 1)\ndist.all_reduce(x)\nprint(int(x))",
+    "%ranks stop",
+]
+
+
+def test_magics_work_in_a_terminal_without_jupyter(tmp_path):
+    """IPython alone reads the notebook, as a terminal would: no server, no kernel."""
+    path = tmp_path / "a.ipynb"
+    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(c) for c in CELLS]), path)
+    command = [sys.executable, "-m", "IPython", "--colors=nocolor", path]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ranks 0–1: 3" in done.stdout
+
+
+def test_every_launch_link_has_its_section():
+    """What a page offers to run in, this page explains; and says what was tried."""
+    for place in ("JupyterLab", "VS Code", "Colab", "Binder", "Codespaces"):
+        assert re.search(rf"^## {place}$", PAGE, re.MULTILINE), place
+        assert re.search(rf"^\| {place}\b.*\|$", PAGE, re.MULTILINE), place
+
+
+def test_macs_ranks_are_spawned_and_linuxs_forked():
+    """What the page says of start methods is what the package does."""
+    text = (ROOT / "allranks" / "processes.py").read_text("utf8")
+    assert 'return "forkserver" if sys.platform == "linux" else "spawn"' in text
+    assert 'else "lo0"' in (ROOT / "allranks" / "launch.py").read_text("utf8")
+
+
+def test_ci_runs_where_the_page_says_ci_does():
+    """JupyterLab on macOS is claimed as tried by CI."""
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf8")
+    assert "macos-latest" in workflow
