@@ -70,5 +70,6 @@ def finish(app, exception: Exception | None) -> None:
 
 def setup(app) -> dict:
     """Run last."""
+    app.setup_extension("search_words")
     app.connect("build-finished", finish, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,26 @@
+"""Search finds ``set_epoch`` by "set epoch" too, and ``CUDA_VISIBLE_DEVICES`` by parts.
+
+For Sphinx a word with underscores is one word, in pages and in what a reader types.
+"""
+
+from sphinx.search.en import SearchEnglish
+
+
+class Words(SearchEnglish):
+    """English, in which a name is also its parts."""
+
+    def split(self, input: str) -> list[str]:
+        """Split a text into words, and names into their parts as well.
+
+        >>> Words({}).split("call set_epoch(1)")
+        ['call', 'set_epoch', '1', 'set', 'epoch']
+        """
+        words = super().split(input)
+        parts = [part for word in words if "_" in word for part in word.split("_")]
+        return words + [part for part in parts if part]
+
+
+def setup(app) -> dict:
+    """Take the place of Sphinx's English."""
+    app.add_search_language(Words)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
