@@ -7,14 +7,30 @@ from tests.book.conftest import browser, http, site  # noqa: F401
 QUIET = ("error", "warning")
 
 
+# Draws a figure anew as in a live notebook, with something measured.
+ALIVE = """([figure, name, measured]) => {
+    const state = JSON.parse(figure.dataset.state), el = document.createElement("div");
+    const values = { ...state, initial: state, live: true, measured };
+    figure.replaceChildren(el);
+    allRanks[name].render({ el, model: {
+        get: (name) => values[name], set: (name, value) => { values[name] = value; },
+        on() {}, off() {}, save_changes() {},
+    } });
+}"""
+
+
 class Driver:
     """An explorable on a page: find its parts by the names that a reader hears."""
 
     def __init__(self, page, name: str, nth: int = 0):
-        self.page = page
+        self.page, self.name = page, name
         figure = f'figure.explorable[data-explorable="{name}"]'
         self.box = page.locator(figure).nth(nth)
         self.box.scroll_into_view_if_needed()
+
+    def measure(self, measured: dict) -> None:
+        """Play a kernel that has measured something."""
+        self.page.evaluate(ALIVE, [self.box.element_handle(), self.name, measured])
 
     def field(self, label: str):
         """The control with this label."""

@@ -2,17 +2,6 @@
 
 from allranks.explorables import Sampler
 
-# Plays a kernel: draws the figure anew, with something measured.
-ALIVE = """(measured) => {
-    const figure = document.querySelector("[data-explorable=sampler]");
-    const state = JSON.parse(figure.dataset.state), el = document.createElement("div");
-    const values = { ...state, initial: state, live: true, measured };
-    figure.replaceChildren(el);
-    allRanks.sampler.render({ el, model: {
-        get: (name) => values[name], set: (name, value) => { values[name] = value; },
-        on() {}, off() {}, save_changes() {},
-    } });
-}"""
 FIRST = {"num_samples": 10, "world_size": 4, "batch_size": 2}
 
 
@@ -66,7 +55,7 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
     x = explore("book/ch5_ddp", "sampler")
     measured = Sampler(**FIRST).facts["batches"]
     measured[3][1] = [9]
-    x.page.evaluate(ALIVE, {"summary": "as a kernel says", "batches": measured})
+    x.measure({"summary": "as a kernel says", "batches": measured})
     column = x.box.locator("table").first.locator("td:nth-child(3)")
     assert set(text[:8] for text in column.all_inner_texts()) == {"the same"}
     x.press("Next")
