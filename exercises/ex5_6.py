@@ -730,3 +730,39 @@ def ex5_6(model, bucket_size):
     for weight in trainable:
         weight.register_post_accumulate_grad_hook(on_ready)
     return finish
+
+
+# %% wrong: returns nothing
+import torch
+import torch.distributed as dist
+
+
+def ex5_6(model, bucket_size):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)

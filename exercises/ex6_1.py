@@ -34,6 +34,7 @@ from allranks import pipelines
 
 CASES = {
     "equal layers": ([1] * 8, 4),
+    "nine equal layers": ([1] * 9, 4),
     "ten equal layers": ([1] * 10, 4),
     "a slow head": ([1] * 11 + [4], 4),
     "a slow first layer": ([9, 1, 1, 1, 1, 1, 1, 1], 3),
@@ -165,3 +166,20 @@ def ex6_1(costs, num_stages):
         sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
         time += cost
     return sizes
+
+
+# %% wrong: rounds the layers per stage up, and may need fewer stages
+def ex6_1(costs, num_stages):
+    size, left, sizes = -(-len(costs) // num_stages), len(costs), []
+    while left > 0:
+        sizes.append(min(size, left))
+        left -= size
+    return sizes
+
+
+# %% wrong: uses up the caller's list
+def ex6_1(costs, num_stages):
+    sizes, share = [], len(costs) // num_stages
+    while len(sizes) < num_stages - 1:
+        sizes.append(len([costs.pop() for _ in range(share)]))
+    return [len(costs), *sizes]
