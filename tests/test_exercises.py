@@ -1,12 +1,16 @@
-"""Every grader is tried: the solution passes, what is wrong is refused, and told why."""
+"""Every grader is tried: what is right passes, what is wrong is told why it is not."""
 
+import ast
 import re
+import threading
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 
-from allranks.exercises import check, files, grader
+from allranks import check, hints
+from allranks.exercises import files
 from book._tools import exercises as book
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,6 +19,17 @@ NOTEBOOKS = {
     int(path.stem.partition("_")[0].removeprefix("ch")): path
     for path in ROOT.glob("notebooks/ch*.ipynb")
 }
+IMPORT, HEAD = "import torch.distributed as dist\n", "def ex5_1(model):\n"
+HANGS = """import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    rank = dist.get_rank()
+    if rank == 1:
+        dist.recv(torch.zeros(1), src=0)
+"""
+OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,6 +60,197 @@ class TestGrader:
                 found = check(exercise.answer(cell))
                 assert found.status in ("wrong", "error", "hang"), cell.note
                 assert "of no use to the check" not in found.message, cell.note
-                assert not re.search(r"Traceback|Verdict|site-packages|allranks", found.message)
+                assert not re.search(OURS, found.message), found.message
                 told[cell.note] = found.message
         assert len(set(told.values())) == len(told), told
+
+
+def answer(code: str, name: str = "ex5_1"):
+    """A reader's function: what ``code`` defines under this name."""
+    cell = files.Cell("wrong", "", code)
+    return files.find(name).answer(cell)
+
+
+class TestCheck:
+    """Whatever a reader hands over: one calm answer, and no process is left."""
+
+    @pytest.mark.parametrize("thing", [None, "ex5_1", 3, print, lambda model: model])
+    def test_of_something_that_is_no_exercise(self, thing, capsys):
+        """One sentence."""
+        found = check(thing)
+        assert not found
+        assert found.status == "no exercise"
+        assert capsys.readouterr().out == f"{found.message}\n"
+        assert len(found.message.splitlines()) == 1
+
+    def test_names_the_line_of_an_exception(self):
+        """Counted from the reader's own def; with what the function printed."""
+        found = check(answer(HEAD + "    print('here', 1)\n    return model / 0\n"))
+        assert found.status == "error"
+        assert "Line 3 of your ex5_1: return model / 0" in found.message
+        assert "TypeError" in found.message
+        assert found.message.endswith("It printed:\n    here 1")
+        assert not re.search(OURS, found.message)
+
+    def test_tells_a_hang_by_who_waits_where(self):
+        """Rank 1 waits for a message that nobody sends."""
+        found = check(answer(HANGS, "ex3_4"))
+        assert found.status == "hang"
+        assert "Rank 1 waits in line 4 of your ex3_4: dist.recv(" in found.message
+        assert "Ranks 0 and 2 left your ex3_4." in found.message
+
+    def test_says_which_stub_was_half_filled(self):
+        """A line before the raise is no answer yet."""
+        code = "    n = dist.get_world_size()\n    raise NotImplementedError\n"
+        found = check(answer(IMPORT + HEAD + code))
+        assert (found.status, found.passed) == ("stub", False)
+        assert "NotImplementedError" in found.message
+
+    @pytest.mark.parametrize("way", ["os._exit(3)", "sys.exit(3)", "os.kill(0, 9)"])
+    def test_survives_an_answer_that_ends_its_process(self, way):
+        """Also one that takes its whole process group with it."""
+        found = check(answer(f"import os, sys\n{HEAD}    {way}\n"))
+        assert found.status == "error"
+        assert not re.search(OURS, found.message)
+
+    def test_tells_what_cannot_be_sent(self):
+        """A lock cannot go to another process."""
+        lock = threading.Lock()
+
+        def ex5_1(model):
+            with lock:
+                return model
+
+        found = check(ex5_1)
+        assert found.status == "error"
+        assert "cannot be sent to a rank" in found.message
+
+    def test_leaves_no_process_and_no_file(self, tmp_path, monkeypatch):
+        """Not after a hang either, with a child that outlives its parent."""
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        code = f"{HANGS}    subprocess.Popen(['sleep', '61.5'])\n"
+        code = code.replace("    if", "    open('left', 'w').close()\n    if")
+        assert check(answer(f"import subprocess\n{code}", "ex3_4")).status == "hang"
+        lines = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+        assert ["sleep", "61.5"] not in lines
+        assert list(tmp_path.iterdir()) == []
+
+    def test_needs_no_source(self):
+        """A function typed into a shell has none."""
+        namespace = {"__name__": "__main__"}
+        exec("def ex2_3(losses, counts):\n    return losses.mean()", namespace)
+        found = check(namespace["ex2_3"])
+        assert found.status == "wrong"
+        assert "mean of the means" in found.message
+
+
+class TestHints:
+    """Folded in HTML; in a terminal as much as was asked for."""
+
+    def test_unfold_one_by_one(self):
+        """A level more, a hint more; the solution last."""
+        exercise = files.find("ex2_3")
+        for level in 1, 2, 3:
+            text = repr(hints("ex2_3", level))
+            assert text.count("Hint ") == level
+            assert f'hints("ex2_3", {level + 1})' in text
+        assert exercise.code("solution") in repr(hints("ex2_3", 4))
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_are_folded_on_a_page(self, name):
+        """Three hints and the solution, each in <details>, none open."""
+        html = hints(name)._repr_html_()
+        assert html.startswith(f'<div class="exercise-help" data-exercise="{name}">')
+        assert re.findall(r"<summary>(.*?)</summary>", html) == [
+            *(f"Hint {n}" for n in (1, 2, 3)),
+            "Solution",
+        ]
+        assert "<details open" not in html
+
+    @pytest.mark.parametrize("arguments", [("ex9_9",), (None,), ("ex5_1", 5)])
+    def test_refuse_in_a_sentence(self, arguments):
+        """The name of no exercise; a level that there is not."""
+        with pytest.raises(ValueError, match=r"there is no exercise|level 5"):
+            hints(*arguments)
+
+
+@pytest.mark.parametrize("number", sorted(NOTEBOOKS))
+class TestChapter:
+    """What a notebook shows is what ``exercises/`` says."""
+
+    def test_has_four_exercises_the_last_one_hard(self, number):
+        """Each says how many minutes it takes."""
+        found = book.chapter(number)
+        assert len(found) >= 4
+        assert [e.name for e in found] == [
+            f"ex{number}_{k}" for k in range(1, len(found) + 1)
+        ]
+        assert [e.hard for e in found] == [False] * (len(found) - 1) + [True]
+        assert all(5 <= e.minutes <= 60 for e in found)
+
+    def test_notebook_is_written_from_the_files(self, number):
+        """Task, stub, check and hints; python book/_tools/exercises.py writes them."""
+        notebook = nbformat.read(NOTEBOOKS[number], as_version=4)
+        shown = [(c.id, c.cell_type, c.source) for c in book.own(notebook)]
+        want = [(c.id, c.cell_type, c.source) for c in book.section(number)]
+        assert shown == want
+
+    def test_notebook_shows_the_hints_of_the_files(self, number):
+        """And that each stub is a stub."""
+        notebook = nbformat.read(NOTEBOOKS[number], as_version=4)
+        outputs = {c.id: c.outputs for c in notebook.cells if c.cell_type == "code"}
+        for exercise in book.chapter(number):
+            (output,) = outputs[f"{exercise.name}-check"]
+            assert output.text.startswith(f"{exercise.name}: still the stub.")
+            (output,) = outputs[f"{exercise.name}-hints"]
+            html = output.data["text/html"]
+            assert html == hints(exercise.name)._repr_html_()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_check_gives_nothing_away_to_its_own_reader(name):
+    """A solution has the stub's signature and sentence; the stub does nothing."""
+    exercise = files.find(name)
+    stub, solution = (
+        next(
+            n
+            for n in ast.parse(exercise.code(kind)).body
+            if getattr(n, "name", "") == name
+        )
+        for kind in ("stub", "solution")
+    )
+    assert ast.dump(stub.args) == ast.dump(solution.args)
+    assert ast.get_docstring(stub) == ast.get_docstring(solution)
+    assert ast.unparse(stub.body[-1]) == "raise NotImplementedError"
+
+
+class TestFile:
+    """A file that is not in the form is refused with the part that is missing."""
+
+    GOOD = files.FOLDER / "ex2_3.py"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "fault"),
+        [
+            ("The mean of means.", "", "a title"),
+            ("Minutes: 8", "", "Chapter, Ranks, Minutes"),
+            ("Ranks: 1", "Ranks: one", "world sizes"),
+            ("Hint 2: ", "", "Hint 1, Hint 2, Hint 3"),
+            ("# %% check", "# %% chekc", "kinds of cells"),
+            ("# %% solution", "# %% right: so", "stub, check and solution"),
+            ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
+            (
+                "def ex2_3(losses, counts):\n    return losses.mean()",
+                "x = 1",
+                "def ex2_3",
+            ),
+        ],
+    )
+    def test_is_refused(self, tmp_path, old, new, fault):
+        """The message names the file and the fault."""
+        text = self.GOOD.read_text("utf8")
+        assert old in text
+        path = tmp_path / "ex2_3.py"
+        path.write_text(text.replace(old, new, 1), "utf8")
+        with pytest.raises(ValueError, match=f"ex2_3.py needs .*{fault}"):
+            files.read(path)

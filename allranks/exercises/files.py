@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "exercises"
+KINDS = "stub", "check", "solution", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # of answers: each gets a file name of its own
@@ -127,14 +128,18 @@ def read(path: Path) -> Exercise:
     cells = tuple(Cell(kind, note or "", code.strip()) for kind, note, code in triples)
     kinds = [cell.kind for cell in cells]
     numbers = [int(n) for n in re.findall(r"\d+", fields.get("Ranks", ""))]
-    order = sorted(kinds, key=["stub", "check", "solution", "right", "wrong"].index)
+    strange = [kind for kind in kinds if kind not in KINDS]
+    order = sorted(kinds, key=[*KINDS, *strange].index)
     defines = rf"^def {Path(path).stem}\("
     for fault, found in {
-        "a title, fields and a task": not (title and task.strip()),
+        "a title of one line, fields, a task": (
+            not title or "\n" in title or not task.strip()
+        ),
         "Chapter, Ranks, Minutes": not {"Chapter", "Ranks", "Minutes"} <= set(fields),
         "Level: hard, or none": fields.get("Level", "hard") != "hard",
         "world sizes in Ranks": not numbers,
         "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
+        f"kinds of cells: {', '.join(KINDS)}": strange,
         "the cells in the order of the format": kinds != order,
         "one stub, check and solution, 1 right, 3 wrong": (
             kinds[:3] != ["stub", "check", "solution"]
