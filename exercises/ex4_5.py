@@ -10,15 +10,15 @@ same on all ranks; after the call every rank holds the sum, in place. Rank r sen
 rank (r + 1) % W only, with `isend`, and receives from rank (r - 1) % W only, with
 `recv` or `irecv`.
 
-Cut `x` into W chunks. In each of 2 (W - 1) steps every rank sends one chunk. So a rank
-sends 2 (W - 1) / W · n numbers in all, however many ranks there are: when n is not a
-multiple of W, at most 2 (W - 1) · ⌈n / W⌉. n may be smaller than W. Integers must stay
-integers.
+Cut `x` into W chunks. In each of 2 (W − 1) steps every rank sends one chunk. So a rank
+sends 2 (W − 1) n / W numbers in all: less than 2 n, however many ranks there are. Where
+W does not divide n, it may send 2 (W − 1) ⌈n / W⌉. n may be smaller than W. Integers
+must stay integers.
 
-Hint 1: Take 3 ranks and 3 chunks, and draw who holds which sum after each step. When W
-- 1 steps are over, which chunk is complete on rank r?
-Hint 2: In the first W - 1 steps a rank adds what it receives, and sends on what it has
-just added to. Then each rank has one complete chunk: in W - 1 more steps they go
+Hint 1: Take 3 ranks and 3 chunks, and draw who holds which sum after each step. After
+the first half of the steps, which chunk is complete on rank r?
+Hint 2: In the first W − 1 steps a rank adds what it receives, and sends on what it has
+just added to. Then each rank has one complete chunk: in W − 1 more steps they go
 around, and are copied, not added.
 Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]` and
 receive for `chunks[(rank - s - 1) % W]`; this holds in both halves.

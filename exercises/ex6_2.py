@@ -235,3 +235,29 @@ def ex6_2(model, x, y, num):
     loss = F.cross_entropy(model(x), y)
     loss.backward()
     return loss.item()
+
+
+# %% wrong: weighs by labels, and divides a sum of nothing by no labels
+from torch.nn import functional as F
+
+
+def ex6_2(model, x, y, num):
+    total, labels = 0.0, (y != -100).sum()
+    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+        own = (target != -100).sum()
+        loss = F.cross_entropy(model(piece), target, reduction="sum") / own
+        loss = loss * (own / labels)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+# %% wrong: never calls backward
+from torch.nn import functional as F
+
+
+def ex6_2(model, x, y, num):
+    total, labels = 0.0, (y != -100).sum()
+    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+        total += F.cross_entropy(model(piece), target, reduction="sum") / labels
+    return total.item()

@@ -5,7 +5,7 @@ Ranks: 1, 2, 4
 Minutes: 15
 
 A language model uses one matrix twice: as the embedding, its first layer, and as the
-head, its last. In a pipeline these lie on rank 0 and on rank W - 1, each with a copy of
+head, its last. In a pipeline these lie on rank 0 and on rank W − 1, each with a copy of
 the matrix as a parameter. Backward gives each copy the gradient of its own use only.
 
 `ex6_3(weight)` is called on all ranks after backward. On the first and on the last rank

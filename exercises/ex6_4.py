@@ -274,3 +274,16 @@ def ex6_4(x, up, down):
     out = part + (summed(part) - part).detach() + down.bias
     out.register_hook(lambda g: summed(g) / dist.get_world_size())
     return out
+
+
+# %% wrong: makes the bias smaller, so that it comes out right once it is summed
+import torch
+import torch.distributed as dist
+
+
+def ex6_4(x, up, down):
+    down.bias.data /= dist.get_world_size()
+    part = down(up(x).relu())
+    total = part.detach().clone()
+    dist.all_reduce(total)
+    return part + (total - part).detach()
