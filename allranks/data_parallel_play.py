@@ -92,7 +92,8 @@ def play(state: dict) -> dict:
                 moved[tuple("host" if e == "cpu" else int(e) for e in ends)] += (
                     event.num_bytes
                 )
-        held = [torch.vgpu.memory_allocated(i) for i in devices]
+        # Not torch.vgpu: a caller that has virtual GPUs would ask us to import it.
+        held = [torch.accelerator.memory_allocated(i) for i in devices]
         found[stage] = {
             "held": [round(size / BYTES_PER_MB) for size in held],
             "moved": [

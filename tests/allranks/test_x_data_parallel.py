@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks import Ranks
+from allranks import Ranks, vgpu
 from allranks.data_parallel import PARTS, STAGES, Step, shares, step_bytes
 from allranks.explorables import DataParallelForward, data_parallel
 
@@ -85,9 +85,12 @@ def test_only_device_0_holds_anything_between_steps():
 
 
 def test_the_button_runs_torch_and_names_a_difference(monkeypatch):
-    """What cannot be played small enough is refused."""
+    """Virtual GPUs of the notebook stay out of it; what is too large is refused."""
     x = DataParallelForward(**SMALL)
-    measured = x.measure()
+    with vgpu.plugged_in(2):
+        mine = torch.ones(1, device="vgpu:1")
+        measured = x.measure()
+        assert torch.accelerator.device_count() == 2 and mine.item() == 1
     assert measured["summary"].endswith("holds and moves what the model says.")
     assert measured["stages"]["replicate"]["moved"] == [[0, 1, 10], [0, 2, 10]]
 
