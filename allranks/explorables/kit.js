@@ -268,7 +268,8 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const set = (patch) => apply(patch);
         const key = stage.contains(document.activeElement)
           && document.activeElement.dataset.key;
-        stage.replaceChildren(...[draw({ state: now, facts, set, measured })].flat(9));
+        stage.replaceChildren(...[draw({ state: now, facts, set, measured })].flat(9)
+          .filter((part) => part != null && part !== false));
         if (key) stage.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
         for (const box of stage.querySelectorAll(".x-scroll"))
           if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
