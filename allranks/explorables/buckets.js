@@ -210,7 +210,7 @@ function timeline(label, rows, total, end) {
       spans.map(([words, from, to]) => [
         h("svg:rect", { x: x(from), y: 6 + 36 * row, width: Math.max(0.5, (to - from) * scale),
           height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
-        7.5 * words.length + 4 < (to - from) * scale
+        words && 7.5 * words.length + 4 < (to - from) * scale
           && text((x(from) + x(to)) / 2, 24 + 36 * row, words, { class: "x-small" }),
       ]),
     ]),
@@ -225,7 +225,7 @@ function draw({ state, facts, set, measured }) {
   const trace = measured?.trace ?? state.trace, seen = measured?.seen ?? facts.seen;
   const button = (key, words, press) =>
     h("button", { type: "button", "data-key": key, onclick: press }, words);
-  const times = (row) => `${s(row)}, ${computed ? (row / computed).toFixed(2) : "1.00"} of computing`;
+  const times = (total) => [s(total), computed ? (total / computed).toFixed(2) : "–"];
   return [
     h("p", {}, "Model: forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free."),
     timeline(`Modelled step: ${facts.summary}`, [
@@ -242,10 +242,10 @@ function draw({ state, facts, set, measured }) {
     ],
     h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
       state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
-    table("The step with other buckets", ["bucket_cap_mb", "buckets", "step"], [
+    table("The step with other buckets", ["bucket_cap_mb", "buckets", "step", "step / computing"], [
       ...facts.compare.map(([cap, count, total]) => [cap === null ? "default: 25, the first 1"
-        : cap > 1e5 ? "so large that all is one" : cap, count, times(total)]),
-      ["no overlap: sent after backward", facts.buckets.length, times(facts.after_backward)],
+        : cap > 1e5 ? "so large that all is one" : cap, count, ...times(total)]),
+      ["no overlap: sent after backward", facts.buckets.length, ...times(facts.after_backward)],
     ]),
     h("details", { open: planShown, ontoggle: (event) => { planShown = event.target.open; } }, h("summary", { "data-key": "plan" }, "Each bucket"), table("In the order in which they are sent",
       ["bucket", "bytes", "ready", "sent", "there", "layers"],

@@ -1,0 +1,63 @@
+"""Buckets and a trace beside them, by keyboard, at 390 px."""
+
+from pathlib import Path
+
+from allranks import traces
+from allranks.explorables import Buckets, bundle
+
+EXAMPLE = bundle.FOLDER / "example_trace.json"
+TRACE = "Your trace (.json)"
+
+
+def test_knobs_move_the_step_and_bad_ones_say_why(explore):
+    """The sentence below the form is Python's."""
+    x = explore("book/ch5_ddp", "buckets")
+    wide = "document.documentElement.scrollWidth <= innerWidth"
+    assert x.page.evaluate(wide)
+    x.fill("Samples per rank", 2)
+    assert x.summary == Buckets(batch_size=2).facts["summary"]
+    assert x.field("bucket_cap_mb, MiB").is_hidden()
+    x.field("bucket_cap_mb is set").focus()
+    x.page.keyboard.press("Space")
+    x.fill("bucket_cap_mb, MiB", 1000)
+    assert "in 1 bucket." in x.summary
+    x.fill("TFLOP/s per rank", 0)
+    assert "tflops must be above 0, not 0" in x.error and "in 1 bucket." in x.summary
+    x.field("Model").select_option("own")
+    assert not x.error  # what was typed is not yet part of the state
+    x.fill("Layers, numbers:MFLOP", "1000:2; 5")
+    assert "'1000:2; 5' is no layer: write numbers:MFLOP" in x.error
+    x.fill("Layers, numbers:MFLOP", "1000000:2, 500000:1")
+    facts = Buckets.compute(
+        **Buckets(batch_size=2, bucket_cap_mb=1000).state
+        | {"model": "own", "layers": "1000000:2, 500000:1"}
+    )
+    assert x.summary == facts["summary"] and "null" not in x.box.inner_text()
+
+
+def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
+    """Chosen from a folder, or by the button; a bad one gets one sentence."""
+    x = explore("book/ch5_ddp", "buckets")
+    pictures = x.box.locator("svg")
+    assert pictures.count() == 1
+    for name, text, reason in (
+        ("a.json", "no trace", "this is no JSON"),
+        ("b.json", "{}", "there are no traceEvents"),
+        ("c.json", '{"traceEvents": []}', "no gloo or nccl event in it"),
+    ):
+        Path(tmp_path, name).write_text(text)
+        x.field(TRACE).set_input_files(tmp_path / name)
+        x.box.locator(".x-error", has_text=reason).wait_for()
+        assert pictures.count() == 1
+    x.field(TRACE).set_input_files(EXAMPLE)
+    found = traces.lanes(EXAMPLE.read_text("utf8"))
+    summary = Buckets(trace=found).facts["summary"]
+    x.box.locator(".x-summary", has_text="In the trace").wait_for()
+    assert x.summary == summary and not x.error
+    assert pictures.count() == 2 and "Trace, 2 ranks" in x.box.inner_text()
+    x.press("Remove the trace")
+    assert pictures.count() == 1
+    x.press("Show an example trace", " ")
+    assert x.summary == summary and pictures.count() == 2
+    x.fill("Ranks, W", 2)
+    assert pictures.count() == 2  # it stays while the model turns
