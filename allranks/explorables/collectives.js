@@ -135,8 +135,9 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
   let summary = `${collective} by ${algorithm}, ${size} rank${size > 1 ? "s" : ""}, `
     + `${amount(4 * numbers, "B")}: ${steps.length} steps, ${amount(time, "s")}; `
     + `the busiest rank sends ${amount(busiest, "B")}. `;
-  summary += step ? `Step ${step}, ${now[0][3]}: ${now.map(([s, t]) => `${s} → ${t}`).join(", ")}, `
+  if (steps.length) summary += step ? `Step ${step}, ${now[0][3]}: ${now.map(([s, t]) => `${s} → ${t}`).join(", ")}, `
     + `${amount(longest(now), "B")} at most each.` : "Before the first step.";
+  else summary += "Nothing to do.";
   if (step === steps.length) summary += ` Done: each rank holds what ${collective} promises.`;
   return {
     num_steps: steps.length,
@@ -224,7 +225,8 @@ function draw({ state, facts, measured }) {
     size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
       ["from", ...range(size).map((rank) => `to ${rank}`)],
       facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
-        (bytes ? mb(bytes) : "–") + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
+        !bytes && !measured?.links?.[rank][i] ? "–"
+          : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
   ];
 }
 

@@ -87,7 +87,7 @@ class Collectives(Explorable):
             most = amount(max(message[4] for message in now), "B")
             summary += f"Step {step}, {now[0][3]}: {arrows}, {most} at most each."
         else:
-            summary += "Before the first step."
+            summary += "Before the first step." if steps else "Nothing to do."
         if step == len(steps):
             summary += f" Done: each rank holds what {collective} promises."
         return {
