@@ -73,11 +73,9 @@ class Sheet(Part):
 
 def fill(app, doctree: nodes.document, docname: str) -> None:
     """All pages are read: put the tables in their places."""
-    places = list(doctree.findall(course_part))
-    builder = Builder(app, docname) if places else None
-    for place in places:
+    for place in list(doctree.findall(course_part)):
         try:
-            place.parent.replace(place, builder.build(place))
+            place.parent.replace(place, Builder(app, docname).build(place))
         except ValueError as error:
             LOG.warning("%s: %s", place["what"], error, location=place)
             place.parent.remove(place)

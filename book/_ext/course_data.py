@@ -35,6 +35,11 @@ class Exercise:
     minutes: int
     level: str
 
+    @property
+    def number(self) -> str:
+        """As its heading has it: 5.1."""
+        return self.name.removeprefix("ex").replace("_", ".")
+
 
 @dataclass(frozen=True)
 class Chapter:

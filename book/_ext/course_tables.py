@@ -20,6 +20,7 @@ class Builder:
     def __init__(self, app, docname: str):
         env = app.env
         self.link = lambda name: app.builder.get_relative_uri(docname, name)
+        self.labels = env.get_domain("std").labels
         self.chapters = course_data.read(Path(env.srcdir), env.get_doctree)
 
     def build(self, place: course_part) -> list[nodes.Node]:
@@ -74,7 +75,7 @@ class Builder:
         asked = nodes.bullet_list("", bullet="-")
         for question in chapter.questions:
             asked += nodes.list_item("", nodes.paragraph("", question))
-        return [plain(chapter.goals), asked, table([], body, (18, 82))]
+        return [plain(chapter.goals, self.labels), asked, table([], body, (18, 82))]
 
     def plan(self, chapters: dict, parts: list[str], limit: int) -> list[nodes.Node]:
         """A row for each chapter, the sum, and what is left of the time."""
@@ -100,26 +101,22 @@ class Builder:
 
     def sessions(self, chapters: dict, parts: list[str], length: int):
         """A numbered row for each session."""
-        steps = [
-            (one, part, one.minutes[part])
-            for one in chapters.values()
-            for part in parts
-        ]
+        steps = [step for one in chapters.values() for step in steps_of(one, parts)]
         rows, shared = [], course_data.sessions(steps, length)
         for number, session in enumerate(shared, start=1):
             content, last = [], None
-            for chapter, part, minutes in session:
+            for chapter, what, minutes in session:
                 if chapter is not last:
                     content += [nodes.Text("; " if content else ""), self.page(chapter)]
                     content.append(nodes.Text(": "))
                 else:
                     content.append(nodes.Text(", "))
-                content.append(nodes.Text(f"{course_data.PARTS[part]} ({minutes})"))
+                content.append(nodes.Text(f"{what} ({minutes})"))
                 last = chapter
             used = sum(minutes for *_, minutes in session)
             rows.append([[nodes.Text(str(number))], content, [nodes.Text(str(used))]])
-        heads = [[nodes.Text(text)] for text in ("session", "what", "minutes")]
-        return [table(heads, rows, (12, 74, 14))]
+        heads = [[nodes.Text(text)] for text in ("", "what", "min")]
+        return [table(heads, rows, (8, 80, 12))]
 
     def progress(self) -> nodes.container:
         """Each chapter's totals; the script turns them into n of m."""
@@ -138,11 +135,26 @@ class Builder:
         return nodes.container("", built, classes=["progress-box"])
 
 
-def plain(goals: nodes.paragraph) -> nodes.paragraph:
-    """A copy of a page's sentence in which links are words."""
+def steps_of(chapter, parts: list[str]) -> list[tuple]:
+    """(chapter, what to do, minutes) for each part; for each exercise on its own."""
+    steps = []
+    for part in parts:
+        if part == "exercises":
+            steps += [
+                (chapter, f"exercise {one.number}", one.minutes)
+                for one in chapter.exercises
+            ]
+        else:
+            steps.append((chapter, course_data.PARTS[part], chapter.minutes[part]))
+    return steps
+
+
+def plain(goals: nodes.paragraph, labels: dict) -> nodes.paragraph:
+    """A copy of a page's sentence in which links are the titles that they lead to."""
     copy = goals.deepcopy()
     for node in [n for n in copy.findall(nodes.Element) if "refdoc" in n]:
-        node.parent.replace(node, nodes.Text(node.astext()))
+        title = labels.get(node["reftarget"], (node.astext(),))[-1]
+        node.parent.replace(node, nodes.Text(title))
     return copy
 
 
@@ -151,8 +163,7 @@ def exercise_lines(chapter) -> list[nodes.Node]:
     if not chapter.exercises:
         return [nodes.Text("none yet")]
     texts = [
-        f"{one.name.removeprefix('ex').replace('_', '.')} {one.title} "
-        f"({one.minutes} min{one.level and f', {one.level}'})"
+        f"{one.number} {one.title} ({one.minutes} min{one.level and f', {one.level}'})"
         for one in chapter.exercises
     ]
     return [

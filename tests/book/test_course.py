@@ -1,0 +1,239 @@
+"""The course sheet: counted in the pages, and refused where it does not fit."""
+
+import doctest
+import importlib
+import io
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from bs4 import BeautifulSoup
+from hypothesis import given
+from hypothesis import strategies as st
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
+
+from tests.book.quizzes import QUIZZES
+
+ROOT = Path(__file__).resolve().parents[2]
+TOC = """
+root: book/intro
+parts:
+  - caption: "Part I"
+    chapters:
+      - file: book/ch1_one
+      - file: book/ch2_two
+"""
+ONE = """
+# The one
+
+**After this page** you can say `one`.
+
+## Why?
+
+{words}
+
+```python
+{code}
+```
+
+```console
+$ not counted
+```
+"""
+TWO = """
+# The two
+
+**After this page** you can go on. See {ref}`ch1_one`.
+
+```{quiz}
+:name: ch2_q
+
+Why?
+
+- (x) a
+
+  b
+
+- ( ) c
+
+  d
+```
+"""
+EXERCISE = '"""Add.\n\nChapter: 2\nMinutes: {}\n{}\nTASK\n"""\n'
+FILES = {
+    "_toc.yml": TOC,
+    "book/ch1_one.md": "(ch1_one)=" + ONE.format(words="word " * 380, code="x\n" * 41),
+    "book/ch2_two.md": TWO,
+    "scripts/ch2_two.py": "",
+    "exercises/ex2_1.py": EXERCISE.format(10, ""),
+    "exercises/ex2_10.py": EXERCISE.format(30, "Level: hard\n"),
+    "exercises/ex2_2.py": EXERCISE.format(20, ""),
+}
+
+
+@pytest.fixture
+def extension(monkeypatch):
+    """Import a module of the extensions as Sphinx does."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    return importlib.import_module
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """A function that builds a small book with a sheet: (its tree, the warnings)."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+
+    def build(sheet: str, **files: str):
+        source = tmp_path / "source"
+        files = {**FILES, "book/intro.md": f"# S\n\n{sheet}", **files}
+        for name, text in files.items():
+            path = source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dedent(text), "utf8")
+        warnings = io.StringIO()
+        settings = {
+            "extensions": ["myst_parser", "mathml", "quiz", "course"],
+            "root_doc": "book/intro",
+            "html_theme": "basic",
+            "suppress_warnings": ["toc", "myst.xref_missing"],
+        }
+        folders = (source, None, tmp_path / "out", tmp_path / "trees")
+        with docutils_namespace():
+            app = Sphinx(*folders, "html", settings, status=None, warning=warnings)
+            app.build()
+        html = (tmp_path / "out" / "book" / "intro.html").read_text("utf8")
+        text = re.sub(r"\x1b\[[0-9;]*m|.* isn't included .*\n", "", warnings.getvalue())
+        return BeautifulSoup(html, "html.parser"), text
+
+    return build
+
+
+def rows(tree) -> list[list[str]]:
+    """The first table's cells."""
+    return [[c.text for c in row(["td", "th"])] for row in tree.table("tr")]
+
+
+def test_a_sheet_says_what_a_chapter_holds(build):
+    """Goals and questions from the page; times, quizzes, exercises counted."""
+    sheet, warnings = build("```{course-sheet}\n```\n")
+    assert not warnings
+    one, two = sheet.select("section.course")
+    assert one.p.text == "After this page you can say one."
+    assert one.code.text == "one"
+    assert [li.text for li in one("li")] == ["Why?"]
+    facts = dict(rows(one))
+    assert facts["Page"] == "The one, 5 min (2 prose, 3 code)"
+    assert facts["Exercises"] == "none yet"
+    assert two.p.text == "After this page you can go on. See The one."
+    facts = dict(rows(two))
+    assert facts["Know before"] == "1. The one"
+    assert facts["Quizzes"] == "1 on the page, 1 min"
+    assert facts["Exercises"] == (
+        "2.1 Add (10 min); 2.2 Add (20 min); 2.10 Add (30 min, hard). Together 60 min"
+    )
+    assert facts["Scripts"] == "ch2_two.py"
+    assert two.find("a", href="ch1_one.html")
+
+
+def test_nothing_goes_stale(build):
+    """An edit of another page changes the sheet, also in a build that goes on."""
+    build("```{course-sheet}\n```\n")
+    more = TWO.replace("ch2_q", "ch2_p").replace("# The two\n", "")
+    page = TWO + more.split("See {ref}`ch1_one`.")[1]
+    sheet, _ = build("```{course-sheet}\n```\n", **{"book/ch2_two.md": page})
+    assert dict(rows(sheet.select("section.course")[1]))["Quizzes"].startswith("2 on")
+
+
+def test_a_plan_adds_up_and_says_what_is_left(build):
+    """Rows, sums, the rest of the time."""
+    sheet, _ = build("```{course-plan} ch1, ch2\n:minutes: 90\n```\n")
+    assert rows(sheet)[1:] == [
+        ["1. The one", "5", "0", "0", "0", "5"],
+        ["2. The two", "1", "1", "0", "60", "62"],
+        ["All", "6", "1", "0", "60", "67"],
+    ]
+    assert "Minutes: 67 of 90: 23 are left for questions and breaks." in sheet.text
+
+
+def test_sessions_keep_an_exercise_whole(build):
+    """What does not fit begins the next session."""
+    plan = "```{course-plan} ch1, ch2\n:sessions: 60\n:parts: page, exercises\n```\n"
+    sheet, _ = build(plan)
+    assert [(row[0], row[2]) for row in rows(sheet)[1:]] == [("1", "36"), ("2", "30")]
+    assert rows(sheet)[2][1] == "2. The two: exercise 2.10 (30)"
+
+
+@pytest.mark.parametrize(
+    ("sheet", "files", "complaint"),
+    [
+        (
+            "```{course-plan} ch1, ch2\n:minutes: 60\n```",
+            {},
+            "ch1, ch2 need 67 minutes",
+        ),
+        ("```{course-plan} ch3\n```", {}, "there is no chapter ch3"),
+        ("```{course-plan}\n```", {}, "there is no chapter named"),
+        ("```{course-plan} ch1\n:parts: pages\n```", {}, "pages is none of page, quiz"),
+        ("```{course-sheet}\n```", {"book/ch2_two.md": "# T"}, "ch2_two does not say"),
+        ("```{course-sheet}\n```", {"exercises/ex2_1.py": '"""A."""'}, "its Minutes:"),
+    ],
+)
+def test_what_cannot_be_fails_the_build(build, sheet, files, complaint):
+    """One sentence, with the page's name and line."""
+    _, warnings = build(f"{sheet}\n", **files)
+    assert re.search(rf"intro\.md:\d+: WARNING: [\w-]+: .*{complaint}", warnings)
+
+
+def test_the_overview_knows_the_names_behind_its_totals(build):
+    """Without a script it shows totals; the script finds the names."""
+    sheet, _ = build("```{progress}\n```\n")
+    cells = [c["data-progress"] for c in sheet.select(".progress-box [data-progress]")]
+    assert cells == ["quiz", "exercise", "quiz ch2_q", "exercise ex2_1 ex2_2 ex2_10"]
+    assert rows(sheet)[2] == ["2. The two", "1", "3"]
+    assert "progress.js" in str(sheet)
+
+
+@given(
+    st.lists(st.integers(0, 200), max_size=12).map(
+        lambda times: [(f"step {i}", minutes) for i, minutes in enumerate(times)]
+    ),
+    st.integers(1, 120),
+)
+def test_no_minute_is_lost_and_no_session_too_long(steps, length):
+    """The law of sharing out: in order, all of it, within the length."""
+    import sys
+
+    path = str(ROOT / "book" / "_ext")
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    import course_data
+
+    shared = course_data.sessions(steps, length)
+    assert all(0 < sum(m for _, m in session) <= length for session in shared)
+    flat = [part for session in shared for part in session]
+    for name, minutes in steps:
+        assert sum(m for other, m in flat if other == name) == minutes
+    names = [name for name, _ in flat]
+    assert names == sorted(names, key=lambda name: int(name.split()[1]))
+
+
+def test_examples_in_docstrings_hold(extension):
+    """The examples are run."""
+    result = doctest.testmod(extension("course_data"))
+    assert result.attempted
+    assert not result.failed
+
+
+def test_the_books_own_sheet_counts_its_own_chapters(site):
+    """Each chapter has a section, and the sum of the overview is all quizzes."""
+    html = (site / "book" / "app_course.html").read_text("utf8")
+    sheet = BeautifulSoup(html, "html.parser")
+    assert len(sheet.select("section.course")) == len([*ROOT.glob("book/ch*.md")])
+    names = [
+        name
+        for cell in sheet.select('[data-progress^="quiz"]')
+        for name in cell["data-progress"].split()[1:]
+    ]
+    assert sorted(names) == sorted(quiz.name for quiz in QUIZZES)
