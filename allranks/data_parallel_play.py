@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import comm
 
-from allranks import vgpu
+# By name: "vgpu" beside "torch" makes cloudpickle send torch.vgpu, where it exists.
+from allranks.vgpu import clear_events, events, plugged_in
 
 BYTES_PER_MB = 8 * 1024  # large against what a single number takes: 512 bytes
 FLOATS = BYTES_PER_MB // 4
@@ -86,13 +87,12 @@ def play(state: dict) -> dict:
 
     def note(stage: str) -> None:
         moved = Counter()
-        for event in vgpu.events():
+        for event in events():
             if event.source is not None:
                 ends = [name.split(":")[-1] for name in (event.source, event.target)]
                 moved[tuple("host" if e == "cpu" else int(e) for e in ends)] += (
                     event.num_bytes
                 )
-        # Not torch.vgpu: a caller that has virtual GPUs would ask us to import it.
         held = [torch.accelerator.memory_allocated(i) for i in devices]
         found[stage] = {
             "held": [round(size / BYTES_PER_MB) for size in held],
@@ -102,7 +102,7 @@ def play(state: dict) -> dict:
                 if round(size / BYTES_PER_MB)
             ],
         }
-        vgpu.clear_events()
+        clear_events()
 
     def reduce(*args, before=comm.reduce_add_coalesced):
         note("backward")
@@ -112,7 +112,7 @@ def play(state: dict) -> dict:
     options = {"momentum": 0.9} if momentum else {}
     sizes = [state[f"{what}_mb"] for what in ("param", "activation", "output")]
     with (
-        vgpu.plugged_in(len(devices), "64 GiB"),
+        plugged_in(len(devices), "64 GiB"),
         mock.patch.object(comm, "reduce_add_coalesced", reduce),
     ):
         net = StandIn(*sizes, state["loss_inside"]).to("vgpu:0")
