@@ -11,6 +11,7 @@ from bs4 import BeautifulSoup, Tag
 
 STATIC = Path(__file__).resolve().parents[1] / "_static"
 OURS = re.compile(r"(--(?:rank|diff)-\w+): (#[0-9a-f]+)")  # light comes before dark
+HAS_CONTROLS = "On the web and in JupyterLab this figure has controls."
 GONE = "script, style, template, button, link, nav, progress, meter, datalist, [hidden]"
 SIGNS = {"radio": "○", "checkbox": "☐"}
 BLANKS = ("number", "text")
@@ -58,6 +59,10 @@ def readable(body: str) -> str:
     tree = parse(VAR.sub(color, body))
     for tag in tree.select(f"{GONE}, .no-paper"):
         tag.decompose()
+    for tag in tree.select("figure.explorable"):
+        note = tree.new_tag("p", attrs={"class": "paper-note"})
+        note.string = HAS_CONTROLS
+        tag.append(note)
     for tag in tree("details"):
         open_up(tree, tag)
     for tag in tree(["input", "select", "textarea"]):

@@ -10,6 +10,7 @@ left as it is. When each file ran, and how it ended, is in book/_data/status.jso
 
 import argparse
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ def record(page: Path) -> set[str]:
             except LookupError:
                 pass
             records.write(RUNS, command, output)
-    except ValueError:
+    except BaseException:  # a timeout and an interrupt too: it has not run
         for run in runs.values():
             run.outcome = executed.FAILED
         raise
@@ -88,7 +89,7 @@ def watched(path: Path, play_it) -> None:
     try:
         output = play_it(path)
         run.add(time.monotonic() - start, code, output)
-    except ValueError:
+    except BaseException:
         run.add(time.monotonic() - start, code)
         run.outcome = executed.FAILED
         raise
@@ -117,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
                 problems += notebooks.check(path)
             else:
                 watched(path, record_notebook)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             problems.append(str(error))
         if not options.check:
             print(f"{time.monotonic() - start:6.1f} s  {path.name}", flush=True)

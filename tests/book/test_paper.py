@@ -195,6 +195,15 @@ def test_drawings_keep_their_capitals_and_get_plain_colours():
     assert 'stroke="#123"' in html
 
 
+def test_an_explorable_becomes_its_picture():
+    """The picture, the caption, and a word on where it is more."""
+    page = '<figure class="explorable" data-state="{}"><svg></svg><button>+</button>'
+    page += "<figcaption>Four ranks.</figcaption></figure>"
+    html = readable.readable(page)
+    assert "<svg></svg><figcaption>Four ranks.</figcaption>" in html
+    assert readable.HAS_CONTROLS in html and "data-state" not in html
+
+
 def test_an_id_is_on_a_page_once():
     """A second one would make the EPUB invalid."""
     assert readable.readable('<p id="a"></p><p id="a"></p>').count("id=") == 1
