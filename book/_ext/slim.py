@@ -12,7 +12,9 @@ import re
 from pathlib import Path
 
 from icon_font import icons
+from lighten import dull_spans, lighten
 from purge import purge
+from rcssmin import cssmin
 from rjsmin import jsmin
 from uses import Uses
 
@@ -23,21 +25,18 @@ SCRIPT = re.compile(
     r"\s*<script\b[^>]*\bsrc=\"(?:\.\./)*_static/([^\"?]+\.js)[^>]*></script>"
 )
 OWN = re.compile(r"<script (?=src=\"(?:(?:\.\./)*_static/|searchindex))")
-# Scripts that always, or without such a thing on any page, do nothing.
-NEVER = "scripts/bootstrap.js", "scripts/fontawesome.js"  # book.js does what is needed
+NEVER = {  # book.js does what is needed of these, in a tenth of the bytes
+    "scripts/bootstrap.js",
+    "scripts/fontawesome.js",
+    "clipboard.min.js",
+    "copybutton.js",
+}
+# Scripts of their own, for pages that have such a thing.
 ONLY_FOR = {
-    "togglebutton.js": re.compile(
-        r'class="(?:[^"]* )?(?:toggle|dropdown admonition)[ "]'
-    ),
-    "design-tabs.js": re.compile(r'class="(?:[^"]* )?sd-tab-set[ "]'),
+    "togglebutton.js": r'class="(?:[^"]* )?(?:toggle|dropdown admonition)[ "]',
+    "design-tabs.js": r'class="(?:[^"]* )?sd-tab-set[ "]',
 }
 SETTINGS = {"togglebutton.js": r"\s*<script>(?:let|var) toggle[^<]*</script>"}
-LEFTOVERS = [
-    re.compile(r"\s*<script>DOCUMENTATION_OPTIONS\.pagename[^<]*</script>"),
-    re.compile(r"\s*<link rel=\"preload\" as=\"script\"[^>]*>"),
-    re.compile(r"\s*<meta name=\"docsearch:[^>]*>"),
-    re.compile(r"\s*<!--(?!\[).*?-->", re.DOTALL),
-]
 
 
 def resolve(path: Path, static: Path) -> str:
@@ -51,31 +50,6 @@ def resolve(path: Path, static: Path) -> str:
     return css if folder == "." else re.sub(
         r"url\((?![\"']?data:)[\"']?([^)\"']+)[\"']?\)", rf"url({folder}/\1)", css
     )  # fmt: skip
-
-
-def lighten(html: str, dull: re.Pattern) -> str:
-    """Drop what shows nothing: comments, indentation, spans without a colour."""
-    for pattern in LEFTOVERS:
-        html = pattern.sub("", html)
-    parts = re.split(r"(<(pre|script|textarea|style)\b.*?</\2>)", html, flags=re.DOTALL)
-    for i in range(0, len(parts), 3):
-        parts[i] = re.sub(r"\s*\n\s*", "\n", parts[i])
-        if i + 1 < len(parts) and parts[i + 2] == "pre":
-            parts[i + 1] = dull.sub(r"\1", parts[i + 1])
-    return "".join(part for i, part in enumerate(parts) if i % 3 < 2)
-
-
-def dull_spans(css: str) -> re.Pattern:
-    """Spans of code whose class has the same colour as no class, light and dark."""
-    rules = re.findall(r"([^{}]*)\{\s*([^{}]*?)\s*\}", css)
-    plain = {r.split("color:")[1].strip() for s, r in rules
-             if re.search(r"\] \.highlight\s*$", s) and "color:" in r}  # fmt: skip
-    names = []
-    for name in ("n", "nn", "nx", "p", "w", "x"):
-        here = [r for s, r in rules if re.search(rf"\.highlight \.{name}\s*$", s)]
-        if all(r.removeprefix("color:").strip() in plain for r in here):
-            names.append(name)
-    return re.compile(rf'<span class="(?:{"|".join(names)})">([^<]*)</span>')
 
 
 def delete_unnamed(static: Path, text: str) -> None:
@@ -110,12 +84,7 @@ def slim(app, exception: Exception | None) -> None:
         ]
         memory.write_text(json.dumps(found))
     styles, scripts = json.loads(memory.read_text())
-    everything = "".join(pages.values())
-    idle = {n for n, need in ONLY_FOR.items() if not need.search(everything)} | set(
-        NEVER
-    )
-    with_attributes = {"design-tabs.js"}  # reads its own element: cannot be merged
-    merged = [n for n in scripts if n not in idle | with_attributes]
+    merged = [name for name in scripts if name not in NEVER | ONLY_FOR.keys()]
 
     uses = Uses()
     for html in pages.values():
@@ -126,8 +95,12 @@ def slim(app, exception: Exception | None) -> None:
     )
     uses.add_script(js)
     for path in static.rglob("*.js"):
-        if path.relative_to(static).as_posix() not in idle | set(merged):
-            uses.add_script(path.read_text("utf8"))
+        if path.relative_to(static).as_posix() not in {*NEVER, *merged, "all.js"}:
+            uses.add_script(text := path.read_text("utf8"))
+            path.write_text(jsmin(text, keep_bang_comments=True), "utf8")
+    for path in static.rglob("*.css"):
+        if path.relative_to(static).as_posix() not in {*styles, "all.css"}:
+            path.write_text(cssmin(path.read_text("utf8")), "utf8")
     whole = "\n".join(resolve(static / name, static) for name in styles)
     Path(app.doctreedir, "whole.css").write_text(whole, "utf8")
     css = icons(purge(whole, uses), static, uses)
@@ -144,9 +117,9 @@ def slim(app, exception: Exception | None) -> None:
         up = "../" * len(path.relative_to(out).parts[:-1])
         if path in new:
             html = LINK.sub(lambda m: "" if m[1] in styles else m[0], html)
-            html = SCRIPT.sub(
-                lambda m: "" if m[1] in idle | set(merged) else m[0], html
-            )
+            idle = {n for n, need in ONLY_FOR.items() if not re.search(need, html)}
+            gone = {*NEVER, *merged, *idle}
+            html = SCRIPT.sub(lambda m, g=gone: "" if m[1] in g else m[0], html)
             html = OWN.sub("<script defer ", html)
             link = f'<link rel="stylesheet" href="{up}_static/all.css?v=x">'
             load = f'<script defer src="{up}_static/all.js?v=x"></script>'

@@ -10,7 +10,10 @@ WORD = re.compile(r"-{0,2}[a-zA-Z_][\w-]{2,}")
 CLASS = re.compile(r"class[^;{}]{0,120}", re.IGNORECASE)
 MADE = re.compile(r"<([a-z][a-z0-9]*)|[\"'`](?:svg:)?([a-z][a-z0-9]*)[\"'`.]")
 # Parts of the theme that its scripts know and this book has not.
-UNUSED = ("version-switcher", "bd-header-", "pst-button-link", "list-group")
+UNUSED = (
+    *("version-switcher", "bd-header-", "pst-button-link", "list-group"),
+    *("alert", "tooltip", "dropdown-menu-dark"),
+)
 ELEMENTS = frozenset(  # what scripts make
     re.findall(
         r"\w+",

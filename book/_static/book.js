@@ -102,3 +102,42 @@ if (location.protocol === "file:") {
     before = scrollY;
   }, { passive: true });
 })();
+
+// A copy button for each block of code. Prompts and what follows them as output stay.
+(() => {
+  const PROMPT = /^(?:\$ |>>> |\.\.\. |In \[\d*\]: ?| {3,}\.\.\.: ?)/;
+  const ICON = (path) => `<svg viewBox="0 0 24 24" width="20" height="20" fill="none"
+    stroke="currentColor" stroke-width="1.5" aria-hidden="true">${path}</svg>`;
+  const COPY = ICON('<rect x="8" y="8" width="12" height="12" rx="2"/><path d="M16 8V6a2 2 0 0 0-2-2H6a2 2 0 0 0-2 2v8a2 2 0 0 0 2 2h2"/>');
+  const DONE = ICON('<path d="M5 12l5 5L20 7"/>');
+  const code = (block) => {
+    const lines = block.innerText.replace(/\n$/, "").split("\n");
+    const typed = lines.filter((line) => PROMPT.test(line));
+    return (typed.length ? typed.map((line) => line.replace(PROMPT, "")) : lines).join("\n");
+  };
+  const copy = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const field = document.createElement("textarea"); // http:// without TLS
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  };
+  for (const block of document.querySelectorAll("div:not(.output, .no-copy) > div.highlight > pre")) {
+    const button = document.createElement("button");
+    const say = (name, icon) => {
+      button.innerHTML = icon;
+      button.setAttribute("aria-label", name);
+      button.dataset.tooltip = name;
+    };
+    button.type = "button";
+    button.className = "copybtn o-tooltip--left";
+    say("Copy", COPY);
+    button.addEventListener("click", async () => {
+      await copy(code(block)).then(() => say("Copied", DONE), () => say("Failed to copy", COPY));
+      setTimeout(() => say("Copy", COPY), 2000);
+    });
+    block.after(button);
+  }
+})();
