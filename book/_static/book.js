@@ -8,7 +8,8 @@ if (location.protocol === "file:") {
 // What is too wide scrolls: let the keyboard scroll it too. Explorables draw anew.
 (() => {
   const reach = () => {
-    for (const box of document.querySelectorAll(".formula, .text_html, .x-scroll")) {
+    const wide = ".formula, .text_html, .x-scroll, .exercise-help pre";
+    for (const box of document.querySelectorAll(wide)) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }
@@ -20,6 +21,7 @@ if (location.protocol === "file:") {
   };
   addEventListener("load", reach);
   addEventListener("resize", soon);
+  document.addEventListener("toggle", soon, true); // what was folded has no width
   const main = document.getElementById("main-content");
   if (main) new MutationObserver(soon).observe(main, { childList: true, subtree: true });
 })();
