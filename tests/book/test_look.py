@@ -1,0 +1,158 @@
+"""Rank colours that everybody can tell apart, the same everywhere; and what copies."""
+
+import importlib.util
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from allranks.pictures import cluster, exchange
+from allranks.svg import DARK, HUES, LIGHT
+
+ROOT = Path(__file__).resolve().parents[2]
+CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
+# What dichromats see, in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 2009.
+EYES = {
+    "all": [(1, 0, 0), (0, 1, 0), (0, 0, 1)],
+    "no red cones": [
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ],
+    "no green cones": [
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ],
+    "no blue cones": [
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ],
+}
+
+
+def linear(color: str) -> list[float]:
+    """``#rrggbb`` as the light that a screen gives."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+
+
+def times(matrix, vector) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio, from 1 to 21."""
+    lights = [
+        sum(times([(0.2126, 0.7152, 0.0722)], linear(color))) for color in (one, other)
+    ]
+    return (max(lights) + 0.05) / (min(lights) + 0.05)
+
+
+def distance(one: str, other: str, eyes) -> float:
+    """How different two colours look: 100 is black against white (Oklab)."""
+    to_cones = [
+        (0.4122214708, 0.5363325363, 0.0514459929),
+        (0.2119034982, 0.6806995451, 0.1073969566),
+        (0.0883024619, 0.2817188376, 0.6299787005),
+    ]
+    to_lab = [
+        (0.2104542553, 0.7936177850, -0.0040720468),
+        (1.9779984951, -2.4285922050, 0.4505937099),
+        (0.0259040371, 0.7827717662, -0.8086757660),
+    ]
+    labs = []
+    for color in (one, other):
+        seen = [min(1, max(0, c)) for c in times(eyes, linear(color))]
+        labs.append(times(to_lab, [c ** (1 / 3) for c in times(to_cones, seen)]))
+    return 100 * sum((a - b) ** 2 for a, b in zip(*labs, strict=True)) ** 0.5
+
+
+def variables(theme: str) -> dict[str, str]:
+    """The colours that the style sheet sets for one theme."""
+    dark = "".join(re.findall(r'html\[data-theme="dark"\] \{(.*?)\}', CSS, re.DOTALL))
+    light = CSS.partition('html[data-theme="dark"]')[0]
+    return dict(re.findall(r"(--[\w-]+): (#\w+);", dark if theme == "dark" else light))
+
+
+def test_one_place_states_the_colours_of_ranks():
+    """The style sheet repeats allranks/svg.py, which the pictures take theirs from."""
+    for theme, colors in (("light", LIGHT), ("dark", DARK)):
+        found = variables(theme)
+        assert [found[f"--rank-{rank}"] for rank in range(8)] == colors, theme
+
+
+@pytest.mark.parametrize(("theme", "colors"), [("light", LIGHT), ("dark", DARK)])
+def test_ranks_are_legible_on_every_ground(theme, colors):
+    """4.5:1 as text on the page and on code; where no theme is known 3:1 on both."""
+    found = variables(theme)
+    for name in ("background", "surface"):
+        ground = found[f"--pst-color-{name}"]
+        ground = f"#{ground[1:] * 2}" if len(ground) == 4 else ground
+        for color in (*colors, found["--diff-in"], found["--diff-out"]):
+            assert contrast(color, ground) >= 4.5, (color, name)
+    for color in HUES:
+        assert min(contrast(color, "#ffffff"), contrast(color, "#111111")) >= 3
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_ranks_differ_for_colour_blind_readers(colors, eyes):
+    """Neighbours, and all of the first four, differ clearly; any two differ."""
+    for i, j in combinations(range(8), 2):
+        near = j - i in (1, 7) or j < 4
+        apart = distance(colors[i], colors[j], EYES[eyes])
+        assert apart > (8 if near else 3.5), (i, j)
+
+
+def test_lighter_pictures_look_the_same(browser):
+    """What is said once per picture reaches each of its parts."""
+    path = ROOT / "book" / "_ext" / "lighten.py"
+    spec = importlib.util.spec_from_file_location("lighten", path)
+    lighten = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lighten)
+    pictures = [cluster((2, 1), 2), exchange("sum", [1, 2, None], [3, 3, 3])]
+    body = "".join(picture.html for picture in pictures)
+    ranks = "".join(f"--rank-{rank}: {color};" for rank, color in enumerate(LIGHT))
+    html = f"<head><style>:root {{{ranks}}}</style></head><body>{body}</body>"
+    lighter = lighten.lighten_pictures(html)
+    assert len(lighter) < 0.8 * len(html)
+    tab, looks = browser.new_page(), []
+    for text in (html, lighter):
+        tab.set_content(text)
+        looks.append(tab.screenshot())
+    tab.close()
+    assert looks[0] == looks[1]
+
+
+def test_what_lands_in_the_clipboard(browser, http):
+    """Commands without their prompts and output; code as it stands; prompts dropped."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    tab = context.new_page()
+    tab.goto(f"{http}/book/ch5_ddp.html")
+
+    def copy(selector: str) -> str:
+        tab.locator(selector).first.click()
+        tab.wait_for_selector('.copybtn[aria-label="Copied"]')
+        return tab.evaluate("navigator.clipboard.readText()")
+
+    assert copy(".run-command .copybtn") == "python scripts/ch5_single.py"
+    tab.wait_for_selector('.copybtn[aria-label="Copied"]', state="detached")
+    code = tab.locator(".highlight-diff pre").first.inner_text().rstrip("\n")
+    assert "\n" in code and copy(".highlight-diff .copybtn") == code
+    session = ">>> x = 1\n>>> for i in x:\n...     i\n1\n"
+    ipython = "In [1]: x\nOut[1]: 2\nIn [2]: def f():\n   ...:     pass\n"
+    for shown, copied in (
+        (session, "x = 1\nfor i in x:\n    i"),
+        (ipython, "x\ndef f():\n    pass"),
+        ("$ ls\nfile\n$ pwd\n/\n", "ls\npwd"),
+    ):
+        tab.evaluate(
+            "text => document.querySelector('.run-command pre').textContent = text",
+            shown,
+        )
+        tab.wait_for_selector('.copybtn[aria-label="Copied"]', state="detached")
+        assert copy(".run-command .copybtn") == copied
+    context.close()
