@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from allranks import check, hints
-from allranks.exercises import files
+from allranks.exercises import files, grader
 from book._tools import exercises as book
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +42,7 @@ class TestGrader:
         (stub,) = (cell for cell in exercise.cells if cell.kind == "stub")
         found = check(exercise.answer(stub))
         assert (found.status, found.passed) == ("stub", False)
+        assert found.message.startswith(f"{name}: still the stub.")
 
     def test_lets_what_is_right_pass(self, name):
         """The solution, and an answer that the author of a grader may not think of."""
@@ -98,6 +99,16 @@ class TestCheck:
         assert found.status == "hang"
         assert "Rank 1 waits in line 4 of your ex3_4: dist.recv(" in found.message
         assert "Ranks 0 and 2 left your ex3_4." in found.message
+
+    def test_ends_what_computes_for_ever(self, monkeypatch):
+        """A loop is no wait: it gets its time, and no more."""
+        monkeypatch.setattr(grader, "LIMIT_S", 1.5)
+        found = check(
+            answer("def ex2_3(losses, counts):\n    while True: pass", "ex2_3")
+        )
+        assert found.status == "hang"
+        assert "It computes in line 2 of your ex2_3: while True: pass" in found.message
+        assert "timeout after 1.5 s" in found.message
 
     def test_says_which_stub_was_half_filled(self):
         """A line before the raise is no answer yet."""

@@ -126,6 +126,8 @@ def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> lis
         lines[-1] += "something that was started has not ended."
     elif world_size > 1 and any(t.startswith("wait") for t in inside):
         lines.append("A collective ends when every rank has called it, in one order.")
+    if str(error).startswith("timeout"):
+        lines.append(f"stopped: {str(error).splitlines()[0]}.")
     return [_sentence(line) for line in lines]
 
 

@@ -100,7 +100,7 @@ def find(name: str) -> Exercise:
     """Read the exercise of a name.
 
     Raises:
-        ValueError: if there is none; the message says which there are.
+        ValueError: if there is none; the message names the first and the last.
     """
     known = names()
     if name in known:
@@ -109,7 +109,7 @@ def find(name: str) -> Exercise:
         raise ValueError(
             f"no exercises in {FOLDER.name}/: run this in a copy of the book"
         )
-    raise ValueError(f"there is no exercise {name!r}; there are {', '.join(known)}")
+    raise ValueError(f"there is no exercise {name!r}: {known[0]} to {known[-1]} exist")
 
 
 def read(path: Path) -> Exercise:
