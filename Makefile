@@ -13,7 +13,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata allra
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf serve lab test check notebooks bench browser clean force
+.PHONY: help book epub pdf serve lab test check notebooks bench lighthouse browser clean force
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -59,6 +59,9 @@ check: $(READY) ## check the style only (seconds)
 
 notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 	@$(BIN)/python book/_tools/execute.py
+
+lighthouse: book ## measure a plain and the heaviest page with Lighthouse (needs npx)
+	@$(BIN)/python book/_tools/lighthouse.py
 
 bench: $(READY) ## measure this machine (about 12 minutes)
 	@$(BIN)/python tests/bench

@@ -1,7 +1,11 @@
 """The last step of an HTML build: what the theme offers no option for."""
 
 import re
+from html import escape
 from pathlib import Path
+from textwrap import shorten
+
+from docutils import nodes
 
 # Before the first paint, so that nothing flashes: what the reader chose, or the system.
 THEME = """<script>
@@ -55,6 +59,17 @@ FIXES = [
 ]
 
 
+def describe(app, pagename, templatename, context, doctree) -> None:
+    """Give a page without a description its first sentences: a search engine's line."""
+    metatags = context.get("metatags", "")
+    if 'name="description"' in metatags:
+        return
+    first = next(iter(doctree.findall(nodes.paragraph)), None) if doctree else None
+    text = first.astext() if first else f"{context.get('title', '')}: All Ranks"
+    text = escape(shorten(text, 160, placeholder=" …"))
+    context["metatags"] = f'{metatags}\n<meta content="{text}" name="description" />'
+
+
 def finish(app, exception: Exception | None) -> None:
     """Mend every page."""
     if exception or app.builder.format != "html":
@@ -71,5 +86,6 @@ def finish(app, exception: Exception | None) -> None:
 def setup(app) -> dict:
     """Run last."""
     app.setup_extension("search_words")
+    app.connect("html-page-context", describe)
     app.connect("build-finished", finish, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

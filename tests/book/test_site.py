@@ -77,10 +77,12 @@ def test_each_page_has_one_title_and_a_description(site, pages):
     for page in pages:
         tree = parse(site / f"{page}.html")
         assert len(tree.select("article h1")) == 1, page
-        if page.startswith("book/"):
-            assert tree.find("meta", attrs={"name": "description"}), (
-                f"{page}.md has no html_meta description"
-            )
+        described = tree.select("meta[name=description]")
+        assert len(described) == 1 and len(described[0]["content"]) > 40, page
+        assert tree.title.get_text(strip=True), page
+        assert (
+            tree.html["lang"] == "en" and len(tree.select("meta[name=viewport]")) == 1
+        )
 
 
 def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):

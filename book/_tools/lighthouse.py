@@ -1,0 +1,94 @@
+"""Run Lighthouse over the built site and record its scores in book/_data/.
+
+make lighthouse
+
+The heaviest page and a plain one, as a laptop and as a phone. Performance is worth a
+figure only on an idle machine; what does not depend on time the tests check each time.
+Needs npm's npx and Chromium.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "_build" / "html"
+RECORD = ROOT / "book" / "_data" / "lighthouse.json"
+VERSION = "13.5.0"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
+CATEGORIES = ("performance", "accessibility", "best-practices", "seo")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server without a log."""
+
+    def log_message(self, *args) -> None:
+        """Print nothing."""
+
+
+def measure(url: str, form: str) -> dict:
+    """The scores of one page, 0 to 100, and what cost points."""
+    browser = next(filter(None, map(shutil.which, CHROMIUM)), "")
+    command = ["npx", "--yes", f"lighthouse@{VERSION}", url, "--quiet"]
+    command += ["--output=json", f"--chrome-flags={FLAGS}"]
+    command += ["--preset=desktop"] if form == "desktop" else []
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        environment = os.environ | {"CHROME_PATH": browser}
+        subprocess.run(
+            [*command, f"--output-path={report}"], env=environment, check=True
+        )
+        result = json.loads(report.read_text("utf8"))
+    scores = {n: round(100 * result["categories"][n]["score"]) for n in CATEGORIES}
+    lost = [
+        part["id"]
+        for name in CATEGORIES
+        for part in result["categories"][name]["auditRefs"]
+        if part["weight"] and (result["audits"][part["id"]]["score"] or 0) < 0.9
+        and result["audits"][part["id"]]["scoreDisplayMode"] in ("binary", "numeric")
+    ]  # fmt: skip
+    return scores | {"lost": sorted(set(lost))}
+
+
+def heaviest(site: Path) -> str:
+    """The page with the most bytes."""
+    pages = [*site.glob("book/*.html"), *site.glob("notebooks/*.html")]
+    page = max(pages, key=lambda path: path.stat().st_size)
+    return page.relative_to(site).with_suffix("").as_posix()
+
+
+def main() -> None:
+    """Measure, print, record."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("pages", nargs="*", help="default: a plain and the heaviest")
+    parser.add_argument("--site", type=Path, default=SITE)
+    parser.add_argument("--dry-run", action="store_true", help="do not record")
+    args = parser.parse_args()
+    if not shutil.which("npx"):
+        sys.exit("lighthouse needs npx, which comes with Node.js")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=args.site))
+    Thread(target=server.serve_forever, daemon=True).start()
+    record = {"date": f"{date.today()}", "version": VERSION, "pages": {}}
+    for page in args.pages or ["book/ch1_environment", heaviest(args.site)]:
+        for form in ("desktop", "mobile"):
+            url = f"http://127.0.0.1:{server.server_port}/{page}.html"
+            scores = measure(url, form)
+            record["pages"].setdefault(page, {})[form] = scores
+            print(page, form, scores, flush=True)
+    server.shutdown()
+    if not args.dry_run:
+        RECORD.write_text(json.dumps(record, indent=2) + "\n", "utf8")
+
+
+if __name__ == "__main__":
+    main()
