@@ -14,11 +14,12 @@ CLASSES = {
     "DataParallelForward": "data_parallel",
     "Pipeline": "pipeline",
     "Sampler": "sampler",
+    "StateDictKeys": "state_dict_keys",
     "WhoIsWho": "who_is_who",
 }
 
 __all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline"]
-__all__ += ["Sampler", "WhoIsWho", "by_name"]
+__all__ += ["Sampler", "StateDictKeys", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:

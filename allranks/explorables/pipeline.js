@@ -129,7 +129,8 @@ function say(row, time, rankOf, v) {
   const work = row.find((w) => time < w[4]);
   if (!work) return "done";
   const [kind, i, stage, start] = work;
-  if (start <= time) return `${WORDS[kind]} of micro-batch ${i}${v > 1 ? `, stage ${stage}` : ""}`;
+  const where = v > 1 ? `, stage ${stage}` : "";
+  if (start <= time) return `${WORDS[kind]} of micro-batch ${i}${where}`;
   return `idle, waits for ${kind === "F" ? "" : "the gradient of "}micro-batch ${i} `
     + `from rank ${rankOf[kind === "F" ? stage - 1 : stage + 1]}`;
 }

@@ -128,6 +128,7 @@ def test_every_pair_answers_as_shown_and_is_repaired(ranks):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_every_pair_of_three(ranks):
     """All pairs of up to three wrappers: 3,364."""
     three = valid(3)

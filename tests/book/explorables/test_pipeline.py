@@ -54,4 +54,4 @@ def test_a_click_into_the_grid_sets_the_moment(explore):
     assert wide.evaluate(
         "box => box.scrollWidth > box.clientWidth && box.tabIndex === 0"
     )
-    assert x.page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")

@@ -1,0 +1,117 @@
+"""State-dict keys: what wrappers do to them, what torch says, and what repairs it."""
+
+import itertools
+
+import traitlets
+
+from allranks import state_dicts
+from allranks.explorables.base import Explorable
+from allranks.pictures import Picture, table
+from allranks.ranks import Ranks
+from allranks.state_dicts import MOST, PREFIX
+
+
+class StateDictKeys(Explorable):
+    """A model that is saved and one that loads, each in its wrappers.
+
+    Traits:
+        saved, loaded: wrappers from the inside out, at most three: "DDP", "compile",
+            "DataParallel", "FSDP2". The model has two layers.
+        strict: of ``load_state_dict``.
+    """
+
+    name = "state_dict_keys"
+
+    saved = traitlets.List(traitlets.Unicode(), ["DDP"]).tag(sync=True)
+    loaded = traitlets.List(traitlets.Unicode(), []).tag(sync=True)
+    strict = traitlets.Bool(True).tag(sync=True)
+
+    @staticmethod
+    def compute(saved, loaded, strict) -> dict:
+        """Name the keys, torch's answer, and the programs that do it right.
+
+        >>> facts = StateDictKeys.compute(["DDP", "compile"], [], strict=False)
+        >>> facts["saved"]["keys"][0], facts["raises"], facts["num"]
+        ('_orig_mod.module.hidden.weight', False, 0)
+        """
+        for order in saved, loaded:
+            state_dicts.check(order)
+        writer, reader = map(state_dicts.describe, (saved, loaded))
+        found = state_dicts.answer(writer, reader, strict)
+        lost = not found["raises"] and not found["num"]
+        ending = "torch raises an error" if found["raises"] else "It loads"
+        if lost:
+            ending = "No error, and nothing is loaded: the weights stay as they were"
+        values = {"Tensor": "whole tensors", "DTensor": "DTensors, each rank's part"}
+        return {
+            "saved": writer,
+            "loaded": reader,
+            **found,
+            "programs": state_dicts.programs(writer, reader, strict),
+            "summary": f"Saved from {writer['call']}: keys like {writer['keys'][0]}, "
+            f"{values[writer['values']]}. {reader['call']} wants keys like "
+            f"{reader['keys'][0]}, {values[reader['values']]}. {ending}.",
+        }
+
+    @staticmethod
+    def picture(**state) -> Picture:
+        """Lay the keys of both sides beside each other."""
+        facts = StateDictKeys.compute(**state)
+        sides = facts["saved"], facts["loaded"]
+        head = [f"{side['call']} ({side['values']}s)" for side in sides]
+        head = [f"saved: {head[0]}", f"loads: {head[1]}"]
+        rows = list(zip(*(side["keys"] for side in sides), strict=True))
+        repair = " ⏎ ".join(facts["programs"]["repair"].split("\n"))
+        text = [("torch says", " ".join(facts["text"].split())), ("repair", repair)]
+        return table(head, rows + text)
+
+    def measure(self) -> dict:
+        """Wrap, save, load and repair on two live ranks.
+
+        Returns:
+            ``text``, torch's answer; ``same``, whether it is the shown one, as are the
+            keys and the tensors loaded; ``repaired``, for both ways to do it right.
+        """
+        facts, args = self.facts, (list(self.saved), list(self.loaded), self.strict)
+        with Ranks(2) as ranks:
+            found = ranks.run(_run, *args, timeout=90, quiet=True)
+        keys = [facts[side]["keys"] for side in ("saved", "loaded")]
+        expected = {"text": facts["text"], "num": facts["num"], "keys": keys}
+        same = all(answer | expected == answer for answer in found)
+        right = [
+            all(ways) for ways in zip(*(a["repaired"] for a in found), strict=True)
+        ]
+        words = "word for word what is shown" if same else "NOT what is shown"
+        ends = ["its outputs equal" if ok else "its outputs DIFFER" for ok in right]
+        return {
+            "text": found[0]["text"],
+            "same": same,
+            "repaired": right,
+            "summary": f"Two live ranks wrapped, saved and loaded. Torch's answer is "
+            f"{words}:\n{found[0]['text']}\nAfter the repair of the file: {ends[0]}. "
+            f"After saving plainly: {ends[1]}.",
+        }
+
+
+def _run(*args) -> dict:
+    from allranks import state_dict_runs
+
+    return state_dict_runs.run(*args)
+
+
+def cases() -> list[dict]:
+    """States for the comparison of Python and JavaScript, refused orders included."""
+    orders = [
+        list(order)
+        for length in range(MOST + 1)
+        for order in itertools.product(PREFIX, repeat=length)
+    ]
+    partners = [], ["DDP"], ["compile", "DDP"], ["FSDP2"], ["DDP", "FSDP2", "compile"]
+    pairs = [(order, partner) for order in orders for partner in partners]
+    pairs += [(loaded, saved) for saved, loaded in pairs]
+    pairs += [(["ddp"], []), ([], [""]), (["DDP"] * 4, []), ([], ["DataParallel"] * 5)]
+    pairs += [(["FSDP2", last], []) for last in ("FSDP2", "DDP")]
+    return [
+        {"saved": saved, "loaded": loaded, "strict": i % 3 > 0}
+        for i, (saved, loaded) in enumerate(pairs)
+    ]

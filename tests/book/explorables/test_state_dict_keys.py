@@ -1,0 +1,43 @@
+"""State-dict keys, by keyboard, at 390 px."""
+
+from allranks.explorables import StateDictKeys
+
+PAGE = "book/ch3_save_load"
+
+
+def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
+    """Each choice opens the next; the summary and the programs are Python's."""
+    x = explore(PAGE, "state_dict_keys")
+    python = StateDictKeys(saved=["DDP"])
+    assert x.summary == python.facts["summary"]
+    assert not x.field("The writer at last in").is_visible()
+    x.field("The writer then in").focus()
+    x.page.keyboard.press("ArrowDown")  # DDP
+    x.page.keyboard.press("ArrowDown")  # torch.compile
+    python.saved = ["DDP", "compile"]
+    assert x.summary == python.facts["summary"]
+    shown = x.box.locator(".x-code code").all_inner_texts()
+    for name in "save", "load", "repair", "save_plain", "load_plain":
+        assert python.facts["programs"][name] in shown
+    assert python.facts["text"].strip() in [text.strip() for text in shown]
+    x.field("strict (of load_state_dict)").focus()
+    x.page.keyboard.press("Space")
+    assert "strict=False repaired nothing" in x.box.inner_text()
+    assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    assert "undefined" not in x.box.inner_text()
+
+
+def test_what_torch_refuses_is_refused_in_its_words(explore):
+    """DDP around FSDP2; and a wrapper in the middle can be taken away."""
+    x = explore(PAGE, "state_dict_keys")
+    x.field("The reader wraps in").focus()
+    x.page.keyboard.press("End")  # FSDP2
+    assert "fully_shard(net) wants keys like hidden.weight" in x.summary
+    x.field("The reader then in").focus()
+    x.page.keyboard.press("ArrowDown")  # DDP
+    assert "torch refuses DDP(fully_shard(net)): NotImplementedError" in x.error
+    x.press("Reset")
+    x.field("The writer wraps in").focus()
+    x.page.keyboard.press("Home")  # nothing
+    assert "It loads." in x.summary
+    assert not x.field("strict (of load_state_dict)").is_visible()
