@@ -143,3 +143,19 @@ if (location.protocol === "file:") {
     block.after(button);
   }
 })();
+
+// Paper is white, and nobody unfolds anything there.
+(() => {
+  const page = document.documentElement.dataset;
+  let theme, folded = [];
+  addEventListener("beforeprint", () => {
+    theme = page.theme;
+    page.theme = "light";
+    folded = [...document.querySelectorAll("article details:not([open])")];
+    for (const box of folded) box.open = true;
+  });
+  addEventListener("afterprint", () => {
+    page.theme = theme;
+    for (const box of folded) box.open = false;
+  });
+})();

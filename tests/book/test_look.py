@@ -156,3 +156,45 @@ def test_what_lands_in_the_clipboard(browser, http):
         tab.wait_for_selector('.copybtn[aria-label="Copied"]', state="detached")
         assert copy(".run-command .copybtn") == copied
     context.close()
+
+
+def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
+    """White, with its title, nothing folded, no menus; afterwards all is as before."""
+    tab = browser.new_page(color_scheme="dark")
+    tab.goto(f"{http}/book/ch2_data_parallel.html")
+    folded = tab.locator("article details:not([open])")
+    before = folded.count()
+    assert before > 1
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert folded.count() == 0
+    assert tab.locator("html").get_attribute("data-theme") == "light"
+    assert tab.locator("article h1").is_visible()
+    for gone in (
+        ".bd-sidebar-primary",
+        ".bd-header-article",
+        ".copybtn",
+        ".headerlink",
+    ):
+        assert not tab.locator(gone).first.is_visible(), gone
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.count() == before
+    assert tab.locator("html").get_attribute("data-theme") == "dark"
+    tab.close()
+
+
+def test_the_section_being_read_is_marked(browser, http):
+    """\"On this page\" follows the reader; previous and next lead on."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(f"{http}/book/ch5_ddp.html")
+    link = tab.locator("nav.page-toc .nav-link").nth(4)
+    link.click()
+    tab.wait_for_selector('nav.page-toc .nav-link[aria-current="true"]')
+    current = tab.locator('nav.page-toc .nav-link[aria-current="true"]')
+    assert current.all_inner_texts() == [link.inner_text()]
+    title = tab.title()
+    tab.locator("a.right-next").click()
+    assert tab.title() != title
+    tab.locator("a.left-prev").click()
+    assert tab.title() == title
+    tab.close()
