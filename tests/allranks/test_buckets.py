@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn.parallel import distributed
 
@@ -30,6 +30,7 @@ def layers_and_machines():
     )
 
 
+@example([1, 1, 1], 4, 8)  # full to the last byte
 @given(
     st.lists(st.integers(1, 100), max_size=30), st.integers(0, 99), st.integers(0, 99)
 )
