@@ -135,7 +135,7 @@ function bar(device, { state, facts }) {
     const width = size * scale, left = x;
     x += width;
     if (!size) return null;
-    const strong = `fill: color-mix(in srgb, var(--hue) ${12 + 7 * i}%, transparent)`;
+    const strong = `fill: color-mix(in srgb, var(--hue) ${6 + 4 * i}%, transparent)`;
     return [rect(left, y + 20, width, 18, { class: "x-box", style: strong, rx: 0 }),
       width > 14 && text(left + width / 2, y + 34, LETTERS[i], { class: "x-small" })];
   });
