@@ -131,26 +131,28 @@ const fields = [
 
 // The wrappers around each other, and what each adds to a key.
 function shells(title, order, side) {
-  const all = ["net", ...order].reverse(), width = 296, height = 34 + 40 * all.length;
-  return picture(width, height, `${title} ${side.call}: ${side.keys[0]}`,
-    text(0, 14, `${title} ${side.call}`, { "text-anchor": "start", "font-weight": 600 }),
+  const all = ["net", ...order].reverse(), width = 296, height = 12 + 40 * all.length;
+  const drawing = picture(width, height, `${title} ${side.call}: ${side.keys[0]}`,
     all.map((name, i) => {
-      const y = 24 + 40 * i, adds = i === all.length - 1 ? "hidden.weight"
+      const y = 1 + 40 * i, adds = i === all.length - 1 ? "hidden.weight"
         : PREFIX[name] || "no prefix; DTensors";
+      const hue = `--hue: ${rankColor(order.length - i)}`; // the model's is the same on both sides
+      const fill = "fill: color-mix(in srgb, var(--hue) 16%, var(--x-ground))";
       return [
         rect(1 + 8 * i, y, width - 2 - 16 * i, height - y - 2 - 4 * i,
-          { class: "x-box", style: `--hue: ${rankColor(order.length - i)}` }),
+          { class: "x-box", style: `${hue}; ${fill}` }),
         text(12 + 8 * i, y + 22, name === "net" ? "the model" : name, { "text-anchor": "start" }),
         text(width - 12 - 8 * i, y + 22, adds, { "text-anchor": "end", "font-family": "monospace" }),
       ];
     }));
+  return h("div", {}, h("p", {}, title, " ", h("code", {}, side.call)), drawing);
 }
 
 function draw({ state, facts }) {
   const { saved, loaded, programs: lines } = facts, same = saved.prefix === loaded.prefix;
   const works = facts.num > 0, shards = saved.values === "DTensor";
   return [
-    h("div", { style: "display: flex; flex-wrap: wrap; gap: 0.8rem 2rem" },
+    h("div", { style: "align-items: end; display: flex; flex-wrap: wrap; gap: 0.8rem 2rem" },
       shells("Saves:", state.saved, saved), shells("Loads:", state.loaded, loaded)),
     table("The keys", ["in the file", "", "wanted"], saved.keys.map((key, i) =>
       [h("code", {}, key), same ? "equals" : "differs from", h("code", {}, loaded.keys[i])])),

@@ -61,7 +61,7 @@ class StateDictKeys(Explorable):
         head = [f"{side['call']} ({side['values']}s)" for side in sides]
         head = [f"saved: {head[0]}", f"loads: {head[1]}"]
         rows = list(zip(*(side["keys"] for side in sides), strict=True))
-        repair = " ⏎ ".join(facts["programs"]["repair"].split("\n"))
+        repair = " ⏎ ".join(filter(None, facts["programs"]["repair"].split("\n")))
         text = [("torch says", " ".join(facts["text"].split())), ("repair", repair)]
         return table(head, rows + text)
 
