@@ -1,7 +1,7 @@
 """Schedules of collectives: they end where the definition says, at the stated cost."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import collective_costs as costs
@@ -45,6 +45,7 @@ class TestEach:
                     assert len(set(side)) == len(pairs)
                 assert all(a != b for a, b in pairs)
 
+    @settings(deadline=None)  # a busy machine is no error
     @given(size=st.integers(1, 8), share=st.integers(0, 9), alpha=st.integers(0, 99))
     def test_time_is_the_formula(self, collective, algorithm, size, share, alpha):
         """Where W divides n; the formulas are those that readers see."""
@@ -67,6 +68,7 @@ class TestEach:
         share, count = costs.cost(collective, algorithm, size)[::-1]
         assert count * alpha + share * n / bandwidth == pytest.approx(expected)
 
+    @settings(deadline=None)  # a busy machine is no error
     @given(size=st.integers(1, 8), numbers=st.integers(0, 50))
     def test_bytes_are_counted_once(self, collective, algorithm, size, numbers):
         """However uneven the chunks are, links hold what the transfers hold."""
@@ -78,6 +80,7 @@ class TestEach:
         assert sum(map(sum, links)) == total
 
 
+@settings(deadline=None)  # a busy machine is no error
 @given(size=st.integers(1, 8), share=st.integers(0, 50))
 def test_the_ring_sends_what_its_paper_says(size, share):
     """2 (W - 1) n / W bytes per rank, to its neighbour only."""
@@ -90,6 +93,7 @@ def test_the_ring_sends_what_its_paper_says(size, share):
         assert sum(row) == row[(rank + 1) % size] == ring_bytes(size, n)
 
 
+@settings(deadline=None)  # a busy machine is no error
 @given(
     collective=st.sampled_from(list(c.FORMULAS)),
     size=st.integers(1, 8),
