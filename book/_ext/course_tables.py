@@ -96,7 +96,8 @@ class Builder:
         widths = (40, *[60 // (len(heads) - 1)] * (len(heads) - 1))
         built = table([[nodes.Text(head)] for head in heads], rows, widths)
         left = f" of {limit}: {limit - total} are left for questions and breaks"
-        note = f"Minutes: {total}{left if limit else ''}."
+        hours = f", about {round(total / 60)} hours"
+        note = f"Minutes: {total}{left if limit else hours}."
         return [built, nodes.paragraph("", note)]
 
     def sessions(self, chapters: dict, parts: list[str], length: int):
