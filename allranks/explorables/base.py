@@ -35,7 +35,7 @@ class Explorable(anywidget.AnyWidget):
     initial = traitlets.Dict().tag(sync=True)  # what Reset goes back to
     live = traitlets.Bool(False).tag(sync=True)  # whether there is a button to run it
     runs = traitlets.Int(0).tag(sync=True)  # how often it was pressed
-    measured = traitlets.Dict(None, allow_none=True).tag(sync=True)
+    measured = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
