@@ -152,7 +152,7 @@ function node(i, { state, facts, set }, y) {
         style: `--hue: ${rankColor(r)}` });
       parts.push(pressable(h("svg:g", {}, box, text(x + 27, top + 18, `rank ${r}`),
         text(x + 27, top + 34, `local ${local}`, { class: "x-small" })), `rank${r}`,
-      `rank ${r}: node ${i}, local rank ${local}, ${name}`, () => set({ rank: r }), chosen));
+      `rank ${r} local ${local}, node ${i}, ${name}`, () => set({ rank: r }), chosen));
     }
     parts.push(text(x + 27, top + 56, name, { class: "x-small" }));
   }

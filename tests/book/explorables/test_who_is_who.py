@@ -13,7 +13,7 @@ def test_fields_and_gpus_follow_each_other(explore):
     assert "node_rank is 5, but the 2 nodes have node_rank 0 to 1" in x.error
     assert x.field("node rank").get_attribute("aria-invalid") == "true"
     assert "Rank 3 of 4" in x.summary
-    gpu = "rank 0: node 0, local rank 0, GPU 0"
+    gpu = "rank 0 local 0, node 0, GPU 0"
     x.press(gpu, " ")
     assert "Rank 0 of 4" in x.summary and not x.error
     assert x.button(gpu).get_attribute("aria-pressed") == "true"
