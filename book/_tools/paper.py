@@ -171,7 +171,7 @@ def write_pdf(out: Path, target: Path) -> None:
             path.write_text(document(out, numbers), "utf8")
             data = printer.print(path)
             numbers, before = pdf.targets(data), numbers
-    pdf.named(data, printer.headings).write(target)
+    target.write_bytes(data)
 
 
 def main(argv: list[str] | None = None) -> None:

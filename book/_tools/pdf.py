@@ -6,8 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from playwright.sync_api import sync_playwright
-from pypdf import PdfReader, PdfWriter
-from pypdf.generic import NameObject, TextStringObject
+from pypdf import PdfReader
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
@@ -19,14 +18,10 @@ BEYOND = """
         (e.clientWidth && e.scrollWidth > e.clientWidth + 1))
     .map(e => `${e.tagName} ${e.textContent.trim().slice(0, 60)}`)
 """
-HEADINGS = """
-[...document.querySelectorAll("h1, h2, h3, h4, h5, h6")]
-    .map(e => e.textContent.trim().replace(/\\s+/g, " "))
-"""
 
 
 class Printer:
-    """A browser that prints; what it printed last had these ``headings``."""
+    """A browser that prints."""
 
     def __enter__(self) -> "Printer":
         """Start it."""
@@ -51,7 +46,6 @@ class Printer:
         self.page.goto(path.as_uri())
         if wide := self.page.evaluate(BEYOND):
             raise SystemExit(f"cut at the right edge of the paper: {wide}")
-        self.headings = self.page.evaluate(HEADINGS)
         more = {} if draft else {"outline": True, "tagged": True}
         return self.page.pdf(prefer_css_page_size=True, **more)
 
@@ -71,22 +65,3 @@ def chromium() -> str:
     if not found and not Path(MAC).exists():
         raise SystemExit("no Chromium to print with: make browser installs it")
     return found or MAC
-
-
-def named(data: bytes, headings: list[str]) -> PdfWriter:
-    """Give the bookmarks the headings' words: Chromium doubles some of them."""
-    writer, marks = PdfWriter(clone_from=io.BytesIO(data)), []
-
-    def collect(mark) -> None:
-        while mark is not None:
-            mark = mark.get_object()
-            marks.append(mark)
-            collect(mark.get("/First"))
-            mark = mark.get("/Next")
-
-    collect(writer.root_object["/Outlines"]["/First"])
-    top = marks[0] if len(marks) == len(headings) + 1 else None  # Chromium's own root
-    for mark, words in zip(marks[top is not None :], headings, strict=True):
-        mark[NameObject("/Title")] = TextStringObject(words)
-    writer.add_metadata({"/Title": "All Ranks", "/Author": "The All Ranks authors"})
-    return writer
