@@ -55,7 +55,7 @@ export function pressable(element, key, label, press, pressed = null) {
 
 export const table = (caption, head, rows) =>
   h("div.x-scroll", {}, h("table.x-table", {}, h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, head.map((cell) => h("th", { scope: "col" }, cell)))),
+    h("thead", {}, h("tr", {}, head.map((cell) => cell === "" ? h("td") : h("th", { scope: "col" }, cell)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
       i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))));
 
