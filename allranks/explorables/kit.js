@@ -35,7 +35,10 @@ export const rect = (x, y, width, height, attributes = {}) =>
 export const text = (x, y, words, attributes = {}) =>
   h("svg:text", { x, y, "text-anchor": "middle", ...attributes }, String(words));
 
-export const rankColor = (rank) => `var(--rank-${rank % 8})`;
+// The page's colour of a rank; where no page sets one (JupyterLab), that of svg.HUES.
+const HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98",
+  "#11849d", "#c4556b", "#847b35", "#8167d6"];
+export const rankColor = (rank) => `var(--rank-${rank % 8}, ${HUES[rank % 8]})`;
 
 // Makes any element of a picture a button: mouse, Enter and Space; `key` keeps focus.
 export function pressable(element, key, label, press, pressed = null) {

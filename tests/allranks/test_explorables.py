@@ -11,6 +11,7 @@ from playwright._impl._driver import compute_driver_executable
 from traitlets import TraitError
 
 from allranks.explorables import CLASSES, bundle, by_name
+from allranks.svg import RANK_COLORS
 
 REPLAY = Path(__file__).with_name("replay.mjs")
 LIMIT = 15 * 1024  # bytes of an explorable's own script
@@ -114,6 +115,14 @@ def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
         bundle.script("bad")
     with pytest.raises(LookupError, match="there are bad"):
         bundle.script("worse")
+
+
+def test_a_rank_has_the_colour_that_it_has_in_pictures():
+    """In a host that defines no colours too."""
+    say = f"""import {{ rankColor }} from "{(bundle.FOLDER / "kit.js").as_uri()}";
+        console.log(JSON.stringify([...Array(16).keys()].map(rankColor)));"""
+    colors = json.loads(node("--input-type=module", "--eval", say))
+    assert colors == RANK_COLORS * 2
 
 
 def test_every_explorable_is_listed():
