@@ -97,7 +97,8 @@ def slim(app, exception: Exception | None) -> None:
     for path in static.rglob("*.js"):
         if path.relative_to(static).as_posix() not in {*NEVER, *merged, "all.js"}:
             uses.add_script(text := path.read_text("utf8"))
-            path.write_text(jsmin(text, keep_bang_comments=True), "utf8")
+            if path.parent.name != "explorables":  # jsmin breaks nested `${`…`}`
+                path.write_text(jsmin(text, keep_bang_comments=True), "utf8")
     for path in static.rglob("*.css"):
         if path.relative_to(static).as_posix() not in {*styles, "all.css"}:
             path.write_text(cssmin(path.read_text("utf8")), "utf8")

@@ -27,6 +27,11 @@ def sources(name: str) -> list[tuple[str, bool]]:
     ]
 
 
+def children(process) -> set[int]:
+    """Every process below this one."""
+    return {child.pid for child in process.children(recursive=True)}
+
+
 def gone(pids: set[int], within_s: float = 10) -> bool:
     """Whether these processes end in time."""
     deadline = time.monotonic() + within_s
@@ -86,7 +91,7 @@ def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     """The stop button answers with who waits where; a restart ends all ranks."""
     server, _ = lab
     notebook = opened("ch4_ranks")
-    kernels = {child.pid for child in server.children()}
+    before = children(server)  # the kernel itself, and those of other notebooks
     notebook.run(notebook.cells.nth(0))
     hang = notebook.cells.nth(1)
     notebook.write(hang, HANG)
@@ -103,7 +108,7 @@ def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     notebook.write(hang, "%%ranks\nrank")
     assert "3" in notebook.run(hang)  # fresh ranks
 
-    family = {child.pid for child in server.children(recursive=True)} - kernels
+    family = children(server) - before
     assert len(family) >= 4  # the ranks live
     notebook.command("Kernel", re.compile("Restart Kernel…"))
     notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
