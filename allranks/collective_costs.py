@@ -15,7 +15,7 @@ Message = tuple[int, int, list[int], str, int]  # source, target, chunks, op, by
 
 
 class Cost(NamedTuple):
-    """Seconds are ``steps * alpha + share * n / bandwidth`` for n bytes per rank."""
+    """Seconds are ``steps * alpha + share * n / bandwidth``; n as in FORMULAS."""
 
     steps: int
     share: float  # of n, that passes one after the other

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from allranks.topology import whole
 
-# By collective and algorithm: the time, where n bytes of a rank divide by W.
+# By collective and algorithm: the time, where W divides n: the bytes that a rank holds
+# before (in all_gather, after) the collective.
 FORMULAS = {
     "all_reduce": {
         "ring": "2 (W − 1) (α + n / (W B))",

@@ -69,7 +69,7 @@ def idle_share(
     """Return the formula of the idle share and what it gives, where there is one.
 
     Args:
-        times: of a rank's share with one micro-batch: F forward, I the input's
+        times: of one stage with one micro-batch: F forward, I the input's
             gradient, W the weights' gradients, in any one unit.
     Source:
         Huang et al., 2019, section 2.3; Narayanan et al., 2021, section 2.2; Qi et al.,

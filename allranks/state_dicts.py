@@ -15,6 +15,7 @@ CLASSES = {"DDP": "DistributedDataParallel", "compile": "OptimizedModule"}
 MOST = 3  # wrappers
 API = "torch.distributed.checkpoint.state_dict"
 CONSUME = "consume_prefix_in_state_dict_if_present"
+PLAIN = 'torch.load("net.pt", map_location="cpu")'
 
 
 def call_of(order: Sequence[str]) -> str:
@@ -124,7 +125,8 @@ def programs(saved: dict, loaded: dict, strict: bool) -> dict:
             f"state = get_model_state_dict({saved['inner']}, options=whole)\n"
             + once.format("state", '"net.pt"')
         )
-    lines = [f"state = torch.load({file})"]
+    read = f"torch.load({file})" if shards else PLAIN
+    lines = [f"state = {read}"]
     if saved["prefix"]:
         lines.insert(0, f"from torch.nn.modules.utils import {CONSUME}\n")
         lines.append(f'{CONSUME}(state, "{saved["prefix"]}")')
@@ -136,9 +138,9 @@ def programs(saved: dict, loaded: dict, strict: bool) -> dict:
         lines.append(f"{loaded['inner']}.load_state_dict(state)")
     return {
         "save": f"torch.save({state}, {file})" if shards else once.format(state, file),
-        "load": f"net.load_state_dict(torch.load({file}){flag})",
+        "load": f"net.load_state_dict({read}{flag})",
         "save_plain": plain,
-        "load_plain": _fill(loaded, 'torch.load("net.pt")'),
+        "load_plain": _fill(loaded, PLAIN),
         "repair": "\n".join(lines),
     }
 

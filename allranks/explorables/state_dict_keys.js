@@ -9,6 +9,7 @@ const CLASSES = { DDP: "DistributedDataParallel", compile: "OptimizedModule" };
 const MOST = 3;
 const API = "torch.distributed.checkpoint.state_dict";
 const CONSUME = "consume_prefix_in_state_dict_if_present";
+const PLAIN = 'torch.load("net.pt", map_location="cpu")';
 const REFUSED = {
   DDP: "NotImplementedError: Operator c10d.broadcast_.default does not have a sharding strategy "
     + "registered.",
@@ -83,7 +84,8 @@ function programs(saved, loaded, strict) {
     : `from ${API} import StateDictOptions, get_model_state_dict\n\n`
       + "whole = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
       + `state = get_model_state_dict(${saved.inner}, options=whole)\n${once("state", '"net.pt"')}`;
-  const lines = [`state = torch.load(${file})`];
+  const read = shards ? `torch.load(${file})` : PLAIN;
+  const lines = [`state = ${read}`];
   if (saved.prefix) {
     lines.unshift(`from torch.nn.modules.utils import ${CONSUME}\n`);
     lines.push(`${CONSUME}(state, "${saved.prefix}")`);
@@ -93,8 +95,8 @@ function programs(saved, loaded, strict) {
   lines.push(into && !shards ? fill(loaded, "state") : `${loaded.inner}.load_state_dict(state)`);
   return {
     save: shards ? `torch.save(${state}, ${file})` : once(state, file),
-    load: `net.load_state_dict(torch.load(${file})${strict ? "" : ", strict=False"})`,
-    save_plain: plain, load_plain: fill(loaded, 'torch.load("net.pt")'),
+    load: `net.load_state_dict(${read}${strict ? "" : ", strict=False"})`,
+    save_plain: plain, load_plain: fill(loaded, PLAIN),
     repair: lines.join("\n"),
   };
 }
