@@ -113,8 +113,9 @@ def spy():
 
         return note_rename
 
-    os.fsync = note_sync
-    os.replace, os.rename = map(within_a_folder, (os.replace, os.rename))
+    patch(os, "fsync", note_sync)
+    for name in "replace", "rename":
+        patch(os, name, within_a_folder(getattr(os, name)))
     return events
 
 
@@ -184,6 +185,25 @@ def ex3_3(state, path):
     os.fsync(number)
     os.close(number)
     os.rename(name, path)
+
+
+# %% right: the functions by their own names
+from os import fsync, remove, replace
+
+from torch import save
+
+
+def ex3_3(state, path):
+    new = path + "~"
+    try:
+        with open(new, "wb") as file:
+            save(state, file)
+            file.flush()
+            fsync(file.fileno())
+    except BaseException:
+        remove(new)
+        raise
+    replace(new, path)
 
 
 # %% wrong: writes over the old file

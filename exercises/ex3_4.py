@@ -10,7 +10,7 @@ Every rank has a model. Rank 0's shall be theirs, by way of a file.
 the weights that rank 0's model had before the call, and `path` is a file that holds
 them.
 
-- Only rank 0 calls `torch.save`.
+- Only rank 0 writes, with `torch.save`.
 - Disks are slow, and no rank may read too early: a file may lie there from before.
 - As soon as the function returns on **one** rank, this rank may call it again, with
   other weights and the same path. No rank may read too late.
@@ -34,6 +34,7 @@ def ex3_4(model, path):
 
 # %% check
 import io
+import os
 import time
 
 from allranks.exercises.mistakes import compare
@@ -56,7 +57,8 @@ def check(answer, case):
             time.sleep(SLOW["load"])
         return load(f, *args, **kwargs)
 
-    torch.save, torch.load = slow_save, slow_load
+    patch(torch, "save", slow_save)
+    patch(torch, "load", slow_load)
     case("no file yet")
     model = nn.Linear(3, 2)  # another one on each rank
     want = from_rank_0(model)
@@ -64,9 +66,13 @@ def check(answer, case):
     all_saves = [None] * world_size
     dist.all_gather_object(all_saves, saves)
     writers = sorted({r for found in all_saves for r in found})
-    if writers != [0]:
-        raise Wrong(f"ranks {writers} called torch.save: they write over each other.")
+    if {*writers} - {0}:
+        who = f"ranks {writers}" if len(writers) > 1 else f"rank {writers[0]}"
+        raise Wrong(f"{who} called torch.save; only rank 0 writes the file.")
     same(model, want, "the model", want, "it should be")
+    if not os.path.exists("model.pt"):
+        raise Wrong("the model has its weights, but there is no file at `path`.")
+    expect("the file", load("model.pt"), want)
     case("a file from before, on a slow disk")
     SLOW["save"] = 0.25
     before, model = want, nn.Linear(3, 2)
@@ -126,6 +132,37 @@ def ex3_4(model, path):
     box = [torch.load(path) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(box, src=0)
     model.load_state_dict(box[0])
+
+
+# %% right: the functions by their own names
+from torch import load, save
+from torch.distributed import barrier, get_rank
+
+
+def ex3_4(model, path):
+    if get_rank() == 0:
+        save(model.state_dict(), path)
+    barrier()
+    model.load_state_dict(load(path))
+    barrier()
+
+
+# %% right: saves into memory, and writes the bytes itself
+import io
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == 0:
+        buffer = io.BytesIO()
+        torch.save(model.state_dict(), buffer)
+        Path(path).write_bytes(buffer.getvalue())
+    dist.barrier()
+    model.load_state_dict(torch.load(path))
+    dist.barrier()
 
 
 # %% wrong: nobody waits
@@ -202,6 +239,29 @@ def ex3_4(model, path):
     if dist.get_rank() == 0:
         torch.save(model.state_dict(), path)
         return
+    dist.barrier()
+    model.load_state_dict(torch.load(path))
+    dist.barrier()
+
+
+# %% wrong: sends the weights, and there is no file
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    box = [model.state_dict()]
+    dist.broadcast_object_list(box, src=0)
+    model.load_state_dict(box[0])
+
+
+# %% wrong: the last rank saves its own
+import torch
+import torch.distributed as dist
+
+
+def ex3_4(model, path):
+    if dist.get_rank() == dist.get_world_size() - 1:
+        torch.save(model.state_dict(), path)
     dist.barrier()
     model.load_state_dict(torch.load(path))
     dist.barrier()

@@ -30,9 +30,8 @@ def ex4_2(x, src):
 
 # %% check
 from allranks.exercises.mistakes import compare
+from allranks.exercises.patches import communications
 
-COLLECTIVES = """broadcast broadcast_object_list all_reduce all_gather scatter
-all_gather_object all_gather_single all_to_all all_to_all_single reduce_scatter"""
 MAKERS = {
     "three numbers": lambda: torch.zeros(3),
     "integers": lambda: torch.zeros(2, 2, dtype=torch.int64),
@@ -46,11 +45,11 @@ def forbid(name):
     def refuse(*args, **kwargs):
         raise Wrong(f"it calls {name}; here only send, recv, isend and irecv count.")
 
-    setattr(dist, name, refuse)
+    patch(dist, name, refuse)
 
 
 def check(answer, case):
-    for name in COLLECTIVES.split():
+    for name in communications(allowed="send recv isend irecv"):
         forbid(name)
     for name, make in MAKERS.items():
         case(name)
@@ -203,3 +202,25 @@ def ex4_2(x, src):
     data = x.contiguous()
     dist.broadcast(data, src)
     x.copy_(data)
+
+
+# %% wrong: gathers all, by another collective
+import torch
+import torch.distributed as dist
+
+
+def ex4_2(x, src):
+    parts = torch.empty(dist.get_world_size(), *x.shape, dtype=x.dtype)
+    dist.all_gather_into_tensor(parts, x.contiguous())
+    x.copy_(parts[src])
+
+
+# %% wrong: hands it out as objects, by a function that was imported by name
+from torch.distributed import get_rank, get_world_size, scatter_object_list
+
+
+def ex4_2(x, src):
+    box = [None]
+    parts = [x] * get_world_size() if get_rank() == src else None
+    scatter_object_list(box, parts, src=src)
+    x.copy_(box[0])

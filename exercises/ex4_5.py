@@ -36,10 +36,8 @@ def ex4_5(x):
 
 # %% check
 from allranks.exercises.mistakes import compare
+from allranks.exercises.patches import communications
 
-COLLECTIVES = """broadcast broadcast_object_list all_reduce all_gather reduce scatter
-all_gather_object all_gather_single all_to_all all_to_all_single reduce_scatter
-reduce_scatter_single gather batch_isend_irecv send"""
 CASES = {
     "a multiple of the world size": (12, torch.float32),
     "a number that W does not divide": (7, torch.float64),
@@ -55,7 +53,7 @@ def forbid(name):
     def refuse(*args, **kwargs):
         raise Wrong(f"it calls {name}; here only isend, recv and irecv count.")
 
-    setattr(dist, name, refuse)
+    patch(dist, name, refuse)
 
 
 def counting(tensor, dst=None, *args, **kwargs):
@@ -68,9 +66,9 @@ def counting(tensor, dst=None, *args, **kwargs):
 
 
 def check(answer, case):
-    for name in COLLECTIVES.split():
+    for name in communications(allowed="isend recv irecv"):
         forbid(name)
-    dist.isend = counting
+    patch(dist, "isend", counting)
     for name, (num, dtype) in CASES.items():
         case(name)
         brought = [torch.arange(num) % 5 + 10**r for r in range(world_size)]
@@ -252,12 +250,35 @@ def ex4_5(x):
     x += sum(parts)
 
 
-# %% wrong: calls all_reduce
+# %% wrong: calls all_reduce, by its own name
+from torch.distributed import all_reduce
+
+
+def ex4_5(x):
+    all_reduce(x)
+
+
+# %% wrong: gathers everything, and adds it up
+import torch
 import torch.distributed as dist
 
 
 def ex4_5(x):
-    dist.all_reduce(x)
+    parts = x.new_empty(dist.get_world_size() * len(x))
+    dist.all_gather_into_tensor(parts, x)
+    x.copy_(parts.view(-1, len(x)).sum(dim=0))
+
+
+# %% wrong: sums on rank 0, and hands the sum out as objects
+import torch
+from torch.distributed import get_rank, get_world_size, scatter_object_list
+
+
+def ex4_5(x):
+    box = [None]
+    parts = [x] * get_world_size() if get_rank() == 0 else None
+    scatter_object_list(box, parts, src=0)
+    x.copy_(box[0])
 
 
 # %% wrong: chunk() may give fewer than W chunks

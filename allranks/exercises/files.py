@@ -25,7 +25,8 @@ The check defines ``check(answer, case)``. It runs on every rank, with seeds tha
 from rank to rank. ``answer`` is the reader's function; ``case("tied weights")`` names
 what is tried from here on, for the messages. By name it finds ``torch``, ``dist``,
 ``rank``, ``world_size``, ``folder`` (an empty one, the same on all ranks, and the
-current one), ``Wrong``, ``expect(what, got, want)`` and ``Untouched(name=value)``.
+current one), ``Wrong``, ``expect(what, got, want)``, ``Untouched(name=value)`` and
+``patch(os, "fsync", spy)``, which an answer cannot miss by ``from os import fsync``.
 '''
 
 import ast

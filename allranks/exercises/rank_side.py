@@ -47,7 +47,7 @@ def play(packed: bytes, name: str, source: str, place: tuple, folder: str) -> li
     import torch
     import torch.distributed as dist
 
-    from allranks.exercises import oracle
+    from allranks.exercises import oracle, patches
 
     warnings.simplefilter("ignore")
     os.chdir(folder)
@@ -59,11 +59,13 @@ def play(packed: bytes, name: str, source: str, place: tuple, folder: str) -> li
     space = {"__name__": "__main__", "torch": torch, "dist": dist, "folder": folder}
     space |= {"rank": rank, "world_size": dist.get_world_size()}
     space |= {key: getattr(oracle, key) for key in ("Wrong", "Untouched", "expect")}
+    changes, case = patches.Patches(), Case()
+    space["patch"] = changes.patch
+    answer = changes.follow(cloudpickle.loads(packed)[0])
     exec(compile(source, filename, "exec"), space)
-    case = Case()
     facts = {}
     try:
-        space["check"](cloudpickle.loads(packed)[0], case)
+        space["check"](answer, case)
         return case.names
     except oracle.Wrong as error:
         facts = {"kind": "wrong", "text": str(error)}

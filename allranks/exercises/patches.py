@@ -1,0 +1,113 @@
+"""Let a check watch a function under whatever name the answer calls it.
+
+``from os import replace`` in the reader's cell holds ``os.replace`` itself: it would
+never see what a check puts into ``os`` later. So a check says ``patch(os, "replace",
+spy)``, and the answer's own names follow.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+_TALK = "all_ batch_ broadcast gather irecv isend recv reduce scatter send"
+
+
+def communications(allowed: str) -> list[str]:
+    """The functions of ``torch.distributed`` that move data, but for those allowed."""
+    import torch.distributed as dist
+
+    starts = tuple(_TALK.split())
+    found = (name for name in dir(dist) if name.strip("_").startswith(starts))
+    kept = (name for name in found if inspect.isfunction(getattr(dist, name)))
+    return [name for name in kept if name not in allowed.split()]
+
+
+class Patches:
+    """What a check has put in the place of what."""
+
+    def __init__(self):
+        self._slots: dict[tuple[int, str], list] = {}  # what was there; the last one is
+        self._answer: Callable | None = None
+
+    def patch(self, owner: Any, name: str, new: Any) -> None:
+        """Put ``new`` in the place of ``owner.name``, for the answer too."""
+        slot = self._slots.setdefault((id(owner), name), [getattr(owner, name)])
+        slot.append(new)
+        setattr(owner, name, new)
+        self._rebind()
+
+    def follow(self, answer: Callable) -> Callable:
+        """Return the answer; its names are up to date whenever it is called."""
+        self._answer = answer
+
+        @functools.wraps(answer)
+        def call(*args, **kwargs):
+            self._rebind()
+            return answer(*args, **kwargs)
+
+        return call
+
+    def _slot(self, value: Any) -> list | None:
+        """All that stood in the place where ``value`` stands or stood, if any."""
+        slots = self._slots.values()
+        return next((slot for slot in slots if any(value is v for v in slot)), None)
+
+    def _rebind(self) -> None:
+        seen, waiting = set(), [self._answer]
+        while waiting and self._slots:
+            thing = waiting.pop()
+            if id(thing) in seen or not _is_readers(thing):
+                continue
+            seen.add(id(thing))
+            for value, put in _names(thing):
+                kind = type(value)
+                held = kind in (staticmethod, classmethod)
+                value = value.__func__ if held else value
+                slot = self._slot(value)
+                if slot is None:
+                    waiting += [value, kind]
+                elif value is not slot[-1]:  # and the check's own code is left alone
+                    put(kind(slot[-1]) if held else slot[-1])
+
+
+def _is_readers(thing: Any) -> bool:
+    """Whether it came by value: a function or class that no module holds."""
+    if not isinstance(thing, (FunctionType, type)):
+        return False
+    module = sys.modules.get(thing.__module__)
+    if isinstance(thing, FunctionType):
+        return thing.__globals__ is not getattr(module, "__dict__", None)
+    return getattr(module, thing.__qualname__, None) is not thing
+
+
+def _names(thing: FunctionType | type) -> Iterator[tuple[Any, Callable]]:
+    """What a function or a class finds by name, each with a way to put another."""
+    if isinstance(thing, type):
+        for name, value in list(vars(thing).items()):
+            yield value, functools.partial(setattr, thing, name)
+        for base in thing.__bases__:
+            yield base, _nowhere
+        return
+    for name, value in list(thing.__globals__.items()):
+        yield value, functools.partial(thing.__globals__.__setitem__, name)
+    for cell in thing.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # an empty one
+            continue
+        yield value, functools.partial(setattr, cell, "cell_contents")
+    for i, value in enumerate(thing.__defaults__ or ()):
+        yield value, functools.partial(_put_default, thing, i)
+
+
+def _put_default(function: FunctionType, place: int, value: Any) -> None:
+    defaults = list(function.__defaults__)
+    defaults[place] = value
+    function.__defaults__ = tuple(defaults)
+
+
+def _nowhere(value: Any) -> None:
+    pass
