@@ -2,7 +2,7 @@
 
 import { h, picture, rect, text, rankColor, pressable, code, table, whole, explorable } from "./kit.js";
 
-const MOST = 16;
+const MOST = 16, NAMED = 4;
 const count = (number, thing) =>
   `${number} ${thing}${number === 1 ? "" : thing.endsWith("ss") ? "es" : "s"}`;
 const sum = (values) => values.reduce((a, b) => a + b, 0);
@@ -49,10 +49,9 @@ export function rankOf(nodes, node_rank, local_rank) {
 
 export function visibleDevices(value, gpus) {
   if (value === null) return [...Array(gpus).keys()];
-  const entries = value.split(",");
-  if (value.startsWith("MIG-")) return entries.slice(0, 1);
-  if (value.startsWith("GPU-")) throw Error(`'${value}' needs ${gpus} UUIDs, not 0`);
-  const found = [];
+  const entries = value.split(","), found = [];
+  if (entries.some((entry) => /^\s*(GPU|MIG)-/.test(entry)))
+    throw Error("write indices such as 2,1: this figure knows no UUIDs and no MIG");
   for (const entry of entries) {
     const digits = /^\+?([0-9]+)/.exec(entry.trim()); // like C's strtoul
     if (!digits || Number(digits[1]) >= gpus) break;
@@ -69,35 +68,60 @@ function commands(nodes) {
   return [...new Set(nodes.map((n) => `${head} ${n} train.py`))];
 }
 
+// What describe says, of the GPUs that are visible.
+function tally(nodes, gpus, seen) {
+  const idle = nodes.map((n) => Math.max(0, seen - n)), total = seen * nodes.length;
+  const hidden = gpus * nodes.length - total;
+  const words = sum(idle) ? `${sum(idle)} of ${total} visible GPUs stay idle`
+    + (nodes.length > 1 ? ` (${idle.join(" + ")})` : "")
+    : total ? "no visible GPU stays idle" : "no GPU is visible";
+  return `${count(sum(nodes), "rank")} on ${count(nodes.length, "node")}: ${words}`
+    + (hidden && total ? `, ${hidden} ${hidden === 1 ? "is" : "are"} hidden` : "");
+}
+
+function errors(ranks) {
+  if (ranks.length < 2) return ranks.length ? ` Rank ${ranks[0]} finds no GPU: an error.` : "";
+  const more = ranks.length > NAMED ? ` and ${ranks.length - NAMED} more` : "";
+  return ` Ranks ${ranks.slice(0, NAMED).join(", ")}${more} find no GPU: an error.`;
+}
+
 export function compute({ nodes, gpus_per_node, rank, visible }) {
-  const description = describe(nodes, gpus_per_node);
+  let description = describe(nodes, gpus_per_node);
   for (const [name, value] of [["nodes", nodes.length], ["GPUs per node", gpus_per_node]])
     if (value > MOST) throw Error(`${value} ${name} do not fit here: at most ${MOST}`);
   const { node_rank, local_rank } = coordinates(nodes, rank);
   const gpus = visibleDevices(visible, gpus_per_node);
+  if (visible !== null) description = tally(nodes, gpus_per_node, gpus.length);
   const gpu = gpus[local_rank] ?? null, world_size = sum(nodes);
+  const without = nodes.flatMap((n) => [...Array(n).keys()])
+    .flatMap((local, r) => local < gpus.length ? [] : [r]);
   const device = gpu === null
-    ? `cuda:${local_rank}, which is not visible: an error`
-    : `cuda:${local_rank}, which is GPU ${gpu} of the machine`;
+    ? `asks for cuda:${local_rank}, which is not visible: an error`
+    : `uses cuda:${local_rank}, which is GPU ${gpu} of the machine`;
   return {
-    node_rank, local_rank, world_size, visible: gpus, gpu, description,
+    node_rank, local_rank, world_size, visible: gpus, gpu, without_gpu: without, description,
     commands: commands(nodes),
     environment: {
       RANK: rank, WORLD_SIZE: world_size, LOCAL_RANK: local_rank,
       LOCAL_WORLD_SIZE: nodes[node_rank], GROUP_RANK: node_rank,
       GROUP_WORLD_SIZE: nodes.length,
     },
-    summary: `${description}. Rank ${rank} of ${world_size} is local rank ${local_rank} `
-      + `on node ${node_rank}. It uses ${device}.`,
+    summary: `${description}.${errors(without)} Rank ${rank} of ${world_size} is local rank ${local_rank} `
+      + `on node ${node_rank}. It ${device}.`,
   };
 }
 
-// Another cluster keeps the chosen process if it still exists.
-const resized = (nodes, state) => ({
-  nodes,
-  rank: Math.min(state.rank, sum(nodes) - 1),
-  gpus_per_node: Math.max(state.gpus_per_node, ...nodes),
-});
+// Another cluster keeps the chosen process if it still exists. Who types "12" passes
+// "1": while one field is being edited, each text starts from the state before it.
+let edit = {};
+function resized(field, state, nodesOf) {
+  if (edit.field !== field || edit.result !== JSON.stringify(state)) edit = { field, base: state };
+  const { base } = edit, nodes = nodesOf(base);
+  const patch = { nodes, rank: Math.min(base.rank, sum(nodes) - 1),
+    gpus_per_node: Math.max(base.gpus_per_node, ...nodes) };
+  edit.result = JSON.stringify({ ...state, ...patch });
+  return patch;
+}
 const few = (name, value) => {
   if (whole(name, value, 1) > MOST) throw Error(`${value} ${name} do not fit here: at most ${MOST}`);
   return value;
@@ -105,8 +129,8 @@ const few = (name, value) => {
 
 const fields = [
   { label: "Nodes (--nnodes)", kind: "whole", min: 1, max: MOST, get: (s) => s.nodes.length,
-    set: (n, s) => resized(Array.from({ length: few("nodes", n) },
-      (_, i) => s.nodes[i] ?? s.nodes.at(-1)), s) },
+    set: (n, s) => resized("nodes", s, ({ nodes }) =>
+      Array.from({ length: few("nodes", n) }, (_, i) => nodes[i] ?? nodes.at(-1))) },
   { label: "Processes per node (--nproc-per-node)", kind: "text",
     get: (s) => new Set(s.nodes).size === 1 ? String(s.nodes[0]) : s.nodes.join(", "),
     set: (typed, s) => {
@@ -115,7 +139,8 @@ const fields = [
           throw Error(`'${part.trim()}' is no number of processes: write 8, or 8, 8, 4 for nodes that differ`);
         return Number(part);
       });
-      return resized(list.length === 1 ? s.nodes.map(() => few("processes", list[0])) : list, s);
+      return resized("processes", s, ({ nodes }) =>
+        list.length === 1 ? nodes.map(() => few("processes", list[0])) : list);
     } },
   { name: "gpus_per_node", label: "GPUs in each machine", kind: "whole", min: 1, max: MOST },
   { name: "rank", label: "rank", kind: "whole", min: 0 },
@@ -126,36 +151,40 @@ const fields = [
     set: (n, s) => ({ rank: rankOf(s.nodes, coordinates(s.nodes, s.rank).node_rank, n) }) },
   { label: "CUDA_VISIBLE_DEVICES is set", kind: "flag", get: (s) => s.visible !== null,
     set: (on, s) => ({ visible: on ? [...Array(s.gpus_per_node).keys()].join(",") : null }) },
-  { name: "visible", label: "CUDA_VISIBLE_DEVICES", kind: "text", show: (s) => s.visible !== null },
+  { name: "visible", label: "CUDA_VISIBLE_DEVICES, on every node", kind: "text",
+    show: (s) => s.visible !== null },
 ];
 
-// One node: its GPUs in rows of eight. A process sits on the GPU that it really gets.
+// One node: its GPUs in rows of eight. A process sits on the GPU that it really gets;
+// those that get none stand in rows of their own.
 function node(i, { state, facts, set }, y) {
   const { nodes, gpus_per_node, rank } = state, first = sum(nodes.slice(0, i));
-  const columns = Math.min(gpus_per_node, 8), rows = Math.ceil(gpus_per_node / 8);
-  const height = 26 + rows * 66, mine = i === facts.node_rank;
-  const gpus = mine ? facts.visible : [...Array(gpus_per_node).keys()];
+  const columns = Math.min(gpus_per_node, 8), gpus = facts.visible;
+  const rows = Math.ceil(gpus_per_node / 8), lost = Math.max(0, nodes[i] - gpus.length);
+  const height = 26 + (rows + Math.ceil(lost / 8)) * 66;
   const parts = [
     rect(1, y, columns * 58 + 13, height, { class: "x-frame" }),
     text(9, y + 18, `node ${i}`, { "text-anchor": "start" }),
   ];
-  for (let gpu = 0; gpu < gpus_per_node; gpu++) {
-    const x = 9 + (gpu % 8) * 58, top = y + 26 + Math.floor(gpu / 8) * 66;
-    const local = gpus.indexOf(gpu), busy = local >= 0 && local < nodes[i];
-    const name = `GPU ${gpu}`;
-    if (!busy) {
-      parts.push(rect(x, top, 54, 42, { class: "x-idle" }), text(x + 27, top + 26,
-        mine && local < 0 ? "hidden" : "idle", { class: "x-small" }));
-    } else {
-      const r = first + local, chosen = r === rank;
+  const place = (at, row, local, name, empty) => {
+    const x = 9 + (at % 8) * 58, top = y + 26 + (row + Math.floor(at / 8)) * 66;
+    const r = first + local, chosen = r === rank;
+    if (empty) parts.push(rect(x, top, 54, 42, { class: "x-idle" }),
+      text(x + 27, top + 26, empty, { class: "x-small" }));
+    else {
       const box = rect(x, top, 54, 42, { class: chosen ? "x-box x-chosen" : "x-box",
-        style: `--hue: ${rankColor(r)}` });
+        style: `--hue: ${rankColor(r)}`, "stroke-dasharray": row ? "5 3" : null });
       parts.push(pressable(h("svg:g", {}, box, text(x + 27, top + 18, `rank ${r}`),
         text(x + 27, top + 34, `local ${local}`, { class: "x-small" })), `rank${r}`,
       `rank ${r} local ${local}, node ${i}, ${name}`, () => set({ rank: r }), chosen));
     }
     parts.push(text(x + 27, top + 56, name, { class: "x-small" }));
+  };
+  for (let gpu = 0; gpu < gpus_per_node; gpu++) {
+    const local = gpus.indexOf(gpu);
+    place(gpu, 0, local, `GPU ${gpu}`, local < 0 ? "hidden" : local >= nodes[i] && "idle");
   }
+  for (let at = 0; at < lost; at++) place(at, rows, gpus.length + at, "no GPU");
   return { parts, height: height + 8, width: columns * 58 + 15 };
 }
 

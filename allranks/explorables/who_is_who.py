@@ -7,9 +7,10 @@ import traitlets
 from allranks import topology
 from allranks.explorables.base import Explorable
 from allranks.launch import launch
-from allranks.pictures import Picture, cluster
+from allranks.pictures import Picture, cluster, table
 
 MOST = 16  # GPUs of a node, processes of a node, nodes that still fit on a page
+NAMED = 4  # ranks without a GPU that the summary names
 
 
 class WhoIsWho(Explorable):
@@ -19,7 +20,7 @@ class WhoIsWho(Explorable):
         nodes: processes on each node, by node rank.
         gpus_per_node: GPUs in each machine.
         rank: the chosen process.
-        visible: CUDA_VISIBLE_DEVICES on its node; None where it is not set.
+        visible: CUDA_VISIBLE_DEVICES on every node, indices only; None: not set.
     """
 
     name = "who_is_who"
@@ -33,28 +34,41 @@ class WhoIsWho(Explorable):
     def compute(nodes, gpus_per_node, rank, visible) -> dict:
         """Say who the chosen process is, which GPU it gets, and how to start it all.
 
-        >>> facts = WhoIsWho.compute([2, 1], gpus_per_node=2, rank=2, visible="1,0")
-        >>> facts["node_rank"], facts["local_rank"], facts["gpu"]
-        (1, 0, 1)
+        ``without_gpu`` lists the ranks whose ``cuda:<local rank>`` does not exist.
+
+        >>> facts = WhoIsWho.compute([2, 1], gpus_per_node=2, rank=2, visible="1")
+        >>> facts["node_rank"], facts["local_rank"], facts["gpu"], facts["without_gpu"]
+        (1, 0, 1, [1])
         """
         description = topology.describe(nodes, gpus_per_node)
         for name, value in (("nodes", len(nodes)), ("GPUs per node", gpus_per_node)):
             if value > MOST:
                 raise ValueError(f"{value} {name} do not fit here: at most {MOST}")
         rank, node_rank, local_rank = topology.coordinates_of(nodes, rank)
+        if visible and any(
+            e.strip()[:4] in ("GPU-", "MIG-") for e in visible.split(",")
+        ):
+            raise ValueError(
+                "write indices such as 2,1: this figure knows no UUIDs and no MIG"
+            )
         gpus = topology.visible_devices(visible, gpus_per_node)
+        if visible is not None:
+            description = _tally(nodes, gpus_per_node, len(gpus))
         gpu = gpus[local_rank] if local_rank < len(gpus) else None
         world_size = topology.world_size_of(nodes)
+        places = [local for n in nodes for local in range(n)]
+        without = [r for r, local in enumerate(places) if local >= len(gpus)]
         commands = topology.launch_commands(nodes, "train.py")
-        device = f"cuda:{local_rank}, which is GPU {gpu} of the machine"
+        device = f"uses cuda:{local_rank}, which is GPU {gpu} of the machine"
         if gpu is None:
-            device = f"cuda:{local_rank}, which is not visible: an error"
+            device = f"asks for cuda:{local_rank}, which is not visible: an error"
         return {
             "node_rank": node_rank,
             "local_rank": local_rank,
             "world_size": world_size,
             "visible": gpus,
             "gpu": gpu,
+            "without_gpu": without,
             "description": description,
             "commands": list(dict.fromkeys(commands)),
             "environment": {
@@ -65,14 +79,22 @@ class WhoIsWho(Explorable):
                 "GROUP_RANK": node_rank,
                 "GROUP_WORLD_SIZE": len(nodes),
             },
-            "summary": f"{description}. Rank {rank} of {world_size} is local rank "
-            f"{local_rank} on node {node_rank}. It uses {device}.",
+            "summary": f"{description}.{_errors(without)} Rank {rank} of {world_size} "
+            f"is local rank {local_rank} on node {node_rank}. It {device}.",
         }
 
     @staticmethod
     def picture(nodes, gpus_per_node, rank, visible) -> Picture:
-        """Draw the cluster."""
-        return cluster(nodes, gpus_per_node)
+        """Draw the cluster; where GPUs are hidden, list who gets which."""
+        if visible is None:
+            return cluster(nodes, gpus_per_node)
+        gpus = topology.visible_devices(visible, gpus_per_node)
+        rows = []
+        for rank in range(sum(nodes)):
+            _, node_rank, local = topology.coordinates_of(nodes, rank)
+            gpu = gpus[local] if local < len(gpus) else "none: an error"
+            rows.append([rank, node_rank, f"cuda:{local}", gpu])
+        return table(["rank", "node rank", "device", "GPU of the machine"], rows)
 
     def measure(self) -> dict:
         """Launch chapter 4's script on these nodes, under one torchrun each."""
@@ -83,11 +105,33 @@ class WhoIsWho(Explorable):
         return {"summary": "\n".join(lines)}
 
 
+def _tally(nodes, gpus_per_node: int, num_visible: int) -> str:
+    """Say what ``topology.describe`` says, of the GPUs that are visible."""
+    idle = [max(0, num_visible - num_processes) for num_processes in nodes]
+    each, total = " + ".join(map(str, idle)), num_visible * len(nodes)
+    words = f"{sum(idle)} of {total} visible GPUs stay idle"
+    words += f" ({each})" if len(nodes) > 1 else ""
+    if not sum(idle):
+        words = "no visible GPU stays idle" if total else "no GPU is visible"
+    hidden = gpus_per_node * len(nodes) - total
+    if hidden and total:
+        words += f", {hidden} {'is' if hidden == 1 else 'are'} hidden"
+    ranks, size = sum(nodes), len(nodes)
+    return f"{ranks} rank{'s' * (ranks > 1)} on {size} node{'s' * (size > 1)}: {words}"
+
+
+def _errors(ranks: list[int]) -> str:
+    if len(ranks) < 2:
+        return f" Rank {ranks[0]} finds no GPU: an error." if ranks else ""
+    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
+    return f" Ranks {', '.join(map(str, ranks[:NAMED]))}{more} find no GPU: an error."
+
+
 def cases() -> list[dict]:
     """States for the comparison of Python and JavaScript, bad ones included."""
     keys = "nodes", "gpus_per_node", "rank", "visible"
     clusters = [1], [4], [2, 1], [1, 3, 2], [8, 8, 8], [1] * 16, [16, 16]
-    values = None, "", "2,1", "0,2,-1,1", "1,1", " 3 , 0x", "GPU-8a", "MIG-1", "+2,07"
+    values = None, "", "2,1", "0,2,-1,1", "1,1", " 3 , 0x", "9", "1", "+2,07"
     good = [
         (nodes, gpus, rank, visible)
         for nodes in clusters
@@ -96,4 +140,6 @@ def cases() -> list[dict]:
         for visible in values
     ]
     bad = itertools.product([[], [0], [2, -1], [3], [9, 1]], [0, 2, 17], [-1, 3], ["0"])
+    ids = "GPU-8a", "MIG-1", "0, GPU-8a,1", "MIG-1,MIG-2", "GPU-", "mig-1"
+    bad = [*bad, *(([2, 1], 4, 1, visible) for visible in ids)]
     return [dict(zip(keys, state, strict=True)) for state in (*good, *bad)]

@@ -34,3 +34,18 @@ def test_every_gpu_that_is_free_to_choose_leads_back_to_its_rank(nodes):
         assert sum(nodes[: facts["node_rank"]]) + facts["local_rank"] == rank
         seen.add((facts["node_rank"], facts["gpu"]))
     assert len(seen) == sum(nodes)  # no two processes on one GPU
+
+
+@pytest.mark.parametrize("visible", [None, "1", "", "-1", "9", "3,2", "0,1,2"])
+def test_who_finds_a_gpu_is_counted_on_every_node(visible):
+    """By cuda:<local rank> among the visible ones; the rest of them is idle."""
+    nodes = [2, 3]
+    facts = [WhoIsWho.compute(nodes, 4, rank, visible) for rank in range(5)]
+    lost = [rank for rank, one in enumerate(facts) if one["gpu"] is None]
+    assert all(one["without_gpu"] == lost for one in facts)
+    visible_here = 2 * len(facts[0]["visible"])
+    idle = visible_here - (5 - len(lost))
+    kind = "GPUs" if visible is None else "visible GPUs"
+    words = f"{idle} of {visible_here} {kind} stay idle" if idle else "no "
+    assert words in facts[0]["description"]
+    assert ("an error" in facts[0]["summary"]) == bool(lost)

@@ -2,6 +2,8 @@
 
 from allranks.explorables import WhoIsWho
 
+VISIBLE = "CUDA_VISIBLE_DEVICES, on every node"
+
 
 def test_fields_and_gpus_follow_each_other(explore):
     """Any number leads to the others; a GPU is a button; errors leave the state."""
@@ -27,10 +29,40 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     x.fill("Processes per node (--nproc-per-node)", "2, 1")
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
-    x.fill("CUDA_VISIBLE_DEVICES", "3,1")
+    x.fill(VISIBLE, "3,1")
     facts = WhoIsWho.compute([2, 1], 4, 2, "3,1")
     assert x.summary == facts["summary"]
     assert x.box.locator(".x-code code").all_inner_texts() == facts["commands"]
     x.press("Reset")
     assert x.field("CUDA_VISIBLE_DEVICES is set").is_checked() is False
     assert "4 ranks on 2 nodes" in x.summary
+
+
+def test_a_process_without_a_gpu_is_drawn_and_named(explore):
+    """The variable holds on every node, whichever rank is chosen."""
+    x = explore("book/ch4_ranks", "who_is_who")
+    x.field("CUDA_VISIBLE_DEVICES is set").focus()
+    x.page.keyboard.press("Space")
+    x.fill(VISIBLE, "1")
+    seen = x.box.locator("svg").inner_text()
+    assert seen.count("hidden") == 6 and seen.count("no GPU") == 2
+    for rank, place in ((3, "node 1, no GPU"), (0, "node 0, GPU 1")):
+        x.press(f"rank {rank} local {rank % 2}, {place}")
+        assert x.summary == WhoIsWho.compute([2, 2], 4, rank, "1")["summary"]
+        assert x.box.locator("svg").inner_text() == seen
+    x.fill(VISIBLE, "GPU-abc")
+    assert "write indices such as 2,1" in x.error
+
+
+def test_a_number_on_the_way_to_another_changes_nothing_else(explore):
+    """Who types 12 passes 1; who types 3, 1 passes 3."""
+    x = explore("book/ch4_ranks", "who_is_who")
+    x.fill("Processes per node (--nproc-per-node)", "12")
+    assert "Rank 2 of 24" in x.summary
+    x.fill("Processes per node (--nproc-per-node)", "3, 1")
+    assert "Rank 2 of 4" in x.summary
+    assert x.field("GPUs in each machine").input_value() == "4"
+    x.fill("Nodes (--nnodes)", "12")
+    assert "Rank 2 of 14" in x.summary
+    x.fill("Nodes (--nnodes)", "2")
+    assert x.field("Processes per node (--nproc-per-node)").input_value() == "3, 1"
