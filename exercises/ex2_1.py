@@ -5,7 +5,7 @@ Ranks: 1
 Minutes: 8
 
 `nn.DataParallel` cuts each batch along its first dimension and gives every device one
-piece. Do the same without calling `chunk`, `split` or `tensor_split`.
+piece. Do the same without calling `chunk`, `split`, `tensor_split` or their relatives.
 
 `ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards,
 in order, that **share the batch's memory** (views, no copies). The cut is the one of
@@ -27,6 +27,23 @@ def ex2_1(batch, num_devices):
 
 
 # %% check
+CUTS = """chunk split tensor_split hsplit vsplit split_with_sizes unsafe_chunk
+unsafe_split unsafe_split_with_sizes"""
+ORIGINALS = [
+    (owner, name, getattr(owner, name))
+    for owner in (torch, torch.Tensor)
+    for name in CUTS.split()
+    if hasattr(owner, name)
+]
+
+
+def refusing(name):
+    def refuse(*args, **kwargs):
+        raise Wrong(f"it calls {name}; here you find out yourself where to cut.")
+
+    return refuse
+
+
 def check(answer, case):
     for num_samples, num_devices, name in (
         (8, 4, "an even cut"),
@@ -45,7 +62,11 @@ def check(answer, case):
             batch = torch.randint(10, (num_samples,))
         untouched = Untouched(batch=batch)
         want = list(batch.chunk(num_devices))
+        for owner, cut, _ in ORIGINALS:
+            patch(owner, cut, refusing(cut))
         got = answer(batch, num_devices)
+        for owner, cut, original in ORIGINALS:
+            patch(owner, cut, original)
         untouched()
         if isinstance(got, tuple):
             got = list(got)
@@ -111,3 +132,16 @@ def ex2_1(batch, num_devices):
 def ex2_1(batch, num_devices):
     size = -(-len(batch) // num_devices)
     return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
+
+
+# %% wrong: calls chunk
+def ex2_1(batch, num_devices):
+    return list(batch.chunk(num_devices))
+
+
+# %% wrong: calls split, by its own name
+from torch import split
+
+
+def ex2_1(batch, num_devices):
+    return split(batch, -(-len(batch) // num_devices))

@@ -52,6 +52,17 @@ def check(answer, case):
     def joined(tensors):
         return torch.cat([t.detach().cpu() for t in tensors]).to(first)
 
+    def back(what, got, given):
+        if not got.requires_grad:
+            raise Wrong(f"{what} does not require grad: the way back is cut.")
+        weights = torch.randn(got.shape)
+        (got * weights.to(got.device)).sum().backward()
+        parts = weights.split([len(t) if t.ndim else 1 for t in given])
+        for i, (t, part) in enumerate(zip(given, parts, strict=True)):
+            want = part.view(t.shape).to(t.device)
+            expect(f"the gradient of {what} on device {i}", t.grad, want)
+            t.grad = None
+
     case("shards of one size")
     given = shards(2, 2)
     expect("the output", answer(given, first), joined(given))
@@ -59,12 +70,7 @@ def check(answer, case):
     given = shards(3, 3, 1)
     expect("the output", answer(given, first), joined(given))
     case("gradients")
-    got, weights = answer(given, first), torch.randn(7, 3)
-    if not got.requires_grad:
-        raise Wrong("the output does not require grad: the way back is cut.")
-    (got * weights.to(first)).sum().backward()
-    for i, (shard, want) in enumerate(zip(given, weights.split([3, 3, 1]))):
-        expect(f"the gradient on device {i}", shard.grad, want.to(shard.device))
+    back("the output", answer(given, first), given)
     case("on another device than the first")
     last = torch.device("vgpu", 2)
     expect("the output", answer(given, last), joined(given).to(last))
@@ -77,15 +83,23 @@ def check(answer, case):
     case("a loss of each device")
     given = put([torch.tensor(1.5), torch.tensor(2.5), torch.tensor(4.0)])
     want = torch.tensor([1.5, 2.5, 4.0]).to(first)
-    expect("the vector of losses", answer(given, first), want)
+    got = answer(given, first)
+    expect("the vector of losses", got, want)
+    back("the vector of losses", got, given)
     case("a tuple")
     a, b = shards(2, 1), put([torch.tensor(1.0), torch.tensor(2.0)])
     want = (joined(a), torch.tensor([1.0, 2.0]).to(first))
-    expect("the tuple", answer(list(zip(a, b)), first), want)
+    got = answer(list(zip(a, b)), first)
+    expect("the tuple", got, want)
+    back("the tuple's first element", got[0], a)
+    back("the tuple's second element", got[1], b)
     case("a dictionary in a tuple, and None")
     given = [({"logits": x, "loss": y}, None) for x, y in zip(a, b)]
     want = ({"logits": want[0], "loss": want[1]}, None)
-    expect("the tuple", answer(given, first), want)
+    got = answer(given, first)
+    expect("the tuple", got, want)
+    back("`logits`", got[0]["logits"], a)
+    back("`loss`", got[0]["loss"], b)
 
 
 # %% solution
@@ -182,4 +196,33 @@ import torch
 def ex2_2(outputs, device):
     if isinstance(outputs[0], tuple):
         return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+    return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
+
+
+# %% wrong: makes a new tensor out of the losses' numbers
+import torch
+
+
+def ex2_2(outputs, device):
+    head = outputs[0]
+    if head is None:
+        return None
+    if isinstance(head, tuple):
+        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+    if isinstance(head, dict):
+        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
+    if head.dim() == 0:
+        return torch.tensor([o.item() for o in outputs]).to(device)
+    return torch.cat([o.to(device) for o in outputs])
+
+
+# %% wrong: detaches what stands in a tuple
+import torch
+
+
+def ex2_2(outputs, device):
+    head = outputs[0]
+    if isinstance(head, tuple):
+        parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
+        return tuple(ex2_2(part, device) for part in parts)
     return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])

@@ -49,6 +49,7 @@ def check(answer, case):
         want = {"missing": [], "unexpected": [], "shapes": {}} | want
         before = {key: t.clone() for key, t in model.state_dict().items()}
         params, untouched = dict(model.named_parameters()), Untouched(saved=saved)
+        file = {key: t.clone() for key, t in saved.items()}
         report = answer(model, saved)
         untouched()
         left_out = {*want["missing"], *want["shapes"]}
@@ -66,6 +67,15 @@ def check(answer, case):
                 raise Wrong(f"`{key}` is another object now: an optimizer has lost it.")
             if not param.requires_grad or not param.is_leaf:
                 raise Wrong(f"`{key}` cannot be trained any more.")
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                tensor += 1
+        for key in saved:
+            if not torch.equal(saved[key], file[key]):
+                raise Wrong(
+                    f"`{key}` of the model is the file's own tensor: who trains the "
+                    "model changes `saved`. Copy the numbers."
+                )
         if isinstance(report, dict):
             for key in "missing", "unexpected":
                 if isinstance(report.get(key), (list, tuple, set)):
@@ -217,4 +227,18 @@ def ex3_2(model, saved):
         if name in own and saved[name].shape != own[name].shape:
             shapes[name] = tuple(saved.pop(name).shape), tuple(own[name].shape)
     model.load_state_dict(saved, strict=False)
+    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
+
+
+# %% wrong: the parameters stay, and look at the file's memory
+def ex3_2(model, saved):
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    both = [name for name in own if name in saved]
+    shapes = {name: (tuple(saved[name].shape), tuple(own[name].shape)) for name in both}
+    shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
+    for name in both:
+        if name not in shapes:
+            own[name].data = saved[name].to(own[name].dtype)
+    missing = [name for name in own if name not in saved]
+    unexpected = [name for name in saved if name not in own]
     return {"missing": missing, "unexpected": unexpected, "shapes": shapes}

@@ -5,13 +5,14 @@ Ranks: 1, 2, 4
 Minutes: 20
 
 A step's batch is too large, so each rank gets it in pieces: a list of pairs `(x, y)`.
-Pieces have different sizes, and ranks have different numbers of pieces. `ddp` is the
-wrapped model, without gradients. Write the step's forward and backward passes. After
-the call each gradient is that of
+Pieces have different sizes, and ranks have different numbers of pieces. There is memory
+for the largest piece, and for no more samples at once. `ddp` is the wrapped model,
+without gradients. Write the step's forward and backward passes. After the call each
+gradient is that of
 
 > the mean of `cross_entropy` over *all samples of all ranks*,
 
-and the ranks have averaged their gradients once, not once per piece.
+and DDP has averaged the gradients once, not once per piece.
 
 Hint 1: By what is each sample's loss divided in one big batch? By what do *you* divide
 it, and what does DDP do to it afterwards?
@@ -81,6 +82,10 @@ def check(answer, case):
         ddp.register_comm_hook(None, note)
         through = []
         ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
+        room, largest = [], max(sizes[rank])
+        model.register_forward_pre_hook(
+            lambda _, inputs, room=room: room.append(len(inputs[0]))
+        )
         every = [pieces_of(r, sizes[r]) for r in range(world_size)]
         given = [(x.clone(), y) for x, y in every[rank]]
         answer(ddp, given)
@@ -90,15 +95,20 @@ def check(answer, case):
         got = torch.cat([p.grad.flatten() for p in model.parameters()])
         if not through:
             raise Wrong("it calls the model inside of DDP; only ddp(x) prepares DDP.")
-        if not calls:
+        if max(room) > largest:
             raise Wrong(
-                "the ranks never averaged: the last piece goes outside of no_sync, "
-                "forward and backward."
+                f"{max(room)} samples went through the model at once; the largest "
+                f"piece has {largest}, and there is no memory for more."
             )
         judge(model, got, every)
+        if not calls and world_size > 1:
+            raise Wrong(
+                "the gradients are right, but DDP did not average them: let it, with "
+                "the last piece outside of no_sync, forward and backward."
+            )
         if len(calls) > 1:
             raise Wrong(
-                f"the gradients are right, but the ranks averaged {len(calls)} times "
+                f"the gradients are right, but DDP averaged {len(calls)} times "
                 f"for {len(given)} pieces. A forward outside of no_sync makes the next "
                 "backward talk."
             )
@@ -132,6 +142,10 @@ def judge(model, got, every):
         "DDP divides by the world size: multiply by it first.": whole / total,
         "This is the gradient of the last piece only.": last,
         "This is the rank's own gradient.": by_rank[rank] / sum(sizes[rank]),
+        "This is the rank's own gradient, scaled: DDP never averaged. The last piece "
+        "goes outside of no_sync, forward and backward.": (
+            by_rank[rank] * world_size / total
+        ),
     }
     want = sum(by_rank) / total
     compare(f"on rank {rank}, the gradient", got, want, mistakes, 1e-6, 1e-9)
@@ -283,3 +297,36 @@ def ex5_5(ddp, pieces):
         ddp.zero_grad()
         with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
             F.cross_entropy(ddp(x), y).backward()
+
+
+# %% wrong: all pieces in no_sync, and an all_reduce by hand
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    with ddp.no_sync():
+        for x, y in pieces:
+            (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
+    flat = torch.cat([weight.grad.flatten() for weight in ddp.parameters()])
+    dist.all_reduce(flat)
+    parts = flat.split([weight.numel() for weight in ddp.parameters()])
+    for weight, part in zip(ddp.parameters(), parts, strict=True):
+        weight.grad.copy_(part.view_as(weight))
+
+
+# %% wrong: puts the pieces together again, for which there is no memory
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    x, y = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    total = torch.tensor(len(y))
+    dist.all_reduce(total)
+    scale = dist.get_world_size() / total
+    (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
