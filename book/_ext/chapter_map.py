@@ -167,7 +167,7 @@ def explain(parts: dict[str, list[Chapter]]) -> str:
         "An arrow leads to a chapter that builds on an earlier one. Times: "
         f"{WORDS_PER_MINUTE} words of a page a minute, {MINUTES_PER_PREDICTION} "
         f"minutes for each prediction of a notebook. All {len(numbered)} chapters: "
-        f"about {round(total / 60)} hours."
+        f"about {round(total / 60)} hours, without quizzes and exercises."
     )
 
 

@@ -191,7 +191,11 @@ class ColabCell(SphinxDirective):
         """Fill in the repository, or say what to fill in."""
         known = self.config.allranks_repository or (f"{HOST}/OWNER/NAME", "main")
         text = COLAB.format(address=known[0], branch=known[1])
-        return [nodes.literal_block(text, text, language="ipython3")]
+        cell = nodes.literal_block(text, text, language="ipython3")
+        if self.config.allranks_repository:
+            return [cell]
+        words = "This copy does not know its address: replace OWNER/NAME by it."
+        return [cell, nodes.paragraph("", words)]
 
 
 def setup(app) -> dict:

@@ -11,8 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from docutils import nodes
-from executed import DATA, FAILED, GOOD, files, load, verdict
+from executed import DATA, FAILED, GOOD, SKIPPED, files, load, verdict
 from sphinx.util.docutils import SphinxDirective
+
+SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
 
 
 def rows(root: Path) -> list[list[str]]:
@@ -85,9 +87,17 @@ class Status(SphinxDirective):
         found = rows(root)
         runs = load(root)
         ends = Counter(verdict(root, name, runs) for name in files(root))
-        bad = sum(count for end, count in ends.items() if end != GOOD)
-        text = f"{sum(ends.values())} files, {bad} of them not in order."
-        return [self.table(found), nodes.paragraph("", text)]
+        text = "; ".join(
+            f"{count} of them {SAID.get(end, end)}"
+            for end, count in sorted(ends.items())
+            if end != GOOD
+        )
+        about = nodes.reference("", "what that means", refid="status-read")
+        note = nodes.paragraph("", f"{sum(ends.values())} files")
+        if text:
+            note += [nodes.Text(f", {text} ("), about, nodes.Text(")")]
+        note += nodes.Text("." if text else ", all passed.")
+        return [self.table(found), note]
 
     def table(self, found: list[list[str]]) -> nodes.table:
         """Rows of text; what did not pass is bold."""

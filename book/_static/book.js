@@ -75,6 +75,13 @@ if (location.protocol === "file:") {
       link.parentElement.classList.remove("active");
     }
     let item = links[at]?.parentElement;
+    const box = item?.closest(".bd-sidebar-secondary");
+    if (box) { // the list may be longer than the window: only it scrolls, not the page
+      const { top, height } = box.getBoundingClientRect();
+      const link = links[at].getBoundingClientRect();
+      if (link.top < top || link.bottom > top + height)
+        box.scrollTop += link.top - top - height / 2;
+    }
     links[at]?.setAttribute("aria-current", "true");
     for (; item; item = item.parentElement.closest(".toc-entry")) {
       item.classList.add("active");

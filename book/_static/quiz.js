@@ -47,14 +47,15 @@
     return numbers.drawn;
   }
 
-  // What a reader types: "1,437", "27 %", "0,27", "3/11", "24 ranks"; NaN if no number.
-  function read(text) {
-    const bare = text.replace(/[\s\u00a0\u202f_']/g, "").replace(/\u2212/g, "-");
-    const match = /^([-+]?[\d.,]+)(?:\/(\d+))?[^\d.,/]*$/.exec(bare);
-    if (!match) return NaN;
+  // What a reader types: "1,437", "1e3", "0,27", "3/11", and the quiz's own unit or a %
+  // behind it; NaN if no number.
+  function read(text, unit = "") {
+    const small = (words) => words.toLowerCase().replace(/[\s_']/g, "").replace(/\u2212/g, "-");
+    const match = /^([-+]?[\d.,]+)(e[-+]?\d+)?(?:\/(\d+))?(\D*)$/.exec(small(text));
+    if (!match || !["", "%", small(unit)].includes(match[4])) return NaN;
     const grouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(match[1]);
     const plain = match[1].replace(/,/g, grouped ? "" : ".");
-    return Number(plain) / (match[2] ? Number(match[2]) : 1);
+    return Number(plain + (match[2] ?? "")) / (match[3] ?? 1);
   }
 
   // 0: right; 1, 2, ...: the slip with this number; -1: neither.
@@ -218,10 +219,10 @@
     }
 
     checkNumber() {
-      const given = read(this.input.value);
+      const { unit } = this.numbers, given = read(this.input.value, unit);
       if (!Number.isFinite(given)) {
         this.input.setAttribute("aria-invalid", "true");
-        this.say("wait", "Write a number first, such as 12.");
+        this.say("wait", `Write the number only${unit && `, in ${unit}`}.`);
         return;
       }
       const found = judge(this.numbers, this.values, given);

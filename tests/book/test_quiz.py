@@ -323,11 +323,12 @@ def test_fresh_numbers_are_others_and_tell_answers_apart():
     [("12", 12), (" 1,437 ", 1437), ("1 437", 1437), ("27 %", 27), ("27%", 27),
      ("0,27", 0.27), ("3/12", 0.25), ("24 ranks", 24), ("−3", -3), ("+3", 3),
      (".5", 0.5), ("1,234.5", 1234.5), ("", None), ("twelve", None), ("1.2.3", None),
-     ("12 or 13", None), ("1/", None)],
+     ("12 or 13", None), ("1/", None), ("1e3", 1000), ("1.5E−3 Ranks", 0.0015),
+     ("4OO", None), ("400 KB", None), ("24 rank", None), ("1e", None)],
 )  # fmt: skip
 def test_numbers_as_people_write_them(text, value):
     """What a reader may type; no number is null."""
-    assert on_the_page("quiz.read(one)", [text]) == [value]
+    assert on_the_page('quiz.read(one, "ranks")', [text]) == [value]
 
 
 # ---- The quizzes of the book
