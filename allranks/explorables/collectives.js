@@ -85,10 +85,14 @@ const messages = (steps, sizes) => steps.map((step) => {
 });
 const longest = (step) => Math.max(...step.map((message) => message[4]));
 
+// Chunks of n / W that pass one after the other.
+const passed = (collective, way, size) =>
+  sum(messages(schedule(collective, way, size), range(size).map(() => 1)).map(longest));
+
 function fastest(collective, size, alpha, bandwidth) {
   const lines = Object.keys(FORMULAS[collective]).map((way) => {
-    const plan = messages(schedule(collective, way, size), range(size).map(() => 1));
-    return [plan.length * alpha, sum(plan.map(longest)) / size / bandwidth, way];
+    const steps = schedule(collective, way, size).length;
+    return [steps * alpha, passed(collective, way, size) / size / bandwidth, way];
   });
   const least = (list, value) => list.reduce((a, b) => {
     const [x, y] = [value(a), value(b)];
@@ -143,7 +147,7 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
     num_steps: steps.length,
     held: held.map((one, rank) => sorted(one.keys())
       .map((chunk) => [chunk, one.get(chunk), fresh.has(`${rank} ${chunk}`)])),
-    messages: now, chunk_bytes: sizes, links, seconds: time,
+    messages: now, chunk_bytes: sizes, links, seconds: time, chunks_passed: passed(collective, algorithm, size),
     formula: FORMULAS[collective][algorithm], compare,
     fastest: fastest(collective, size, alpha, bandwidth), summary,
   };
@@ -165,7 +169,7 @@ const fields = [
       [way, way === "naive" ? "naive: through rank 0" : way]), set: (algorithm, s) => change({ algorithm }, s) },
   { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS,
     set: (world_size, s) => change({ world_size }, s) },
-  { name: "numbers", label: "float32 numbers per rank", kind: "whole", min: 1 },
+  { name: "numbers", label: "float32 numbers in the whole buffer", kind: "whole", min: 1 },
   { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0 },
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0 },
   { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
@@ -202,6 +206,8 @@ function draw({ state, facts, measured }) {
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
     (cross ? "" : `chunk ${one[0]} `) + words(one)).join(", ") || "nothing"}`).join("; ");
   const mb = (bytes) => amount(bytes, "B");
+  const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective]
+    ?? "what each rank brings";
   const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
   return [
     picture(x(size), y(size), label,
@@ -217,7 +223,8 @@ function draw({ state, facts, measured }) {
     h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
       : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
     "A thick frame: arrived in this step."),
-    h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)}, α = ${state.alpha_us} µs, `
+    h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
+      + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
       + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
     table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
       ["algorithm", "steps", "busiest rank sends", "time"],

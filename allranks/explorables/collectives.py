@@ -23,7 +23,8 @@ class Collectives(Explorable):
     Traits:
         collective, algorithm: as in ``allranks.collectives.FORMULAS``.
         world_size: ranks, 1 to 8.
-        numbers: float32 numbers in each rank's tensor (in all_gather, in the result).
+        numbers: float32 numbers in the whole buffer: in all_gather what a rank has
+            after it, else what a rank (in broadcast, rank 0) brings.
         alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
         step: steps that have been done.
     """
@@ -43,6 +44,8 @@ class Collectives(Explorable):
         collective, algorithm, world_size, numbers, alpha_us, gb_per_s, step
     ) -> dict:
         """Say who holds what after the step, and what the whole schedule costs.
+
+        ``chunks_passed`` counts chunks of n / W that pass one after the other.
 
         >>> state = {"world_size": 4, "numbers": 1000, "alpha_us": 10, "gb_per_s": 1}
         >>> facts = Collectives.compute("all_reduce", "ring", step=1, **state)
@@ -100,6 +103,9 @@ class Collectives(Explorable):
             "chunk_bytes": sizes,
             "links": links,
             "seconds": time,
+            "chunks_passed": round(
+                world_size * costs.cost(collective, algorithm, world_size).share
+            ),
             "formula": c.FORMULAS[collective][algorithm],
             "compare": compare,
             "fastest": [

@@ -36,3 +36,12 @@ def test_the_button_says_what_was_found():
     widget.change(numbers=10**9)
     widget.runs += 1
     assert "numbers must be 3 to 4000000" in widget.measured["error"]
+
+
+def test_bruck_passes_more_chunks_on_and_the_formula_gives_the_time():
+    """k of W = 8: in three steps, four chunks each; pairwise needs seven of one."""
+    state = dict(world_size=8, numbers=8000, alpha_us=2.0, gb_per_s=1.0, step=0)
+    facts = Collectives.compute("all_to_all", "bruck", **state)
+    assert facts["chunks_passed"] == 12
+    assert facts["seconds"] == pytest.approx(3 * 2e-6 + 12 * 32000 / 8 / 1e9)
+    assert Collectives.compute("all_to_all", "pairwise", **state)["chunks_passed"] == 7

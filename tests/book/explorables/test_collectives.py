@@ -32,7 +32,7 @@ def test_collective_and_algorithm_follow_each_other(explore):
     offered = x.field("Algorithm").locator("option").all_inner_texts()
     assert offered == ["pairwise", "bruck"]
     x.fill("Ranks, W", 7)
-    x.fill("float32 numbers per rank", 1001)
+    x.fill("float32 numbers in the whole buffer", 1001)
     x.fill("α, µs per message", 2.5)
     state = {"alpha_us": 2.5, "gb_per_s": 10.0, "step": 3}
     facts = Collectives.compute("all_to_all", "pairwise", 7, 1001, **state)
@@ -47,3 +47,15 @@ def test_collective_and_algorithm_follow_each_other(explore):
     assert "0 steps" in x.summary and x.field("Steps done").is_hidden()
     x.press("Reset")
     assert "all_reduce by ring, 4 ranks" in x.summary and not x.error
+
+
+def test_n_and_k_are_said_with_their_values(explore):
+    """What n counts differs between collectives; Bruck's k is a number."""
+    x = explore("book/ch4_ranks", "collectives")
+    x.field("Collective").select_option("all_gather")
+    assert "n = 4 MB (what each rank has at the end)" in x.box.inner_text()
+    x.field("Collective").select_option("all_to_all")
+    x.field("Algorithm").select_option("bruck")
+    x.fill("Ranks, W", 8)
+    words = x.box.inner_text()
+    assert "n = 4 MB (what each rank brings), k = 12, α" in words

@@ -44,12 +44,12 @@ def test_a_process_without_a_gpu_is_drawn_and_named(explore):
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
     x.fill(VISIBLE, "1")
-    seen = x.box.locator("svg").inner_text()
+    seen = x.box.locator("svg").text_content()
     assert seen.count("hidden") == 6 and seen.count("no GPU") == 2
     for rank, place in ((3, "node 1, no GPU"), (0, "node 0, GPU 1")):
         x.press(f"rank {rank} local {rank % 2}, {place}")
         assert x.summary == WhoIsWho.compute([2, 2], 4, rank, "1")["summary"]
-        assert x.box.locator("svg").inner_text() == seen
+        assert x.box.locator("svg").text_content() == seen
     x.fill(VISIBLE, "GPU-abc")
     assert "write indices such as 2,1" in x.error
 
