@@ -14,10 +14,13 @@ the GPU behind `cuda:i`.
 - Not set: all GPUs, in order. Set and empty: none.
 - The order of the entries counts. Spaces around an entry do not.
 - The list ends **before** the first entry that is no GPU of this machine: not a number,
-  negative, or too large. What comes after it is not read.
-- A GPU that is named twice hides **all** GPUs.
+  negative, or too large.
+- A GPU that is named twice before this end hides **all** GPUs.
 
-(CUDA also reads UUIDs. Leave them out.)
+An entry is a number in digits, as in `10`, or it is none. PyTorch is more lenient: it
+reads the 1 of `1gpu`, and `+2` and `07`. It also reads on behind a number that is too
+large, so that a GPU named twice there hides all. None of this is asked for here, nor
+are UUIDs.
 
 Hint 1: What is `cuda:0` of a job that was started with `CUDA_VISIBLE_DEVICES=3`? And is
     an empty string the same as no variable?
@@ -50,7 +53,7 @@ def check(answer, case):
         ("not a number", "1,all,0", 4, [1]),
         ("a trailing comma", "1,0,", 4, [1, 0]),
         ("named twice", "0,1,0", 4, []),
-        ("twice, but behind the end", "1,9,1", 4, [1]),
+        ("twice, but behind the end", "1,-1,1", 4, [1]),
         ("no GPU in the machine", None, 0, []),
     ):
         case(name)

@@ -16,7 +16,9 @@ returns the newest CUDA version whose wheel runs, or `None`.
   12.4 runs 11.8, 12.6 and 12.8, not 13.0.
 - `sm_86` is code for capability 8.6 and later ones of the same major version: it serves
   8.9, not 9.0 and not 8.0. The last digit is the minor version: `sm_100` is 10.0.
-- `compute_90` is source that serves 9.0 and **every** later capability.
+- `compute_90` is source (PTX) that serves 9.0 and **every** later capability. For it,
+  the driver must be as new as the wheel, to the minor version. Wherever source decides
+  here, it is.
 
 Hint 1: Which of "9.2" and "12.6" is the newer one? Ask Python's `max` before you trust
     it.
@@ -57,8 +59,8 @@ def check(answer, case):
         ("code of a newer minor version", "12.4", "8.0", exact, "11.8"),
         ("capability 10.3", "12.8", "10.3", WHEELS, "12.8"),
         ("capability 11.0, no code of its major version", "12.8", "11.0", WHEELS, None),
-        ("source serves a later GPU", "12.4", "9.0", source, "12.6"),
-        ("source serves no earlier GPU", "12.4", "7.5", source, None),
+        ("source serves a later GPU", "12.6", "9.0", source, "12.6"),
+        ("source serves no earlier GPU", "12.8", "7.5", source, None),
         ("no wheel", "12.4", "9.0", {}, None),
     ):
         case(name)
@@ -108,6 +110,24 @@ def ex1_2(driver_cuda, capability, wheels):
             if same and int(built) <= gpu:
                 return wheel
     return None
+
+
+# %% right: reads the rule about source to the letter
+def ex1_2(driver_cuda, capability, wheels):
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    def runs(wheel):
+        for kind, digits in (arch.split("_") for arch in wheels[wheel]):
+            built = int(digits[:-1]), int(digits[-1])
+            if kind == "compute" and pair(wheel) <= pair(driver_cuda) and built <= gpu:
+                return True
+            if kind == "sm" and built[0] == gpu[0] and built <= gpu:
+                return pair(wheel)[0] <= pair(driver_cuda)[0]
+        return False
+
+    gpu = pair(capability)
+    return max(filter(runs, wheels), key=pair, default=None)
 
 
 # %% wrong: compares versions as text

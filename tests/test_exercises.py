@@ -99,6 +99,8 @@ class TestCheck:
         assert found.status == "hang"
         assert "Rank 1 waits in line 4 of your ex3_4: dist.recv(" in found.message
         assert "Ranks 0 and 2 left your ex3_4." in found.message
+        assert "A send ends when the other side receives" in found.message
+        assert "collective" not in found.message
 
     def test_ends_what_computes_for_ever(self, monkeypatch):
         """A loop is no wait: it gets its time, and no more."""

@@ -11,6 +11,7 @@ from allranks.exercises.files import Exercise
 from allranks.report import RanksError, RanksInterrupted, name_ranks
 
 MAX_PRINTED = 8  # lines of what the reader's function printed
+_BY_TWO = re.compile(r"(send|recv)\w*\(")
 _WAIT = re.compile(r"(wait in|run) `(.*)` at (.*) line (\d+)", re.DOTALL)
 
 
@@ -125,7 +126,13 @@ def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> lis
         lines.append(f"your {name} has ended, and the check cannot go on: ")
         lines[-1] += "something that was started has not ended."
     elif world_size > 1 and any(t.startswith("wait") for t in inside):
-        lines.append("A collective ends when every rank has called it, in one order.")
+        by_two = [bool(_BY_TWO.search(t)) for t in inside if t.startswith("wait")]
+        if any(by_two):
+            lines.append("A send ends when the other side receives, and the reverse.")
+        if not all(by_two):
+            lines.append(
+                "A collective ends when every rank has called it, in one order."
+            )
     if str(error).startswith("timeout"):
         lines.append(f"stopped: {str(error).splitlines()[0]}.")
     return [_sentence(line) for line in lines]
