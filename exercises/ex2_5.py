@@ -23,7 +23,8 @@ batch on `devices[0]`, such that:
 - what the first replica writes into its buffers (BatchNorm's running mean) stays in the
   module, and what the others write is lost.
 
-You may use `torch.func.functional_call`. The devices are virtual GPUs.
+Write the forward by hand: `nn.DataParallel` and `data_parallel` are not allowed, and
+with virtual GPUs they cannot do all of this. `torch.func.functional_call` is allowed.
 
 Hint 1: `copy.deepcopy(module).to(device)` makes a replica. After backward, where are
     its gradients?
@@ -96,10 +97,24 @@ class Tied(Given):
         return self.inner(x).relu() - self.outer(x * x)
 
 
+class Refused(nn.DataParallel):
+    """Stands in for torch's own."""
+
+    def __init__(self, *args, **kwargs):
+        raise Wrong("it uses nn.DataParallel; write the forward by hand.")
+
+
+def refuse(*args, **kwargs):
+    raise Wrong("it calls torch's own data_parallel; write the forward by hand.")
+
+
 def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
+    patch(nn, "DataParallel", Refused)
+    patch(nn.parallel, "DataParallel", Refused)
+    patch(nn.parallel, "data_parallel", refuse)
 
     def plain():
         return Chain(Spy(3, 5), nn.Tanh(), nn.Linear(5, 2))
@@ -317,3 +332,19 @@ def ex2_5(module, batch, devices):
         output = functional_call(module, replica | buffers, (shard.to(device),))
         outputs.append(output.to(devices[0]))
     return torch.cat(outputs)
+
+
+# %% wrong: torch's own
+from torch import nn
+
+
+def ex2_5(module, batch, devices):
+    return nn.DataParallel(module, devices)(batch.to(devices[0]))
+
+
+# %% wrong: torch's own function, by its own name
+from torch.nn.parallel import data_parallel
+
+
+def ex2_5(module, batch, devices):
+    return data_parallel(module, batch.to(devices[0]), devices)

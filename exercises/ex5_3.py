@@ -10,15 +10,17 @@ every rank. Share the work: each sample goes through the model on exactly one ra
 most ⌈n / W⌉ samples on each, at most `batch_size` at a time. n may be smaller than W.
 
 The model has dropout and batch normalisation. Evaluate it in evaluation mode; leave it
-as it came, in the mode that it came in.
+as it came, each of its modules in the mode that it came in. They need not agree: who
+fine-tunes often trains a model whose norms are in evaluation mode.
 
 Hint 1: Why is a `DistributedSampler` wrong here? Why is the mean of the ranks'
 accuracies?
 Hint 2: Take every W-th sample, which may leave a rank with fewer, or none. Count hits
 and samples, add both up over the ranks once, and divide once.
 Hint 3: `x[rank::world_size].split(batch_size)`; `counts = torch.tensor([hits, num])`,
-`dist.all_reduce(counts)`; before it `was = model.training`, after it
-`model.train(was)`.
+`dist.all_reduce(counts)`. Before `model.eval()`: `modes = {m: m.training for m in
+model.modules()}`; afterwards `m.training = mode` for each. `model.train()` would set
+all of them.
 """
 
 # %% stub
@@ -35,6 +37,7 @@ def ex5_3(model, x, y, batch_size):
 from allranks.exercises.mistakes import compare
 from torch import nn
 
+FROZEN = "a frozen norm in a model that trains"
 CASES = {  # samples, and which the model gets wrong
     "a remainder": (10, {0}),
     "errors on one rank only": (17, {0, 4, 8}),
@@ -42,6 +45,7 @@ CASES = {  # samples, and which the model gets wrong
     "the last one wrong": (101, {100}),
     "fewer samples than ranks": (3, {0}),
     "one sample": (1, set()),
+    FROZEN: (8, {5}),
 }
 
 
@@ -53,28 +57,36 @@ def check(answer, case):
 
     def note(model, inputs):
         seen.append(len(inputs[0]))
-        if model.training and len(inputs[0]):
+        if any(m.training for m in model.modules()) and len(inputs[0]):
             raise Wrong("the model is in training mode: dropout drops, norms learn.")
 
     for number, (name, (num, errors)) in enumerate(CASES.items()):
+        if name == FROZEN and world_size == 1:
+            continue  # first what is wrong with the accuracy
         case(name)
         x = torch.randn(num, 4)
         labels = model.eval()(x).argmax(dim=1)
         hits = torch.tensor([i not in errors for i in range(num)])
         y = torch.where(hits, labels, (labels + 1) % 3)
         model.train(number % 2 == 0)
+        if name == FROZEN:
+            model[0].eval()
         untouched = Untouched(model=model, x=x, y=y)
-        hook, mode = model.register_forward_pre_hook(note), model.training
+        hook = model.register_forward_pre_hook(note)
+        modes = {key: module.training for key, module in model.named_modules()}
         seen.clear()
         torch.manual_seed(rank)
         got = answer(model, x, y, 4)
         torch.manual_seed(3 + num)
         hook.remove()
         untouched()
-        if model.training != mode:
-            raise Wrong(
-                f"the mode changed: `training` was {mode}, is {model.training}."
-            )
+        for key, module in model.named_modules():
+            if module.training != modes[key]:
+                who = f"`{key}`" if key else "the model"
+                raise Wrong(
+                    f"the mode of {who} changed: `training` was {modes[key]}, "
+                    f"is {module.training}."
+                )
         hits = hits.double()
         total = -(-num // world_size) * world_size
         padded = torch.cat([hits] * world_size)[:total]
@@ -111,14 +123,15 @@ import torch.distributed as dist
 def ex5_3(model, x, y, batch_size):
     """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())
-    was, hits = model.training, 0
+    modes, hits = {module: module.training for module in model.modules()}, 0
     model.eval()
     with torch.no_grad():
         for inputs, labels in zip(
             x[mine].split(batch_size), y[mine].split(batch_size), strict=True
         ):
             hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(was)
+    for module, mode in modes.items():
+        module.training = mode
     counts = torch.tensor([hits, len(y[mine])])
     dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
@@ -132,10 +145,11 @@ import torch.distributed as dist
 def ex5_3(model, x, y, batch_size):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     inputs, labels = x.tensor_split(world_size)[rank], y.tensor_split(world_size)[rank]
-    mode = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     found = [model(part).argmax(1) for part in inputs.split(batch_size) if len(part)]
-    model.train(mode)
+    for module in training:
+        module.training = True
     hits = torch.zeros(1, dtype=torch.float64)
     if found:
         hits += (torch.cat(found) == labels).sum()
@@ -264,6 +278,23 @@ def ex5_3(model, x, y, batch_size):
     mine, mode = slice(dist.get_rank(), None, dist.get_world_size()), model.training
     hits = (model.eval()(x[mine]).argmax(dim=1) == y[mine]).sum()
     model.train(mode)
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+# %% wrong: train() sets the mode of all modules, also of a norm that was frozen
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    was, hits = model.training, 0
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        hits += (model(inputs).argmax(dim=1) == labels).sum()
+    model.train(was)
     counts = torch.tensor([hits, len(y[mine])])
     dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()

@@ -8,9 +8,11 @@ A batch `x` of shape `(B, D)` with labels `y` of shape `(B,)` goes through `mode
 `num` micro-batches, as `x.chunk(num)` cuts them: the last may be smaller. The label
 -100 means "no label here"; `cross_entropy` leaves such samples out of its mean. After
 the call the gradients, which were None before, are those of `cross_entropy(model(x),
-y)`, computed a micro-batch at a time. Return that loss as a float.
+y)`, computed a micro-batch at a time: its backward comes before the next one's forward,
+or all their activations would be in memory at once. Return that loss as a float.
 
-There is at least one label, but a micro-batch may have none at all.
+There is at least one label, but a micro-batch may have none at all (and needs no
+backward then).
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the *whole* batch,
@@ -52,13 +54,12 @@ def check(answer, case):
         y[list(without)] = -100
         facts = judge_by(model, x, y, num)
         seen, most = [], len(x.chunk(num)[0])
-        hook = model.register_forward_pre_hook(
-            lambda module, args, seen=seen: seen.append(len(args[0]))
-        )
+        hooks = watch(model, x, y, seen)
         untouched = Untouched(x=x, y=y, model=model)
         loss = answer(model, x, y, num)
         untouched()
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
         if max(seen, default=0) > most:
             raise Wrong(f"{max(seen)} samples went through at once; {most} may.")
         if sum(seen) < size:
@@ -73,6 +74,30 @@ def check(answer, case):
             mistakes = {text: pair[which] for text, pair in facts.items()}
             want = mistakes.pop("right")
             compare(what, value, want, mistakes, 1e-6, 1e-9)
+
+
+def watch(model, x, y, seen):
+    """Note what goes forward; refuse it while an earlier one waits for backward."""
+    waiting = set()
+
+    def before(module, args):
+        if waiting:
+            raise Wrong(
+                f"forward number {len(seen) + 1} comes before the backward of number "
+                f"{min(waiting)}: the activations of both are in memory."
+            )
+        seen.append(len(args[0]))
+
+    def after(module, args, output):
+        rows = (x[:, None] == args[0][None]).all(dim=2).any(dim=1)
+        if output.requires_grad and (y[rows] != -100).any():
+            waiting.add(len(seen))
+            output.register_hook(lambda _, number=len(seen): waiting.discard(number))
+
+    return (
+        model.register_forward_pre_hook(before),
+        model.register_forward_hook(after),
+    )
 
 
 def judge_by(model, x, y, num):
@@ -124,13 +149,14 @@ from torch.nn import functional as F
 
 def ex6_2(model, x, y, num):
     labels = [int((part >= 0).sum()) for part in y.chunk(num)]
-    losses = []
+    batch_loss = 0.0
     for piece, target, n in zip(x.chunk(num), y.chunk(num), labels, strict=True):
         output = model(piece)
         if n:
-            losses.append(F.cross_entropy(output, target) * n / sum(labels))
-    sum(losses).backward()
-    return float(sum(losses))
+            loss = F.cross_entropy(output, target) * n / sum(labels)
+            loss.backward()
+            batch_loss += float(loss)
+    return batch_loss
 
 
 # %% wrong: the mean of the means
@@ -244,3 +270,18 @@ def ex6_2(model, x, y, num):
     for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
         total += F.cross_entropy(model(piece), target, reduction="sum") / labels
     return total.item()
+
+
+# %% wrong: one backward for all, so that all activations are in memory
+from torch.nn import functional as F
+
+
+def ex6_2(model, x, y, num):
+    labels = [int((part >= 0).sum()) for part in y.chunk(num)]
+    losses = []
+    for piece, target, n in zip(x.chunk(num), y.chunk(num), labels, strict=True):
+        output = model(piece)
+        if n:
+            losses.append(F.cross_entropy(output, target) * n / sum(labels))
+    sum(losses).backward()
+    return float(sum(losses))
