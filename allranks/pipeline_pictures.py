@@ -55,7 +55,7 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
             parts.append(
                 write(round(x + width / 2, 1), y + 19, str(work.microbatch), size=13)
             )
-        share = f"{busy / unit / length:.0%}"
+        share = f"{100 * busy / unit / length:.0f} %"
         parts.append(write(LEFT + 566, y + 18, share, "start", size=13))
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
     legend = "faint: forward; strong: backward; blank: idle; right: share at work"

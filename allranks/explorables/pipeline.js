@@ -136,7 +136,8 @@ function say(row, time, rankOf, v) {
 }
 
 const inUnits = (ticks, v) => String(Number((ticks / v).toFixed(2)));
-const percent = (part, total) => Math.floor((200 * part + total) / (2 * total));
+const percent = (part, total) => 0 < part && 200 * part < total ? "under 1 %"
+  : `${Math.floor((200 * part + total) / (2 * total))} %`;
 
 export function compute(state) {
   for (const [name, most] of Object.entries(MOST))
@@ -165,7 +166,7 @@ export function compute(state) {
     moments, time, held: rows.map((row) => heldAt(row, time)), now,
     summary: `${schedule} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
       + `${inUnits(end, v)} units, of which each rank works ${inUnits(busy, v)}; `
-      + `${percent(end - busy, end)} % of the time is idle. At most, a rank holds the activations `
+      + `${percent(end - busy, end)} of the time is idle. At most, a rank holds the activations `
       + `of ${most} micro-batch${most === "1" ? "" : "es"}. At time ${inUnits(time, v)}: `
       + now.map((words, r) => `rank ${r}: ${words}`).join("; "),
   };
@@ -191,8 +192,8 @@ const LEFT = 56, ROW = 34, BOX = 26;
 
 // Boxes of `rows`; times in ticks; at a time, the work that is on is framed.
 function grid(rows, end, least, label, time = null, press = null) {
-  // Fit the page's width while a box holds its number; then scroll, to 1,600 at most.
-  const wide = Math.max(690 / end, Math.min(15 / least, 1600 / end));
+  // Fit the page's width while a box holds two digits; then scroll, to 3,400 at most.
+  const wide = Math.max(690 / end, Math.min(17 / least, 3400 / end));
   const ranks = rows.length, scale = Math.min(30 / least, wide);
   const parts = [];
   rows.forEach((row, rank) => {
@@ -225,7 +226,8 @@ function grid(rows, end, least, label, time = null, press = null) {
 }
 
 // A share of a whole, both in ticks.
-const share = (part, total) => `${percent(Math.round(part), Math.round(total))}\u00a0%`;
+const share = (part, total) =>
+  percent(Math.round(part), Math.round(total)).replaceAll(" ", "\u00a0");
 
 function others(state) {
   const rows = NAMES.map((name) => {
@@ -252,7 +254,8 @@ function draw({ state, facts, set, measured }) {
   const press = (at) => set({ step: moments.findLastIndex((t, i) => !i || t <= at) });
   return [
     grid(rows, end, least, `The grid of ${state.schedule}: see the table below`, time, press),
-    h("p", {}, `F: forward. ${split ? "I: input gradient. W, dashed: weight gradients" : "B: backward"}.`
+    h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
+      : "B, filled: backward"}.`
       + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
       + " The number is the micro-batch; the upright line is the moment."),
     measured?.rows ? [h("p", {}, "Measured, in the same units:"), grid(measured.rows,

@@ -96,7 +96,7 @@ class Pipeline(Explorable):
             "now": now,
             "summary": f"{schedule} on {num_ranks} rank{plural}: a step takes "
             f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
-            f"{_percent(end - busy, end)} % of the time is idle. At most, a rank holds "
+            f"{_percent(end - busy, end)} of the time is idle. At most, a rank holds "
             f"the activations of {most} micro-batch{'es' * (most != '1')}. "
             f"At time {_number(time, v)}: "
             + "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(now)),
@@ -140,8 +140,8 @@ class Pipeline(Explorable):
             "same": done == shown,
             "efficiency": facts["work"] / took,
             "summary": f"{facts['torch']} ran on {self.num_ranks} live ranks, stages "
-            f"asleep: every rank worked {same}. {facts['work'] / took:.0%} of the time "
-            f"was work; the model says {1 - facts['idle']:.0%}.",
+            f"asleep: every rank worked {same}. {100 * facts['work'] / took:.0f} % of "
+            f"the time was work; the model says {100 - 100 * facts['idle']:.0f} %.",
         }
 
 
@@ -174,8 +174,10 @@ def _number(ticks: int, v: int) -> str:
     return f"{ticks / v:.2f}".rstrip("0").rstrip(".")
 
 
-def _percent(part: int, whole: int) -> int:
-    return (200 * part + whole) // (2 * whole)  # as JavaScript can, ties upwards
+def _percent(part: int, whole: int) -> str:
+    if 0 < 200 * part < whole:
+        return "under 1 %"
+    return f"{(200 * part + whole) // (2 * whole)} %"  # as JavaScript can, ties upwards
 
 
 def cases() -> list[dict]:

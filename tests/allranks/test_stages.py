@@ -59,8 +59,8 @@ def test_the_picture_shows_the_idle_time():
     text = repr(schedule("GPipe", WORKS))
     assert text.splitlines() == [
         "GPipe",
-        "rank 0: F0 F1 (3) B0 B1; works 67% of the time",
-        "rank 1: (1) F0 F1 B0 B1; works 67% of the time",
+        "rank 0: F0 F1 (3) B0 B1; works 67 % of the time",
+        "rank 1: (1) F0 F1 B0 B1; works 67 % of the time",
         "(n) is idle time, in forward passes",
     ]
     html = schedule("A <b>", WORKS)._repr_html_()

@@ -44,6 +44,21 @@ def test_torchs_refusal_is_shown_and_nothing_lost(explore):
     assert x.summary == before
 
 
+def test_the_largest_grid_has_a_number_in_every_box(explore):
+    """Two digits too; the kinds differ by what the legend says."""
+    x = explore(PAGE, "pipeline")
+    for label, value in (("Micro-batches", 16), ("Ranks", 8)):
+        x.fill(label, value)
+    x.field("Schedule").select_option("ZBVZeroBubble")
+    works = x.box.locator("svg g")
+    assert works.count() == 8 * 16 * 2 * 3
+    assert x.box.locator("svg g:not(:has(text))").count() == 0
+    inside = """gs => gs.every(g => g.querySelector("text").getBBox().width
+        < g.querySelector("rect.x-box").getBBox().width)"""
+    assert works.evaluate_all(inside)
+    assert "F, pale: forward. I, filled: input gradient." in x.box.inner_text()
+
+
 def test_a_click_into_the_grid_sets_the_moment(explore):
     """A short way for the mouse; the slider does the same by keyboard."""
     x = explore(PAGE, "pipeline")
