@@ -1,5 +1,6 @@
 """Live ranks: results, output, state and reports, through the Python API."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -309,7 +310,9 @@ def test_a_failed_start_is_reported_and_leaves_nothing(monkeypatch, all_gone):
 
     def init(self, *args):
         original(self, *args)
-        started.extend(psutil.Process(p.pid) for p in self.processes)
+        for process in self.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has failed already
+                started.append(psutil.Process(process.pid))
 
     monkeypatch.setattr(RankProcesses, "__init__", init)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")

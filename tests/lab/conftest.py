@@ -103,11 +103,6 @@ class Notebook:
         """All code cells."""
         return self.panel.locator(".jp-CodeCell")
 
-    def with_text(self, text: str):
-        """The first code cell whose source holds a text."""
-        editors = self.page.locator(".cm-content", has_text=text)
-        return self.cells.filter(has=editors).first
-
     def start(self, cell) -> None:
         """Press Shift+Enter in a cell."""
         cell.locator(".cm-content").click()
@@ -123,7 +118,8 @@ class Notebook:
             assert time.monotonic() < deadline, f"still running: {cell.inner_text()}"
             self.page.wait_for_timeout(20)
         self.idle(timeout)
-        return cell.locator(".jp-Cell-outputArea").inner_text()
+        # Not inner_text: JupyterLab draws nothing that is out of view.
+        return cell.locator(".jp-Cell-outputArea").text_content()
 
     def write(self, cell, source: str) -> None:
         """Replace a cell's source, pasting it as one text."""
