@@ -4,7 +4,7 @@ import math
 
 UNITS = {
     "B": ((1, "B"), (1e3, "KB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")),
-    "s": ((1e-6, "µs"), (1e-3, "ms"), (1, "s")),
+    "s": ((1e-6, "µs"), (1e-3, "ms"), (1, "s"), (3600, "h"), (86400, "d")),
 }
 
 
@@ -13,8 +13,8 @@ def amount(value: float, unit: str) -> str:
 
     The kit of the explorables has the same function, so the same texts.
 
-    >>> amount(1_500_000, "B"), amount(0.000_012_345, "s"), amount(0, "B")
-    ('1.5 MB', '12.3 µs', '0 B')
+    >>> amount(1_500_000, "B"), amount(0.000_012_345, "s"), amount(182e6, "s")
+    ('1.5 MB', '12.3 µs', '2106 d')
     """
     steps = UNITS[unit]
     scale, name = next((s for s in reversed(steps) if value >= s[0]), steps[0])

@@ -3,6 +3,7 @@
 import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
 
 const MIB = 2 ** 20, MOST = 65536, MOST_LAYERS = 40, MOST_SPANS = 500;
+const LEAST = 0.001, LONGEST = 1e6, TINY = 5e-9;
 const CAPS = [null, 1, 5, 25, 100, 1e6];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
@@ -151,20 +152,26 @@ export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
   const chosen = layersOf(model, layers);
   for (const name of ["batch_size", "world_size"])
     if (whole(name, machine[name], 1) > MOST) throw Error(`${name} must be at most ${MOST}`);
-  for (const name of ["tflops", "gb_per_s"])
+  for (const name of ["tflops", "gb_per_s"]) {
     if (machine[name] <= 0) throw Error(`${name} must be above 0, not ${machine[name]}`);
+    if (machine[name] < LEAST) throw Error(`${name} must be at least ${LEAST}`);
+  }
   for (const [name, value] of [["alpha_us", machine.alpha_us], ["bucket_cap_mb", bucket_cap_mb ?? 0]])
     if (value < 0) throw Error(`${name} must not be negative: ${value}`);
+  if (machine.alpha_us > LONGEST) throw Error(`alpha_us must be at most ${LONGEST}`);
   if (trace && !(trace.compute?.length && trace.comm?.length))
     throw Error("trace must be what allranks.traces.lanes returns");
   const step = stepOf(chosen, bucket_cap_mb, machine), { total, computed } = step;
   const exposed = total - computed, W = machine.world_size, n = step.buckets.length;
   const s = (value) => amount(value, "s");
+  const percent = Math.floor(100 * (total ? computed / total : 1) + 0.5);
+  const share = percent === 100 && exposed >= TINY ? "over 99"
+    : percent === 0 && computed >= TINY ? "under 1" : percent;
   let seen = null, summary = `${W} rank${W > 1 ? "s" : ""}, `
     + `${amount(sum(step.layers.map((layer) => layer[1])), "B")} of gradients in ${n} `
     + `bucket${n === 1 ? "" : "s"}. Backward takes ${s(step.backward)}, all_reduce ${s(step.sending)}; `
     + `${s(exposed)} of it is exposed. A step takes ${s(total)}, `
-    + `${Math.floor(100 * (total ? computed / total : 1) + 0.5)} % of it computing.`;
+    + `${share} % of it computing.`;
   if (trace) {
     const { compute: busy, comm } = trace, length = (list) => sum(list.map(([a, b]) => b - a)) / 1e3;
     seen = {
@@ -202,20 +209,30 @@ const fields = [
 ];
 
 // Two lanes over time: what computes, what is sent, and the line where computing ends.
+// Spans: [name, from, to, words of a tooltip]. A name stands in its box, or in the gap
+// behind it; where it is too long, only its number. On a phone, lanes have names above.
 function timeline(label, rows, total, end) {
-  const left = 84, scale = 600 / (total || 1), x = (time) => left + time * scale;
-  return picture(left + 608, 30 + 36 * rows.length, label,
+  const narrow = innerWidth < 700, left = narrow ? 1 : 84, top = narrow ? 22 : 6, pitch = top + 30;
+  const scale = (narrow ? 316 : 600) / (total || 1), x = (time) => left + time * scale;
+  const bottom = pitch * rows.length;
+  return picture(x(total) + 8, bottom + 22, label,
     rows.map(([name, hue, spans], row) => [
-      text(0, 24 + 36 * row, name, { "text-anchor": "start" }),
-      spans.map(([words, from, to]) => [
-        h("svg:rect", { x: x(from), y: 6 + 36 * row, width: Math.max(0.5, (to - from) * scale),
-          height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
-        words && 7.5 * words.length + 4 < (to - from) * scale
-          && text((x(from) + x(to)) / 2, 24 + 36 * row, words, { class: "x-small" }),
-      ]),
+      text(0, pitch * row + (narrow ? 16 : 24), name, { "text-anchor": "start" }),
+      spans.map(([words, from, to, tip], i) => {
+        const y = pitch * row + top, width = (to - from) * scale;
+        const gap = ((spans[i + 1]?.[1] ?? total) - to) * scale, short = /\d*$/.exec(words)[0];
+        const fits = (one, room) => one && 6.7 * one.length + 3 < room && one;
+        const inside = fits(words, width) || fits(short, width), behind = !inside && fits(short, gap);
+        return h("svg:g", {}, h("svg:title", {}, `${tip ?? words}: ${amount(from, "s")} to ${amount(to, "s")}`),
+          h("svg:rect", { x: x(from), y, width: Math.max(0.5, width),
+            height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
+          inside && text((x(from) + x(to)) / 2, y + 18, inside, { class: "x-small" }),
+          behind && text(x(to) + 3, y + 18, behind, { class: "x-small", "text-anchor": "start" }));
+      }),
     ]),
-    h("svg:path", { class: "x-idle", d: `M${x(end)} 2V${8 + 36 * rows.length}` }),
-    text(x(end), 22 + 36 * rows.length, "computing ends", { "text-anchor": "end", class: "x-small" }));
+    h("svg:path", { class: "x-idle", d: `M${x(end)} 2V${bottom + 4}` }),
+    text(x(end), bottom + 18, "computing ends",
+      { "text-anchor": (end < total / 2) ? "start" : "end", class: "x-small" }));
 }
 
 let planShown = false; // each drawing makes the list anew
@@ -227,17 +244,17 @@ function draw({ state, facts, set, measured }) {
     h("button", { type: "button", "data-key": key, onclick: press }, words);
   const times = (total) => [s(total), computed ? (total / computed).toFixed(2) : "–"];
   return [
-    h("p", {}, "Model: forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free."),
+    h("p", {}, "Model: forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. A number: that of the block, layer or bucket."),
     timeline(`Modelled step: ${facts.summary}`, [
       ["compute", 0, [["forward", 0, facts.forward], ...facts.layers.map(([name, , a, b]) => [name, a, b])]],
-      ["all_reduce", 1, facts.buckets.map(([, , , a, b], i) => [String(i), a, b])],
+      ["all_reduce", 1, facts.buckets.map(([bytes, , , a, b], i) => [String(i), a, b, `bucket ${i}, ${amount(bytes, "B")}`])],
     ], facts.total, computed),
     trace && [
       h("p", {}, `${measured?.trace ? "Measured on live ranks" : "Trace"}${trace.ranks ? `, ${trace.ranks} ranks` : ""}: `
         + `${s(seen.length)}; ${s(seen.exposed)} of ${s(seen.sending)} of sending is exposed.`),
       timeline("The trace: backward and collectives over time", [
-        ["compute", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3])],
-        ["sending", 1, trace.comm.map(([a, b], i) => [String(i), a / 1e3, b / 1e3])],
+        ["compute", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3, "backward"])],
+        ["sending", 1, trace.comm.map(([a, b, name], i) => [String(i), a / 1e3, b / 1e3, name])],
       ], seen.length, trace.compute.at(-1)[1] / 1e3),
     ],
     h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",

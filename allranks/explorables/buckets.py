@@ -14,6 +14,8 @@ from allranks.units import amount
 
 CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
 MOST = 65536  # samples per rank, ranks
+LEAST, LONGEST = 0.001, 1e6  # TFLOP/s and GB/s; µs per message
+TINY = 5e-9  # seconds that are more than 0 µs in the sentence
 MOST_RANKS, MOST_BYTES, MOST_MFLOP = 8, 100e6, 20_000  # where real ranks run it
 
 
@@ -33,7 +35,7 @@ class Buckets(Explorable):
     name = "buckets"
 
     model = traitlets.Unicode("gpt2").tag(sync=True)
-    layers = traitlets.Unicode("1000000:20, 8000000:20").tag(sync=True)
+    layers = traitlets.Unicode("8000000:20000, 1000000:20000").tag(sync=True)
     batch_size = traitlets.Int(8).tag(sync=True)
     tflops = traitlets.Float(100).tag(sync=True)
     world_size = traitlets.Int(8).tag(sync=True)
@@ -57,10 +59,14 @@ class Buckets(Explorable):
         for name in "tflops", "gb_per_s":
             if machine[name] <= 0:
                 raise ValueError(f"{name} must be above 0, not {machine[name]:g}")
+            if machine[name] < LEAST:
+                raise ValueError(f"{name} must be at least {LEAST}")
         lows = {"alpha_us": machine["alpha_us"], "bucket_cap_mb": bucket_cap_mb or 0}
         for name, value in lows.items():
             if value < 0:
                 raise ValueError(f"{name} must not be negative: {value:g}")
+        if machine["alpha_us"] > LONGEST:
+            raise ValueError(f"alpha_us must be at most {LONGEST:.0f}")
         if trace is not None and not (trace.get("compute") and trace.get("comm")):
             raise ValueError("trace must be what allranks.traces.lanes returns")
         step = _step(chosen, bucket_cap_mb, **machine)
@@ -69,15 +75,13 @@ class Buckets(Explorable):
         for cap in CAPS:
             other = _step(chosen, cap, **machine)
             compare.append([cap, len(other.buckets), other.total])
-        share = step.computed / step.total if step.total else 1
-        percent = int(100 * share + 0.5)
         num_bytes = sum(layer[1] for layer in step.layers)
         summary = (
             f"{size} rank{'s' * (size > 1)}, {amount(num_bytes, 'B')} of gradients in "
             f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}. Backward "
             f"takes {amount(step.backward, 's')}, all_reduce "
             f"{amount(step.sending, 's')}; {amount(exposed, 's')} of it is exposed. "
-            f"A step takes {amount(step.total, 's')}, {percent} % of it computing."
+            f"A step takes {amount(step.total, 's')}, {_share(step)} of it computing."
         )
         seen = None
         if trace is not None:
@@ -150,6 +154,14 @@ class Buckets(Explorable):
         }
 
 
+def _share(step) -> str:
+    """Percent of a step that is computing; no part that a reader sees is 0 % of it."""
+    percent = int(100 * (step.computed / step.total if step.total else 1) + 0.5)
+    if percent == 100 and step.total - step.computed >= TINY:
+        return "over 99 %"
+    return "under 1 %" if percent == 0 and step.computed >= TINY else f"{percent} %"
+
+
 def _step(layers, cap_mb, batch_size, tflops, world_size, alpha_us, gb_per_s):
     link = world_size, alpha_us * 1e-6, gb_per_s * 1e9
     return buckets.step(layers, batch_size, tflops * 1e12, *link, buckets.caps(cap_mb))
@@ -158,39 +170,26 @@ def _step(layers, cap_mb, batch_size, tflops, world_size, alpha_us, gb_per_s):
 def cases() -> list[dict]:
     """States for the comparison of Python and JavaScript, bad ones included."""
     own = "1:0", "1000000:20, 8000000:20.5 ,262144:3", ",".join(["300000:1.5"] * 40)
-    models = [
-        *((name, "") for name in bucket_models.MODELS),
-        *(("own", o) for o in own),
-    ]
+    models = [(name, "") for name in bucket_models.MODELS]
+    models += [("own", layers) for layers in own]
     trace = {"compute": [[0, 2.5], [3, 7]], "comm": [[2, 4, "a"], [6, 9.25, "b"]]}
     traced = itertools.cycle([None, trace, None])
     bad = ["", "1:2,", "x:1", "0:1", "1:-1", "1:1e3", "9:1;2:1", "1:2," * 40, "1"]
     good = Buckets().state | {"trace": None}
+    machines = (1, 1.5, 1, 0.1), (2, 0, 450, 300), (999, 9, 7, 9)
     states = [
-        {
-            **good,
-            "model": model,
-            "layers": text,
-            "bucket_cap_mb": cap,
-            "trace": next(traced),
-        }
+        {**good, "model": model, "layers": text, "bucket_cap_mb": cap}
+        | {"trace": next(traced)}
         | {"world_size": size, "alpha_us": alpha, "gb_per_s": gb, "tflops": speed}
         for model, text in models
         for cap in (None, 0.0, 0.3, 1.0, 25.0, 1e5)
-        for size, alpha, gb, speed in (
-            (1, 1.5, 1, 0.1),
-            (2, 0, 450, 300),
-            (999, 9, 7, 9),
-        )
+        for size, alpha, gb, speed in machines
     ]
     states += [{**good, "model": "own", "layers": text} for text in bad]
     states += [{**good, "batch_size": number} for number in (1, 7, 64, 512, 65536)]
-    wrong = {
-        "model": ["", "bert"],
-        "world_size": [0, 70_000],
-        "batch_size": [-1, 10**9],
-    }
-    wrong |= {"tflops": [0.0], "gb_per_s": [-2.0], "alpha_us": [-1.0]}
+    wrong = {"model": ["", "bert"], "world_size": [0, 70_000]}
+    wrong |= {"batch_size": [-1, 10**9]}
+    wrong |= {"tflops": [0.0, 1e-4], "gb_per_s": [-2.0], "alpha_us": [-1.0, 1e7, 1e6]}
     wrong |= {"bucket_cap_mb": [-0.5], "trace": [{}, {"compute": [[0, 1]], "comm": []}]}
     for name, values in wrong.items():
         states += [{**good, name: value} for value in values]

@@ -2,7 +2,7 @@
 
 import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
 
-const MOST_RANKS = 8, MOST_NUMBERS = 1e10;
+const MOST_RANKS = 8, MOST_NUMBERS = 1e10, LEAST = 0.001, LONGEST = 1e6;
 const RING = "(W − 1) (α + n / (W B))", NAIVE = "(W − 1) (2 α + n / B + n / (W B))";
 const FORMULAS = {
   all_reduce: { ring: `2 ${RING}`, tree: "2 ⌈log₂ W⌉ (α + n / B)", naive: "2 (W − 1) (α + n / B)" },
@@ -119,6 +119,8 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
     throw Error(`${numbers} numbers are too many: at most ${MOST_NUMBERS}`);
   if (alpha_us < 0) throw Error(`alpha_us must not be negative: ${alpha_us}`);
   if (gb_per_s <= 0) throw Error(`gb_per_s must be above 0, not ${gb_per_s}`);
+  if (gb_per_s < LEAST) throw Error(`gb_per_s must be at least ${LEAST}`);
+  if (alpha_us > LONGEST) throw Error(`alpha_us must be at most ${LONGEST}`);
   if (whole("step", step, 0) > steps.length)
     throw Error(`step is ${step}, but there are ${steps.length} steps`);
   const alpha = alpha_us * 1e-6, bandwidth = gb_per_s * 1e9;

@@ -14,6 +14,7 @@ from allranks.topology import whole
 from allranks.units import amount
 
 MOST_RANKS, MOST_NUMBERS = 8, 10**10
+LEAST, LONGEST = 0.001, 1e6  # GB/s; µs per message
 MOST_SENT = 4_000_000  # numbers per rank, where real ranks send them
 
 
@@ -63,6 +64,10 @@ class Collectives(Explorable):
             raise ValueError(f"alpha_us must not be negative: {alpha_us:g}")
         if gb_per_s <= 0:
             raise ValueError(f"gb_per_s must be above 0, not {gb_per_s:g}")
+        if gb_per_s < LEAST:
+            raise ValueError(f"gb_per_s must be at least {LEAST}")
+        if alpha_us > LONGEST:
+            raise ValueError(f"alpha_us must be at most {LONGEST:.0f}")
         if whole("step", step, low=0) > len(steps):
             raise ValueError(f"step is {step}, but there are {len(steps)} steps")
         alpha, bandwidth = alpha_us * 1e-6, gb_per_s * 1e9
@@ -186,4 +191,10 @@ def cases() -> list[dict]:
     states = [
         s | dict(zip(("alpha_us", "gb_per_s"), next(link), strict=True)) for s in states
     ]
-    return [*states, states[0] | {"alpha_us": -1.0}, states[0] | {"gb_per_s": 0.0}]
+    wrong = [
+        ("alpha_us", -1.0),
+        ("alpha_us", 2e6),
+        ("gb_per_s", 0.0),
+        ("gb_per_s", 1e-4),
+    ]
+    return [*states, *(states[0] | dict([pair]) for pair in wrong)]

@@ -90,7 +90,7 @@ export function whole(name, value, low) {
 // Three digits and a unit, "B" or "s": allranks/units.py says the same.
 const UNITS = {
   B: [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
-  s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"]],
+  s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [3600, "h"], [86400, "d"]],
 };
 export function amount(value, unit) {
   const [scale, name] = UNITS[unit].findLast(([least]) => value >= least) ?? UNITS[unit][0];

@@ -22,9 +22,10 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
     x.fill("bucket_cap_mb, MiB", 1000)
     assert "in 1 bucket." in x.summary
     x.fill("TFLOP/s per rank", 0)
-    assert "tflops must be above 0, not 0" in x.error and "in 1 bucket." in x.summary
+    refused = "TFLOP/s per rank: must be above 0, not 0"
+    assert refused in x.error and "in 1 bucket." in x.summary
     x.field("Model").select_option("own")
-    assert not x.error  # what was typed is not yet part of the state
+    assert refused in x.error  # it still stands there, and is still not possible
     x.fill("Layers, numbers:MFLOP", "1000:2; 5")
     assert "'1000:2; 5' is no layer: write numbers:MFLOP" in x.error
     x.fill("Layers, numbers:MFLOP", "1000000:2, 500000:1")
@@ -33,6 +34,7 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
         | {"model": "own", "layers": "1000000:2, 500000:1"}
     )
     assert x.summary == facts["summary"] and "null" not in x.box.inner_text()
+    assert refused in x.error and x.field("TFLOP/s per rank").input_value() == "0"
 
 
 def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
@@ -61,3 +63,19 @@ def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
     assert x.summary == summary and pictures.count() == 2
     x.fill("Ranks, W", 2)
     assert pictures.count() == 2  # it stays while the model turns
+
+
+def test_each_box_says_what_it_is_and_the_picture_fits_on_a_phone(explore):
+    """A name or number where there is room, a tooltip everywhere."""
+    x = explore("book/ch5_ddp", "buckets")
+    boxes = x.box.locator("svg g")
+    facts = Buckets(batch_size=8).facts
+    assert boxes.count() == 1 + len(facts["layers"]) + len(facts["buckets"])
+    assert x.box.locator("svg g > title").count() == boxes.count()
+    titles = x.box.locator("svg g > title").all_text_contents()
+    assert any(title.startswith("bucket 0, ") for title in titles)
+    words = x.box.locator("svg g > text").all_text_contents()
+    assert {str(i) for i in range(12)} <= set(words)
+    assert x.box.locator("svg").first.evaluate(
+        "svg => svg.parentElement.scrollWidth <= svg.parentElement.clientWidth"
+    )
