@@ -79,7 +79,7 @@ function summary(state, { shares, fullest }) {
   const idle = num_devices - shares.length;
   return `Shares of ${shares.join(", ")} samples`
     + (idle ? `; ${idle} of ${num_devices} devices without.` : ".")
-    + ` ${stage}: ${says[stage]} Device 0 holds up to ${mb(fullest[0])} in a step`
+    + ` Stage ${stage}: ${says[stage]} Device 0 holds up to ${mb(fullest[0])} in a step`
     + (fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}.` : ".");
 }
 

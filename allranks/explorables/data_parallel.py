@@ -149,7 +149,9 @@ def _summary(state: dict, facts: dict) -> str:
     idle = state["num_devices"] - len(cut)
     words = f"Shares of {', '.join(map(str, cut))} samples"
     words += f"; {idle} of {state['num_devices']} devices without." if idle else "."
-    words += f" {stage}: {says[stage]} Device 0 holds up to {_mb(full[0])} in a step"
+    words += (
+        f" Stage {stage}: {says[stage]} Device 0 holds up to {_mb(full[0])} in a step"
+    )
     words += f", device 1 up to {_mb(full[1])}." if len(full) > 1 else "."
     return words
 

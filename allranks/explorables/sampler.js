@@ -176,8 +176,8 @@ function draw(view) {
     : "set_epoch is not called, so the order comes from the seed alone, in every epoch.";
   return [
     grid(view),
-    h("p", {}, "Thick frame: read in this step. Filled: read before. Pale: to come. "
-      + "Two ranks (r0+r1) or a number (3×): read more than once. Dashed: nobody reads it."),
+    h("p", {}, "Thick frame: read in this step. Filled: read in it or before. Empty: to come. "
+      + "Double frame, and two ranks (r0+r1) or a number (3×): read more than once. Dashed: nobody reads it."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
       h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "

@@ -112,14 +112,15 @@ export function compute({ nodes, gpus_per_node, rank, visible }) {
 }
 
 // Another cluster keeps the chosen process if it still exists. Who types "12" passes
-// "1": while one field is being edited, each text starts from the state before it.
+// "1": while one field is being edited, each number starts from the state before it.
 let edit = {};
 function resized(field, state, nodesOf) {
-  if (edit.field !== field || edit.result !== JSON.stringify(state)) edit = { field, base: state };
+  const now = JSON.stringify(state);
+  if (edit.field !== field || !edit.seen.includes(now)) edit = { field, base: state };
   const { base } = edit, nodes = nodesOf(base);
   const patch = { nodes, rank: Math.min(base.rank, sum(nodes) - 1),
     gpus_per_node: Math.max(base.gpus_per_node, ...nodes) };
-  edit.result = JSON.stringify({ ...state, ...patch });
+  edit.seen = [now, JSON.stringify({ ...state, ...patch })]; // refused or taken
   return patch;
 }
 const few = (name, value) => {

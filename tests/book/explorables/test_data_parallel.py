@@ -16,7 +16,7 @@ def test_a_reader_steps_through_and_changes_the_sizes(explore):
     assert x.summary == said()
     for _ in range(2):
         x.press("Next")
-    assert x.summary == said(stage=4) and "gather: All outputs" in x.summary
+    assert x.summary == said(stage=4) and "Stage gather: All outputs" in x.summary
     moved = x.box.locator("table").nth(1).locator("tbody tr")
     assert moved.all_inner_texts() == [
         f"device {i}\tdevice 0\t160 MB" for i in (1, 2, 3)
@@ -31,7 +31,7 @@ def test_a_reader_steps_through_and_changes_the_sizes(explore):
     x.page.keyboard.press("S")
     assert "optimizer state\t–" in x.box.locator("table").first.inner_text()
     x.fill("devices", 9)
-    assert x.error.endswith("num_devices must be at most 8, not 9")
+    assert x.error.endswith("devices: must be at most 8, not 9")
     assert x.page.evaluate("document.documentElement.scrollWidth") <= 390
     picture = "[...document.querySelectorAll('.x-scroll:has(svg)')]"
     assert x.page.evaluate(f"{picture}.every(p => p.scrollWidth <= p.clientWidth)")

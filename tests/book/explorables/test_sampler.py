@@ -64,3 +64,11 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
     x.fill("seed", 7)
     assert column.count() == 0
     assert x.box.locator(".x-measured").inner_text() == ""
+
+
+def test_the_legend_names_every_frame(explore):
+    """Also the double one, which the picture shows at the last step."""
+    x = explore("book/ch5_ddp", "sampler")
+    x.press("Next")
+    assert x.box.locator(".x-cells .x-twice").count() == 2
+    assert "Double frame" in x.box.inner_text()
