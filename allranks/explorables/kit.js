@@ -56,11 +56,12 @@ export function pressable(element, key, label, press, pressed = null) {
   return element;
 }
 
-export const table = (caption, head, rows) =>
-  h("div.x-scroll", {}, h("table.x-table", {}, h("caption", {}, caption),
+// The caption stands above: inside, it could be no wider than the table.
+export const table = (caption, head, rows) => [h("p.x-caption", {}, caption),
+  h("div.x-scroll", {}, h("table.x-table", { "aria-label": caption },
     h("thead", {}, h("tr", {}, head.map((cell) => cell === "" ? h("td") : h("th", { scope: "col" }, cell)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
-      i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))));
+      i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))))];
 
 // A line of code with a button that copies it.
 export function code(line, key) {
@@ -111,7 +112,8 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       const id = `x${number++}`;
       const names = Object.keys(model.get("initial"));
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
-      let quiet = false, timer = null, facts = null;
+      const waiting = new Map(); // a field's input: what it asked for and was refused
+      let quiet = false, timer = null, facts = null, pause = () => {};
 
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
       const stage = h("div.x-stage");
@@ -120,20 +122,50 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         "aria-label": label, onsubmit: (event) => event.preventDefault(),
       });
 
-      // Only a possible state reaches the model; an impossible one says why not.
-      function apply(patch, input) {
-        let next = null;
-        for (const { input } of inputs) input.removeAttribute("aria-invalid");
-        error.textContent = "";
-        try {
-          next = typeof patch === "function" ? patch() : patch;
-          compute({ ...state(), ...next });
-        } catch (reason) {
-          error.textContent = reason.message;
-          input?.setAttribute("aria-invalid", "true");
-          reset.setAttribute("aria-disabled", false);
-          return;
+      // Says why not, of the field by the name that its reader sees, and marks it.
+      function complain(said, input) {
+        const words = said || [...waiting.values()][0]?.said || "";
+        const { name, label } = fields.find(({ name }) => words.startsWith(`${name} `)) ?? {};
+        const line = name ? label + words.slice(name.length).replace(/^ must/, ": must") : words;
+        if (error.textContent !== line) error.textContent = line; // said once
+        for (const { input: one } of inputs) {
+          if (waiting.has(one) || (said && one === input)) one.setAttribute("aria-invalid", true);
+          else one.removeAttribute("aria-invalid");
         }
+        if (words) reset.setAttribute("aria-disabled", false);
+      }
+
+      // Only a possible state reaches the model. What a field is refused stays in it and
+      // is tried again with each change: two fields may be possible only together.
+      function apply(patch, input, tick) {
+        if (!tick) pause();
+        let next = {}, wanted = null, said = "";
+        const fit = (...patches) => {
+          const all = Object.assign({}, ...patches);
+          compute({ ...state(), ...all });
+          return all;
+        };
+        waiting.delete(input);
+        try {
+          wanted = typeof patch === "function" ? patch() : patch;
+          next = fit(wanted);
+        } catch (reason) {
+          said = reason.message;
+        }
+        const others = [...waiting].filter(([, one]) => one.wanted);
+        if (wanted && others.length) try {
+          next = fit(...others.map(([, one]) => one.wanted), wanted);
+          for (const [other] of others) waiting.delete(other);
+          said = "";
+        } catch { // not all of them: then each for itself
+          for (const [other, one] of others) try {
+            next = fit(one.wanted, next);
+            waiting.delete(other);
+          } catch (reason) {
+            one.said = reason.message;
+          }
+        }
+        if (said && input && !["file", "range"].includes(input.type)) waiting.set(input, { wanted, said });
         quiet = true;
         for (const [name, value] of Object.entries(next)) model.set(name, value);
         // What was measured holds for all steps, and for nothing else.
@@ -142,6 +174,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         quiet = false;
         model.save_changes();
         update();
+        complain(said, input);
       }
 
       const views = fields.filter(({ kind }) => kind === "step").map(({ name }) => name);
@@ -150,11 +183,14 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const { kind, name, min, max, step } = field;
         let input, control, options = [], words = "";
         // Draws the list anew only where it changed: focus and choice stay.
-        const list = (now) => {
+        const list = (now, value) => {
+          const typed = waiting.has(input) && options[input.selectedIndex]?.[0];
           options = typeof field.options === "function" ? field.options(now) : field.options;
           if (words !== (words = JSON.stringify(options))) input.replaceChildren(
             ...options.map(([value, words]) => h("option", { value }, words)));
-          return options.map(([value]) => value);
+          const find = (value) => options.findIndex(([one]) => one === value);
+          if (find(typed) < 0) waiting.delete(input);
+          input.selectedIndex = find(waiting.has(input) ? typed : value);
         };
         const read = async () => {
           const file = input.files[0];
@@ -198,32 +234,36 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       });
 
       function stepButtons(field, input) {
-        const go = (by) => {
+        const go = (by, tick) => {
+          if (!tick) pause();
           const last = Number(input.max), now = Number(input.value) + by;
-          if (now >= 0 && now <= last) apply({ [field.name]: now });
+          if (now >= 0 && now <= last) apply({ [field.name]: now }, null, tick);
           return now < last;
         };
-        const pause = () => {
+        pause = () => {
           clearInterval(timer);
           timer = null;
           play.textContent = "Play";
         };
         const start = () => {
           if (Number(input.value) >= Number(input.max)) apply({ [field.name]: 0 });
-          timer = setInterval(() => el.isConnected && go(1) || pause(), 900);
+          timer = setInterval(() => el.isConnected && go(1, true) || pause(), 900);
           play.textContent = "Pause";
         };
         const button = (words, press) => h("button", { type: "button", onclick: press }, words);
         const play = button("Play", () => (timer ? pause() : start()));
         const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
         return [
-          button("Back", () => { pause(); go(-1); }), button("Next", () => { pause(); go(1); }),
+          button("Back", () => go(-1)), button("Next", () => go(1)),
           still ? null : play,
         ].filter(Boolean);
       }
 
       const reset = h("button", {
-        type: "button", onclick: () => apply({ ...model.get("initial") }),
+        type: "button", onclick: () => {
+          waiting.clear();
+          apply({ ...model.get("initial") });
+        },
       }, "Reset");
       const buttons = h("div.x-buttons", {}, reset);
       const answer = h("p.x-measured", { role: "status" });
@@ -240,19 +280,19 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       form.append(buttons);
 
       function update() {
-        if (quiet) return;
         const now = state();
         try {
           facts = compute(now);
         } catch (reason) { // Python set what is impossible
-          error.textContent = reason.message;
-          return;
+          return reason.message;
         }
         for (const { field, input, box, list } of inputs) {
           const value = field.get ? field.get(now, facts) : now[field.name];
           box.hidden = field.show ? !field.show(now, facts) : false;
-          if (field.kind === "flag") input.checked = value;
-          else if (field.kind === "choice") input.selectedIndex = list(now).indexOf(value);
+          if (box.hidden) waiting.delete(input);
+          if (field.kind === "choice") list(now, value);
+          else if (waiting.has(input)) continue; // what was typed stays
+          else if (field.kind === "flag") input.checked = value;
           else if (field.kind !== "file") {
             if (field.kind === "step") input.max = field.max(facts);
             // Leave "08" or "2, " alone while it means the same and is being typed.
@@ -282,12 +322,20 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
 
       el.classList.add("x");
       el.replaceChildren(form, error, summary, stage, answer);
-      const watched = [...names, "measured"];
-      for (const name of watched) model.on(`change:${name}`, update);
-      update();
+      // From Python: what it sets goes before what was typed.
+      const outside = () => {
+        if (quiet) return;
+        waiting.clear();
+        complain(update());
+      };
+      const redraw = () => quiet || complain(update());
+      for (const name of names) model.on(`change:${name}`, outside);
+      model.on("change:measured", redraw);
+      complain(update());
       return () => {
         clearInterval(timer);
-        for (const name of watched) model.off(`change:${name}`, update);
+        for (const name of names) model.off(`change:${name}`, outside);
+        model.off("change:measured", redraw);
       };
     },
   };

@@ -9,6 +9,11 @@ LEFTOVERS = [
     re.compile(r"\s*<meta name=\"docsearch:[^>]*>"),
     re.compile(r"\s*<!--(?!\[).*?-->", re.DOTALL),
 ]
+# One word of code: Sphinx wraps it twice, to keep it on one line; book.css does.
+WORD = re.compile(
+    r"(<code class=\")docutils (literal notranslate\">)"
+    r"<span class=\"pre\">([^<]*)</span></code>"
+)
 DRAWING = re.compile(r'<svg [^>]*role="img"(?:(?!<svg).)*?</svg>', re.DOTALL)
 UNFILLED = re.compile(r"<(?:rect|circle|path|line|g) (?![^>]*fill)")
 STYLED = re.compile(r'<(\w+) ((?:(?!class=)[^>])*?)style="([^"]*)"(?![^>]*class=)')
@@ -24,6 +29,7 @@ def lighten(html: str, dull: re.Pattern) -> str:
         if i + 1 < len(parts) and parts[i + 2] == "pre":
             parts[i + 1] = dull.sub(r"\1", parts[i + 1])
     html = "".join(part for i, part in enumerate(parts) if i % 3 < 2)
+    html = WORD.sub(r"\1\2\3</code>", html)
     return lighten_pictures(html)
 
 

@@ -16,6 +16,7 @@ from lighten import dull_spans, lighten
 from purge import purge
 from rcssmin import cssmin
 from rjsmin import jsmin
+from squeeze import squeeze
 from uses import Uses
 
 LINK = re.compile(
@@ -97,8 +98,9 @@ def slim(app, exception: Exception | None) -> None:
     for path in static.rglob("*.js"):
         if path.relative_to(static).as_posix() not in {*NEVER, *merged, "all.js"}:
             uses.add_script(text := path.read_text("utf8"))
-            if path.parent.name != "explorables":  # jsmin breaks nested `${`…`}`
-                path.write_text(jsmin(text, keep_bang_comments=True), "utf8")
+            ours = path.parent.name == "explorables"
+            less = squeeze(text) if ours else jsmin(text, keep_bang_comments=True)
+            path.write_text(less, "utf8")
     for path in static.rglob("*.css"):
         if path.relative_to(static).as_posix() not in {*styles, "all.css"}:
             path.write_text(cssmin(path.read_text("utf8")), "utf8")

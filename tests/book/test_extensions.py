@@ -11,7 +11,7 @@ import pytest
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from book._ext import bench, fresh, mathml, records
+from book._ext import bench, fresh, mathml, records, squeeze
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml", "specimen"]
@@ -232,7 +232,7 @@ def test_digest_follows_content(tmp_path):
     assert fresh.digest(tmp_path) != before
 
 
-@pytest.mark.parametrize("module", [bench, mathml])
+@pytest.mark.parametrize("module", [bench, mathml, squeeze])
 def test_examples_in_docstrings_hold(module):
     """The examples are run."""
     result = doctest.testmod(module)

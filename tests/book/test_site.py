@@ -15,6 +15,8 @@ OVERFLOW = """
     .map(e => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)
 """
 
+# What a click shows must fit, too: answers, hints, longer explanations.
+UNFOLD = "for (const box of document.querySelectorAll('details')) box.open = true"
 PAINTED = "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
 
 
@@ -124,6 +126,7 @@ class Visit:
         """Load a page, wait for its scripts, and return what is wrong with it."""
         self.complaints.clear()
         self.page.goto(f"{self.base}/{page}")
+        self.page.evaluate(UNFOLD)
         self.page.evaluate(PAINTED)
         wide = [f"too wide: {text}" for text in self.page.evaluate(OVERFLOW)]
         return [

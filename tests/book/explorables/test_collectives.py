@@ -38,7 +38,7 @@ def test_collective_and_algorithm_follow_each_other(explore):
     facts = Collectives.compute("all_to_all", "pairwise", 7, 1001, **state)
     assert x.summary == facts["summary"] and "7 ranks" in x.summary
     x.fill("B, GB/s per link", 0)
-    assert "gb_per_s must be above 0, not 0" in x.error
+    assert "B, GB/s per link: must be above 0, not 0" in x.error
     x.field("Ranks, W").fill("")
     assert "type a whole number" in x.error and x.summary == facts["summary"]
     x.fill("Ranks, W", 900_000)
