@@ -213,7 +213,7 @@ const fields = [
 // behind it; where it is too long, only its number. On a phone, lanes have names above.
 function timeline(label, rows, total, end) {
   const narrow = innerWidth < 700, left = narrow ? 1 : 84, top = narrow ? 22 : 6, pitch = top + 30;
-  const scale = (narrow ? 316 : 600) / (total || 1), x = (time) => left + time * scale;
+  const scale = (narrow ? 304 : 600) / (total || 1), x = (time) => left + time * scale;
   const bottom = pitch * rows.length;
   return picture(x(total) + 8, bottom + 22, label,
     rows.map(([name, hue, spans], row) => [
@@ -221,13 +221,13 @@ function timeline(label, rows, total, end) {
       spans.map(([words, from, to, tip], i) => {
         const y = pitch * row + top, width = (to - from) * scale;
         const gap = ((spans[i + 1]?.[1] ?? total) - to) * scale, short = /\d*$/.exec(words)[0];
-        const fits = (one, room) => one && 6.7 * one.length + 3 < room && one;
+        const fits = (one, room) => one && 6.7 * one.length + 1.5 < room && one;
         const inside = fits(words, width) || fits(short, width), behind = !inside && fits(short, gap);
         return h("svg:g", {}, h("svg:title", {}, `${tip ?? words}: ${amount(from, "s")} to ${amount(to, "s")}`),
           h("svg:rect", { x: x(from), y, width: Math.max(0.5, width),
             height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
           inside && text((x(from) + x(to)) / 2, y + 18, inside, { class: "x-small" }),
-          behind && text(x(to) + 3, y + 18, behind, { class: "x-small", "text-anchor": "start" }));
+          behind && text(x(to) + Math.min(gap / 2, 3.4 * behind.length + 3), y + 18, behind, { class: "x-small" }));
       }),
     ]),
     h("svg:path", { class: "x-idle", d: `M${x(end)} 2V${bottom + 4}` }),
