@@ -122,47 +122,34 @@ def ex3_4(model, path):
 
 
 # %% right: only rank 0 reads as well, and sends what it has read
-import torch
 import torch.distributed as dist
+from torch import load, save
 
 
 def ex3_4(model, path):
     if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-    box = [torch.load(path) if dist.get_rank() == 0 else None]
+        save(model.state_dict(), path)
+    box = [load(path) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(box, src=0)
     model.load_state_dict(box[0])
 
 
-# %% right: the functions by their own names
+# %% right: saves into memory, writes the bytes itself, and imports names
+from io import BytesIO
+from pathlib import Path
+
 from torch import load, save
 from torch.distributed import barrier, get_rank
 
 
 def ex3_4(model, path):
     if get_rank() == 0:
-        save(model.state_dict(), path)
+        buffer = BytesIO()
+        save(model.state_dict(), buffer)
+        Path(path).write_bytes(buffer.getvalue())
     barrier()
     model.load_state_dict(load(path))
     barrier()
-
-
-# %% right: saves into memory, and writes the bytes itself
-import io
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        buffer = io.BytesIO()
-        torch.save(model.state_dict(), buffer)
-        Path(path).write_bytes(buffer.getvalue())
-    dist.barrier()
-    model.load_state_dict(torch.load(path))
-    dist.barrier()
 
 
 # %% wrong: nobody waits
@@ -190,14 +177,14 @@ def ex3_4(model, path):
 
 
 # %% wrong: everybody saves
-import torch
 import torch.distributed as dist
+from torch import load, save
 
 
 def ex3_4(model, path):
-    torch.save(model.state_dict(), path)
+    save(model.state_dict(), path)
     dist.barrier()
-    model.load_state_dict(torch.load(path))
+    model.load_state_dict(load(path))
     dist.barrier()
 
 
@@ -219,15 +206,15 @@ def ex3_4(model, path):
 
 
 # %% wrong: one barrier, so that a slow reader gets the next file
-import torch
 import torch.distributed as dist
+from torch import load, save
 
 
 def ex3_4(model, path):
     if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
+        save(model.state_dict(), path)
     dist.barrier()
-    model.load_state_dict(torch.load(path))
+    model.load_state_dict(load(path))
 
 
 # %% wrong: rank 0 is done when it has saved, and the others wait for it

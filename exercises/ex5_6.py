@@ -239,17 +239,16 @@ def ex5_6(model, bucket_size):
     return finish
 
 
-# %% right: gradients are views of the buckets' flat tensors, so nothing is copied back
+# %% right: gradients are views of the buckets, and all_reduce goes by its own name
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch.distributed import all_reduce, broadcast_object_list, get_world_size
 
 
 def ex5_6(model, bucket_size):
     state = [model.state_dict()]
-    dist.broadcast_object_list(state, src=0)
+    broadcast_object_list(state, src=0)
     model.load_state_dict(state[0])
-    world_size, buckets, missing, works = dist.get_world_size(), [], [], []
+    world_size, buckets, missing, works = get_world_size(), [], [], []
     place, members = {}, []
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     for weight in weights[::-1]:
@@ -269,7 +268,7 @@ def ex5_6(model, bucket_size):
             for member, part in zip(bucket, flat.split(sizes), strict=True):
                 part.copy_(member.grad.flatten()).div_(world_size)
                 member.grad = part.view_as(member)
-            works.append(dist.all_reduce(flat, async_op=True))
+            works.append(all_reduce(flat, async_op=True))
 
     def finish():
         for work in works:
@@ -279,43 +278,6 @@ def ex5_6(model, bucket_size):
 
     for weight in weights:
         weight.register_post_accumulate_grad_hook(hook)
-    return finish
-
-
-# %% right: the functions by their own names
-import torch
-from torch.distributed import all_reduce, broadcast, get_world_size
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
     return finish
 
 
