@@ -289,7 +289,9 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         for (const { field, input, box, list } of inputs) {
           const value = field.get ? field.get(now, facts) : now[field.name];
           box.hidden = field.show ? !field.show(now, facts) : false;
-          if (box.hidden) waiting.delete(input);
+          const refused = waiting.get(input), worth = JSON.stringify(value);
+          if (refused) refused.worth ??= worth; // not typed, yet other: it goes before
+          if (box.hidden || worth !== refused?.worth) waiting.delete(input);
           if (field.kind === "choice") list(now, value);
           else if (waiting.has(input)) continue; // what was typed stays
           else if (field.kind === "flag") input.checked = value;
@@ -308,7 +310,10 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const first = JSON.stringify(model.get("initial"));
         reset.setAttribute("aria-disabled", JSON.stringify(now) === first);
         const measured = model.get("measured");
-        const set = (patch) => apply(patch);
+        const set = (patch) => { // pressed in the picture: it answers what made no sense
+          for (const [input, one] of waiting) if (!one.wanted) waiting.delete(input);
+          apply(patch);
+        };
         const key = stage.contains(document.activeElement)
           && document.activeElement.dataset.key;
         stage.replaceChildren(...[draw({ state: now, facts, set, measured })].flat(9)

@@ -31,7 +31,7 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     x.press("Reset")
     assert x.summary == said()
     x.fill("world size (ranks)", 17)
-    assert x.error.endswith("world_size must be at most 16, not 17")
+    assert x.error.endswith("world size (ranks): must be at most 16, not 17")
     assert x.summary == said(world_size=1)  # what was there after the first digit
 
 
