@@ -135,14 +135,17 @@ class Visit:
         ]
 
 
+VISITS = [("http", theme, width) for theme in ("light", "dark") for width in WIDTHS]
+VISITS += [("file", "light", "laptop"), ("file", "dark", "phone")]  # the same files
+
+
 @pytest.fixture(scope="module", params=["http", "file"])
 def base(request, site, http) -> str:
     """Where the site is: on a server, or in a folder."""
     return http if request.param == "http" else site.as_uri()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("base", "theme", "width"), VISITS, indirect=["base"])
 def test_pages_are_quiet_and_fit(browser, base, pages, theme, width):
     """No request leaves, no error is logged, nothing sticks out, code can be copied."""
     visit = Visit(browser, base, theme, width)
