@@ -222,7 +222,7 @@
       const { unit } = this.numbers, given = read(this.input.value, unit);
       if (!Number.isFinite(given)) {
         this.input.setAttribute("aria-invalid", "true");
-        this.say("wait", `Write the number only${unit && `, in ${unit}`}.`);
+        this.say("wait", `Write the number only${unit && ", in "}${unit}.`);
         return;
       }
       const found = judge(this.numbers, this.values, given);

@@ -150,7 +150,7 @@ def test_numbers_are_fresh_at_each_try(reader):
         return reader.status(name)
 
     assert reader.quiz(name).get_by_label("Your answer (samples)").count() == 1
-    assert answer("many") == "Write a number first, such as 12."
+    assert answer("many") == "Write the number only, in samples."
     assert field.get_attribute("aria-invalid") == "true"
     one_machine = drawn["gpus"] * drawn["batch"]
     slip = (

@@ -22,7 +22,7 @@ def test_what_was_refused_waits_for_what_makes_it_possible(explore):
     assert "on 3 ranks" in x.summary
     x.fill("Ranks", 99)
     assert x.error.endswith("Ranks is 99: at most 8 fit here")
-    x.fill("Micro-batches", "")  # two at a time: each says why not
+    batches.fill("")  # two at a time: each says why not
     assert "Micro-batches: type a whole number" in x.error
     x.fill("Micro-batches", 6)
     assert "Ranks is 99" in x.error and ranks.input_value() == "99"
