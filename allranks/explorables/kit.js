@@ -310,10 +310,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const first = JSON.stringify(model.get("initial"));
         reset.setAttribute("aria-disabled", JSON.stringify(now) === first);
         const measured = model.get("measured");
-        const set = (patch) => { // pressed in the picture: it answers what made no sense
-          for (const [input, one] of waiting) if (!one.wanted) waiting.delete(input);
-          apply(patch);
-        };
+        const set = (patch) => apply(patch);
         const key = stage.contains(document.activeElement)
           && document.activeElement.dataset.key;
         stage.replaceChildren(...[draw({ state: now, facts, set, measured })].flat(9)
