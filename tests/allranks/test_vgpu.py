@@ -573,3 +573,13 @@ def test_a_deep_copy_counts_twice(four):
     del twin
     gc.collect()
     assert torch.vgpu.memory_allocated(3) == once
+
+
+def test_data_parallel_over_a_frozen_layer_fails_as_the_page_says(four):
+    """A known limit: when this passes, the page must say so."""
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    net[0].requires_grad_(False)
+    parallel = nn.DataParallel(net.to("vgpu:0"), device_ids=[0, 1])
+    loss = parallel(torch.ones(4, 2, device="vgpu:0")).sum()
+    with pytest.raises(AssertionError, match="reduce_add expects all inputs to be on"):
+        loss.backward()
