@@ -49,10 +49,9 @@ lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--ServerApp.ip=127.0.0.1 notebooks/ch1_environment.ipynb
 
-# Three files at a time on two cores: launches spend half of their time waiting.
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 3 --dist loadfile --junitxml=_build/tests.xml; ended=$$?; \
+	@$(BIN)/pytest -n 2 --dist loadfile --junitxml=_build/tests.xml; ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
 
 check: $(READY) ## check the style only (seconds)

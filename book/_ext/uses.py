@@ -62,6 +62,8 @@ class Uses:
         for _, kind, text in RAW.findall(html):
             if kind == "script":
                 self.add_script(text)
+            elif kind == "style":  # a page that was lightened by an earlier build
+                self.text.append(text)
         around: list[tuple[str, frozenset[str]]] = [("", frozenset())]
         for close, name, attributes in TAG.findall(RAW.sub(r"\1</\2>", html)):
             if close:

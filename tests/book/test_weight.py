@@ -1,10 +1,12 @@
 """What a page costs a reader, and that nothing is missed of what was left out."""
 
 import re
+from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
 
+ROOT = Path(__file__).resolve().parents[2]
 KIB = 1024
 STILL = (
     "*, ::before, ::after { animation: none !important; transition: none !important }"
@@ -100,6 +102,17 @@ def test_one_style_sheet_blocks_and_no_script_does(site, pages):
         rest = [s for s in sheets if not re.search(r"/(all|quiz|course|kit)\.css", s)]
         assert rest == [] and len(sheets) <= 3, page
         assert tree.select("script[src]:not([defer])") == [], page
+
+
+def test_a_variable_that_only_a_pages_own_style_reads_is_kept(monkeypatch):
+    """A page that an earlier build made lighter reads rank colours there."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    from purge import purge
+    from uses import Uses
+
+    uses = Uses()
+    uses.add_page("<style>svg .s0 { fill: var(--rank-6) }</style><p>x</p>")
+    assert purge(":root { --rank-6: red; --idle: 1 }", uses) == ":root{--rank-6:red}"
 
 
 @pytest.mark.parametrize(
