@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 SITE := _build/html
 BUILD := $(BIN)/jupyter-book build . -W -n --keep-going -q
-SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exercises allranks -type f \
+SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exercises clinic allranks -type f \
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)

@@ -2,59 +2,117 @@
 
 import os
 import re
+import socket
 import sys
 import tempfile
 import textwrap
 
 from allranks.ranks import Ranks
 from allranks.report import RanksError, fold, group_ranks
-from allranks.specimens import PLACES, Outcome, Specimen
+from allranks.specimens import PLACES, Outcome
 
-HANG_S = 3.0  # seconds until a cell that is meant to hang counts as hung
-LIMIT_S = 60.0  # seconds for any other
+STALL_S = 0.4  # seconds in which no rank moves: a cell that is meant to hang hangs
+LIMIT_S = 60.0  # seconds until any other counts as hung
 MAX_LINES = 3  # of an exception's message
 _LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
 COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror): \S.*")
 _WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
+_PASSING = {  # what differs from run to run, and what stands for it
+    re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
+    re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
+    re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
+    re.compile(r"(?<=\(localhost, )\d+"): "PORT",
+    re.compile(r"(?<=port: )\d+"): "PORT",
+    re.compile(r"(?<=\bpid[ :=])\s*\d+|(?<=\bPID )\d+"): "PID",
+    re.compile(r"(?:/[\w.-]+)*/allranks-[^/\s'\"]+"): "/FOLDER",
+    re.compile(r"/\S*/site-packages/|/__w/pytorch/pytorch/"): "",
+    re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
+}
 
 
-def play(specimen: Specimen, cell: str) -> Outcome:
-    """Run one cell in the state of a fresh program, and say how it ended."""
+def play(specimen, cell: str) -> Outcome:
+    """Run one cell in the state of a fresh program, and say how it ended.
+
+    ``specimen`` is a row of the errata or a case of the clinic. Its invariant, if it
+    has one, runs after the cell on the same ranks.
+    """
     code, command = specimen.cells[cell], specimen.commands.get(cell)
-    hangs = specimen.fields["outcome"] == "hangs" and cell in ("wrong", "claim")
     ranks, gpus = map(int, PLACES.match(specimen.fields["runs on"]).groups("0")[1:])
-    text, error, alone = "", None, ranks < 2
+    everyone, text, error = list(range(ranks or 1)), "", None
+    parts = [("given", specimen.given), (cell, code)]
+    if check := specimen.invariant(cell):
+        parts.append(("invariant", check))
     with (
         tempfile.TemporaryDirectory(prefix="allranks-") as place,
-        Ranks(ranks or 1, timeout=HANG_S if hangs else LIMIT_S) as crew,
+        Ranks(ranks or 1, timeout=LIMIT_S) as crew,
     ):
         crew.run(_prepare, place, not ranks, gpus)
         if command:
-            ((exit_code, found),) = crew.run(_start, command, code, quiet=True)
-            lines = [*sorted(crew.outputs[0].splitlines()), *found]
-            lines += [f"(exit code {exit_code})"] if exit_code else []
-            status = "warns" if _WARNING.search("\n".join(lines)) else "runs"
-            return Outcome("raises" if exit_code else status, "\n".join(lines))
+            crew.run_cell(specimen.given, "given", quiet=True)
+            return _judge_command(crew, specimen, cell)
+        crew.stall = STALL_S if specimen.hangs(cell) else None
         try:
-            for name, part in ("given", specimen.given), (cell, code):
+            for name, part in parts:
                 crew.run_cell(part, name, quiet=True)
-                text += f"{fold(crew.outputs, list(range(ranks or 1)))}\n"
+                text += f"{fold(crew.outputs, everyone)}\n"
         except RanksError as failure:
             error = failure
-            text += f"{fold(crew.outputs, list(range(ranks or 1)))}\n"
-    return _judge(text, error, alone)
+            text += f"{fold(crew.outputs, everyone)}\n"
+    return _judge(text, error, alone=ranks < 2, violates=name == "invariant")
 
 
-def _judge(text: str, error: RanksError | None, alone: bool) -> Outcome:
+def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
     """Say what the output and the report of live ranks amount to."""
     status = "warns" if _WARNING.search(text) else "runs"
     if error is not None:
-        status = "raises" if error.errors else "hangs"
         last_words = {rank: _last_words(text) for rank, text in error.errors.items()}
         text += "\n".join(f"{who}: {end}" for who, end in group_ranks(last_words))
-        text += "" if error.errors else str(error)
+        if error.deaths:
+            status = "dies"
+            text += "".join(f"\n{w} {end}" for w, end in group_ranks(error.deaths))
+        elif error.errors:
+            status = "violates" if violates else "raises"
+        else:
+            status = "hangs"
+            text += str(error)
     text = re.sub(r"^rank 0: ?", "", text, flags=re.M) if alone else text
-    return Outcome(status, re.sub(r"\n{2,}", "\n", text).strip())
+    return Outcome(status, _clean(re.sub(r"\n{2,}", "\n", text).strip()))
+
+
+def _judge_command(crew: Ranks, specimen, cell: str) -> Outcome:
+    """Start a command on each rank, and say what they amount to.
+
+    ``{rank}`` in it is the rank's number, ``{port}`` a port that is free.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = specimen.commands[cell].replace("{port}", f"{port}")
+    signs = [f"(?:.*{sign}.*)" for _, sign in getattr(specimen, "signs", ())]
+    ends = crew.run(_start, command, specimen.cells[cell], signs, quiet=True)
+    lines, violated = [], ""
+    for rank, (exit_code, found) in enumerate(ends):
+        who = f"rank {rank}: " if len(ends) > 1 else ""
+        printed = [*sorted(crew.outputs[rank].splitlines()), *found]
+        printed += [f"(exit code {exit_code})"] if exit_code else []
+        lines += [f"{who}{line}" for line in printed]
+    text = "\n".join(lines)
+    status = "warns" if _WARNING.search(text) else "runs"
+    status = "raises" if any(exit_code for exit_code, _ in ends) else status
+    if check := specimen.invariant(cell):  # with everything that the processes printed
+        try:
+            crew.run(f"text = {text!r}", on=[0])
+            crew.run_cell(check, "invariant", on=[0], quiet=True)
+        except RanksError as error:
+            status, violated = "violates", f"\n{_last_words(error.errors[0])}"
+    return Outcome(status, _clean(text + violated))
+
+
+def _clean(text: str) -> str:
+    """Put names in place of the numbers that are others in each run."""
+    for pattern, name in _PASSING.items():
+        text = pattern.sub(name, text)
+    return text
 
 
 def _last_words(traceback: str) -> str:
@@ -69,8 +127,6 @@ def _prepare(place: str, plain: bool, num_gpus: int) -> None:
     """On a rank: print warnings; forget the group if there is to be none."""
     import warnings
 
-    import torch.distributed as dist
-
     def show(message, category, *where) -> None:
         text = " ".join(str(message).split())
         print(textwrap.shorten(f"{category.__name__}: {text}", 200, placeholder=" …"))
@@ -80,46 +136,64 @@ def _prepare(place: str, plain: bool, num_gpus: int) -> None:
     warnings.simplefilter("ignore", ResourceWarning)
     warnings.showwarning = show
     if plain:
-        dist.destroy_process_group()
         main = sys.modules["__main__"]
         for name in "rank", "local_rank", "world_size", "device", "dist":
             delattr(main, name)
-        for name in filter(_LAUNCHED.match, list(os.environ)):
-            del os.environ[name]
+        _leave()
     if num_gpus:
         from allranks import vgpu
 
         vgpu.plug_in(num_gpus)
 
 
-def _start(command: str, code: str) -> tuple[int, list[str]]:
+def _leave() -> int:
+    """On a rank: forget the group and who told us of it; return the rank it was."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for name in filter(_LAUNCHED.match, list(os.environ)):
+        del os.environ[name]
+    return rank
+
+
+def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
     """On a rank: save a file and run it; return its exit code and its complaints."""
     import subprocess
+    from pathlib import Path
 
     from torch.distributed import launch, run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    *words, name = command.split()
+    rank = _leave()
+    words = command.replace("{rank}", f"{rank}").split()
     for variable in "PYTHONUNBUFFERED", "OMP_NUM_THREADS":  # whole lines; no setting
         os.environ.pop(variable, None)
     while "=" in words[0]:
         variable, _, os.environ[variable] = words.pop(0).partition("=")
-    with open(name, "w") as file:
-        file.write(f"{code}\n")
+    path = next((Path(word) for word in words if word.endswith(".py")), None)
+    path = path or Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{code}\n")
     stderr, exit_code = os.dup(2), 0
-    with open("stderr", "w+") as file:
+    with open(f"stderr{rank}", "w+") as file:
         os.dup2(file.fileno(), 2)  # the children inherit it
         try:
-            if words == ["python"]:
-                exit_code = subprocess.run([sys.executable, name]).returncode
+            if words[0] == "python" and "torch.distributed.launch" not in words:
+                exit_code = subprocess.run([sys.executable, *words[1:]]).returncode
             elif words[0] == "torchrun":
-                run.main([*words[1:], name])
+                run.main(words[1:])
             else:
-                launch.main([*words[words.index("-m") + 2 :], name])
-        except ChildFailedError as error:
-            exit_code = error.get_first_failure()[1].exitcode
+                launch.main(words[words.index("-m") + 2 :])
+        except BaseException as error:  # as the interpreter would, at the end
+            exit_code = 1
+            os.write(2, f"\n{type(error).__qualname__}: {error}\n".encode())
+            if isinstance(error, ChildFailedError):
+                exit_code = error.get_first_failure()[1].exitcode
         finally:
             os.dup2(stderr, 2)
         file.seek(0)
-        found = [m[0] for m in map(COMPLAINT.search, file) if m]
+        telling = re.compile("|".join([f"(?:{COMPLAINT.pattern})", *signs]))
+        found = [m.group() for m in map(telling.search, file) if m]
     return exit_code, sorted(set(found))

@@ -18,6 +18,7 @@ OUTCOMES = "raises", "warns", "hangs", "runs"
 PLACES = re.compile(r"(one process|(\d+) ranks?|(\d+) virtual GPUs?)$")
 RECORDS = "outcomes.json"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
+_FIELD = re.compile(r"^([a-z ]+): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class Specimen:
         """The row of the table that it belongs to."""
         return self.path.stem.partition("_")[0]
 
+    def hangs(self, cell: str) -> bool:
+        """Tell whether this cell is meant never to end."""
+        return self.fields["outcome"] == "hangs" and cell in ("wrong", "claim")
+
+    def invariant(self, cell: str) -> str:
+        """Code that must hold after this cell: a row of the errata has none."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -53,21 +62,26 @@ class Outcome:
     text: str
 
 
+def split(path: Path) -> tuple[str, dict, str, dict, dict]:
+    """Cut a file into title, fields, prose, cells, and what follows a cell's name."""
+    text = Path(path).read_text("utf8")
+    title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
+    head, _, prose = rest.partition("\n\n")
+    _, *parts = _CELL.split(text)
+    names, notes, codes = parts[::3], parts[1::3], [c.strip() for c in parts[2::3]]
+    cells = dict(zip(names, codes, strict=True))
+    notes = {name: note for name, note in zip(names, notes, strict=True) if note}
+    return title, dict(_FIELD.findall(head)), prose, cells, notes
+
+
 def read(path: Path) -> Specimen:
     """Parse a specimen's file.
 
     Raises:
         ValueError: if a part is missing or misspelt; the message says which.
     """
-    text = Path(path).read_text("utf8")
-    title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
-    head, _, prose = rest.partition("\n\n")
-    fields = dict(re.findall(r"^([a-z ]+): (.+)$", head, re.MULTILINE))
-    _, *parts = _CELL.split(text)
-    names, notes, codes = parts[::3], parts[1::3], [c.strip() for c in parts[2::3]]
-    cells = dict(zip(names, codes, strict=True))
+    title, fields, prose, cells, commands = split(path)
     given = cells.pop("given", "")
-    commands = {n: note for n, note in zip(names, notes, strict=True) if note}
     place, outcome = fields.get("runs on", ""), fields.get("outcome")
     for fault, found in {
         "a title, fields and prose": not (title and fields and prose),

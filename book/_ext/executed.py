@@ -15,7 +15,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 DATA = "book/_data/status.json"
-FOLDERS = {"notebooks": "*.ipynb", "scripts": "ch*.py", "errata": "*.py"}
+FOLDERS = {
+    "notebooks": "*.ipynb",
+    "scripts": "ch*.py",
+    "errata": "*.py",
+    "clinic": "*.py",
+}
 SKIP = re.compile(
     r"\b[1-9]\d* skip|^\s*skip\b|\bskipped\b", re.IGNORECASE | re.MULTILINE
 )
@@ -35,6 +40,7 @@ def files(root: Path) -> list[str]:
         path.relative_to(root).as_posix()
         for folder, pattern in FOLDERS.items()
         for path in sorted((root / folder).glob(pattern))
+        if folder != "clinic" or b"\nruns on: quoted\n" not in path.read_bytes()
     ]
 
 

@@ -18,17 +18,19 @@ SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
 
 
 def rows(root: Path) -> list[list[str]]:
-    """A row for each notebook and script, and one for all specimens."""
-    runs, found, errata = load(root), [], []
+    """A row for each notebook and script, and one for each folder of specimens."""
+    runs, found, folders = load(root), [], {"errata": [], "clinic": []}
     for name in files(root):
         run, end = runs.get(name, {}), verdict(root, name, runs)
-        if name.startswith("errata/"):
-            errata.append((run, end))
+        if (folder := name.partition("/")[0]) in folders:
+            folders[folder].append((run, end))
             continue
         found.append([name, *cells(run, end)])
-    if errata:
-        known = [run for run, _ in errata if run]
-        ends = Counter(end for _, end in errata)
+    for folder, played in folders.items():
+        if not played:
+            continue
+        known = [run for run, _ in played if run]
+        ends = Counter(end for _, end in played)
         all_ = {
             "date": min((run["date"] for run in known), default=""),
             "seconds": sum(run["seconds"] for run in known),
@@ -36,7 +38,7 @@ def rows(root: Path) -> list[list[str]]:
             "world_sizes": sorted({n for run in known for n in run["world_sizes"]}),
         }
         text = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        found.append([f"errata/ ({len(errata)} specimens)", *cells(all_, text)])
+        found.append([f"{folder}/ ({len(played)} specimens)", *cells(all_, text)])
     return found
 
 

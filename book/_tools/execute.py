@@ -20,7 +20,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext and book._tools
 
-from allranks import specimens  # noqa: E402
+from allranks import clinic, specimens  # noqa: E402
 from allranks.play import play  # noqa: E402
 from book._ext import executed, records  # noqa: E402
 from book._tools import commands, notebooks  # noqa: E402
@@ -66,7 +66,9 @@ def scripts(page: Path) -> dict[str, executed.Run]:
 
 def record_specimen(path: Path) -> str:
     """Play a specimen's cells, write how they ended, return what they printed."""
-    specimen = specimens.read(path)
+    specimen = (clinic if path.parent.name == "clinic" else specimens).read(path)
+    if specimen.fields["runs on"] == clinic.QUOTED:
+        return ""
     outcomes = {cell: play(specimen, cell) for cell in specimen.cells}
     for outcome in outcomes.values():
         if trace := commands.machine_trace(outcome.text):
@@ -103,7 +105,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("files", nargs="*", type=Path, help="of any of the three")
     parser.add_argument("--check", action="store_true", help="run nothing, look only")
     options = parser.parse_args(argv)
-    kinds = "notebooks/*.ipynb", "book/*.md", "errata/*.py"
+    kinds = "notebooks/*.ipynb", "book/*.md", "errata/*.py", "clinic/*.py"
     everything = [path for kind in kinds for path in sorted(ROOT.glob(kind))]
     files = [path.resolve() for path in options.files] or everything
     problems, used = [], set()

@@ -1,0 +1,167 @@
+"""The error clinic: one file for each failure, with its cure, and how a log shows it.
+
+``clinic/SLUG.py`` has the form of the errata's specimens (``allranks/specimens.py``):
+a docstring with a title, fields and paragraphs, then cells. ``# %% broken`` fails as
+the field ``signature`` says, ``# %% fixed`` does not. What is wrong in silence, or
+slow, has a third, ``# %% invariant: what must hold``, that runs after each of them.
+``# %% guarded`` is the broken training under ``allranks.guard``. ``# %% signs`` has
+regular expressions for the lines of a log that give the failure away.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks import specimens
+
+CLASSES = {  # as specimens write it, and the name of its page
+    "launch": "clinic_launch",
+    "process group": "clinic_process_group",
+    "DDP": "clinic_ddp",
+    "data": "clinic_data",
+    "checkpoint": "clinic_checkpoint",
+    "DataParallel": "clinic_data_parallel",
+    "model parallel": "clinic_model_parallel",
+    "pipeline": "clinic_pipeline",
+    "TP/FSDP2": "clinic_sharding",
+    "AMP": "clinic_amp",
+    "multi-node": "clinic_multi_node",
+    "performance": "clinic_performance",
+    "silent wrong": "clinic_silent",
+}
+SYMPTOMS = {  # how the broken cell may end
+    "crash": ("raises", "dies"),
+    "hang": ("hangs", "raises", "dies"),
+    "silent": ("violates", "warns", "runs"),
+    "slow": ("violates", "warns", "runs"),
+}
+PARTS = "You see", "Cause", "Cure", "Next time", "Links"
+QUOTED = "quoted"
+FULL, MAYBE, ECHO, WITH = KINDS = "full", "maybe", "echo", "with"
+CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
+_PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
+_SIGN = re.compile(rf"# (?:({MAYBE}|{ECHO}|{WITH}): )?(\S.*)")
+_LINK = re.compile(r"(https://[^\s()]+)(?: \(([^)]+)\))?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file of the clinic.
+
+    Attributes:
+        fields: ``class``, ``symptom``, ``runs on``, ``chapter``, ``signature``, and
+            ``guard`` or ``beyond`` if it is silent.
+        parts: the paragraphs, by the names in ``PARTS``.
+        cells: the code of ``broken`` and ``fixed``, and ``guarded`` if there is one.
+        commands: the command of a cell, where its heading names one.
+        law: what the invariant demands, in words.
+        check: its code.
+        quoted: the message, of a case that needs GPUs and was never run here.
+        signs: (kind, regular expression) for the lines of a log.
+    """
+
+    path: Path
+    title: str
+    fields: dict[str, str]
+    parts: dict[str, str]
+    given: str
+    cells: dict[str, str]
+    commands: dict[str, str]
+    law: str
+    check: str
+    quoted: str
+    signs: tuple[tuple[str, str], ...]
+
+    @property
+    def slug(self) -> str:
+        """Its name: the file's."""
+        return self.path.stem
+
+    @property
+    def runs(self) -> bool:
+        """False for a case that is quoted from machines with GPUs."""
+        return self.fields["runs on"] != QUOTED
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """(address, what is reported there) of each thread."""
+        return _LINK.findall(self.parts.get("Links", ""))
+
+    def hangs(self, cell: str) -> bool:
+        """Tell whether this cell is meant never to end."""
+        return self.fields["symptom"] == "hang" and cell == "broken"
+
+    def invariant(self, cell: str) -> str:
+        """Code that must hold after this cell."""
+        return self.check if cell in ("broken", "fixed") else ""
+
+
+def read(path: Path) -> Case:
+    """Parse a file of the clinic.
+
+    Raises:
+        ValueError: if it is incomplete; the message says what is missing.
+    """
+    title, fields, prose, cells, notes = specimens.split(path)
+    _, *texts = _PART.split(prose)
+    parts = {n: t.strip() for n, t in zip(texts[::2], texts[1::2], strict=True)}
+    signs = [_SIGN.fullmatch(line) for line in cells.get("signs", "").splitlines()]
+    for fault in _faults(title, fields, parts, cells, notes, signs):
+        raise ValueError(f"{Path(path).name} needs {fault}")
+    quoted = re.sub(r"^# ?", "", cells.get("quoted", ""), flags=re.MULTILINE)
+    played = "broken", "fixed", "guarded"
+    return Case(
+        path=Path(path),
+        title=title,
+        fields=fields,
+        parts=parts,
+        given=cells.get("given", ""),
+        cells={name: cells[name] for name in played if name in cells},
+        commands={name: notes[name] for name in played if name in notes},
+        law=notes.get("invariant", ""),
+        check=cells.get("invariant", ""),
+        quoted=quoted,
+        signs=tuple((m[1] or FULL, m[2]) for m in signs),
+    )
+
+
+def _faults(title, fields, parts, cells, notes, signs):
+    """Yield what is missing or misspelt in a file, in words."""
+    symptom, place = fields.get("symptom"), fields.get("runs on", "")
+    if not title:
+        yield "a title: the docstring's first line"
+    for name, known in ("class", CLASSES), ("symptom", SYMPTOMS):
+        if fields.get(name) not in known:
+            yield f"{name}: one of {', '.join(known)}, not {fields.get(name)!r}"
+    if not (place == QUOTED or specimens.PLACES.match(place)):
+        yield f"runs on: N ranks, one process, N virtual GPUs or quoted, not {place!r}"
+    for name in ("chapter", *["signature"] * (place != QUOTED)):
+        if name not in fields:
+            yield f"a field {name}"
+    for name in PARTS[: 5 if place == QUOTED else 4]:
+        if not parts.get(name):
+            yield f"a paragraph that begins with {name!r}"
+    wanted = {"broken", "fixed", *["quoted"] * (place == QUOTED)}
+    if symptom in ("silent", "slow") and place != QUOTED:
+        wanted.add("invariant")
+    for name in sorted(wanted - set(cells)):
+        yield f"a cell # %% {name}"
+    for name in sorted(set(cells) - set(CELLS)):
+        yield f"no cell # %% {name}: the names are {', '.join(CELLS)}"
+    if "invariant" in cells and not notes.get("invariant"):
+        yield "a sentence after # %% invariant: what must hold"
+    if symptom == "silent" and ("guarded" in cells) != ("guard" in fields):
+        yield "both a field guard and a cell # %% guarded, or neither"
+    if symptom == "silent" and ("guard" in fields) == ("beyond" in fields):
+        yield "either a field guard, or a field beyond: why the guard cannot see it"
+    if symptom == "crash" and all(m and m[1] == WITH for m in signs):
+        yield "signs: a regular expression for a line of a log"
+    if not all(signs):
+        yield "signs of the form '# REGEX', or '# maybe:', '# echo:', '# with: REGEX'"
+
+
+def folder(path: Path) -> list[Case]:
+    """All cases of a folder, by class and then by name."""
+    order = list(CLASSES)
+    found = [read(file) for file in Path(path).glob("*.py")]
+    return sorted(found, key=lambda c: (order.index(c.fields["class"]), c.slug))

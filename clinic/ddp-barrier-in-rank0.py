@@ -1,0 +1,31 @@
+r"""Only rank 0 calls the barrier.
+
+class: DDP
+symptom: hang
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: rank 0 waits in `dist\.barrier\(\)`
+
+You see: nothing. The job stops after a checkpoint, and after the group's timeout (30
+minutes with gloo, 10 with NCCL) it fails in an unrelated collective.
+
+Cause: a barrier returns when all ranks have called it. Only the rank that saves calls
+this one, so it waits for ranks that are already in the next step.
+
+Cure: the barrier belongs behind the `if`, where every rank passes.
+
+Next time: have every rank write its stack (`py-spy dump`, or `faulthandler`): the one
+that stands in `barrier` has no partner.
+"""
+
+# %% broken
+if rank == 0:
+    torch.save({"step": 1}, "checkpoint.pt")
+    dist.barrier()
+print("saved")
+
+# %% fixed
+if rank == 0:
+    torch.save({"step": 1}, "checkpoint.pt")
+dist.barrier()
+print("saved, and visible:", torch.load("checkpoint.pt"))

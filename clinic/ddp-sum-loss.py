@@ -1,0 +1,51 @@
+r"""A loss that sums, under an average of gradients.
+
+class: silent wrong
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: gradient 120 instead of 240
+beyond: not decided yet
+
+You see: training runs, and converges more slowly the more ranks there are.
+
+Cause: DDP divides the summed gradients by the number of ranks. That is right for a
+loss that is a mean over its batch. A sum over the union of all batches needs the sum of
+the gradients.
+
+Cure: use a mean, or multiply the loss by the number of ranks.
+
+Next time: compare the gradient of W ranks with that of one process on all their data.
+
+Links: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+x = torch.tensor([[2.0], [4.0]]) if rank == 0 else torch.tensor([[6.0], [2.0]])
+y = -x
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+ddp = DistributedDataParallel(model)
+
+# %% broken
+loss = nn.functional.mse_loss(ddp(x), y, reduction="sum")
+loss.backward()
+print("loss of this rank:", loss.item())
+
+# %% fixed
+loss = nn.functional.mse_loss(ddp(x), y, reduction="sum") * world_size
+loss.backward()
+print("loss of this rank:", loss.item() / world_size)
+
+# %% invariant: the gradient is that of one process on all samples
+union = [torch.empty_like(x) for _ in range(world_size)]
+dist.all_gather(union, x)
+alone = nn.Linear(1, 1, bias=False)
+nn.init.ones_(alone.weight)
+everything = torch.cat(union)
+nn.functional.mse_loss(alone(everything), -everything, reduction="sum").backward()
+got, want = model.weight.grad.item(), alone.weight.grad.item()
+assert got == want, f"gradient {got:g} instead of {want:g}"

@@ -1,0 +1,34 @@
+r"""A script that was not started by torchrun reads LOCAL_RANK.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: KeyError: 'LOCAL_RANK'
+
+You see: a `KeyError` at the first line that asks for a rank.
+
+Cause: torchrun puts `LOCAL_RANK` into the environment of each process that it starts.
+Python alone, an IDE's run button or `srun` do not.
+
+Cure: start it with torchrun; or say so in one sentence, as every script of this book
+does.
+
+Next time: `python -c "import os; print(os.environ.get('LOCAL_RANK'))"` under the same
+launcher.
+
+Links: https://discuss.pytorch.org/t/keyerror-local-rank/
+"""
+
+# %% broken: python train.py
+import os
+
+print("rank", os.environ["LOCAL_RANK"])
+
+# %% fixed: torchrun --nproc-per-node 2 train.py
+import os
+
+print("rank", os.environ["LOCAL_RANK"])
+
+# %% signs
+# KeyError: '?LOCAL_RANK'?
