@@ -1,0 +1,42 @@
+r"""A rank whose loader is empty.
+
+class: data
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: ZeroDivisionError: (float )?division by zero
+
+You see: a `ZeroDivisionError` where the mean loss of an epoch is computed, though the
+same script ran on fewer GPUs. Without that division: an epoch of no steps, and no
+message.
+
+Cause: the sampler deals the dataset out, and `drop_last=True` throws away a batch that
+is not full. Six samples on two ranks are three each; with a batch of four that is no
+batch at all.
+
+Cure: a batch that fits into the share of a rank, or no `drop_last`. Check once that
+`len(loader)` is not 0.
+
+Next time: print `len(dataset)`, `len(sampler)` and `len(loader)` at the start.
+
+Links: https://github.com/arm/neural-graphics-model-gym/pull/147 (drop_last on a small dataset divides by zero)
+"""
+
+# %% given
+from torch.utils.data import DataLoader, DistributedSampler
+
+dataset = torch.arange(6.0)
+sampler = DistributedSampler(dataset, shuffle=False)
+
+# %% broken
+loader = DataLoader(dataset, 4, sampler=sampler, drop_last=True)
+losses = [batch.mean().item() for batch in loader]
+print("mean loss", sum(losses) / len(losses))
+
+# %% fixed
+loader = DataLoader(dataset, 3, sampler=sampler, drop_last=True)
+losses = [batch.mean().item() for batch in loader]
+print("mean loss", sum(losses) / len(losses))
+
+# %% signs
+# maybe: ZeroDivisionError: (?:float )?division by zero

@@ -1,0 +1,42 @@
+r"""All ranks prepare the same folder.
+
+class: data
+symptom: crash
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: FileExistsError: \[Errno 17\] File exists: 'data'
+
+You see: `FileExistsError` on all ranks but one, at the very start. The second attempt
+works, because now the folder is there.
+
+Cause: torchrun starts the whole script W times. Between the look whether the folder is
+there and the call that makes it, another rank has made it. A download or an unpacking
+by all ranks has the same race, with broken files instead of a message.
+
+Cure: rank 0 prepares, the others wait in a barrier. (On several machines without a
+common disk: local rank 0.) `exist_ok=True` cures the folder alone, not what goes in it.
+
+Next time: search the part before the training loop for what writes: `makedirs`,
+`download=True`, a run folder, a cache.
+
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/529 (DDP fails at startup, by chance)
+https://github.com/allenai/allennlp/issues/3841 (a log folder made by each process)
+"""
+
+# %% given
+import os
+
+# %% broken
+if not os.path.exists("data"):
+    dist.barrier()  # the race, made certain: all ranks have looked
+    os.makedirs("data")
+print("ready:", os.listdir())
+
+# %% fixed
+if rank == 0 and not os.path.exists("data"):
+    os.makedirs("data")
+dist.barrier()
+print("ready:", os.listdir())
+
+# %% signs
+# FileExistsError: \[Errno 17\] File exists

@@ -1,0 +1,48 @@
+r"""Every rank reads the whole dataset.
+
+class: data
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: AssertionError: 16 samples were read, 8 are there
+beyond: undecided
+
+You see: nothing, except that an epoch takes as many steps on eight GPUs as on one. The
+training is correct but for one thing: the ranks do not share the work.
+
+Cause: DDP averages gradients. It never looks at the data; which samples a rank reads
+is up to its loader. A loader without a sampler reads all.
+
+Cure: give the loader a `DistributedSampler`, which deals the indices out to the ranks.
+
+Next time: print `len(loader)` on one process and on many: on W ranks it is W times
+smaller. Equal losses on all ranks are another sign, if nothing is shuffled.
+
+Links: https://github.com/PatrickHua/SimSiam/issues/16 (without DistributedSampler an epoch reads the data twice)
+https://github.com/clovaai/voxceleb_trainer/issues/98 (the dataset is not split between the GPUs)
+"""
+
+# %% given
+from torch.utils.data import DataLoader, DistributedSampler
+
+dataset = range(8)
+seen = []
+
+# %% broken
+sampler = None
+loader = DataLoader(dataset, batch_size=2, sampler=sampler)
+for batch in loader:
+    seen += batch.tolist()
+print(f"{len(loader)} steps over", seen)
+
+# %% fixed
+sampler = DistributedSampler(dataset, shuffle=False)
+loader = DataLoader(dataset, batch_size=2, sampler=sampler)
+for batch in loader:
+    seen += batch.tolist()
+print(f"{len(loader)} steps over", seen)
+
+# %% invariant: all ranks together read each sample once
+read = torch.tensor(len(seen))
+dist.all_reduce(read)
+assert read == len(dataset), f"{read} samples were read, {len(dataset)} are there"

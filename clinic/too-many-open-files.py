@@ -1,0 +1,52 @@
+r"""A list of batches, and one open file for each.
+
+class: data
+symptom: crash
+runs on: one process
+chapter: ch5_ddp
+signature: RuntimeError: Too many open files\. Communication with the workers
+
+You see: `Too many open files. Communication with the workers is no longer possible`,
+or `received 0 items of ancdata`, after some hundred batches.
+
+Cause: on Linux a worker hands a batch over as an open file descriptor of shared
+memory. It stays open as long as the tensor lives, so a program that collects batches
+(outputs of a validation, a list of labels) collects descriptors, until `ulimit -n`.
+
+Cure: copy what you keep, `batch.clone()`; or share by name with
+`torch.multiprocessing.set_sharing_strategy("file_system")`; or raise `ulimit -n`.
+
+Next time: `ls /proc/PID/fd | wc -l` while it runs: does it grow with the batches?
+
+Links: https://github.com/pytorch/pytorch/issues/11201 (batches kept in a list exhaust the descriptors)
+https://github.com/facebookresearch/detectron2/issues/3953 (the same message during a validation)
+"""
+
+# %% given
+import os
+import resource
+
+from torch.utils.data import DataLoader
+
+used = max(int(fd) for fd in os.listdir("/proc/self/fd"))
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))  # else 1024 or more
+workers = {"num_workers": 1, "multiprocessing_context": "fork"}
+loader = DataLoader(torch.arange(80.0), **workers)
+
+# %% broken
+kept = []
+for batch in loader:
+    kept.append(batch)
+print(len(kept), "batches")
+
+# %% fixed
+kept = []
+for batch in loader:
+    kept.append(batch.clone())
+print(len(kept), "batches")
+
+# %% signs
+# Too many open files\. Communication with the workers is no longer possible
+# received \d+ items of ancdata
+# maybe: OSError: \[Errno 24\] Too many open files
