@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient 120 instead of 240
-beyond: not decided yet
+beyond: undecided
 
 You see: training runs, and converges more slowly the more ranks there are.
 
@@ -17,7 +17,8 @@ Cure: use a mean, or multiply the loss by the number of ranks.
 
 Next time: compare the gradient of W ranks with that of one process on all their data.
 
-Links: https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+Links: https://github.com/pytorch/pytorch/issues/37359 (averaging is wrong for a loss in sum mode)
+https://github.com/facebookresearch/fairseq/issues/494 (fairseq multiplies the gradients back)
 """
 
 # %% given

@@ -1,0 +1,70 @@
+r"""A contrastive loss over gathered features.
+
+class: silent wrong
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: gradient \S+ instead of
+beyond: undecided
+
+You see: the loss is right on every rank, and training is slower the more ranks there
+are. Without the line that puts the own rows back, `backward` fails: "element 0 of
+tensors does not require grad".
+
+Cause: `all_gather` writes into tensors that have no graph. Only the own rows carry a
+gradient, so each rank has its part of the sum, and DDP divides that sum by the number
+of ranks.
+
+Cure: gather with a function that has a backward pass. It adds up what all ranks' losses
+say about the own rows, and DDP's division is right again. Multiplying the loss by the
+number of ranks has the same effect here.
+
+Next time: compare the gradient with that of one process that has the whole batch. A
+factor that is exactly the number of ranks points to a sum that was averaged.
+
+Links: https://github.com/ShiqiYu/OpenGait/issues/36 (only own embeddings carry a gradient, so the loss is scaled)
+https://github.com/HobbitLong/SupContrast/issues/26 (all_gather passes no gradients back)
+"""
+
+# %% given
+import torch.distributed.nn.functional as with_backward
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+everything = torch.randn(4, 3, generator=torch.Generator().manual_seed(7))
+x = everything.chunk(world_size)[rank]
+torch.manual_seed(0)
+model = nn.Linear(3, 2, bias=False)
+ddp = DistributedDataParallel(model)
+
+
+def contrast(features):
+    pairs = features @ features.T
+    return nn.functional.cross_entropy(pairs, torch.tensor([1, 0, 3, 2]))
+
+
+# %% broken
+own = ddp(x)
+rows = [torch.empty_like(own) for _ in range(world_size)]
+dist.all_gather(rows, own)
+rows[rank] = own
+loss = contrast(torch.cat(rows))
+loss.backward()
+print(f"loss {loss.item():.3f}")
+
+# %% fixed
+own = ddp(x)
+rows = with_backward.all_gather(own)
+loss = contrast(torch.cat(rows))
+loss.backward()
+print(f"loss {loss.item():.3f}")
+
+# %% invariant: the gradient is that of one process on all samples
+torch.manual_seed(0)
+alone = nn.Linear(3, 2, bias=False)
+contrast(alone(everything)).backward()
+got, want = model.weight.grad.norm().item(), alone.weight.grad.norm().item()
+assert abs(got - want) < 1e-4, f"gradient {got:.3f} instead of {want:.3f}"
+
+# %% signs
+# maybe: element 0 of tensors does not require grad and does not have a grad_fn

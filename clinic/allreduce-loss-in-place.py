@@ -1,0 +1,59 @@
+r"""The loss is averaged over the ranks before backward.
+
+class: silent wrong
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: gradient \S+ instead of
+beyond: undecided
+
+You see: the loss in the log is that of all ranks, as wanted. The gradients are too
+small by a factor, the number of ranks. Torch 2.13 warns once that `c10d::allreduce_`
+has no autograd kernel; older versions say nothing.
+
+Cause: `all_reduce` writes the sum into the tensor's memory. Autograd does not know: the
+graph is still that of the own loss, now divided by the number of ranks, and DDP divides
+its gradients once more. Without DDP it is worse, since nothing else is shared: a sum of
+losses does not exchange gradients.
+
+Cure: reduce a detached copy for the log, and leave the loss alone.
+
+Next time: look for a collective between the loss and `backward`.
+
+Links: https://github.com/sanderwood/bgpt/issues/5 (loss reduced and divided before backward under DDP)
+https://github.com/Haochen-Wang409/U2PL/issues/16 (all_reduce of a loss in the training step)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+x = torch.tensor([[2.0], [4.0]]) if rank == 0 else torch.tensor([[6.0], [2.0]])
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+ddp = DistributedDataParallel(model)
+
+# %% broken
+loss = ddp(x).mean()
+dist.all_reduce(loss)
+loss /= world_size
+loss.backward()
+print(f"loss of all ranks: {loss.item():g}")
+
+# %% fixed
+loss = ddp(x).mean()
+shown = loss.detach().clone()
+dist.all_reduce(shown)
+shown /= world_size
+loss.backward()
+print(f"loss of all ranks: {shown.item():g}")
+
+# %% invariant: the gradient is that of one process on all samples
+mean = x.mean()
+dist.all_reduce(mean)
+got, want = model.weight.grad.item(), mean.item() / world_size
+assert got == want, f"gradient {got:g} instead of {want:g}"
+
+# %% signs
+# c10d::all_?reduce_?: an autograd kernel was not registered
+# with: This may lead to silently incorrect behavior

@@ -1,0 +1,52 @@
+r"""A mean over another number of samples on each rank.
+
+class: silent wrong
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: gradient \S+ instead of
+beyond: undecided
+
+You see: the same data gives another loss curve with two ranks than with one. Samples in
+short batches count for more than the rest.
+
+Cause: each rank divides by its own count, then DDP divides by the number of ranks. A
+mean of means is the mean only if all counts are equal. Padded tokens, masked labels and
+the last batch of an epoch make them unequal.
+
+Cure: divide the sum by the count of all ranks, and multiply by the number of ranks to
+undo DDP's division.
+
+Next time: all_reduce the count of what the loss averages over (tokens, not sentences),
+smallest and largest. If they differ, the mean is wrong.
+
+Links: https://github.com/huggingface/transformers/issues/34242 (tokens are averaged per device, not over all)
+https://github.com/pytorch/torchtitan/pull/2206 (normalises by the valid tokens of all ranks)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+x = torch.tensor([[10.0]] if rank == 0 else [[30.0], [40.0], [60.0]])
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+ddp = DistributedDataParallel(model)
+
+# %% broken
+loss = ddp(x).sum() / len(x)
+loss.backward()
+print(f"{len(x)} samples")
+
+# %% fixed
+count = torch.tensor(len(x))
+dist.all_reduce(count)
+loss = ddp(x).sum() / count * world_size
+loss.backward()
+print(f"{len(x)} samples of {count}")
+
+# %% invariant: the gradient is the mean over all samples of all ranks
+everything = torch.tensor([x.sum(), len(x)])
+dist.all_reduce(everything)
+got, want = model.weight.grad.item(), (everything[0] / everything[1]).item()
+assert abs(got - want) < 1e-4, f"gradient {got:.1f} instead of {want:.1f}"

@@ -1,0 +1,56 @@
+r"""A training step through ddp.module.
+
+class: DDP
+symptom: silent
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: weights \S+ and \S+ instead of
+beyond: undecided
+
+You see: nothing. Each rank's loss falls; the checkpoint is that of a model which saw
+only rank 0's share of the data.
+
+Cause: DDP prepares its hooks for a backward pass in its own `forward`. `ddp.module` is
+the bare model: its gradients stay on the rank. A method of the model that is called by
+name, `ddp.module.loss(x)`, takes the same way past it.
+
+Cure: call `ddp(x)`. What needs another method gets it through `forward`, for example by
+an argument that says which part to run.
+
+Next time: compare a parameter's checksum on all ranks after a step: they must be equal
+to the last bit.
+
+Links: https://github.com/pytorch/pytorch/pull/20282 (a test fixes that ddp.module(input) does not synchronise)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+x = torch.tensor([[2.0], [4.0]]) if rank == 0 else torch.tensor([[6.0], [2.0]])
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+# %% broken
+loss = ddp.module(x).mean()
+loss.backward()
+optimizer.step()
+print(f"weight {model.weight.item():.2f}")
+
+# %% fixed
+loss = ddp(x).mean()
+loss.backward()
+optimizer.step()
+print(f"weight {model.weight.item():.2f}")
+
+# %% invariant: all ranks hold the weight of one process that saw all samples
+weights = [torch.empty(1, 1) for _ in range(world_size)]
+dist.all_gather(weights, model.weight.detach())
+mean = x.mean()
+dist.all_reduce(mean)
+want = 1 - 0.1 * mean.item() / world_size
+words = " and ".join(f"{weight.item():.2f}" for weight in weights)
+right = all(abs(weight.item() - want) < 1e-6 for weight in weights)
+assert right, f"weights {words} instead of {want:.2f}"
