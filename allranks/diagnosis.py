@@ -1,0 +1,172 @@
+"""Which failures of the clinic does a log show? Nothing is named without a sign.
+
+A sign's literal piece is looked for in the whole log, the expression tried around it:
+on the line, on the line without its prefixes, and joined with its neighbours, as if a
+terminal had broken it. book/_static/diagnose.js does the same.
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, product
+
+from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
+from allranks.log_text import Log, bare
+from allranks.signs import Sign, sign
+
+TRIES = 300  # places that are tried for one piece of a sign
+SHOWN = 3
+_SOURCE = re.compile(
+    r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
+)
+_NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
+_LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
+_ERRORS = "Error: ", "Exception: ", "error: "
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place where a sign matches: lines first to last, and what of them."""
+
+    first: int
+    last: int
+    text: str
+    begin: int
+    end: int
+    source: bool  # a line of code in a traceback, not a message
+
+
+@dataclass
+class Suspect:
+    """A case, and the hits of its signs."""
+
+    case: Case
+    order: int
+    hits: list[tuple[Sign, Hit]] = field(default_factory=list)
+
+    @cached_property
+    def level(self) -> str:
+        """The best kind of a sign that matched; a line of code counts for less."""
+        names = list(_LEVELS)
+        levels = [
+            min(_LEVELS[sign.kind] + hit.source, _LEVELS[ECHO])
+            for sign, hit in self.hits
+            if sign.kind != WITH
+        ]
+        return names[min(levels)]
+
+    @property
+    def key(self) -> tuple:
+        """What comes first is likeliest.
+
+        A message counts more than an echo, a crash more than the wait of others for it,
+        and both more than a warning; then what is earliest, and best supported.
+        """
+        symptom = self.case.fields["symptom"]
+        group = {"crash": 0, "hang": 1}.get(symptom, 2)
+        level = _LEVELS[self.level]
+        first = min(hit.first for sign, hit in self.hits if sign.kind != WITH)
+        support = sum(sign.kind == WITH for sign, _ in self.hits)
+        best = max(len(n) for sign, _ in self.hits for n in sign.needles)
+        return level == 2, group == 2, level, group, first, -support, -best, self.order
+
+
+def signs_of(case: Case) -> list[Sign]:
+    """The signs of a case, checked.
+
+    Raises:
+        ValueError: if one is not usable; the message names the file.
+    """
+    try:
+        return [sign(kind, pattern) for kind, pattern in case.signs]
+    except ValueError as error:
+        raise ValueError(f"{case.path.name}: {error}") from None
+
+
+def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
+    """All cases that a log shows, the likeliest first."""
+    possible = _vocabulary(log)
+    suspects = []
+    for order, case in enumerate(cases):
+        suspect = Suspect(case, order)
+        for one in signs_of(case):
+            if possible(one) and (hit := find(log, one)):
+                suspect.hits.append((one, hit))
+        if any(one.kind != WITH for one, _ in suspect.hits):
+            suspects.append(suspect)
+    return sorted(suspects, key=lambda suspect: suspect.key)
+
+
+def _vocabulary(log: Log):
+    """A quick test that refuses most signs: a piece's words are not in the log."""
+    digits = b"0123456789"
+    lines, ends = log.lines, []
+    for i in range(len(lines) - 1):
+        if log.goes_on(i):
+            head, rest = lines[i].strip(" "), lines[i + 1].strip(" ")
+            ends.append(head.rpartition(" ")[2] + rest.partition(" ")[0])
+    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, digits)
+    words = b"\n".join(set(text.split()))
+
+    def possible(one: Sign) -> bool:
+        for begin, end in one.spans:
+            piece = re.sub(r"\\s[+*?]?| [+*?]", " ", one.pattern[begin:end])
+            piece = re.sub(r"\\(.)", r"\1", piece).encode().translate(None, digits)
+            if all(word in words for word in piece.split()):
+                return True
+        return False
+
+    return possible
+
+
+def find(log: Log, one: Sign) -> Hit | None:
+    """The earliest place of a sign; a message goes before a line of code."""
+    expression = re.compile(one.pattern, re.ASCII)
+    found, code = [], []
+    for needle in one.needles:
+        at, last = log.squeezed.find(needle), -1
+        for _ in range(TRIES):
+            if at < 0:
+                break
+            line = log.line_at(at)
+            end = log.line_at(at + len(needle) - 1)
+            if (line, end) != last:
+                last = line, end
+                hit = _try(log, expression, line, end)
+                if hit and not hit.source:
+                    found.append(hit)
+                    break
+                if hit:
+                    code.append(hit)
+            at = log.squeezed.find(needle, at + 1)
+    return min(found or code, key=lambda hit: hit.first, default=None)
+
+
+def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
+    """Match on the lines from ``line`` to ``end``, and on more of them around."""
+    if line == end:
+        for text in (log.lines[line], bare(log.lines[line])):
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(log.lines[line])))
+                return Hit(line, line, text, *match.span(), source)
+    for before, after in (0, 0), (0, 1), (1, 0), (1, 1), (0, 2):
+        inside = range(line - before, end + after)
+        if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
+            continue
+        head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
+        if any(map(_NEXT.search, rest)):
+            continue
+        for joints in product((" ", ""), repeat=len(rest)):
+            text = head + "".join(chain(*zip(joints, rest, strict=True)))
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(head)))
+                return Hit(inside.start, inside.stop, text, *match.span(), source)
+    return None
+
+
+def first_error(log: Log) -> int | None:
+    """The first line that looks like an error's."""
+    found = []
+    for word in _ERRORS:
+        found += [i for i in [log.squeezed.find(word.replace(" ", ""))] if i >= 0]
+    return log.line_at(min(found)) if found else None

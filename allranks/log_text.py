@@ -1,0 +1,129 @@
+r"""A log as people have it, made plain: lines without colours, quotes and frames.
+
+book/_static/diagnose.js does the same, step by step. A change belongs in both.
+"""
+
+import re
+from bisect import bisect_right
+from itertools import accumulate
+
+CHUNK = 4000  # a longer line is cut: an expression has to end
+NARROW, WIDE = 40, 250  # a line that a terminal or a mail program may have broken
+PLAIN = {
+    **dict.fromkeys("\u2018\u2019\u201a\u201b\u00b4\u2032", "'"),
+    **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", ""),
+    **dict.fromkeys("\u00a0\u1680\u202f\u205f\u3000\u2028\u2029\x85", " "),
+    **{chr(code): " " for code in range(0x2000, 0x200B)},
+    "\uff0c": ",",
+    "\uff1a": ":",
+}
+ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
+ENTITIES |= {"#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`"}
+_CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])"
+)
+_BARE = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was lost
+_ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
+_ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
+_DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
+_QUOTE = re.compile(r"^ *(?:> ?)+", re.MULTILINE)
+_FRAME = re.compile(
+    r"^ *[\u2502\u2503\u2551] ?| *[\u2502\u2503\u2551] *$", re.MULTILINE
+)
+_STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIX = re.compile(
+    rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
+    rf"|\d{{1,5}}:(?= )|[\w.-]{{1,80}} +\||\[pod/[^\]]{{1,200}}\]|{_STAMP}|\[{_STAMP}\]"
+    rf"|\[?\d\d:\d\d:\d\d[.,\d]*\]?|std(?:out|err) [FP]"
+    rf"|\(\w{{1,80}} pid=\d+[^)]{{0,80}}\)"
+    rf"|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?:?(?= )|[-|](?= )))* *",
+    re.ASCII,
+)
+_RANKS = [
+    re.compile(r"\[(?:rank|default)(\d{1,6})\]"),
+    re.compile(r"^ *\[(\d{1,6})\]:"),
+    re.compile(r"^ *\[\d+,(\d{1,6})\]<std"),
+    re.compile(r"\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]", re.ASCII),
+]
+_SRUN = re.compile(r"^ *(\d{1,5}): ")
+
+
+def plain(text: str) -> str:
+    """Take out what only decorates: colours, entities, typographic quotes, frames.
+
+    >>> plain("\\x1b[31m> \\u2018RANK\\u2019 &gt; 1\\x1b[0m")
+    "'RANK' > 1"
+    """
+    text = text.replace("\r\n", "\n")
+    for control in _CONTROLS:
+        text = text.replace(control, " ")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    text = _BARE.sub("", text)
+    if "&" in text:
+        text = _ENTITY.sub(lambda match: ENTITIES[match[1]], text)
+    if not text.isascii():
+        text = _ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
+        text = _FRAME.sub("", _DASH.sub("--", text))
+    if text.lstrip(" ").startswith(">") or re.search(r"\n *>", text):
+        text = _QUOTE.sub("", text)
+    return text
+
+
+class Log:
+    """The plain lines of one or several logs.
+
+    Attributes:
+        lines: the text of each; a carriage return ends one, too.
+        places: (name of the log, number of the line in it) of each.
+        squeezed: all of it without spaces and ends of lines.
+    """
+
+    def __init__(self, *logs: tuple[str, str]):
+        self.lines, self.places = [], []
+        for name, text in logs:
+            for number, line in enumerate(plain(text).split("\n"), start=1):
+                for part in line.split("\r"):
+                    for at in range(0, max(1, len(part)), CHUNK):
+                        self.lines.append(part[at : at + CHUNK])
+                        self.places.append((name, number))
+        tight = "\n".join(self.lines).replace(" ", "")
+        sizes = map(len, tight.split("\n"))
+        self.squeezed = tight.replace("\n", "")
+        self.starts = [0, *accumulate(sizes)]
+
+    def line_at(self, offset: int) -> int:
+        """The line that holds this letter of ``squeezed``."""
+        return bisect_right(self.starts, offset) - 1
+
+    def goes_on(self, index: int) -> bool:
+        """Whether the next line may be the rest of this one."""
+        if not 0 <= index < len(self.lines) - 1:
+            return False
+        size = len(self.lines[index])
+        return NARROW <= size <= WIDE or size == CHUNK
+
+    def rank(self, index: int) -> str:
+        """The rank that a line names, or an empty string."""
+        line = self.lines[index]
+        for pattern in _RANKS:
+            if match := pattern.search(line):
+                return match[1] or match[2]
+        near = [
+            self.lines[i] for i in (index - 1, index + 1) if 0 <= i < len(self.lines)
+        ]
+        match = _SRUN.search(line)
+        if match and (not near or any(map(_SRUN.search, near))):
+            return match[1]
+        return ""
+
+
+def bare(line: str) -> str:
+    """A line without the prefixes of launchers, clusters and loggers.
+
+    >>> bare("2024-05-01 10:00:00,123 [rank1]: RuntimeError: gone ")
+    'RuntimeError: gone'
+    """
+    return line[_PREFIX.match(line).end() :].rstrip(" ")

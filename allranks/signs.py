@@ -1,0 +1,121 @@
+r"""Signs: regular expressions that mean the same in Python and in a reader's browser.
+
+Each holds a literal piece that is looked for first, in the whole log, with its spaces
+taken out: a message is found although a terminal broke its line. Only around such a
+place the expression is tried. What a browser would read otherwise is refused.
+"""
+
+import re
+from dataclasses import dataclass
+
+SHORTEST = 6  # letters of the literal piece
+_ATOM = re.compile(
+    r"""
+    (?P<open>\((?:\?[:=!])?) | (?P<close>\)) | (?P<bar>\|)
+  | (?P<space>(?:\\s|[ ])[+*?]?(?![+*?{]))
+  | (?P<set>\[\^?(?:[^\\\[\]]|\\[^A-Za-z0-9]|\\[dswDSW])+\])
+  | (?P<kind>\\[dswDSWbB]|[.^$])
+  | (?P<literal>\\[^A-Za-z0-9\s]|[^\\()\[{|.^$*+?])
+    """,
+    re.VERBOSE,
+)
+_TIMES = re.compile(r"(?:([*+?])|\{(\d+)(?:,\d*)?\})\??(?![*+?{])")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A sign of one case.
+
+    Attributes:
+        kind: full, maybe, echo or with.
+        pattern: the regular expression.
+        spans: pieces of the pattern, (begin, end), of which a match holds at least one.
+    """
+
+    kind: str
+    pattern: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def needles(self) -> list[str]:
+        """The literal text of each piece, without spaces."""
+        return [needle(self.pattern[begin:end]) for begin, end in self.spans]
+
+
+def needle(source: str) -> str:
+    r"""A literal piece of a pattern as text, without spaces.
+
+    >>> needle(r"op\.preamble\s+<= op")
+    'op.preamble<=op'
+    """
+    return re.sub(r"\\(.)", r"\1", re.sub(r"(?:\\s| )[+*?]?", "", source))
+
+
+def sign(kind: str, pattern: str) -> Sign:
+    """Check a pattern and find its literal pieces.
+
+    Raises:
+        ValueError: if a browser would read it otherwise, or nothing in it is literal.
+
+    >>> sign("full", r"[Rr]ank \\d+ (?:is gone|has left)").needles
+    ['isgone', 'hasleft']
+    """
+    if not pattern.isascii():
+        raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
+    try:
+        re.compile(pattern, re.ASCII)
+    except re.error as error:
+        raise ValueError(f"the sign {pattern!r} is no expression: {error}") from None
+    spans, end = _choice(pattern, 0)
+    if end < len(pattern):
+        raise ValueError(f"the sign {pattern!r} has a ) without a (")
+    spans = spans or []
+    if min((_length(pattern, s) for s in spans), default=0) < SHORTEST:
+        raise ValueError(
+            f"the sign {pattern!r} needs {SHORTEST} literal characters in a row"
+        )
+    return Sign(kind, pattern, tuple(dict.fromkeys(spans)))
+
+
+def _length(pattern: str, span: tuple[int, int]) -> int:
+    """Letters of a piece, each space counted once."""
+    return len(re.sub(r"\\(.)|.[+*?]", "x", pattern[slice(*span)].replace(r"\s", " ")))
+
+
+def _choice(pattern: str, at: int) -> tuple[list | None, int]:
+    """Pieces of which one must occur, of alternatives up to a ) or the end."""
+    found, sure = [], True
+    while True:
+        spans, at = _row(pattern, at)
+        sure = sure and spans is not None
+        found += spans or []
+        if pattern[at : at + 1] != "|":
+            return (found if sure else None), at
+        at += 1
+
+
+def _row(pattern: str, at: int) -> tuple[list | None, int]:
+    """The best pieces of one alternative: those whose shortest is longest."""
+    options, begin = [], at
+    while at < len(pattern) and pattern[at] not in "|)":
+        match = _ATOM.match(pattern, at)
+        if not match:
+            raise ValueError(
+                f"the sign {pattern!r} has {pattern[at : at + 3]!r}, which Python and "
+                "browsers do not both know, or read differently"
+            )
+        inner, end = None, match.end()
+        if match["open"]:
+            inner, end = _choice(pattern, end)
+            end += 1
+        times = _TIMES.match(pattern, end)
+        if not (match["literal"] or match["space"]) or times:
+            options.append([(begin, at)])
+            must = not times or (times[1] == "+" or int(times[2] or 0) > 0)
+            if inner and must and match["open"] in ("(", "(?:"):
+                options.append(inner)
+            begin = times.end() if times else end
+        at = times.end() if times else end
+    options.append([(begin, at)])
+    best = max(options, key=lambda o: min(_length(pattern, s) for s in o))
+    return (best if all(a < b for a, b in best) else None), at
