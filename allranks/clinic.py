@@ -15,19 +15,19 @@ from pathlib import Path
 from allranks import specimens
 
 CLASSES = {  # as specimens write it, and the name of its page
-    "launch": "clinic_launch",
-    "process group": "clinic_process_group",
-    "DDP": "clinic_ddp",
-    "data": "clinic_data",
-    "checkpoint": "clinic_checkpoint",
-    "DataParallel": "clinic_data_parallel",
-    "model parallel": "clinic_model_parallel",
-    "pipeline": "clinic_pipeline",
-    "TP/FSDP2": "clinic_sharding",
-    "AMP": "clinic_amp",
-    "multi-node": "clinic_multi_node",
-    "performance": "clinic_performance",
-    "silent wrong": "clinic_silent",
+    "launch": "app_clinic_launch",
+    "process group": "app_clinic_process_group",
+    "DDP": "app_clinic_ddp",
+    "data": "app_clinic_data",
+    "checkpoint": "app_clinic_checkpoint",
+    "DataParallel": "app_clinic_data_parallel",
+    "model parallel": "app_clinic_model_parallel",
+    "pipeline": "app_clinic_pipeline",
+    "TP/FSDP2": "app_clinic_sharding",
+    "AMP": "app_clinic_amp",
+    "multi-node": "app_clinic_multi_node",
+    "performance": "app_clinic_performance",
+    "silent wrong": "app_clinic_silent",
 }
 SYMPTOMS = {  # how the broken cell may end
     "crash": ("raises", "dies"),

@@ -46,7 +46,7 @@ def pages() -> list[str]:
 def site() -> Path:
     """The built book; built now if it is missing or older than its sources."""
     html = ROOT / "_build" / "html"
-    names = "book", "notebooks", "scripts", "errata", "exercises", "allranks"
+    names = "book", "notebooks", "scripts", "errata", "exercises", "clinic", "allranks"
     folders = [ROOT / name for name in names]
     sources = [p for f in folders for p in f.rglob("*") if "__pycache__" not in p.parts]
     sources += [ROOT / "_config.yml", ROOT / "_toc.yml"]
