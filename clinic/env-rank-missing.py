@@ -1,0 +1,44 @@
+r"""init_process_group finds no RANK in the environment.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: environment variable RANK expected, but not set
+
+You see: a `ValueError` in `init_process_group` when you start the script with `python`,
+from a notebook or with an IDE's run button.
+
+Cause: without further arguments the group is formed with `env://`: every process reads
+`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. torchrun sets all of them, python
+none. They are asked for one at a time, so after `RANK` the next one is missing.
+
+Cure: `torchrun --nproc-per-node N train.py`. To debug one process without it, set all
+four as in the diff.
+
+Next time: `print({k: v for k, v in os.environ.items() if "RANK" in k})` in the first
+line of the script shows what the launcher gave it.
+
+Links: https://github.com/tinyvision/DAMO-YOLO/issues/63 (started without the launcher)
+https://github.com/hzwer/ECCV2022-RIFE/issues/52 (RANK was set by hand, then MASTER_ADDR is missing)
+"""
+
+# %% given
+import os
+
+import torch.distributed as dist
+
+# %% broken
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% fixed
+defaults = {"RANK": "0", "WORLD_SIZE": "1"}
+defaults |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+os.environ |= defaults | os.environ
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% signs
+# environment variable (?:RANK|WORLD_SIZE) expected, but not set
+# KeyError: '?(?:RANK|WORLD_SIZE)'?

@@ -1,0 +1,40 @@
+r"""The launcher's options stand behind the script.
+
+class: launch
+symptom: silent
+runs on: one process
+chapter: ch4_ranks
+signature: 1 rank instead of 2
+beyond: undecided
+
+You see: the job runs, on one GPU, and as slowly as before. Nobody complains.
+
+Cause: everything behind the script's name belongs to the script. torchrun sees no
+`--nproc-per-node` and starts its default: one process. The script gets an option that
+it ignores. (With a strict argparse you are lucky: `unrecognized arguments:
+--nproc-per-node=2`.)
+
+Cure: the launcher's options come first, then the script, then the script's.
+
+Next time: print `dist.get_world_size()` at the start, or assert the number you planned
+for.
+
+Links: https://docs.pytorch.org/docs/stable/elastic/quickstart.html (the order of the command line)
+"""
+
+# %% broken: torchrun train.py --nproc-per-node=2
+import os
+
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\n", end="")
+
+# %% fixed: torchrun --nproc-per-node=2 train.py
+import os
+
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\n", end="")
+
+# %% invariant: as many ranks run as the command asks for
+ranks = text.count("rank ")
+assert ranks == 2, f"{ranks} rank instead of 2"
+
+# %% signs
+# unrecognized arguments:.*--(?:nproc[-_]per[-_]node|nnodes|rdzv[-_]|master[-_])

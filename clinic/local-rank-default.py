@@ -1,0 +1,51 @@
+r"""Every rank takes the default of --local-rank.
+
+class: launch
+symptom: silent
+runs on: one process
+chapter: ch4_ranks
+signature: 2 processes share device 0
+beyond: undecided
+
+You see: nothing, or a GPU 0 that is full while the others idle. With NCCL it ends in
+`Duplicate GPU detected` or out of memory on device 0.
+
+Cause: the script was written for `torch.distributed.launch`, which passed
+`--local-rank`. torchrun passes no argument, so argparse's default holds on every rank:
+-1 means "not distributed" to many scripts, 0 means that all of them use the first GPU.
+
+Cure: read `os.environ["LOCAL_RANK"]`, and let it fail where there is none. A rank must
+never have a default.
+
+Next time: print rank, local rank and device once on every rank, before the first step.
+
+Links: https://docs.pytorch.org/docs/stable/elastic/run.html (how to move from launch to torchrun)
+"""
+
+# %% broken: torchrun --nproc-per-node 2 train.py
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local-rank", type=int, default=0)
+local_rank = parser.parse_args().local_rank
+print(f"rank {os.environ['RANK']} uses device {local_rank}\n", end="")
+
+# %% fixed: torchrun --nproc-per-node 2 train.py
+import argparse
+import os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local-rank", type=int, default=os.environ["LOCAL_RANK"])
+local_rank = parser.parse_args().local_rank
+print(f"rank {os.environ['RANK']} uses device {local_rank}\n", end="")
+
+# %% invariant: each process of a machine has a device of its own
+devices = [line.split()[-1] for line in text.splitlines() if "device" in line]
+most = max(devices, key=devices.count)
+shared = devices.count(most)
+assert shared == 1, f"{shared} processes share device {most}"
+
+# %% signs
+# maybe: Duplicate GPU detected
+# with: local_rank ?[=:] ?-1\b

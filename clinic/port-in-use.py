@@ -1,0 +1,50 @@
+r"""Two jobs want the same port.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: EADDRINUSE
+
+You see: the job dies in `init_process_group`, before the first step, with `address
+already in use`. The same script worked yesterday.
+
+Cause: rank 0 opens a server on `MASTER_PORT`, where the ranks find each other. Another
+job on this machine has the port: a colleague's, a zombie of your last run, or a second
+process of this job that also thinks it is rank 0.
+
+Cure: let torchrun choose. Since 2.x `torchrun --nproc-per-node N train.py` takes a free
+port; so does `--standalone`. By hand, port 0 means "any free one", and the store knows
+which it got.
+
+Next time: `ss -ltnp | grep 29500` names the process that listens. With two torchruns on
+one host look for a `--master-port` that both were given.
+
+Links: https://github.com/meta-pytorch/torchtune/issues/392 (two fine-tunings on one machine, port 29500)
+https://github.com/pytorch/pytorch/issues/85604 (two processes of one job open the same port)
+"""
+
+# %% given
+import os
+
+import torch.distributed as dist
+
+other_job = dist.TCPStore("localhost", 0, is_master=True)
+os.environ |= {"MASTER_ADDR": "localhost", "RANK": "0", "WORLD_SIZE": "1"}
+
+# %% broken
+os.environ["MASTER_PORT"] = f"{other_job.port}"
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% fixed
+os.environ["MASTER_PORT"] = "0"
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% signs
+# EADDRINUSE, message: address already in use
+# server socket has failed to (?:listen|bind).*Address already in use
+# failed to listen on any local network address
+# RuntimeError: Address already in use
+# maybe: \[Errno (?:98|48)\] Address already in use

@@ -1,0 +1,48 @@
+r"""srun starts the script, and torch does not read Slurm's variables.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: environment variable RANK expected, but not set
+
+You see: `srun python train.py` fails on every task as if there were no launcher,
+although Slurm has numbered the tasks.
+
+Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, the local
+rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
+
+Cure: translate them inside the task (outside, in the batch script, `SLURM_PROCID` is
+that of the script: always 0). Or let srun start one torchrun per node.
+
+Next time: `srun env | grep -E "RANK|SLURM_PROCID|MASTER"` shows what each task sees.
+
+Links: https://github.com/ai-dynamo/aiconfigurator/pull/1554 (a review: srun defines SLURM_PROCID, not RANK)
+"""
+
+# %% given
+import os
+
+import torch.distributed as dist
+
+task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+os.environ |= task | {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+
+# %% broken
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% fixed
+for name, slurms in {
+    "RANK": "PROCID",
+    "WORLD_SIZE": "NTASKS",
+    "LOCAL_RANK": "LOCALID",
+}.items():
+    os.environ[name] = os.environ[f"SLURM_{slurms}"]
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% signs
+# maybe: environment variable (?:RANK|WORLD_SIZE) expected, but not set
+# with: srun: error:
+# with: SLURM_(?:PROCID|NTASKS|LOCALID|JOB_ID)
