@@ -1,0 +1,53 @@
+r"""The result of an asynchronous collective is read before wait().
+
+class: process group
+symptom: silent
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: read 1\.0 instead of 2\.0
+beyond: undecided
+
+You see: a sum that is sometimes this rank's own value, sometimes right, sometimes half
+of each. It gets worse when another rank is late.
+
+Cause: `async_op=True` returns at once; the tensor belongs to the collective until
+`work.wait()`. With NCCL, `wait()` makes the GPU's stream wait, not Python.
+
+Cure: call `wait()` before anybody reads or writes the tensor, and do other work before
+it. Keep the handle.
+
+Next time: search for `async_op=True` and follow each handle to its `wait()`.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.html (synchronous and
+asynchronous collective operations)
+"""
+
+# %% given
+total = torch.ones(1)
+go = torch.zeros(1)
+if rank == 1:
+    late = dist.irecv(go, src=0)
+
+# %% broken
+if rank == 1:
+    late.wait()  # this rank comes later
+work = dist.all_reduce(total, async_op=True)
+read = total.item()
+if rank == 0:
+    dist.send(go, dst=1)
+work.wait()
+print("work done")
+
+# %% fixed
+if rank == 1:
+    late.wait()  # this rank comes later
+work = dist.all_reduce(total, async_op=True)
+if rank == 0:
+    dist.send(go, dst=1)
+work.wait()
+read = total.item()
+print("work done")
+
+# %% invariant: the first rank has read the sum
+if rank == 0:
+    assert read == world_size, f"read {read} instead of {float(world_size)}"

@@ -1,0 +1,40 @@
+r"""Two ranks reduce tensors of different types.
+
+class: process group
+symptom: silent
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: instead of 2\.0
+beyond: undecided
+
+You see: nothing, or a metric of 1065353216: the float 1.0, read as an integer. One rank
+counts with `int32`, another with `float32`.
+
+Cause: a collective sends bytes. gloo and NCCL do not tell each other what the bytes
+mean; each rank adds them as its own type. With types of different width it becomes the
+failure of different shapes.
+
+Cure: the same dtype on every rank, said where the tensor is made.
+
+Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares dtypes and shapes before each
+collective and names both. An absurd number that is a power of two is a float's bits.
+"""
+
+# %% broken
+count = 1 if rank else 1.0  # one rank has counted with integers
+total = torch.tensor([count] * 4, dtype=torch.int32 if rank else None)
+dist.all_reduce(total)
+print(total.tolist())
+
+# %% fixed
+count = 1 if rank else 1.0  # one rank has counted with integers
+total = torch.tensor([count] * 4, dtype=torch.float32)
+dist.all_reduce(total)
+print(total.tolist())
+
+# %% invariant: the sum over the ranks is the number of ranks
+for number in total.tolist():
+    assert number == world_size, f"{number} instead of {float(world_size)}"
+
+# %% signs
+# Collectives differ in the following aspects:\s+Tensor Tensor dtypes

@@ -1,0 +1,40 @@
+r"""The last batch is shorter on one rank, and is gathered.
+
+class: process group
+symptom: crash
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: rank 1 was killed by SIGABRT[\s\S]*op\.preamble\.length <= op\.nbytes
+
+You see: after an evaluation, the rank with the shorter tensor is aborted (exit code -6,
+no traceback). A rank with a longer one goes on with rows that nobody has sent.
+
+Cause: `all_gather` takes the size of every other tensor from the buffers that you give
+it. Nothing checks that the others send that much. Less data than the buffer leaves the
+rest as it was, garbage from `torch.empty`; more aborts the process.
+
+Cure: gather the lengths, pad to the longest, gather, cut. Or evaluate on whole batches.
+
+Next time: print the shape on every rank before the call. `DETAIL` names the shapes.
+"""
+
+# %% given
+preds = torch.ones(6 - 3 * rank) * rank  # rank 1 has a shorter batch
+
+# %% broken
+found = [torch.zeros_like(preds) for _ in range(world_size)]
+dist.all_gather(found, preds)
+print(len(torch.cat(found)), "rows")
+
+# %% fixed
+lengths = [torch.tensor(0) for _ in range(world_size)]
+dist.all_gather(lengths, torch.tensor(len(preds)))
+padded = torch.nn.functional.pad(preds, (0, max(lengths) - len(preds)))
+found = [torch.zeros_like(padded) for _ in range(world_size)]
+dist.all_gather(found, padded)
+found = [part[:n] for part, n in zip(found, lengths, strict=True)]
+print(len(torch.cat(found)), "rows")
+
+# %% signs
+# maybe: op\.preamble\.length <= op\.nbytes
+# with: all_gather|allgather

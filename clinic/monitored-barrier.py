@@ -1,0 +1,44 @@
+r"""A monitored barrier names the rank that is missing.
+
+class: process group
+symptom: crash
+runs on: 3 ranks
+chapter: ch4_ranks
+signature: Ranks 2 failed to pass monitoredBarrier in 300 ms
+
+You see: rank 0 says which ranks failed to pass, the others that rank 0 gave up. With
+`dist.barrier()` all of them would hang and say nothing.
+
+Cause: rank 2 had nothing to evaluate, and left through an early exit above the barrier.
+`monitored_barrier` lets every rank report to rank 0 by itself, so rank 0 knows who did
+not.
+
+Cure: the barrier where every rank passes. Keep `monitored_barrier` for debugging: it
+needs gloo, so beside NCCL make it a group of its own.
+
+Next time: `wait_all_ranks=True` lists all missing ranks, not only the first. Torch
+calls it by itself under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.html (monitored_barrier)
+"""
+
+# %% given
+from datetime import timedelta
+
+limit = timedelta(seconds=0.3)
+
+# %% broken
+batches = [] if rank == 2 else [rank]
+if batches:
+    dist.monitored_barrier(timeout=limit, wait_all_ranks=True)
+    print("evaluated", len(batches))
+
+# %% fixed
+batches = [] if rank == 2 else [rank]
+if True:
+    dist.monitored_barrier(timeout=limit, wait_all_ranks=True)
+    print("evaluated", len(batches))
+
+# %% signs
+# failed to pass monitoredBarrier in
+# echo: successfully reached monitoredBarrier, but received errors

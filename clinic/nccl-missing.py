@@ -1,0 +1,44 @@
+r"""The backend nccl where torch was built without it.
+
+class: process group
+symptom: crash
+runs on: one process
+chapter: ch1_environment
+signature: Distributed package doesn't have NCCL built in
+
+You see: `init_process_group` fails at once, on Windows, on a Mac, or with torch's CPU
+wheel on a Linux machine that has GPUs.
+
+Cause: NCCL is a library of NVIDIA's for Linux. Wheels for other systems and the CPU
+wheel are built without it. A CUDA wheel on a machine without a usable GPU says
+"ProcessGroupNCCL is only supported with GPUs" instead.
+
+Cure: let torch name the backend for the device, or write `"gloo"`. If there is a GPU,
+install the CUDA wheel.
+
+Next time: `python -c "import torch; print(torch.__version__,
+torch.distributed.is_nccl_available(), torch.cuda.is_available())"`.
+
+Links: https://github.com/pytorch/pytorch/issues/159742 (mp.spawn with nccl on Windows)
+https://github.com/tczhangzhi/pytorch-distributed/issues/15 (on Windows; gloo instead)
+"""
+
+# %% given
+import torch.distributed as dist
+
+alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+
+# %% broken
+backend = "nccl"
+dist.init_process_group(backend, **alone)
+print("backend:", dist.get_backend())
+
+# %% fixed
+backend = dist.get_default_backend_for_device("cpu")
+dist.init_process_group(backend, **alone)
+print("backend:", dist.get_backend())
+
+# %% signs
+# Distributed package doesn't have NCCL
+# ProcessGroupNCCL is only supported with GPUs, no GPUs found
+# with: NCCL support is not compiled

@@ -1,0 +1,40 @@
+r"""A tensor on the CPU, a group that only knows GPUs.
+
+class: process group
+symptom: crash
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: No backend type associated with device type cpu
+
+You see: a collective fails at once on all ranks, often far from the training step: a
+metric, a length, `broadcast_object_list`, a checkpoint library.
+
+Cause: a group has a backend per device type. `init_process_group("nccl")` provides one
+for `cuda` and none for `cpu`. torch before 2.0 said "Tensors must be CUDA and dense".
+
+Cure: move the tensor to the GPU; or give the group both backends,
+`init_process_group("cpu:gloo,cuda:nccl")`, which is also what you get if you name none.
+
+Next time: the message names the device that has no backend; print
+`dist.distributed_c10d._get_default_group()._device_types` and the tensor's device.
+
+Links: https://github.com/zai-org/CogVLM/issues/328 (fine-tuning with nccl)
+https://github.com/mistralai/mistral-inference/issues/252 (a length tensor on the CPU)
+"""
+
+# %% given
+length = torch.tensor([5 + rank])  # on the CPU
+
+# %% broken
+group = dist.new_group(backend="cuda:gloo")
+dist.all_reduce(length, op=dist.ReduceOp.MAX, group=group)
+print("longest:", length.item())
+
+# %% fixed
+group = dist.new_group(backend="cpu:gloo,cuda:gloo")
+dist.all_reduce(length, op=dist.ReduceOp.MAX, group=group)
+print("longest:", length.item())
+
+# %% signs
+# No backend type associated with device type \w+
+# Tensors must be CUDA and dense

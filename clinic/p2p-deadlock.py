@@ -1,0 +1,40 @@
+r"""Both ranks send first and receive afterwards.
+
+class: process group
+symptom: hang
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: ranks 0–1 wait in `dist\.send\(mine, dst=other\)`
+
+You see: both ranks stand in `dist.send`; after the timeout, "Timed out waiting for send
+operation to complete". `DETAIL` checks collectives only and says nothing.
+
+Cause: `dist.send` returns when the other side has received. Each waits for a `recv`
+that comes after the other's `send`.
+
+Cure: post both at once: `batch_isend_irecv`, or `isend` and then `recv`; or let even
+ranks send first and odd ranks receive first.
+
+Next time: `py-spy dump` on both ranks: two of them in `send` to each other are the
+proof.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.html (batch_isend_irecv)
+"""
+
+# %% given
+other = 1 - rank
+mine, theirs = torch.full((2,), float(rank)), torch.empty(2)
+
+# %% broken
+dist.send(mine, dst=other)
+dist.recv(theirs, src=other)
+print("got", theirs.tolist())
+
+# %% fixed
+request = dist.isend(mine, dst=other)
+dist.recv(theirs, src=other)
+request.wait()
+print("got", theirs.tolist())
+
+# %% signs
+# Timed out waiting \d+ms for send operation to complete

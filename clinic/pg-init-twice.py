@@ -1,0 +1,32 @@
+r"""The script and a library both make the default group.
+
+class: process group
+symptom: crash
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: trying to initialize the default process group twice
+
+You see: the second `init_process_group` fails on every rank: a notebook cell that runs
+again, or a trainer that makes the group which your script has made already.
+
+Cause: a process has one default group, and all collectives without a `group=` use it.
+A second one would leave the first one's connections open and its users guessing, so
+torch refuses.
+
+Cure: ask `dist.is_initialized()` before; let one place of the program own the group.
+
+Next time: search your code and the trainer's for `init_process_group`,
+`init_distributed` and `Accelerator(`.
+"""
+
+# %% broken
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% fixed
+if not dist.is_initialized():
+    dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size())
+
+# %% signs
+# trying to initialize the default process group twice

@@ -1,0 +1,36 @@
+r"""The result of reduce is used on a rank that is not its destination.
+
+class: process group
+symptom: silent
+runs on: 3 ranks
+chapter: ch4_ranks
+signature: rank 2: AssertionError: 3\.0 instead of 6\.0
+beyond: undecided
+
+You see: rank 0 prints the right number. A decision that every rank takes by it, an
+early stop or the best epoch, differs between the ranks.
+
+Cause: `dist.reduce` promises the sum on `dst` only. gloo uses the tensors of the other
+ranks as scratch, so they hold partial sums; NCCL leaves them as they were.
+
+Cure: `all_reduce` if every rank needs it; otherwise read it only where `rank == dst`.
+
+Next time: print the value on every rank, not only on rank 0.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.html (reduce: only dst receives)
+"""
+
+# %% given
+loss = torch.tensor(1.0 + rank)
+
+# %% broken
+dist.reduce(loss, dst=0)
+print("loss of all ranks:", loss.item())
+
+# %% fixed
+dist.all_reduce(loss)
+print("loss of all ranks:", loss.item())
+
+# %% invariant: every rank has the sum over all ranks
+want = float(sum(range(1, world_size + 1)))
+assert loss == want, f"{loss.item()} instead of {want}"
