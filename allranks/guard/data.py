@@ -1,0 +1,141 @@
+"""Invariants of the data: equal counts, disjoint shares, a new order each epoch."""
+
+import itertools
+
+from .digests import number
+from .exchange import Exchange, GuardError, names
+from .loaders import facts, row_digests
+
+ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
+
+
+class DataChecks:
+    """Judges loaders and batches; knows what the epochs before looked like.
+
+    Args:
+        shared: all ranks must get the same batch, as tensor parallelism needs it.
+        both: some ranks share batches and some do not; nothing is known about which.
+    """
+
+    def __init__(self, exchange: Exchange, shared: bool, both: bool):
+        self.exchange, self.shared, self.both = exchange, shared, both
+        self.last: list | None = None  # the facts of the epoch before
+        self.proved = False  # a DistributedSampler deals the samples out
+        self.rows: list[int] = []
+        self.keep = ROWS
+
+    def begin(self, where: str, loader) -> dict:
+        """Check the loader before its first batch; return its facts."""
+        own = facts(loader)
+        table = self.exchange.integers(where, list(own.values()))
+        rows = [dict(zip(own, row, strict=True)) for row in table]
+        self.proved = False
+        self._same(where, rows, "length", "batches in this epoch", LENGTH)
+        if all(row["replicas"] >= 0 for row in rows):
+            self._sampler(where, rows)
+        elif self.exchange.size > 1 and not (self.shared or self.both):
+            self._no_sampler(where, rows)
+        order = [own[key] for key in ("epoch", "seed", "samples")]
+        if own["shuffle"] == 1 and self.last == order:
+            raise GuardError(
+                f"{where}: the sampler's epoch is still {own['epoch']}, so this epoch "
+                "has the last one's order. Call sampler.set_epoch(epoch) before it."
+            )
+        self.last = order if own["replicas"] >= 0 else None
+        return own
+
+    def _same(self, where: str, rows: list, key: str, what: str, why: str) -> None:
+        values = [row[key] for row in rows]
+        if len(set(values)) == 1:
+            return
+        groups = self.exchange.split(values).items()
+        said = ", ".join(f"{value} on {names(ranks)}" for value, ranks in groups)
+        raise GuardError(f"{where}: {what}: {said}. {why}")
+
+    def _sampler(self, where: str, rows: list[dict]) -> None:
+        size = self.exchange.size
+        for key, what in (
+            ("replicas", "the sampler's num_replicas differs"),
+            ("samples", "samples in the data set"),
+            ("seed", "the sampler's seed differs"),
+            ("epoch", "the sampler's epoch differs"),
+            ("shuffle", "the sampler's shuffle differs"),
+            (
+                "dataset",
+                "the data sets or subsets are not the same; their digests",
+            ),
+        ):
+            self._same(where, rows, key, what, SHARES)
+        shares = [row["share"] for row in rows]
+        counts = {share: shares.count(share) for share in shares}
+        if self.shared or self.both:
+            return
+        if rows[0]["replicas"] < size or max(counts.values()) > 1:
+            raise GuardError(
+                f"{where}: the sampler makes {rows[0]['replicas']} shares, and the "
+                f"{size} ranks take the shares {shares}: some samples are trained on "
+                "twice. Build it with this group's size and rank."
+            )
+        self.proved = True
+
+    def _no_sampler(self, where: str, rows: list[dict]) -> None:
+        prints = [row["dataset"] for row in rows]
+        if prints[0] > 0 and len(set(prints)) == 1:
+            raise GuardError(
+                f"{where}: each of the {self.exchange.size} ranks goes through all "
+                f"{rows[0]['samples']} samples: the loader has no DistributedSampler."
+            )
+
+    def seen(self, batch) -> None:
+        """Keep digests of the first samples."""
+        if len(self.rows) < self.keep and not self.proved and self.exchange.size > 1:
+            self.rows += row_digests(batch)[: self.keep - len(self.rows)]
+
+    def numbers(self) -> list[int]:
+        """What goes round at a check: the samples so far, as one number."""
+        if self.proved or not self.rows:
+            return [0, 0]
+        return [number(str(self.rows)), len(set(self.rows))]
+
+    def judge(self, where: str, rows: list[list[int]]) -> None:
+        """Compare the samples so far: equal on two ranks is wrong (on TP: needed)."""
+        if self.exchange.size == 1 or self.both or any(not row[0] for row in rows):
+            return
+        groups = list(self.exchange.split([row[0] for row in rows]).values())
+        if self.shared:
+            if len(groups) > 1:
+                raise GuardError(
+                    f"{where}: {names(groups[0])} and {names(groups[1])} got different "
+                    "batches. Ranks that share a tensor-parallel model need the same."
+                )
+        elif len(groups[0]) > 1 and min(row[1] for row in rows) >= 4:
+            raise GuardError(
+                f"{where}: {names(groups[0])} got exactly the same samples so far "
+                f"({rows[0][1]} different ones). Deal them out by rank: a "
+                "DistributedSampler, or islice(rank, None, world_size) if iterable."
+            )
+
+    def end(self, where: str, batches: int) -> None:
+        """At the end of an epoch: equal counts, and no sample on two ranks."""
+        own = [batches, len(set(self.rows)), len(self.rows), *self.rows]
+        table = self.exchange.integers(where, own)
+        self._same(where, [{"n": r[0]} for r in table], "n", "batches made", LENGTH)
+        kept, self.rows, self.keep = [row[3:] for row in table], [], 0
+        if self.proved or self.shared or self.both or self.exchange.size == 1:
+            return
+        each, union = [set(row) for row in kept], set(itertools.chain(*kept))
+        twice = sum(map(len, each)) - len(union)
+        clean = all(row[1] >= 0.9 * row[2] for row in table)
+        if clean and twice > max(self.exchange.size, 0.1 * len(union)):
+            raise GuardError(
+                f"{where}: {twice} samples were on more than one rank "
+                f"({len(union)} different ones in {sum(map(len, kept))}). The ranks' "
+                "shares must be apart: use a DistributedSampler."
+            )
+
+
+LENGTH = (
+    "The ranks must make equally many steps: a rank that has no batch left leaves the "
+    "others in a collective, or pairs with it another one."
+)
+SHARES = "Shares of one order are apart only if all ranks draw that order alike."

@@ -1,0 +1,154 @@
+"""The guard's messages: small, matched, and the same verdict on every rank."""
+
+import datetime
+
+import torch
+import torch.distributed as dist
+
+from .digests import number
+
+FIXED = 64  # numbers in the first message, whatever is said
+
+
+class GuardError(RuntimeError):
+    """Something is silently wrong; every rank raises it with the same sentence."""
+
+
+def names(ranks) -> str:
+    """Say "rank 1" or "ranks 0, 2"."""
+    ranks = list(ranks)
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+class Exchange:
+    """Tells each rank of a group what all of them say.
+
+    Messages go through a gloo group of their own, so they never pair with the job's
+    collectives, and a rank that does not come ends in an error, not in a hang. Where
+    gloo is not built in, the job's own backend carries them.
+
+    Args:
+        group: the ranks that hold one model; None is all of them.
+        device: the model's; used if the backend cannot send from the CPU.
+        patience_s: how long to wait for a rank that does not come.
+    """
+
+    def __init__(self, group, device: torch.device, patience_s: float):
+        self.patience_s, self.group, self.device = patience_s, None, device
+        self.rank, self.size, self.ranks = 0, 1, [0]
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.size, self.rank = len(self.ranks), self.ranks.index(dist.get_rank())
+        if self.size == 1:
+            return
+        gloo = dist.is_gloo_available()
+        self.group = dist.new_group(
+            None if group is None else self.ranks,
+            timeout=datetime.timedelta(seconds=patience_s),
+            backend="gloo" if gloo else None,
+            use_local_synchronization=group is not None,
+        )
+        if gloo:
+            self.device = torch.device("cpu")
+
+    def close(self) -> None:
+        """Give the group back."""
+        if self.group is not None and dist.is_initialized():
+            dist.destroy_process_group(self.group)
+        self.group, self.size = None, 1
+
+    def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
+        """Every rank's tensor, ``(W, *shape)`` on the CPU."""
+        if self.group is None:
+            return tensor[None].cpu()
+        tensor = tensor.to(self.device)
+        everything = [torch.empty_like(tensor) for _ in self.ranks]
+        try:
+            dist.all_gather(everything, tensor, group=self.group)
+        except RuntimeError as error:
+            raise GuardError(
+                f"{where}: a rank did not come within {self.patience_s:g} s. Either it "
+                "has ended, or the ranks make steps and call the guard unequally often."
+            ) from error
+        return torch.stack(everything).cpu()
+
+    def integers(self, where: str, values: list[int]) -> list[list[int]]:
+        """Every rank's numbers, by rank; refuses if the ranks are at different places.
+
+        Args:
+            where: what this rank is at, such as "step 8": must be equal on all ranks.
+        """
+        first = [number(where), len(values), *values[: FIXED - 2]]
+        first += [0] * (FIXED - len(first))
+        table = self._gather(torch.tensor(first, dtype=torch.int64), where).tolist()
+        if any(row[0] != table[0][0] for row in table):
+            places = self.texts(where)
+            said = ", ".join(
+                f"rank {r} at {p}" for r, p in zip(self.ranks, places, strict=True)
+            )
+            raise GuardError(f"the ranks are not at the same place: {said}")
+        longest = max(row[1] for row in table)
+        rows = [row[2 : 2 + min(row[1], FIXED - 2)] for row in table]
+        if longest > FIXED - 2:
+            rest = values[FIXED - 2 :]
+            rest = rest + [0] * (longest - len(values))
+            more = self._gather(torch.tensor(rest, dtype=torch.int64), where).tolist()
+            rows = [
+                (row + extra)[: head[1]]
+                for row, extra, head in zip(rows, more, table, strict=True)
+            ]
+        return rows
+
+    def floats(self, where: str, values: torch.Tensor) -> torch.Tensor:
+        """Every rank's float32 values, ``(W, *shape)``; equal shapes on all ranks."""
+        return self._gather(values.detach().float(), where)
+
+    def mean(self, where: str, values: torch.Tensor) -> torch.Tensor:
+        """The mean over the ranks, on the CPU, by one all_reduce."""
+        values = values.detach().float().to(self.device, copy=True)
+        if self.group is not None:
+            try:
+                dist.all_reduce(values, group=self.group)
+            except RuntimeError as error:
+                raise GuardError(f"{where}: a rank did not come") from error
+        return values.cpu() / self.size
+
+    def bytes(self, where: str, data: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's bytes (uint8), each with its own length."""
+        sizes = [row[0] for row in self.integers(where, [data.numel()])]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=data.device)
+        padded[: data.numel()] = data
+        table = self._gather(padded, where)
+        return [row[:size] for row, size in zip(table, sizes, strict=True)]
+
+    def texts(self, text: str) -> list[str]:
+        """Every rank's text: only used once something is wrong."""
+        data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+        parts = self.bytes("an exchange of texts", data)
+        return [bytes(part.tolist()).decode().strip() for part in parts]
+
+    def agree(self, where: str, error: Exception | None) -> None:
+        """Raise on every rank if any rank has an error of its own."""
+        failed = [row[0] for row in self.integers(where, [int(error is not None)])]
+        if not any(failed):
+            return
+        said = self.texts(f"{type(error).__name__}: {error}" if error else "")
+        who = [r for r, bad in zip(self.ranks, failed, strict=True) if bad]
+        first = next(text for text, bad in zip(said, failed, strict=True) if bad)
+        raise GuardError(f"{where}: {names(who)} failed: {first}") from error
+
+    def split(self, values: list) -> dict:
+        """Group the ranks by what they say, the majority first: value to ranks."""
+        found: dict = {}
+        for rank, value in zip(self.ranks, values, strict=True):
+            found.setdefault(value, []).append(rank)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def suspects(self, values: list) -> str:
+        """Whom a vote blames: the minority, or nobody if there is no majority."""
+        groups = list(self.split(values).values())
+        if len(groups) > 1 and len(groups[0]) > len(groups[1]):
+            odd = sorted(rank for group in groups[1:] for rank in group)
+            return f"{names(odd)} {'is' if len(odd) == 1 else 'are'} in the minority"
+        return "no majority, so any of them may be wrong"

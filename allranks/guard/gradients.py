@@ -1,0 +1,156 @@
+"""Invariant: the synchronised gradient is the mean of the ranks' local gradients."""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from .digests import DTensor, local, sketch
+from .exchange import Exchange
+from .verdict import judge
+
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:  # a torch without FSDP2
+    FSDPModule = ()
+
+
+def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
+    """(number of shards, own shard, dim) of a parameter; None if it is cut twice."""
+    if not isinstance(parameter, DTensor):
+        return 1, 0, 0
+    cut = [i for i, p in enumerate(parameter.placements) if not p.is_replicate()]
+    if not cut:
+        return 1, 0, 0
+    placement, mesh = parameter.placements[cut[0]], parameter.device_mesh
+    if len(cut) > 1 or type(placement).__name__ != "Shard":
+        return None
+    return mesh.size(cut[0]), mesh.get_local_rank(cut[0]), placement.dim
+
+
+class LocalGradients:
+    """Takes a sketch of each local gradient as backward makes it.
+
+    DDP: a hook on the parameter, which autograd calls before DDP averages. FSDP2: a
+    hook on the unsharded parameter, which exists from the module's forward on. Several
+    backward passes add up. No gradient is kept.
+    """
+
+    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]):
+        self.model, self.armed = model, False
+        self.handles: list = []
+        self.sketches: dict[str, torch.Tensor] = {}
+        self.cut = {name: sharding(p) for name, p in parameters.items()}
+        self.parameters = {n: p for n, p in parameters.items() if self.cut[n]}
+        self.units = [
+            (prefix, m)
+            for prefix, m in model.named_modules()
+            if FSDPModule and isinstance(m, FSDPModule)
+        ]
+
+    def arm(self) -> None:
+        """Set the hooks; what they saw before is forgotten."""
+        self.disarm()
+        self.armed, self.sketches = True, {}
+        inside = {id(p) for _, m in self.units for p in _managed(m)}
+        for name, parameter in self.parameters.items():
+            if parameter.requires_grad and id(parameter) not in inside:
+                self._hook(name, parameter)
+        for prefix, unit in self.units:
+            enter = partial(self._enter, prefix, set())
+            self.handles.append(unit.register_forward_pre_hook(enter))
+
+    def disarm(self) -> None:
+        """Take every hook away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles, self.armed = [], False
+
+    def _hook(self, name: str, parameter: torch.Tensor) -> None:
+        self.handles.append(parameter.register_hook(partial(self._add, name)))
+
+    def _enter(self, prefix: str, seen: set, unit: nn.Module, _args) -> None:
+        """Inside of a unit's forward its parameters are whole: hook those."""
+        for name, whole in unit.named_parameters(prefix):
+            sharded = self.parameters.get(name)
+            if sharded is None or whole is sharded or not whole.requires_grad:
+                continue
+            if id(whole) not in seen:
+                seen.add(id(whole))
+                self._hook(name, whole)
+
+    def _add(self, name: str, gradient: torch.Tensor) -> None:
+        """Add a gradient's sketches, one for each shard: (shards, 2)."""
+        if gradient.layout != torch.strided:
+            gradient = gradient.to_dense()
+        count, _, dim = self.cut[name]
+        gradient = local(gradient)
+        if count == 1:
+            found = sketch(gradient.reshape(1, -1))
+        elif dim == 0 and gradient.shape[0] % count == 0:
+            found = sketch(gradient.reshape(count, -1))
+        else:
+            pieces = list(gradient.chunk(count, dim))
+            pieces += [gradient.new_zeros(0)] * (count - len(pieces))
+            found = torch.cat([sketch(piece.reshape(1, -1)) for piece in pieces])
+        before = self.sketches.get(name)
+        self.sketches[name] = found if before is None else before + found
+
+
+def _managed(unit: nn.Module) -> list:
+    """The parameters that an FSDP2 unit gathers: those that are DTensors."""
+    return [p for p in unit.parameters() if isinstance(p, DTensor)]
+
+
+def check(
+    exchange: Exchange,
+    where: str,
+    seen: LocalGradients,
+    factor: float,
+    scaled: bool,
+    tolerance: float,
+) -> None:
+    """Raise unless each gradient is ``factor`` times the mean of the local ones.
+
+    All gradients may be smaller by one common number, as clip_grad_norm_ leaves them.
+
+    Args:
+        factor: 1, or 1 / scale once a GradScaler has unscaled.
+        scaled: a GradScaler's factor is still in them, so none may be clipped.
+        tolerance: relative to the norm of the local gradients.
+    """
+    names_, zero = list(seen.parameters), torch.zeros(1)
+    locals_, own = [], []
+    for name in names_:
+        count, index, _ = seen.cut[name]
+        grad = seen.parameters[name].grad
+        mine = seen.sketches.get(name)
+        has = torch.tensor([grad is not None, mine is not None])
+        mine = torch.zeros(count, 2) if mine is None else mine.cpu()
+        synced = torch.zeros(1, 2) if grad is None else sketch(_flat(grad)).cpu()
+        locals_.append(mine.flatten())
+        own.append(torch.cat([synced[0], mine[index], has, zero + index]))
+    if not names_:
+        return
+    mean = exchange.mean(where, torch.cat(locals_))
+    table = exchange.floats(where, torch.stack(own))  # (W, P, 7)
+    found = []
+    offset = 0
+    for place, name in enumerate(names_):
+        count = seen.cut[name][0]
+        expected = mean[offset : offset + 2 * count].view(count, 2)
+        offset += 2 * count
+        rows = table[:, place]  # (W, 7): synced 2, local 2, has grad, has local, shard
+        if not rows[:, 5].any() or not rows[:, 4].all() or not rows.isfinite().all():
+            continue
+        at = rows[:, 6].long()
+        scale = expected[at, 1].sqrt() * max(exchange.size**-0.5, 0.2)
+        found.append((name, rows, expected[at, 0], scale))
+    judge(exchange, where, found, factor, scaled, tolerance)
+
+
+def _flat(gradient: torch.Tensor) -> torch.Tensor:
+    gradient = local(gradient)
+    if gradient.layout != torch.strided:
+        gradient = gradient.to_dense()
+    return gradient.reshape(1, -1)

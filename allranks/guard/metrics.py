@@ -1,0 +1,52 @@
+"""Invariants of what is reported: one value on all ranks, and the exact mean."""
+
+import torch
+
+from .exchange import Exchange, GuardError, names
+from .replicas import Replicas
+
+
+def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
+    """Raise if a named value is not the same on all ranks."""
+    where = f"same({', '.join(values)})"
+    tensors = {
+        name: value if torch.is_tensor(value) else torch.tensor(value)
+        for name, value in values.items()
+    }
+    kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
+    table = exchange.integers(where, replicas.numbers(kinds))
+    replicas.compare(where, {"value": kinds}, [[row] for row in table])
+
+
+def mean(exchange: Exchange, total, count) -> tuple[float, float, list[float]]:
+    """The mean over all ranks' items, how many they are, and each rank's count."""
+    pair = torch.tensor([float(total), float(count)], dtype=torch.float64)
+    bits = exchange.integers("a mean", pair.view(torch.int64).tolist())
+    table = torch.tensor(bits, dtype=torch.int64).view(torch.float64)  # (W, 2)
+    totals, counts = table.sum(dim=0).tolist()
+    return totals / counts if counts else float("nan"), counts, table[:, 1].tolist()
+
+
+def check(exchange: Exchange, value, total, count, samples: int | None) -> None:
+    """Raise if a reported value is not the mean, or samples were not counted once."""
+    exact, counted, each = mean(exchange, total, count)
+    if samples is not None and counted != samples:
+        raise GuardError(
+            f"metric: {counted:g} samples were counted ({_list(each)} by rank) of "
+            f"{samples}. A sampler that pads repeats some: take every W-th sample."
+        )
+    own = torch.tensor([float(value)], dtype=torch.float64).view(torch.int64).tolist()
+    bits = torch.tensor(exchange.integers("a metric", own), dtype=torch.int64)
+    values = bits.view(torch.float64).flatten().tolist()
+    off = [abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values]
+    if any(off):
+        groups = exchange.split([f"{v:.6g}" for v in values]).items()
+        said = ", ".join(f"{v} on {names(ranks)}" for v, ranks in groups)
+        raise GuardError(
+            f"metric: reported is {said}; the mean over all {counted:g} samples is "
+            f"{exact:.6g} ({_list(each)} each). Add up totals and counts; divide then."
+        )
+
+
+def _list(values: list[float]) -> str:
+    return ", ".join(f"{v:g}" for v in values)

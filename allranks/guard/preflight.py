@@ -1,0 +1,190 @@
+"""Invariant: W ranks on their batches make the gradient of one rank on the union."""
+
+import random
+import sys
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .digests import as_bytes, local
+from .exchange import Exchange, GuardError
+from .loaders import batch_rows
+
+
+def accelerator(device: torch.device):
+    """The device's module of torch with a random state, such as torch.cuda; or None."""
+    return None if device.type in ("cpu", "meta") else torch.get_device_module(device)
+
+
+@contextmanager
+def untouched(model: nn.Module, device: torch.device):
+    """Give back random states, buffers, gradients and modes as they were."""
+    module = accelerator(device)
+    states = torch.get_rng_state(), random.getstate()
+    there = module.get_rng_state(device) if module else None
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    grads = [
+        (p, p.grad, None if p.grad is None else p.grad.clone())
+        for p in model.parameters()
+    ]
+    modes = [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for parameter, grad, value in grads:
+                parameter.grad = grad
+                if value is not None:
+                    grad.copy_(value)
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        if module:
+            module.set_rng_state(there, device)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
+def quiet(model: nn.Module) -> None:
+    """Switch off what makes a batch's gradient depend on chance or on neighbours.
+
+    Evaluation mode: no dropout, and BatchNorm takes its running statistics. Recurrent
+    layers without dropout stay: cuDNN computes their gradients in training only.
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and not module.dropout:
+            module.training = True
+
+
+def join(exchange: Exchange, batches: list):
+    """One batch of all ranks' batches, on every rank: tensors joined along dim 0."""
+    first = batches[0]
+    if isinstance(first, dict):
+        return {key: join(exchange, [b[key] for b in batches]) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(
+            *(join(exchange, list(column)) for column in zip(*batches, strict=True))
+        )
+    if isinstance(first, list | tuple):
+        columns = zip(*batches, strict=True)
+        return type(first)(join(exchange, list(column)) for column in columns)
+    if not torch.is_tensor(first) or not first.dim():
+        return first
+    own = torch.cat(batches)
+    where = "preflight, joining the ranks' batches"
+    shapes = exchange.integers(where, list(own.shape))
+    if len({tuple(shape[1:]) for shape in shapes}) > 1:
+        raise GuardError(f"{where}: samples have other shapes on other ranks: {shapes}")
+    parts = exchange.bytes(where, as_bytes(own.detach()))
+    whole = [
+        part.clone().view(own.dtype).view(shape)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    return torch.cat(whole).to(own.device)
+
+
+def gradients(parameters: dict) -> dict:
+    """Take the gradients away from the parameters."""
+    found = {}
+    for name, parameter in parameters.items():
+        grad, parameter.grad = parameter.grad, None
+        found[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
+    return found
+
+
+def run(exchange, model, parameters, device, loss, batches, backward, tolerance):
+    """Compare the training's gradient with the union's; raise if they differ.
+
+    The union's gradient: one process gives all ranks' samples to ``loss`` in one batch.
+    A sharded model cannot be had in one process: there every rank takes the union, and
+    the mean of equal gradients is that gradient.
+    """
+    where = "preflight"
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+
+    def default(parts: list) -> None:
+        for part in parts:
+            (loss(model, part) / len(parts)).backward()
+
+    def attempt(work, *args) -> dict:
+        error = None
+        try:
+            work(*args)
+        except Exception as found:
+            error = found
+        exchange.agree(where, error)
+        return gradients(parameters)
+
+    with untouched(model, device), torch.enable_grad():
+        quiet(model)
+        gradients(parameters)
+        ours = attempt(backward or default, list(batches))
+        union = join(exchange, list(batches))
+        theirs = attempt(lambda: loss(plain, union).backward())
+    numbers = torch.tensor(
+        [
+            [float((local(x).double() * local(y).double()).sum()) for x, y in pairs]
+            for pairs in (
+                [(ours[n], theirs[n]), (theirs[n], theirs[n]), (ours[n], ours[n])]
+                for n in parameters
+            )
+        ]
+    ).reshape(-1, 3)
+    table = exchange.floats(where, numbers).double()  # (W, P, 3)
+    counts = exchange.integers(where, [sum(map(batch_rows, batches))])
+    judge(
+        where, list(parameters), table, [c[0] for c in counts], len(batches), tolerance
+    )
+
+
+def judge(where, names, table, counts, steps, tolerance) -> None:
+    """Raise if gradients (dot, union², ours²; (W, P, 3)) are not the union's."""
+    dot, union, ours = table.sum(dim=(0, 1)).tolist()
+    if union == 0 and ours == 0:
+        return
+    error = max(ours - 2 * dot + union, 0) ** 0.5
+    if error <= tolerance * max(union, 1e-300) ** 0.5:
+        return
+    ratio, size = dot / max(union, 1e-300), table.shape[0]
+    apart = max(ours - dot * ratio, 0) ** 0.5
+    if ratio > 0 and apart <= tolerance * ours**0.5:
+        close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
+        why = next(
+            (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),
+            "The loss is weighted by something that one process does not have.",
+        )
+        said = f"{ratio:.6g} times the gradient of one process on the union"
+    else:
+        each = table.sum(dim=0)
+        off = (each[:, 2] - 2 * each[:, 0] + each[:, 1]).clamp_min(0)
+        worst = names[int(off.argmax())]
+        said = (
+            "not the gradient of one process on the union: off by "
+            f"{100 * error / max(union, 1e-300) ** 0.5:.3g} %, most in {worst}"
+        )
+        why = UNEVEN if len(set(counts)) > 1 else PARTS
+    raise GuardError(
+        f"{where}: the ranks' gradient is {said} (samples by rank: {counts}, "
+        f"{steps} backward {'pass' if steps == 1 else 'passes'}). {why}"
+    )
+
+
+SUM = "DDP and FSDP average over the ranks: the loss must be a mean, not a sum."
+STEPS = "Divide each loss by the number of passes that add up."
+WORLD = "The ranks' gradients are added, not averaged."
+UNEVEN = (
+    "A mean of means weights the ranks alike: divide each rank's sum by the count of "
+    "all ranks, times the number of ranks."
+)
+PARTS = (
+    "The ranks count different things (tokens, masks, pairs), or samples meet in the "
+    "loss: sum over all ranks' counts, and let gradients pass the gather."
+)

@@ -1,0 +1,174 @@
+"""Invariant: ranks that should hold equal tensors and settings hold equal ones."""
+
+import torch
+
+from .digests import (
+    as_bytes,
+    canonical,
+    digest,
+    digest_all,
+    layout,
+    local,
+    number,
+    shard,
+)
+from .exchange import Exchange, GuardError, names
+
+WHY = {
+    "value": "It is not a value of all ranks: was it reduced to one rank, read before "
+    "wait(), or reduced in a group without some?",
+    "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
+    "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
+    "buffer": "No rank has changed it since the check before: it will stay so.",
+    "optimizer state": "Equal gradients from equal states give equal states: was it "
+    "loaded on one rank, or did one rank skip a step?",
+    "gradient": "After the exchange every rank must hold one gradient. Nobody "
+    "synchronises this one: was it added or unfrozen after the wrap, was the forward "
+    "not through the wrapper (.module), the backward inside of no_sync or by "
+    "autograd.grad, or clipped by a local norm?",
+}
+
+
+class Replicas:
+    """Compares tensors and settings over the ranks.
+
+    One digest for each kind goes round. Only if they differ, a second exchange finds
+    the tensor, and a third the element. Sharded tensors are compared between ranks that
+    hold the same shard: along the mesh axes on which they are replicated.
+    """
+
+    def __init__(self, exchange: Exchange):
+        self.exchange = exchange
+        self.moving: set[str] = set()  # buffers that each rank updates by itself
+        self.waiting: dict[str, list] = {}  # buffers that differed at the last check
+        self.waited_at = ""
+
+    def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
+        """Sort tensors by how they lie on the ranks."""
+        found: dict[str, list] = {}
+        for tensor in tensors.values():
+            found.setdefault(layout(tensor), []).append(tensor)
+        return dict(sorted(found.items()))
+
+    def numbers(self, tensors: dict[str, torch.Tensor]) -> list[int]:
+        """What goes round of a kind: names, then part and digest of each layout."""
+        text = "|".join(f"{k} {layout(v)}" for k, v in tensors.items())
+        result = [number(text)]
+        for kind, alike in self.layouts(tensors).items():
+            key = number(f"{kind} {[shard(t) for t in alike]}")
+            # A shard that no other rank holds needs no digest.
+            alone = kind and "Replicate" not in kind
+            result += [key, 0 if alone else digest_all([local(t) for t in alike])]
+        return result
+
+    def compare(self, where: str, kinds: dict[str, dict], table: list[list]) -> None:
+        """Judge each kind's numbers (``numbers``) of every rank; raise what differs."""
+        for place, (kind, tensors) in enumerate(kinds.items()):
+            rows = [row[place] for row in table]
+            if len({tuple(row) for row in rows}) == 1:
+                if kind == "buffer":
+                    self.waiting = {}
+                continue
+            if len({row[0] for row in rows}) > 1:
+                self.presence(where, kind, tensors)
+            by_part = [set(zip(row[1::2], row[2::2], strict=True)) for row in rows]
+            parts: dict = {}
+            for key, value in (pair for pairs in by_part for pair in pairs):
+                parts.setdefault(key, set()).add(value)
+            if any(len(values) > 1 for values in parts.values()):
+                self.find(where, kind, tensors)
+
+    def presence(self, where: str, kind: str, tensors: dict) -> None:
+        """Say which names one rank has and another has not."""
+        texts = self.exchange.texts("\n".join(tensors))
+        have = [set(text.split("\n")) - {""} for text in texts]
+        for name in sorted(set.union(*have)):
+            there = [name in own for own in have]
+            if not all(there):
+                ranks = list(zip(self.exchange.ranks, there, strict=True))
+                with_it = names(r for r, yes in ranks if yes)
+                without = names(r for r, yes in ranks if not yes)
+                raise GuardError(
+                    f"{where}: there is a {kind} {name} on {with_it} and none on "
+                    f"{without} ({self.exchange.suspects(there)}). {WHY[kind]}"
+                )
+        raise GuardError(f"{where}: the ranks hold their {kind}s in different layouts")
+
+    def find(self, where: str, kind: str, tensors: dict) -> None:
+        """Name the first tensor that differs, its element and the ranks."""
+        items = list(tensors.items())
+        own = [
+            value
+            for _, tensor in items
+            for value in (shard(tensor), int(digest(canonical(local(tensor)))))
+        ]
+        table = self.exchange.integers(f"{where}: which {kind}", own)
+        different = []
+        for place, (name, tensor) in enumerate(items):
+            pairs = [(row[2 * place], row[2 * place + 1]) for row in table]
+            if len(set(pairs)) > len({key for key, _ in pairs}):
+                different.append((name, tensor, pairs))
+        if kind == "buffer":
+            different = self.constant(where, different)
+        if not different:
+            return  # NaNs of another kind, zeros of another sign, or moving buffers
+        name, tensor, pairs = different[0]
+        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+        raise GuardError(
+            f"{where}: the {kind} {name}{more} is not the same on all ranks: "
+            f"{self.element(where, tensor, pairs)} ({self.exchange.suspects(pairs)}). "
+            f"{WHY[kind]}"
+        )
+
+    def constant(self, where: str, different: list) -> list:
+        """Of buffers that differ: those that have not moved since they did so before.
+
+        BatchNorm's statistics are each rank's own between two forward passes. What
+        moves is left alone from then on; what differs and stands still is a mistake.
+        """
+        if where == self.waited_at:
+            return []  # the same step: nothing can have moved
+        self.waited_at = where
+        stuck = [d for d in different if self.waiting.get(d[0]) == d[2]]
+        self.moving |= {
+            name
+            for name, _, pairs in different
+            if name in self.waiting and self.waiting[name] != pairs
+        }
+        self.waiting = {name: pairs for name, _, pairs in different}
+        return stuck
+
+    def element(self, where: str, tensor: torch.Tensor, pairs: list) -> str:
+        """Say an element that differs, and each rank's value of it."""
+        flat = local(tensor).flatten()
+        part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
+        if part is None:  # of several shards, take one whose copies differ
+            part = next(k for k, _ in pairs if len({v for p, v in pairs if p == k}) > 1)
+        shape, size = tuple(local(tensor).shape), max(1, -(-flat.numel() // 1024))
+        blocks = [int(digest(canonical(b))) for b in flat.split(size)]
+        table = self.exchange.integers(f"{where}: which block", blocks)
+        mine = [row for row, (key, _) in zip(table, pairs, strict=True) if key == part]
+        block = next(
+            i
+            for i, column in enumerate(zip(*mine, strict=True))
+            if len(set(column)) > 1
+        )
+        piece = flat[block * size : (block + 1) * size]
+        bits = self.exchange.bytes(f"{where}: which element", as_bytes(piece))
+        values = [row.view(flat.dtype).tolist() for row in bits]
+        keep = [i for i, (key, _) in enumerate(pairs) if key == part]
+        columns = list(zip(*(values[i] for i in keep), strict=True))
+        at = next(i for i, c in enumerate(columns) if len({repr(v) for v in c}) > 1)
+        ranks = [self.exchange.ranks[i] for i in keep]
+        found: dict = {}
+        for rank, value in zip(ranks, columns[at], strict=True):
+            found.setdefault(_say(value), []).append(rank)
+        said = " and ".join(f"{value} on {names(who)}" for value, who in found.items())
+        index = [
+            int(i) for i in torch.unravel_index(torch.tensor(at + block * size), shape)
+        ]
+        return f"element {index} is {said}" if shape else f"it is {said}"
+
+
+def _say(value) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

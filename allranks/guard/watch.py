@@ -1,0 +1,178 @@
+"""The guard itself: when to check, and what."""
+
+import itertools
+from collections.abc import Iterator
+
+from torch import nn
+
+from . import gradients, metrics, preflight
+from .checks import Checks
+
+END = object()
+
+
+class Guard(Checks):
+    """Checks, every so many steps, what must hold when ranks train one model.
+
+    Three lines in a training loop::
+
+        watch = Guard(model, optimizer)  # after DDP(...) or fully_shard(...)
+        for x, y in watch.epoch(loader, epoch):
+            loss_of(model, x, y).backward()
+            watch.step()  # after backward, once per step
+            optimizer.step()
+
+    Every rank calls each of them. What is wrong raises GuardError, with the same
+    sentence on every rank. Nothing of the training is changed; no generator is touched.
+
+    Args:
+        model: as it is trained: wrapped by DDP, sharded by fully_shard or
+            parallelize_module, or bare if you synchronise by hand.
+        optimizer: or a list of them; None leaves them out.
+        every: steps between checks. The first ones are at steps 1, 2, 4, 8 …
+        scaler: a GradScaler, to compare its scale and to know its factor.
+        world_size: how many ranks there should be; None believes it.
+        group: the ranks that hold the same part of the model, if not all of them.
+        ignore: prefixes of parameters' names that may differ between ranks.
+        skip: of "parameters", "buffers", "optimizer", "gradients", "data" and
+            "randomness": what not to check.
+        tolerance: for gradients, relative to their norm: what 16 bits round off.
+        patience_s: how long a check waits for a rank that does not come.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer=None,
+        *,
+        every: int = 100,
+        scaler=None,
+        world_size: int | None = None,
+        group=None,
+        ignore: tuple[str, ...] = (),
+        skip: tuple[str, ...] = (),
+        tolerance: float = 0.05,
+        patience_s: float = 300,
+    ):
+        if every < 1:
+            raise ValueError(f"every={every}: steps between checks must be 1 or more")
+        super().__init__(model, optimizer, scaler, group, ignore, skip, patience_s)
+        self.every, self.tolerance = every, tolerance
+        self.settings.begin("the start", world_size, self.skip)
+        self.compare("the start", ("parameter",))
+        self.prepare(self._due(1))
+
+    def _due(self, step: int) -> bool:
+        return step % self.every == 0 or (step < self.every and step & (step - 1) == 0)
+
+    def epoch(self, loader, epoch: int, global_batch: int | None = None) -> Iterator:
+        """Yield the loader's batches; check counts, shares, order and randomness.
+
+        A loader without a length is asked for each batch one step ahead, so that no
+        rank starts a step that another cannot make: one small message per step.
+
+        Args:
+            loader: a DataLoader of the training, or any iterable of batches.
+            epoch: for the messages.
+            global_batch: samples per step on all ranks, if you want it checked.
+        """
+        if "data" in self.skip:
+            yield from loader
+            return
+        where, self.fed = f"the start of epoch {epoch}", True
+        length = self.data.begin(where, loader)["length"]
+        batches = iter(loader)
+        for count in itertools.count(1):
+            due = self._due(self.steps + 1)
+            if due and count > 1:
+                self.random.note(start=True)
+            batch = next(batches, END)
+            if length < 0:
+                at = f"batch {count} of epoch {epoch}"
+                self.vote(at, batch is not END, count - 1)
+            if batch is END:
+                break
+            if count == 1 and global_batch is not None:
+                self.global_batch(where, batch, global_batch)
+            self.data.seen(batch)
+            if due:
+                self.random.note(start=count == 1)
+            yield batch
+        self.data.end(f"the end of epoch {epoch}", count - 1)
+
+    def step(self) -> None:
+        """Count a step, and check if it is time: after backward, before the optimizer.
+
+        Call it once per optimizer step, at the same place on every rank.
+        """
+        self.steps += 1
+        if self._due(self.steps):
+            self.check()
+        self.prepare(self._due(self.steps + 1))
+
+    def check(self) -> None:
+        """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
+        where = f"step {self.steps}"
+        self.compare(where, ("parameter", "buffer", "optimizer state", "gradient"))
+        if self.local.armed:
+            factor, scaled = self.settings.factor()
+            gradients.check(
+                self.exchange, where, self.local, factor, scaled, self.tolerance
+            )
+
+    def preflight(self, loss, *batches, backward=None, tolerance: float = 0.01) -> None:
+        """Check that W ranks make the gradient that one process makes on the union.
+
+        Call it before the first step. It leaves random states, buffers and gradients
+        as they were, and runs in evaluation mode: no dropout, no batch statistics.
+
+        Args:
+            loss: ``loss(model, batch)``, the mean loss as one process would write it.
+            batches: this rank's batch, or all that add up to one step.
+            backward: ``backward(batches)``: what your training does for gradients;
+                the default calls ``loss(model, batch).backward()``.
+            tolerance: relative error that is rounding; take 0.05 for 16 bits.
+        """
+        armed = self.local.armed
+        self.local.disarm()
+        preflight.run(
+            self.exchange,
+            self.model,
+            self.local.parameters,
+            self.device,
+            loss,
+            batches,
+            backward,
+            tolerance,
+        )
+        if armed:
+            self.local.arm()
+
+    def same(self, **values) -> None:
+        """Check that values, numbers or tensors, are equal on all ranks."""
+        metrics.same(self.exchange, self.replicas, values)
+
+    def mean(self, total, count) -> float:
+        """Divide the sum of all ranks' totals by the sum of their counts."""
+        return metrics.mean(self.exchange, total, count)[0]
+
+    def metric(self, value, total, count, samples: int | None = None) -> None:
+        """Check a reported mean, ``value``, against all ranks' totals and counts.
+
+        Args:
+            samples: how many there are in the data set: each must be counted once.
+        """
+        metrics.check(self.exchange, value, total, count, samples)
+
+    def remove(self) -> None:
+        """Take the guard away: hooks and group. A second call does nothing."""
+        self.local.disarm()
+        self.exchange.close()
+
+    def __enter__(self):
+        """Enter a block at whose end the guard is removed."""
+        return self
+
+    def __exit__(self, *_error) -> None:
+        """Remove the guard."""
+        self.remove()
