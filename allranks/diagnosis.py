@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
 
-from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
+from allranks.clinic import CLASSES, ECHO, FULL, KINDS, MAYBE, SYMPTOMS, WITH, Case
 from allranks.log_text import Log, bare
 from allranks.signs import Sign, sign
 
@@ -110,8 +110,12 @@ def _vocabulary(log: Log):
 
     def possible(one: Sign) -> bool:
         for begin, end in one.spans:
-            piece = re.sub(r"\\s[+*?]?| [+*?]", " ", one.pattern[begin:end])
-            piece = re.sub(r"\\(.)", r"\1", piece).encode().translate(None, digits)
+            piece = re.sub(
+                r"(?:\\s| )[+*?]?|\\(.)",
+                lambda match: match[1] or " ",
+                one.pattern[begin:end],
+            )
+            piece = piece.encode().translate(None, digits)
             if all(word in words for word in piece.split()):
                 return True
         return False
@@ -170,3 +174,18 @@ def first_error(log: Log) -> int | None:
     for word in _ERRORS:
         found += [i for i in [log.squeezed.find(word.replace(" ", ""))] if i >= 0]
     return log.line_at(min(found)) if found else None
+
+
+def table(cases: list[Case]) -> dict:
+    """The cases as book/_static/diagnose.js takes them."""
+    kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
+    rows = []
+    for case in cases:
+        signs = [
+            [kinds.index(one.kind), one.pattern, *chain(*one.spans)]
+            for one in signs_of(case)
+        ]
+        kind = classes.index(case.fields["class"])
+        symptom = symptoms.index(case.fields["symptom"])
+        rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
+    return {"classes": list(CLASSES.items()), "cases": rows}

@@ -28,10 +28,10 @@ _BARE = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was 
 _ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
 _ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
 _DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
-_QUOTE = re.compile(r"^ *(?:> ?)+", re.MULTILINE)
-_FRAME = re.compile(
-    r"^ *[\u2502\u2503\u2551] ?| *[\u2502\u2503\u2551] *$", re.MULTILINE
-)
+_BEGIN, _END = r"(?<![^\n\r])", r"(?![^\n\r])"
+_QUOTE = re.compile(rf"{_BEGIN} *(?:> ?)+")
+_BAR = "[\u2502\u2503\u2551]"
+_FRAME = re.compile(rf"{_BEGIN} {{0,200}}{_BAR} ?| {{0,200}}{_BAR} *{_END}")
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIX = re.compile(
     rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
@@ -67,9 +67,7 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
         text = _FRAME.sub("", _DASH.sub("--", text))
-    if text.lstrip(" ").startswith(">") or re.search(r"\n *>", text):
-        text = _QUOTE.sub("", text)
-    return text
+    return _QUOTE.sub("", text) if ">" in text else text
 
 
 class Log:

@@ -48,7 +48,7 @@ def needle(source: str) -> str:
     >>> needle(r"op\.preamble\s+<= op")
     'op.preamble<=op'
     """
-    return re.sub(r"\\(.)", r"\1", re.sub(r"(?:\\s| )[+*?]?", "", source))
+    return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or "", source)
 
 
 def sign(kind: str, pattern: str) -> Sign:

@@ -1,0 +1,200 @@
+// The search box of the error clinic: which failures does a pasted log show?
+// The same steps as allranks/log_text.py and allranks/diagnosis.py; a test replays both.
+(() => {
+  const CHUNK = 4000;
+  const [NARROW, WIDE] = [40, 250];
+  const TRIES = 300;
+  const SHOWN = 3;
+  const FULL = 0, ECHO = 2, WITH = 3; // 1: maybe
+  const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
+  const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: " ",
+    "#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`" };
+  const STAMP = "\\d{4}[-/]\\d\\d[-/]\\d\\d[T ][\\d:.,]+(?:Z|[+-]\\d\\d:?\\d\\d)?";
+  const PREFIX = new RegExp("^(?: *(?:\\[(?:rank|default|worker|Rank )?\\d+\\]:?"
+    + "|\\[\\d+,\\d+\\]<std(?:out|err)>:?|\\d{1,5}:(?= )|[\\w.-]{1,80} +\\|"
+    + "|\\[pod/[^\\]]{1,200}\\]|" + STAMP + "|\\[" + STAMP + "\\]"
+    + "|\\[?\\d\\d:\\d\\d:\\d\\d[.,\\d]*\\]?|std(?:out|err) [FP]"
+    + "|\\(\\w{1,80} pid=\\d+[^)]{0,80}\\)"
+    + "|\\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\\]?:?(?= )|[-|](?= )))* *");
+  const RANKS = [/\[(?:rank|default)(\d{1,6})\]/, /^ *\[(\d{1,6})\]:/,
+    /^ *\[\d+,(\d{1,6})\]<std/, /\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]/];
+  const SRUN = /^ *(\d{1,5}): /;
+  const SOURCE = new RegExp("^ *(?:-+> *)?(?:\\d+ +)?"
+    + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
+  const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
+  const ERRORS = ["Error:", "Exception:", "error:"];
+
+  const bare = (line) => line.slice(PREFIX.exec(line)[0].length).trimEnd();
+
+  // Colours, entities, typographic quotes, frames: what only decorates a text.
+  function plain(text) {
+    return text.replace(/\r\n/g, "\n").replace(/[\t\x0b\x0c\x1c-\x1f]/g, " ")
+      .replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])/g, "")
+      .replace(/\[\d{1,3}(?:;\d{1,3})*m/g, "")
+      .replace(/&(#?\w{2,4});/g, (all, name) => ENTITIES[name] ?? all)
+      .replace(/[\u2018\u2019\u201a\u201b\u00b4\u2032]/g, "'")
+      .replace(/[\u201c\u201d\u201e\u2033]/g, '"')
+      .replace(/[\u200b-\u200d\u2060\ufeff\u00ad]/g, "")
+      .replace(/[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000\u2028\u2029\x85]/g, " ")
+      .replace(/\uff0c/g, ",").replace(/\uff1a/g, ":")
+      .replace(/[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]/g, "\ufffd")
+      .replace(/[\u2013\u2014](?=[a-z])/g, "--")
+      .replace(/^ {0,200}[\u2502\u2503\u2551] ?| {0,200}[\u2502\u2503\u2551] *$/gm, "")
+      .replace(/^ *(?:> ?)+/gm, "");
+  }
+
+  class Log {
+    constructor(text) {
+      this.lines = [];
+      this.numbers = [];
+      plain(text).split("\n").forEach((line, number) => {
+        for (const part of line.split("\r")) {
+          for (let at = 0; at < Math.max(1, part.length); at += CHUNK) {
+            this.lines.push(part.slice(at, at + CHUNK));
+            this.numbers.push(number + 1);
+          }
+        }
+      });
+      const tight = this.lines.map((line) => line.replaceAll(" ", ""));
+      this.squeezed = tight.join("");
+      this.starts = [0];
+      for (const line of tight) this.starts.push(this.starts.at(-1) + line.length);
+    }
+
+    lineAt(offset) {
+      let [low, high] = [0, this.starts.length];
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (offset < this.starts[middle]) high = middle;
+        else low = middle + 1;
+      }
+      return low - 1;
+    }
+
+    goesOn(index) {
+      if (index < 0 || index >= this.lines.length - 1) return false;
+      const size = this.lines[index].length;
+      return (NARROW <= size && size <= WIDE) || size === CHUNK;
+    }
+
+    rank(index) {
+      const line = this.lines[index];
+      for (const pattern of RANKS) {
+        const match = pattern.exec(line);
+        if (match) return match[1] ?? match[2];
+      }
+      const near = [this.lines[index - 1], this.lines[index + 1]]
+        .filter((other) => other !== undefined);
+      const match = SRUN.exec(line);
+      const counted = !near.length || near.some((other) => SRUN.test(other));
+      return match && counted ? match[1] : "";
+    }
+  }
+
+  const hitOf = (first, last, text, match, source) =>
+    ({ first, last, text, begin: match.index, end: match.index + match[0].length, source });
+
+  // Match on the lines from line to end, and on more of them around.
+  function attempt(log, expression, line, end) {
+    if (line === end) {
+      for (const text of [log.lines[line], bare(log.lines[line])]) {
+        const match = expression.exec(text);
+        if (match) return hitOf(line, line, text, match, SOURCE.test(bare(log.lines[line])));
+      }
+    }
+    for (const [before, after] of [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2]]) {
+      const [first, last] = [line - before, end + after];
+      const size = last - first;
+      if (size < 1 || size > 3) continue;
+      const inside = Array.from({ length: size }, (_, i) => first + i);
+      if (!inside.every((index) => log.goesOn(index))) continue;
+      const parts = log.lines.slice(first, last + 1).map((part) => part.trim());
+      if (parts.slice(1).some((part) => NEXT.test(part))) continue;
+      for (let joints = 0; joints < 1 << size; joints++) {
+        const text = parts.reduce((whole, part, i) =>
+          whole + (joints >> (size - i) & 1 ? "" : " ") + part);
+        const match = expression.exec(text);
+        if (match) return hitOf(first, last, text, match, SOURCE.test(bare(parts[0])));
+      }
+    }
+    return null;
+  }
+
+  const needleOf = (source) => source.replace(/(?:\\s| )[+*?]?|\\(.)/g, "$1");
+
+  function needlesOf([, pattern, ...spans]) {
+    const needles = [];
+    for (let i = 0; i < spans.length; i += 2) {
+      needles.push(needleOf(pattern.slice(spans[i], spans[i + 1])));
+    }
+    return needles;
+  }
+
+  // The earliest place of a sign; a message goes before a line of code.
+  function find(log, sign) {
+    const found = [], code = [];
+    let expression;
+    for (const needle of needlesOf(sign)) {
+      let at = log.squeezed.indexOf(needle), last = "";
+      for (let tries = 0; tries < TRIES && at >= 0; tries++) {
+        const line = log.lineAt(at), end = log.lineAt(at + needle.length - 1);
+        if (line + "-" + end !== last) {
+          last = line + "-" + end;
+          expression ??= new RegExp(sign[1]);
+          const hit = attempt(log, expression, line, end);
+          if (hit && !hit.source) {
+            found.push(hit);
+            break;
+          }
+          if (hit) code.push(hit);
+        }
+        at = log.squeezed.indexOf(needle, at + 1);
+      }
+    }
+    const hits = found.length ? found : code;
+    return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
+  }
+
+  // What comes first is likeliest: messages before echoes, crashes before the waits that
+  // follow from them, both before warnings; then the earliest, and the best supported.
+  function keyOf(suspect, order) {
+    const named = suspect.hits.filter(([sign]) => sign[0] !== WITH);
+    const level = Math.min(...named.map(([sign, hit]) =>
+      Math.min(sign[0] + (hit.source ? 1 : 0), ECHO)));
+    const group = GROUP[suspect.case[3]];
+    const first = Math.min(...named.map(([, hit]) => hit.first));
+    const longest = Math.max(...suspect.hits.flatMap(([sign]) =>
+      needlesOf(sign).map((needle) => needle.length)));
+    suspect.level = level;
+    return [level === ECHO ? 1 : 0, group === 2 ? 1 : 0, level, group, first,
+      named.length - suspect.hits.length, -longest, order];
+  }
+
+  function diagnose(log, cases) {
+    const suspects = [];
+    cases.forEach((one, order) => {
+      const suspect = { case: one, hits: [] };
+      for (const sign of one[4]) {
+        const hit = find(log, sign);
+        if (hit) suspect.hits.push([sign, hit]);
+      }
+      if (!suspect.hits.some(([sign]) => sign[0] !== WITH)) return;
+      suspect.key = keyOf(suspect, order);
+      suspects.push(suspect);
+    });
+    const compare = (a, b) => {
+      const i = a.key.findIndex((value, k) => value !== b.key[k]);
+      return i < 0 ? 0 : a.key[i] - b.key[i];
+    };
+    return suspects.sort(compare);
+  }
+
+  function firstError(log) {
+    const found = ERRORS.map((word) => log.squeezed.indexOf(word)).filter((at) => at >= 0);
+    return found.length ? log.lineAt(Math.min(...found)) : null;
+  }
+
+  const core = { plain, bare, Log, diagnose, firstError, SHOWN, FULL, ECHO };
+  if (typeof module === "object") module.exports = core;
+  else globalThis.allRanksDiagnose = core;
+})();

@@ -1,0 +1,154 @@
+// The form around diagnose.js: paste, drop or choose a log; the failures that it shows.
+// Nothing is sent: the log stays in this page.
+(() => {
+  const { Log, diagnose, firstError, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { classes, cases } = globalThis.allRanksClinic;
+  const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
+  const MOST = 64 * 2 ** 20;
+  const EXCERPT = 240;
+  const EXAMPLE = [
+    "[rank1]: Traceback (most recent call last):",
+    '[rank1]:   File "train.py", line 31, in <module>',
+    "[rank1]:     loss = step(model, batch)",
+    "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before ",
+    "starting a new one. This error indicates that your module has parameters that were not used",
+    "[rank0]: RuntimeError: Read error [127.0.0.1]:9888: Connection reset by peer.",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED",
+  ].join("\n");
+
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+
+  // A title's `names` as code.
+  const words = (title) => title.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
+
+  // The matched line; a long one is cut around the match.
+  function excerpt(hit) {
+    const begin = Math.max(0, Math.min(hit.begin - 60, hit.end - EXCERPT));
+    const end = Math.min(hit.text.length, Math.max(hit.end, begin + EXCERPT));
+    const stop = Math.min(hit.end, end);
+    return make("code", {}, begin ? "…" : "", hit.text.slice(begin, hit.begin),
+      make("mark", {}, hit.text.slice(hit.begin, stop)),
+      hit.text.slice(stop, end), end < hit.text.length ? "…" : "");
+  }
+
+  function result(log, suspect) {
+    const [slug, title, kind, symptom] = suspect.case;
+    const [name, page] = classes[kind];
+    const address = page + ".html#clinic-" + slug;
+    const doubt = suspect.level === FULL ? "" : suspect.level < ECHO
+      ? " · perhaps: the message has other causes, too"
+      : " · perhaps the echo of another rank's failure: look for what came before";
+    const seen = new Set();
+    const lines = suspect.hits.map(([, hit]) => hit).sort((a, b) => a.first - b.first)
+      .filter((hit) => !seen.has(hit.first) && seen.add(hit.first))
+      .map((hit) => {
+        const rank = log.rank(hit.first);
+        const place = "line " + log.numbers[hit.first] + (rank ? ", rank " + rank : "");
+        return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
+      });
+    return make("li", {},
+      make("p", { class: "diagnose-title" }, make("a", { href: address }, ...words(title))),
+      make("p", { class: "diagnose-kind" }, name + " · " + ENDS[symptom] + doubt),
+      make("ul", { class: "diagnose-lines" }, ...lines));
+  }
+
+  class Box {
+    constructor(box) {
+      this.box = box;
+      this.text = make("textarea", { id: "diagnose-log", rows: 7, spellcheck: "false",
+        autocomplete: "off", autocapitalize: "off", "aria-describedby": "diagnose-hint" });
+      this.file = make("input", { type: "file", id: "diagnose-file" });
+      const example = make("button", { type: "button" }, "Show an example");
+      this.status = make("p", { class: "diagnose-status", role: "status" });
+      this.list = make("ol", { class: "diagnose-found" });
+      this.form = make("form", {},
+        make("label", { for: "diagnose-log" }, "A traceback or a log"),
+        this.text,
+        make("p", { id: "diagnose-hint", class: "diagnose-hint" },
+          "As it is: several ranks, colours, timestamps, any torch since 1.8. It stays in this page."),
+        make("div", { class: "diagnose-buttons" },
+          make("button", { type: "submit" }, "Find it"),
+          make("label", { for: "diagnose-file" }, "or a file", this.file),
+          example));
+      box.replaceChildren(this.form, this.status, this.list);
+      this.form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        this.find(this.text.value);
+      });
+      this.text.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
+      });
+      this.text.addEventListener("paste", () => setTimeout(() => this.find(this.text.value)));
+      example.addEventListener("click", () => {
+        this.text.value = EXAMPLE;
+        this.find(EXAMPLE);
+      });
+      this.file.addEventListener("change", () => this.read(this.file.files[0]));
+      box.addEventListener("dragover", (event) => event.preventDefault());
+      box.addEventListener("drop", (event) => {
+        if (!event.dataTransfer.files.length) return; // dragged text: the field takes it
+        event.preventDefault();
+        this.read(event.dataTransfer.files[0]);
+      });
+    }
+
+    say(text) {
+      this.list.replaceChildren();
+      this.status.textContent = text;
+    }
+
+    // A file, read here; Windows' UTF-16 is known by its first bytes.
+    read(file) {
+      if (!file) return;
+      if (file.size > MOST) {
+        this.say(file.name + " has more than 64 MiB: give its last part, or use the shell.");
+        return;
+      }
+      this.say("Reading " + file.name + " …");
+      const reader = new FileReader();
+      reader.onerror = () => this.say(file.name + " cannot be read.");
+      reader.onload = () => {
+        const bytes = new Uint8Array(reader.result);
+        const wide = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
+        if (!wide && bytes.subarray(0, 8192).filter((byte) => byte === 0).length > 8) {
+          this.say(file.name + " is no text: give the log, unpacked.");
+          return;
+        }
+        this.find(new TextDecoder(wide ?? "utf-8").decode(bytes), " in " + file.name);
+      };
+      reader.readAsArrayBuffer(file);
+    }
+
+    find(text, where = "") {
+      if (!text.trim()) {
+        this.say("Nothing to look at: paste a traceback or a log, or choose a file.");
+        return;
+      }
+      this.say("Looking …");
+      setTimeout(() => this.show(new Log(text), where)); // after the words are painted
+    }
+
+    show(log, where) {
+      const found = diagnose(log, cases).slice(0, SHOWN);
+      if (!found.length) {
+        const line = firstError(log);
+        const first = line === null ? "" : " The first line that looks like an error is "
+          + log.numbers[line] + ".";
+        this.say("Not known: none of " + cases.length + " cases shows" + where + "." + first
+          + " Look at the first error in time, of each rank, not at the last. No error at all?"
+          + " The pages on hangs and on invariants, below, have the tools.");
+        return;
+      }
+      this.say((found.length > 1 ? found.length + " cases show" + where + ". The likeliest: "
+        : "One case shows" + where + ": ") + found[0].case[1].replaceAll("`", "") + ".");
+      this.list.replaceChildren(...found.map((suspect) => result(log, suspect)));
+    }
+  }
+
+  document.querySelectorAll(".diagnose").forEach((box) => new Box(box));
+})();
