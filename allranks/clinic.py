@@ -128,7 +128,7 @@ def read(path: Path) -> Case:
 def _faults(title, fields, parts, cells, notes, signs):
     """Yield what is missing or misspelt in a file, in words."""
     symptom, place = fields.get("symptom"), fields.get("runs on", "")
-    if not title:
+    if not title or "class: " in title:
         yield "a title: the docstring's first line"
     for name, known in ("class", CLASSES), ("symptom", SYMPTOMS):
         if fields.get(name) not in known:

@@ -23,7 +23,7 @@ _PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
     re.compile(r"(?<=\(localhost, )\d+"): "PORT",
     re.compile(r"(?<=port: )\d+"): "PORT",
-    re.compile(r"(?<=\bpid[ :=])\s*\d+|(?<=\bPID )\d+"): "PID",
+    re.compile(r"(\bpid[ :=]{1,2}|\bPID )\d+"): r"\1PID",
     re.compile(r"(?:/[\w.-]+)*/allranks-[^/\s'\"]+"): "/FOLDER",
     re.compile(r"/\S*/site-packages/|/__w/pytorch/pytorch/"): "",
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
