@@ -1,0 +1,66 @@
+r"""The kernel kills the ranks that load everything.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: exitcode  : -9
+
+You see: `exitcode: -9` and `Signal 9 (SIGKILL)`, no Python traceback, mostly while the
+model or the data is loaded. Fewer processes on the same machine work.
+
+Cause: signal 9 is the kernel's. Each rank loads its own copy into the memory of the
+machine, so eight ranks need eight times as much; when it is used up the kernel ends the
+largest process. torchrun only sees that it is gone.
+
+Cure: map the file instead of reading it (`torch.load(..., mmap=True)`, as here): the
+pages are shared by all ranks and can be given back. Or load on one rank and broadcast.
+
+Next time: `dmesg | grep -i "killed process"` names the victim and its size; in a
+container look at the memory limit (`oom_kill` in its `memory.events`).
+
+Links: https://github.com/meta-llama/codellama/issues/118 (loading a model under WSL2)
+https://github.com/meta-llama/llama-models/issues/334 (loading eight shards)
+"""
+
+# %% given
+from pathlib import Path
+
+with open("model.bin", "wb") as file:
+    file.truncate(2**24)
+Path("kernel.py").write_text("""
+import os, signal, sys
+
+def watch(weights):
+    '''Stands for the kernel, which ends a process that takes too much.'''
+    if sys.getsizeof(weights) >= 2**24:
+        os.kill(os.getpid(), signal.SIGKILL)
+""")
+
+# %% broken: torchrun train.py
+import mmap
+
+import kernel
+
+with open("model.bin", "rb") as file:
+    weights = file.read()
+kernel.watch(weights)
+print("loaded", len(weights) >> 20, "MiB")
+
+# %% fixed: torchrun train.py
+import mmap
+
+import kernel
+
+with open("model.bin", "rb") as file:
+    weights = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+kernel.watch(weights)
+print("loaded", len(weights) >> 20, "MiB")
+
+# %% signs
+# exitcode  : -9
+# ERROR.*failed \(exitcode: -9\)
+# Signal 9 \(SIGKILL\) received
+# terminated with signal SIGKILL
+# with: [Kk]illed process \d+
+# with: [Oo]ut of memory: Kill

@@ -1,0 +1,45 @@
+r"""TORCH_DISTRIBUTED_DEBUG is set after the import.
+
+class: launch
+symptom: silent
+runs on: one process
+chapter: ch4_ranks
+signature: the level is OFF
+beyond: undecided
+
+You see: nothing. You asked for `DETAIL` because the job hangs, and get no more output
+than before.
+
+Cause: the variable is read once, while `torch.distributed` is imported. What the script
+puts into `os.environ` afterwards is not seen.
+
+Cure: set it in the shell that starts torchrun, or call
+`dist.set_debug_level_from_env()` before the group is formed. A misspelt value is
+refused: it must be `OFF`, `INFO` or `DETAIL`.
+
+Next time: `print(dist.get_debug_level())`.
+
+Links: https://github.com/pytorch/pytorch/issues/70667 (set in the script, no effect)
+https://github.com/pytorch/pytorch/pull/73166 (why, and the three functions that came of it)
+"""
+
+# %% given
+import os
+
+import torch.distributed as dist
+
+# %% broken
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+print("debug level", dist.get_debug_level().name)
+
+# %% fixed
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+dist.set_debug_level_from_env()
+print("debug level", dist.get_debug_level().name)
+
+# %% invariant: the level is the one in the environment
+level, wanted = dist.get_debug_level().name, os.environ["TORCH_DISTRIBUTED_DEBUG"]
+assert level == wanted, f"the level is {level}, not {wanted}"
+
+# %% signs
+# maybe: The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL

@@ -1,0 +1,54 @@
+r"""Two ranks sit on the same GPU.
+
+class: launch
+symptom: crash
+runs on: quoted
+chapter: ch4_ranks
+
+You see: `ncclInvalidUsage ... Duplicate GPU detected`, at the first collective, at a
+barrier or in `DistributedDataParallel(...)`.
+
+Cause: NCCL wants one GPU per rank. A process that has not chosen one uses the current
+device, which is 0 in every process. The message names two ranks and the bus number of
+the GPU, not its index.
+
+Cure: `torch.cuda.set_device(local_rank)` before the group is formed; `device_id=` tells
+the group as well, so that even a barrier knows where it belongs.
+
+Next time: `nvidia-smi` shows several processes of yours on GPU 0, and none elsewhere.
+
+Links: https://github.com/verl-project/verl/issues/161 (rank 1 and rank 0 both on one device)
+https://github.com/Peterande/D-FINE/issues/289 (a default device in the script was the cause)
+https://github.com/NVIDIA/Megatron-LM/issues/661 (all eight ranks, at a barrier)
+"""
+
+# %% quoted
+# torch.distributed.DistBackendError: NCCL error in:
+# ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, invalid usage (run with
+# NCCL_DEBUG=WARN for details), NCCL version 2.20.5
+# ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+# Last error:
+# Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
+
+# %% broken
+import os
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+dist.barrier()
+
+# %% fixed
+import os
+
+import torch
+import torch.distributed as dist
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+dist.barrier()
+
+# %% signs
+# Duplicate GPU detected ?: rank \d+ and rank \d+ both on CUDA device

@@ -1,0 +1,42 @@
+r"""torchrun does not find the package that the script belongs to.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: ModuleNotFoundError: No module named 'pkg'
+
+You see: `No module named 'pkg'`, from a script inside of `pkg`, in the folder where
+`python -m pkg.train` works. With relative imports it says `attempted relative import
+with no known parent package`.
+
+Cause: Python puts the folder of the script on its path, not the folder where you stand.
+`torchrun pkg/train.py` therefore sees what lies in `pkg/`, and not `pkg` itself.
+
+Cure: `torchrun -m pkg.train` starts it as a module of the package. Installing the
+package (`pip install -e .`) cures it for good.
+
+Next time: `print(sys.path[0])` in the script.
+
+Links: https://docs.pytorch.org/docs/stable/elastic/run.html (torchrun's option -m)
+"""
+
+# %% given
+from pathlib import Path
+
+Path("pkg").mkdir()
+Path("pkg/model.py").write_text("num_layers = 3\n")
+
+# %% broken: torchrun pkg/train.py
+from pkg.model import num_layers
+
+print(num_layers, "layers")
+
+# %% fixed: torchrun -m pkg.train
+from pkg.model import num_layers
+
+print(num_layers, "layers")
+
+# %% signs
+# ImportError: attempted relative import with no known parent package
+# maybe: No module named '(?:pkg|src|lib|core|utils|models?|data|datasets|tools|configs?)'

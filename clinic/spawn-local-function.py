@@ -1,0 +1,54 @@
+r"""The function to spawn is defined inside of another.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: Can't (?:pickle|get) local object
+
+You see: `Can't pickle local object 'main.<locals>.worker'` in `mp.spawn`, before any
+process has started. For a lambda it says `Can't pickle <function <lambda>>`.
+
+Cause: a spawned process gets its function by name: pickle writes the module and the
+name, and the child imports it. A nested function, a lambda and what closes over a lock or
+an open file have no name to import.
+
+Cure: define the function at the top of a module, and pass what it needs through `args`.
+
+Next time: `pickle.dumps(worker)` fails in the same way, in one line.
+"""
+
+# %% given
+import os
+import sys
+
+import torch.multiprocessing as mp
+
+sys.path.insert(0, os.getcwd())
+with open("work.py", "w") as file:
+    print("def worker(rank, lr):", file=file)
+    print("    print('rank', rank, 'learns at', lr)", file=file)
+
+# %% broken
+def main(lr):
+    def worker(rank):
+        print('rank', rank, 'learns at', lr)
+
+    mp.spawn(worker, nprocs=1)
+
+
+main(lr=0.1)
+
+# %% fixed
+def main(lr):
+    from work import worker
+
+    mp.spawn(worker, args=(lr,), nprocs=1)
+
+
+main(lr=0.1)
+
+# %% signs
+# Can't (?:pickle|get) local object '
+# PicklingError: Can't pickle <function <lambda>
+# maybe: TypeError: can(?:not|'t) pickle '?[\w.]+'? objects?

@@ -1,0 +1,41 @@
+r"""The spawned function has no parameter for the rank.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: TypeError: worker\(\) takes 1 positional argument but 2 were given
+
+You see: `takes 1 positional argument but 2 were given`, although `args` holds one.
+
+Cause: `mp.spawn(worker, args=(lr,))` calls `worker(rank, lr)`. The rank comes first and
+is not in `args`.
+
+Cure: `def worker(rank, lr)`. And keep the comma: `args=(lr)` is no tuple, and fails with
+`Value after * must be an iterable`.
+
+Next time: the message counts one argument more than you passed. That one is the rank.
+"""
+
+# %% given
+import torch.multiprocessing as mp
+
+# %% broken
+def worker(lr):
+    print("lr", lr)
+
+
+mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
+
+# %% fixed
+def worker(rank, lr):
+    print("rank", rank, "lr", lr)
+
+
+mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
+
+# %% signs
+# maybe: TypeError: \w+\(\) takes \d positional arguments? but \d (?:was|were) given
+# maybe: Value after \* must be an iterable, not
+# with: ProcessRaisedException
+# with: torch/multiprocessing/spawn\.py

@@ -1,0 +1,54 @@
+r"""The script starts processes wherever it is imported.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: An attempt has been made to start a new process
+
+You see: `An attempt has been made to start a new process before the current process has
+finished its bootstrapping phase`, from each child.
+
+Cause: a spawned process is a new Python that imports your script to find the function it
+shall run. If the script starts processes at module level, each child begins to start
+children of its own; Python refuses.
+
+Cure: what must happen once stands under `if __name__ == "__main__":`, which is false in
+the children.
+
+Next time: everything at module level runs once per process. With
+`torch.multiprocessing.spawn` the last line is only
+`ProcessExitedException: process 0 terminated with exit code 1`; the cause stands above
+it. (The diff uses the standard library, on which torch's `spawn` is built.)
+"""
+
+# %% broken: python train.py
+from multiprocessing import get_context
+
+
+def worker(rank):
+    print("worker", rank)
+
+
+process = get_context("spawn").Process(target=worker, args=(0,))
+process.start()
+process.join()
+raise SystemExit(process.exitcode)
+
+# %% fixed: python train.py
+from multiprocessing import get_context
+
+
+def worker(rank):
+    print("worker", rank)
+
+
+if __name__ == "__main__":
+    process = get_context("spawn").Process(target=worker, args=(0,))
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+
+# %% signs
+# An attempt has been made to start a new process before the
+# finished its bootstrapping phase

@@ -1,0 +1,38 @@
+r"""The start method is set twice.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: RuntimeError: context has already been set
+
+You see: `context has already been set` at `set_start_method`, often only when a cell is
+run again, or after a library was imported.
+
+Cause: the start method is one setting for the whole process, and Python lets it be set
+once. A library, a `multiprocessing.Lock()` or the first run of your cell was earlier.
+
+Cure: take a context of your own and start processes from it; it disturbs nobody.
+`set_start_method("spawn", force=True)` overrides what others chose, with all it breaks.
+
+Next time: `multiprocessing.get_start_method(allow_none=True)` at the top of the script
+tells whether somebody was there before you.
+
+Links: https://github.com/pytorch/pytorch/issues/40403 (a Lock had set the context to fork)
+"""
+
+# %% given
+import torch.multiprocessing as mp
+
+lock = mp.Lock()  # chooses the start method, as many libraries do
+
+# %% broken
+mp.set_start_method("spawn")
+print("processes will start with", mp.get_start_method())
+
+# %% fixed
+context = mp.get_context("spawn")
+print("processes will start with", context.get_start_method())
+
+# %% signs
+# RuntimeError: context has already been set
