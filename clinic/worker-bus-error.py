@@ -30,40 +30,27 @@ import signal
 
 from torch.utils.data import DataLoader
 
+fork = {"multiprocessing_context": "fork"}  # as a script on Linux
 
-def read(loader):
-    """All batches. Of a failure: the first message, which torch chains to another."""
-    try:
-        return [batch.tolist() for batch in loader]
-    except RuntimeError as failure:
-        raise failure.__cause__ or failure from None
+
+def shared_memory_is_full(batches):
+    """Play the kernel, which has no page left for what a worker writes."""
+    for worker in getattr(batches, "_workers", []):
+        os.kill(worker.pid, signal.SIGBUS)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
 
 
 # %% broken
-class Images(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        os.kill(os.getpid(), signal.SIGBUS)  # as the kernel: no page left
-        return torch.zeros(2)
-
-
-workers = {"num_workers": 1, "multiprocessing_context": "fork"}
-print(read(DataLoader(Images(), **workers)))
-
+batches = iter(DataLoader(torch.zeros(4, 2), num_workers=1, **fork))
+print("first batch:", next(batches).tolist())
+shared_memory_is_full(batches)
+print("the others:", [batch.tolist() for batch in batches])
 
 # %% fixed
-class Images(torch.utils.data.Dataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return torch.zeros(2)
-
-
-workers = {"num_workers": 0}
-print(read(DataLoader(Images(), **workers)))
+batches = iter(DataLoader(torch.zeros(4, 2), num_workers=0))
+print("first batch:", next(batches).tolist())
+shared_memory_is_full(batches)
+print("the others:", [batch.tolist() for batch in batches])
 
 # %% signs
 # is killed by signal: Bus error

@@ -12,7 +12,7 @@ run, on one rank; then the other ranks fail in a collective.
 Cause: nobody but the kernel sends SIGKILL unasked: the machine, or the job's memory
 limit, is full. Each rank starts `num_workers` processes: 8 ranks with 8 workers are 64
 copies of the dataset object. Python lists are copied page by page as their reference
-counts change. (Here the worker plays the kernel and kills itself.)
+counts change. (Here the cell plays the kernel.) Torch hears of the death by SIGCHLD.
 
 Cure: fewer workers, less prefetching, and large tables as one tensor, array or memory
 map instead of lists and dicts of Python objects.
@@ -29,41 +29,27 @@ import signal
 
 from torch.utils.data import DataLoader
 
-workers = {"num_workers": 1, "multiprocessing_context": "fork"}
+fork = {"multiprocessing_context": "fork"}  # as a script on Linux
 
 
-def read(loader):
-    """All batches. Of a failure: the first message, which torch chains to another."""
-    try:
-        return [batch.tolist() for batch in loader]
-    except RuntimeError as failure:
-        raise failure.__cause__ or failure from None
+def out_of_memory(batches):
+    """Play the kernel on a machine with no room for a second process."""
+    for worker in getattr(batches, "_workers", []):
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
 
 
 # %% broken
-class Table(torch.utils.data.Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel, out of memory
-
-
-print(read(DataLoader(Table(), **workers)))
-
+batches = iter(DataLoader(range(4), num_workers=1, **fork))
+print("first batch:", next(batches).tolist())
+out_of_memory(batches)
+print("the others:", [batch.tolist() for batch in batches])
 
 # %% fixed
-class Table(torch.utils.data.Dataset):
-    rows = torch.arange(4)  # one block of memory, shared by all workers
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return self.rows[index]
-
-
-print(read(DataLoader(Table(), **workers)))
+batches = iter(DataLoader(range(4), num_workers=0))
+print("first batch:", next(batches).tolist())
+out_of_memory(batches)
+print("the others:", [batch.tolist() for batch in batches])
 
 # %% signs
 # is killed by signal: Killed
