@@ -69,8 +69,7 @@ class ClinicDirective(SpecimenDirective):
 
     def link(self, case: clinic.Case) -> list[nodes.Node]:
         """The title, linked to the case."""
-        title = case.title.removesuffix(".")
-        return self.inline(f"{{ref}}`{title} <clinic-{case.slug}>`")
+        return self.inline(f"[{case.title.removesuffix('.')}](#clinic-{case.slug})")
 
 
 class Clinic(ClinicDirective):

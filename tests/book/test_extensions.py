@@ -15,6 +15,7 @@ from book._ext import bench, fresh, mathml, records, squeeze
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml", "specimen"]
+EXTENSIONS += ["clinic_cases", "clinic_lists"]
 
 
 @pytest.fixture
@@ -315,3 +316,106 @@ def test_a_specimen_played_anew_rebuilds_the_page(build):
     later = {"errata/outcomes.json": ENDS.replace("NameError: y", "NameError: z")}
     html, _ = build(SHOW, **SLIP | later)
     assert "NameError: z" in words(html)
+
+
+CASE = """
+r'''A case with `code`.
+
+class: DDP
+symptom: silent
+runs on: 2 ranks
+chapter: index
+signature: 3
+guard: 3 wheels
+
+You see: three *wheels*.
+
+Cause: one is lost.
+
+Cure: find it.
+
+Next time: count.
+
+Links: https://a.b/1 (a lost wheel)
+'''
+
+# %% given
+x = 1
+
+# %% broken
+y = 3
+same = x
+
+# %% fixed: torchrun train.py
+y = 4
+same = x
+
+# %% invariant: there are four
+assert y == 4, y
+
+# %% guarded
+watch(y)
+
+# %% signs
+# lost a wheel
+"""
+QUOTED = CASE.replace("2 ranks", "quoted").replace("silent", "crash")
+QUOTED = QUOTED.replace("# %% signs", "# %% quoted\n# CUDA error: wheels\n\n# %% signs")
+DID = """{"a-case": {"broken": {"status": "violates", "text": "AssertionError: 3"},
+"fixed": {"status": "runs", "text": "it rolls"}, "guarded": {"status": "raises",
+"text": "epoch 0\\nranks 0–1: GuardError: 3 wheels instead of 4"}}}"""
+WARD = {"clinic/a-case.py": CASE.strip(), "clinic/outcomes.json": DID}
+TELL = "(app_clinic_ddp)=\n(index)=\n## U\n\n```{clinic} DDP\n```\n"
+
+
+def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
+    """All paragraphs, both runs, the diff with its commands, the check, the links."""
+    html, warnings = build(TELL, **WARD)
+    assert not warnings
+    text = re.sub(r"\s+", " ", words(html))
+    parts = ["A case with code", "silent, and wrong · run on 2 ranks", "You see."]
+    parts += ["Three wheels.", "AssertionError: 3", "Cause. One is lost.", "Cure."]
+    parts += ["Before both", "x = 1", "-y = 3 +$ torchrun train.py +y = 4 same = x"]
+    parts += ["it rolls", "Must hold: there are four", "assert y == 4", "Count."]
+    assert re.search(".* ".join(map(re.escape, parts)), text), text
+    assert 'id="clinic-a-case"' in html
+    assert re.search(r'href="https://a.b/1">a lost wheel', html)
+
+
+def test_a_quoted_case_never_looks_like_a_run(build):
+    """It says so, and shows the message that its source quotes."""
+    html, warnings = build(TELL, **WARD | {"clinic/a-case.py": QUOTED.strip()})
+    assert not warnings
+    text = re.sub(r"\s+", " ", words(html))
+    assert "quoted from machines with GPUs, not run here" in text
+    assert "CUDA error: wheels" in text
+    assert "it rolls" not in text
+
+
+def test_the_clinics_lists_count_and_link_every_case(build):
+    """The index, what the guard says of what it catches, and the numbers."""
+    lists = "```{clinic-index}\n```\n\n```{clinic-guard} caught\n```\n\n"
+    lists += "N: {clinic-count}`all` {clinic-count}`quoted` {clinic-count}`DDP`\n"
+    html, warnings = build(f"{TELL}\n{lists}", **WARD)
+    assert not warnings
+    assert html.count('href="#clinic-a-case"') >= 3  # contents, index, list
+    text = re.sub(r"\s+", " ", words(html))
+    assert "A case with code silent, and wrong" in text
+    assert "A case with code: “3 wheels instead of 4”" in text
+    assert "N: 1 0 1" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "files", "complaint"),
+    [
+        (TELL, {"clinic/outcomes.json": "{}"}, "no outcome of a-case.py"),
+        (TELL, {"clinic/a-case.py": CASE.replace("Cause", "X").strip()}, "'Cause'"),
+        ("# T\n\n```{clinic} cars\n```\n", {}, "the clinic has no class 'cars'"),
+        ("# T\n\n```{clinic-guard} x\n```\n", {}, "caught or beyond, not 'x'"),
+        ("# T\n\n{clinic-count}`x`\n", {}, "clinic-count: not 'x'"),
+    ],
+)
+def test_the_clinic_refuses_what_it_cannot_show(build, page, files, complaint):
+    """A case without a record or a paragraph, and names that do not exist."""
+    _, warnings = build(page, **WARD | files)
+    assert complaint in warnings

@@ -7,6 +7,8 @@ from textwrap import shorten
 
 from bs4 import BeautifulSoup
 
+from allranks import clinic
+
 ROOT = Path(__file__).resolve().parents[2]
 TERM = re.compile(r"^(\S.*)\n  \[([^]]+)\]\{\.language-zh\}", re.MULTILINE)
 MESSAGE = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Warning): .+")
@@ -54,6 +56,12 @@ def test_search_finds_the_messages_that_pages_show(browser, http, site, pages):
     for ends in outcomes.values():
         for end in ends.values():
             add(end["text"], "book/app_errata")
+    cases = {case.slug: case for case in clinic.folder(ROOT / "clinic")}
+    outcomes = json.loads((ROOT / "clinic" / "outcomes.json").read_text("utf8"))
+    for slug, ends in outcomes.items():
+        page = clinic.CLASSES[cases[slug].fields["class"]]
+        for cell in "broken", "fixed":
+            add(ends[cell]["text"], f"book/{page}")
     assert len(shown) > 30
     found = find(browser, http, list(shown))
     assert {m: p for m, p in shown.items() if not p & set(found[m])} == {}
