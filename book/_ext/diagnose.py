@@ -17,8 +17,8 @@ from allranks.diagnosis import table
 
 DATA = "diagnose_data.js"
 PLAIN = (
-    "The search box needs JavaScript. Without it `python -m allranks.diagnose LOG` does "
-    "the same in a shell, and the tables below list all cases."
+    "The search box needs JavaScript. `python -m allranks.diagnose LOG` does the same "
+    "in a shell, and the tables below list all cases."
 )
 
 
