@@ -14,11 +14,11 @@ from .randomness import Randomness, draws
 from .replicas import Replicas
 from .settings import WRAPPERS, Settings
 
-KINDS = {
+KINDS = {  # in the order of cause and effect: what is first is named first
+    "gradient": "gradients",
+    "optimizer state": "optimizer",
     "parameter": "parameters",
     "buffer": "buffers",
-    "optimizer state": "optimizer",
-    "gradient": "gradients",
 }
 
 

@@ -95,8 +95,8 @@ class Settings:
     def texts(self) -> tuple[str, str, str]:
         """The structure, the optimizers' settings and the scale, in words."""
         structure = "\n".join(
-            f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad} "
-            f"{layout(p)}"
+            f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad}"
+            f"{layout(p) and ' '}{layout(p)}"
             for name, p in self.model.named_parameters()
         )
         settings = "\n".join(
@@ -127,7 +127,11 @@ class Settings:
             column = next(c for c in columns if len(set(c)) > 1)
             groups = self.exchange.split(list(column)).items()
             said = "; ".join(f"{line} on {names(ranks)}" for line, ranks in groups)
-            what = ("model's parameters", "optimizer's settings", "GradScaler")[place]
+            what = (
+                "model's parameters are",
+                "optimizer's settings are",
+                "GradScaler is",
+            )[place]
             blame = self.exchange.suspects(list(column))
             raise GuardError(
                 f"{where}: the {what} not the same on all ranks: {said} ({blame})."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from . import gradients, metrics, preflight
-from .checks import Checks
+from .checks import KINDS, Checks
 
 END = object()
 
@@ -113,7 +113,7 @@ class Guard(Checks):
     def check(self) -> None:
         """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
         where = f"step {self.steps}"
-        self.compare(where, ("parameter", "buffer", "optimizer state", "gradient"))
+        self.compare(where, tuple(KINDS))
         if self.local.armed:
             factor, scaled = self.settings.factor()
             gradients.check(

@@ -1,0 +1,275 @@
+"""The guard: silent on healthy trainings, exact about broken ones, without trace."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from allranks import Ranks
+from allranks.guard import Guard, GuardError
+from allranks.guard.digests import digest, digest_all, sketch
+
+FOLDER = Path(__file__).parents[2] / "allranks" / "guard"
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Yield two ranks for the whole module."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+def train(case: str, watched: bool = True, steps: int = 9):
+    """Train a small model with DDP, healthy in every ``case`` but those of MUTATIONS.
+
+    Returns:
+        What the guard says ("" if nothing), at which step, a digest of the parameters
+        and of the random state.
+    """
+    import contextlib
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    from allranks.guard import Guard, GuardError
+    from allranks.guard.digests import digest, digest_all
+
+    rank = dist.get_rank() if case != "one rank" else 0
+    size = dist.get_world_size()
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(44, 6), torch.randn(44, 2))
+    torch.manual_seed(rank)
+    layers = [nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 2)]
+    if case == "batch norm":
+        layers[1] = nn.BatchNorm1d(8)
+    if case == "dropout":
+        layers.insert(1, nn.Dropout(0.2))
+    net = nn.Sequential(*layers)
+    net.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+    if case == "tied":
+        net.insert(3, nn.Linear(8, 8, bias=False))
+        net[3].weight = net[2].weight
+    if case in ("frozen", "unfrozen", "trainable"):
+        net[0].requires_grad_(False)
+    if case == "not finite":
+        net[3].bias.data[0] = torch.nan
+    if case == "half":
+        net.to(torch.bfloat16)
+    options = {
+        "unused": {"find_unused_parameters": True},
+        "bucket view": {"gradient_as_bucket_view": True},
+        "static graph": {"static_graph": True},
+        "frozen buffer": {"broadcast_buffers": False},
+        "own buffers": {"broadcast_buffers": False},
+    }.get(case, {})
+    if case == "one rank":
+        options["process_group"] = [dist.new_group([r]) for r in range(size)][
+            dist.get_rank()
+        ]
+    ddp = DDP(net, **options)
+
+    def in_16_bits(_state, bucket):
+        short = bucket.buffer().bfloat16() / size
+        future = dist.all_reduce(short, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0].float())
+
+    if case == "fp16 hook":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if case == "bf16 hook":  # torch's own wants NCCL
+        ddp.register_comm_hook(None, in_16_bits)
+    if case == "unfrozen":
+        net[0].requires_grad_(True)
+    optimizer = torch.optim.AdamW(ddp.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", 1024.0, enabled=case == "scaler")
+    sampler = DistributedSampler(data)
+    if case == "iterable":
+        loader = [
+            (x[rank::size], y[rank::size])
+            for x, y in zip(
+                *map(
+                    list, [data.tensors[0][:40].split(8), data.tensors[1][:40].split(8)]
+                ),
+                strict=True,
+            )
+        ]
+        batches = lambda: (batch for batch in loader)  # noqa: E731
+    else:
+        loader = DataLoader(data, 4, sampler=sampler)
+        batches = lambda: loader  # noqa: E731
+    mean = torch.optim.swa_utils.AveragedModel(net) if case == "ema" else None
+    watch, parts = None, 3 if case == "accumulate" else 1
+
+    def loss_of(model, x, y):
+        if case == "half":
+            x, y = x.bfloat16(), y.bfloat16()
+        return nn.functional.mse_loss(model(x), y)
+
+    done, said, epoch = 0, "", 0
+    try:
+        if watched:
+            group = options.get("process_group")
+            watch = Guard(ddp, optimizer, every=3, scaler=scaler, group=group)
+            if size > 1 and case not in ("iterable", "unfrozen"):
+                tolerance = 0.05 if "1" in case or case == "half" else 1e-4
+                first = data[4 * rank : 4 * rank + 4]
+                watch.preflight(lambda m, b: loss_of(m, *b), first, tolerance=tolerance)
+        while done < steps:
+            sampler.set_epoch(epoch)
+            feed = watch.epoch(batches(), epoch) if watched else batches()
+            for x, y in feed:
+                optimizer.zero_grad()
+                for part in range(parts):
+                    last = part == parts - 1
+                    with contextlib.nullcontext() if last else ddp.no_sync():
+                        loss = loss_of(ddp, x + part, y) / parts
+                        scaler.scale(loss).backward()
+                if case == "clip":
+                    nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+                if case == "scaler":
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+                if case == "gradient" and rank == 1 and done == 5:
+                    net[2].weight.grad[1, 2] += 1
+                if case == "doubled":
+                    for p in ddp.parameters():
+                        p.grad *= 2
+                if watched:
+                    watch.step()
+                scaler.step(optimizer)
+                scaler.update()
+                done += 1
+                if mean is not None:
+                    mean.update_parameters(net)
+                if rank == 1 and done == 4:
+                    if case == "parameter":
+                        net[2].weight.data.view(torch.int32)[5, 6] ^= 1
+                    if case == "frozen buffer":
+                        net.mask[2] = False
+                    if case == "state":
+                        optimizer.state[net[0].bias]["exp_avg"][3] += 1e-6
+                    if case == "rate":
+                        optimizer.param_groups[0]["lr"] = 0.02
+                    if case == "trainable":
+                        net[0].bias.requires_grad_(True)
+            epoch += 1
+    except GuardError as error:
+        said = str(error)
+    finally:
+        if watch:
+            watch.remove()
+            watch.remove()
+    weights = digest_all(list(net.parameters()))
+    return said, done, weights, int(digest(torch.get_rng_state()))
+
+
+HEALTHY = [
+    "plain",
+    "batch norm",
+    "dropout",
+    "accumulate",
+    "scaler",
+    "clip",
+    "bf16 hook",
+    "fp16 hook",
+    "half",
+    "frozen",
+    "tied",
+    "unused",
+    "bucket view",
+    "static graph",
+    "own buffers",
+    "not finite",
+    "iterable",
+    "ema",
+    "one rank",
+]
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_a_healthy_training_passes_and_is_bit_identical_without_the_guard(ranks, case):
+    """No false alarm; parameters and random state are as if it had not been there."""
+    watched = ranks.run(train, case, timeout=60)
+    assert [said for said, *_ in watched] == ["", ""]
+    bare = ranks.run(train, case, False, timeout=60)
+    assert [result[1:] for result in watched] == [result[1:] for result in bare]
+
+
+MUTATIONS = {  # case: (the steps it may have come to, what the sentence must contain)
+    "parameter": (5, r"parameter module\.2\.weight is not .*element \[5, 6\]"),
+    "frozen buffer": (
+        8,
+        r"buffer module\.mask is not .*element \[2\] is True on rank 0",
+    ),
+    "state": (5, r"optimizer state exp_avg of module\.0\.bias .*element \[3\]"),
+    "rate": (5, r"optimizer's settings .*lr=0\.01 on rank 0; .*lr=0\.02 on rank 1"),
+    "trainable": (5, r"requires_grad=False on rank 0; .*requires_grad=True on rank 1"),
+    "gradient": (5, r"gradient module\.2\.weight is not .*element \[1, 2\]"),
+    "doubled": (0, r"every gradient is 2 times the mean"),
+    "unfrozen": (0, r"gradient module\.0\.\w+ \(and 1 more\) is not .*Nobody synch"),
+}
+
+
+@pytest.mark.parametrize("case", MUTATIONS)
+def test_a_single_change_on_one_rank_is_named_by_both_ranks_alike(ranks, case):
+    """One bit, one element, one number: found at the next check, in one sentence."""
+    latest, pattern = MUTATIONS[case]
+    (first, done, *_), (second, *_) = ranks.run(train, case, timeout=60)
+    assert first == second
+    assert re.search(pattern, first), first
+    assert done <= latest
+
+
+def test_digests_and_sketches_in_one_process():
+    """A flip, a swap and a shift change the digest; sketches are linear."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 2049)
+    for change in (
+        lambda t: t.view(torch.int32)[2, 2000].bitwise_xor_(1),
+        lambda t: t.copy_(t[[1, 0, 2]]),
+        lambda t: t.copy_(t.roll(1)),
+    ):
+        y = x.clone()
+        change(y)
+        assert digest(x) != digest(y) and digest_all([x]) != digest_all([y])
+    a, b = torch.randn(2, 1, 5000)
+    mean = (sketch(a) + sketch(b))[0, 0] / 2
+    torch.testing.assert_close(sketch((a + b) / 2)[0, 0], mean, rtol=1e-4, atol=1e-4)
+    for dtype in (torch.bool, torch.bfloat16, torch.int8, torch.complex64):
+        assert digest(torch.ones(7, dtype=dtype)) != digest(torch.zeros(7, dtype=dtype))
+
+
+def test_one_process_without_a_group_trains_under_it():
+    """No torch.distributed at all: only the optimizer is looked at."""
+    net = torch.nn.Linear(2, 1)
+    with Guard(net, torch.optim.SGD(net.parameters(), 0.1)) as watch:
+        for x in watch.epoch([torch.ones(1, 2)] * 3, 0):
+            net(x).sum().backward()
+            watch.step()
+        watch.preflight(lambda m, x: m(x).mean(), torch.ones(4, 2))
+        assert watch.mean(3, 4) == 0.75
+    other = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1)
+    with pytest.raises(GuardError, match=r"does not hold weight and 1 more.*built"):
+        Guard(net, other)
+    with pytest.raises(ValueError, match="every=0"):
+        Guard(net, every=0)
+
+
+def test_the_folder_needs_torch_and_nothing_else():
+    """Readers copy it beside their training."""
+    for file in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            else:
+                continue
+            for name in names:
+                assert name.partition(".")[0] in {"torch", *sys.stdlib_module_names}
