@@ -62,11 +62,11 @@ def sign(kind: str, pattern: str) -> Sign:
     """
     if not pattern.isascii():
         raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
+    spans, end = _choice(pattern, 0)
     try:
         re.compile(pattern, re.ASCII)
     except re.error as error:
         raise ValueError(f"the sign {pattern!r} is no expression: {error}") from None
-    spans, end = _choice(pattern, 0)
     if end < len(pattern):
         raise ValueError(f"the sign {pattern!r} has a ) without a (")
     spans = spans or []

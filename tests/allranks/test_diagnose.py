@@ -1,0 +1,454 @@
+"""The diagnosis: right on real logs, silent on healthy ones, the same in the page."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+
+from allranks import clinic, diagnose, specimens
+from allranks.diagnosis import diagnose as suspects_of
+from allranks.diagnosis import first_error, signs_of, table
+from allranks.log_text import Log, bare
+from allranks.signs import sign
+from tests.clinic import measure
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = clinic.folder(ROOT / "clinic")
+LEVELS = [clinic.FULL, clinic.MAYBE, clinic.ECHO]
+SHARED = {}  # a case whose message is another's too: the others, and why
+
+
+def case(slug, *signs, symptom="crash"):
+    """A case that has only what the diagnosis looks at."""
+    fields = {"class": "DDP", "symptom": symptom, "runs on": "one process"}
+    parts = dict.fromkeys(clinic.PARTS, "x")
+    path = Path(f"{slug}.py")
+    return clinic.Case(path, slug, fields, parts, "", {}, {}, "", "", "", signs)
+
+
+def names(text, *cases):
+    """The slugs that a text shows, in order."""
+    return [s.case.slug for s in suspects_of(Log(("log", text)), list(cases))]
+
+
+A = case("a", ("full", r"the parrot has ceased to be"))
+B = case("b", ("full", r"the bridge keeper asks a question"))
+
+
+def test_real_logs_are_known():
+    """On the logs that signs are written for: 90 % first, 97 % shown, no guess."""
+    figures = measure.measure(measure.rows("dev"), CASES)
+    slugs = {case.slug for case in CASES}
+    assert all(slugs.issuperset(row["accept"]) for row in measure.rows("dev"))
+    assert figures.known + figures.unknown >= 100
+    assert figures.first >= 0.9 * figures.known, figures.misses
+    assert figures.shown >= 0.97 * figures.known, figures.misses
+    assert figures.guessed <= 0.1 * figures.unknown, figures.misses
+
+
+def test_healthy_logs_are_left_alone():
+    """Nothing is named where nothing is wrong."""
+    logs = measure.healthy()
+    assert len(logs) >= 50
+    assert measure.alarms(logs, CASES) == {}
+
+
+def test_figures_show_no_text():
+    """What is measured on the logs that nobody looks at are numbers."""
+    figures = measure.measure(
+        [
+            {"text": "x\nthe parrot has ceased to be", "accept": ["a"], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": ["b"], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": [], "link": "l"},
+            {"text": "parrot", "accept": [], "link": "l"},
+        ],
+        [A, B],
+    )
+    assert str(figures) == (
+        "2 logs with a case: first 1 (50.0%), among the first 3 1 (50.0%); "
+        "2 without: 1 guessed"
+    )
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
+def test_signs_are_usable(one):
+    """Each holds a literal piece and is known to browsers."""
+    assert all(sign.needles for sign in signs_of(one))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(?i)address already", "do not both know"),
+        ("(?<=x)address already", "do not both know"),
+        ("(?P<a>address already)", "do not both know"),
+        (r"address already\Z", "do not both know"),
+        ("address already[[]", "do not both know"),
+        ("address already{,3}", "do not both know"),
+        ("address already{a}", "do not both know"),
+        ("address already*+", "do not both know"),
+        (r"\x41ddress already", "do not both know"),
+        (r"(address already) \1", "do not both know"),
+        ("address (already", "is no expression"),
+        ("address – already", "not ASCII"),
+        ("Errno", "6 literal characters"),
+        ("ab+cde+fghi", "6 literal characters"),
+        ("address already|rank", "6 literal characters"),
+        ("(?:address already)?", "6 literal characters"),
+        ("(?!address already).", "6 literal characters"),
+    ],
+)
+def test_a_sign_is_refused(pattern, why):
+    """What means something else in a browser, or cannot be searched fast."""
+    with pytest.raises(ValueError, match=re.escape(why)):
+        sign("full", pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needles"),
+    [
+        (r"op\.preamble\.length <= op", ["op.preamble.length<=op"]),
+        (r"[Rr]ank \d+: (?:is gone|has left)", ["isgone", "hasleft"]),
+        (r"the key 'RANK'? was missing", ["thekey'RANK"]),
+        (r"Address\s+already in use|EADDRINUSE", ["Addressalreadyinuse", "EADDRINUSE"]),
+        (r"(?:never){0,2} the bridge", ["thebridge"]),
+    ],
+)
+def test_what_a_sign_is_searched_by(pattern, needles):
+    """The longest literal piece, one for each alternative, without spaces."""
+    assert sign("full", pattern).needles == needles
+
+
+SAD = "RuntimeError: 'the parrot' said -- on <rank> 2 -- that it has ceased to be"
+SAID = case("said", ("full", r"'the parrot' said --on <rank>|'the parrot' said -- on"))
+
+
+@pytest.mark.parametrize(
+    "mess",
+    [
+        lambda s: f"\x1b[31m{s[:30]}\x1b[0m{s[30:]}",
+        lambda s: f"[31m{s[:30]}[0m{s[30:]}",
+        lambda s: f"\x1b]0;title\x07{s}",
+        lambda s: f"> > {s}",
+        lambda s: f"│ {s}    │",
+        lambda s: s.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;"),
+        lambda s: s.replace("'", "’").replace(" ", "\xa0"),
+        lambda s: f"  3%|█▏   | 1/9\r  6%|█▏   | 2/9\r{s}",
+        lambda s: f"{s}\r",
+        lambda s: f"[rank2]: {s}",
+        lambda s: f"2024-05-01T10:00:00.123456789Z stderr F {s}",
+        lambda s: f"[1,2]<stderr>:{s}",
+        lambda s: f"node-0 | 2024-05-01 10:00:00,123 [ERROR] {s}",
+        lambda s: s[:-20],
+        lambda s: "\n".join(textwrap.wrap(s, 41)),
+        lambda s: "\n".join(textwrap.wrap(f"[rank2]:   {s}", 50)),
+        lambda s: "\n".join(s[i : i + 40] for i in range(0, len(s), 40)),
+        lambda s: "\n> ".join(["", *textwrap.wrap(s, 41)]),
+        lambda s: "x" * 3980 + " " + s,
+        lambda s: "x " * 100_000 + s,
+    ],
+)
+def test_a_message_is_found_in_any_dress(mess):
+    """Colours, quotes, frames, prefixes, entities, broken and endless lines."""
+    text = mess(SAD)
+    assert names(text, A, SAID) == ["said"], repr(text)
+    assert names(f"Epoch 1\n{text}\nbye", A, SAID) == ["said"]
+
+
+def test_a_line_is_not_joined_with_a_stranger():
+    """Short lines, and lines that begin a traceback, are no continuation."""
+    assert names("the parrot has\nceased to be", A) == []
+    head = "it is long enough to be broken by a terminal: the parrot has"
+    assert names(f"{head}\nceased to be", A) == ["a"]
+    both = case("both", ("full", r"the parrot has.*ceased to be"))
+    assert names(f"{head}\n[rank1]: it ceased to be", both) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[rank3]: x", "3"),
+        ("[default1]:x", "1"),
+        ("[2]:x", "2"),
+        ("[1,7]<stdout>:x", "7"),
+        ("[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog", "1"),
+        ("[E PG.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 5] Exception", "5"),
+        ("4: x", "4"),
+        ("rank 3 is well", ""),
+    ],
+)
+def test_a_prefix_names_the_rank(line, rank):
+    """As torchrun, srun, mpirun and NCCL write it."""
+    assert Log(("log", line)).rank(0) == rank
+    assert Log(("log", f"12: import torch\n{line}")).rank(0) == "12" * (
+        line[:2] == "4:"
+    )
+
+
+def test_a_prefix_is_bare_again():
+    """Anchored signs see the message."""
+    anchored = case("killed", ("full", r"^Killed by the parrot$"))
+    assert names("2024-05-01 10:00:00 [rank0]: Killed by the parrot", anchored)
+    assert names("Not Killed by the parrot", anchored) == []
+    assert bare("12:00:01 INFO [rank0]: x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "cases", "order"),
+    [
+        ("B!\nA!", "full full", "ba"),  # the earliest
+        ("B!\nA!", "full maybe", "ab"),
+        ("B!\nA!", "maybe echo", "ab"),
+        ("A!\nB!", "echo full", "ba"),
+        ("B!\nA!", "echo echo", "ba"),
+        ('    raise ValueError("B!")\nA!', "full full", "ab"),
+        ('-> 12     raise ValueError("B!")\nA!', "full full", "ab"),
+        ('    raise ValueError("B!")\nA!\nValueError: B!', "full full", "ab"),
+        ("B!\nA!", "full with", "a"),
+        ("A!", "with with", ""),
+        ("nothing", "full full", ""),
+    ],
+)
+def test_the_order(text, cases, order):
+    """Full, then maybe, then echo; a line of code counts less; never only with."""
+    kinds = cases.split()
+    one = case("a", (kinds[0], r"the parrot has ceased to be"))
+    two = case("b", (kinds[1], r"the bridge keeper asks a question"))
+    text = text.replace("A!", "the parrot has ceased to be")
+    text = text.replace("B!", "the bridge keeper asks a question")
+    assert "".join(names(text, one, two)) == order
+
+
+def test_a_crash_goes_before_the_wait_for_it():
+    """Others time out because one crashed; a warning is no reason at all."""
+    hang = case("hang", ("full", r"the bridge keeper asks a question"), symptom="hang")
+    slow = case("slow", ("full", r"an unladen swallow"), symptom="slow")
+    text = (
+        "an unladen swallow\nthe bridge keeper asks a question\n"
+        "the parrot has ceased to be"
+    )
+    assert names(text, slow, hang, A) == ["a", "hang", "slow"]
+
+
+def test_evidence_decides_between_equals():
+    """What ``with`` finds counts where two share a message."""
+    rich = case("rich", *A.signs, ("with", r"pining for the fjords"))
+    assert names("the parrot has ceased to be", A, rich) == ["a", "rich"]
+    text = "the parrot has ceased to be\npining for the fjords"
+    assert names(text, A, rich) == ["rich", "a"]
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
+def test_what_the_page_shows_is_diagnosed(one):
+    """The output that is recorded for a crash names it, or one with its message."""
+    if one.fields["symptom"] != "crash":
+        return
+    try:
+        text = specimens.recorded(one)["broken"].text if one.runs else one.quoted
+    except LookupError:
+        pytest.fail("not recorded: make notebooks", pytrace=False)
+    found = names(text, *CASES)[:3]
+    assert one.slug in found or set(found) & set(SHARED.get(one.slug, ())), text
+
+
+def test_the_page_finds_the_same():
+    """diagnose.js names the same cases, for the same places, in the same order."""
+    rows = [row["text"] for row in measure.rows("dev")]
+    texts = [*rows, *measure.healthy().values(), "", "\r\n", *mixed(rows, 400)]
+    script = ROOT / "book" / "_static" / "diagnose.js"
+    command = [compute_driver_executable()[0], Path(__file__).with_name("diagnose.cjs")]
+    given = json.dumps({"table": table(CASES), "texts": texts})
+    done = subprocess.run(
+        [*command, script], input=given, capture_output=True, text=True, timeout=100
+    )
+    assert not done.returncode, done.stderr
+    told = 0
+    for text, answer in zip(texts, json.loads(done.stdout), strict=True):
+        log = Log(("log", text))
+        mine = [
+            [
+                suspect.case.slug,
+                LEVELS.index(suspect.level),
+                [
+                    [one.pattern, hit.text, hit.begin, hit.end, *at(log, hit.first)]
+                    for one, hit in suspect.hits
+                ],
+            ]
+            for suspect in suspects_of(log, CASES)
+        ]
+        mine = json.loads(json.dumps([mine, first_error(log)]))
+        told += len(mine[0]) > 0
+        assert answer == mine, repr(text)
+    assert told > 100
+
+
+def at(log, line):
+    """The number of a line, and its rank."""
+    return log.places[line][1], log.rank(line)
+
+
+def mixed(rows, number):
+    """Logs put together, and dressed at random."""
+    draw = random.Random(5)
+
+    def dress(text):
+        lines, width = text.split("\n"), draw.randrange(45, 100)
+        cut = [x[i : i + width] for x in lines for i in range(0, len(x) or 1, width)]
+        fold = [part for x in lines for part in textwrap.wrap(x, width) or [""]]
+        return draw.choice(
+            [
+                text,
+                "\n".join(f"[rank{draw.randrange(4)}]: {x}" for x in lines),
+                "\n".join(f"\x1b[31m{x}\x1b[0m" for x in lines),
+                "\n".join(cut),
+                "\n".join(f"> {x}" for x in fold),
+                "\n".join(f"│ {x}  │" for x in lines),
+                "\r".join(f"{draw.randrange(4)}: {x}" for x in lines),
+                text.replace("'", "’").replace(" ", "\xa0").replace("--", "—"),
+                text.replace("\n", "\r\n🙂\u2028\ud83d\x1c&amp;gt; "),
+                text.replace("\n", " "),
+            ]
+        )
+
+    for _ in range(number):
+        text = "\n".join(dress(draw.choice(rows)) for _ in range(draw.randrange(1, 4)))
+        begin = draw.randrange(len(text)) if draw.random() < 0.3 else 0
+        yield text[begin : begin + draw.choice([500, 3000, 10_000])]
+
+
+def run(*arguments, given=b"", **how):
+    """The command: exit code, stdout, stderr."""
+    command = [sys.executable, "-m", "allranks.diagnose", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, input=given, capture_output=True, timeout=60, **how
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+LOG = b"Epoch 1\n[rank1]: KeyError: 'LOCAL_RANK'\n"
+
+
+def test_a_pipe_is_diagnosed_without_torch():
+    """The shell says what, where, why, the cure and where to read; torch stays out."""
+    command = (
+        "import sys; from allranks import diagnose; code = diagnose.main([]); "
+        "sys.exit(3 if {'torch', 'numpy', 'IPython'} & set(sys.modules) else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=ROOT, input=LOG, capture_output=True
+    )
+    text = done.stdout.decode()
+    assert done.returncode == 0, done.stderr
+    assert "local-rank-keyerror (launch; fails)" in text
+    assert "> line 2, rank 1: [rank1]: KeyError: 'LOCAL_RANK'" in text
+    assert "Cause: " in text and "Cure: " in text
+    assert "book/app_clinic_launch.html#clinic-local-rank-keyerror" in text
+
+
+def test_json_is_for_tools(capsys, tmp_path):
+    """The same as data; several logs say which one."""
+    (tmp_path / "0.log").write_bytes(b"all is well\n")
+    (tmp_path / "1.log").write_bytes(LOG)
+    files = [str(tmp_path / "0.log"), str(tmp_path / "1.log")]
+    assert diagnose.main(["--json", *files]) == 0
+    told = json.loads(capsys.readouterr().out)
+    match = told["found"][0]["matches"][0]
+    assert told["known"] and match["file"] == files[1]
+    assert (match["line"], match["rank"]) == (2, "1")
+    assert diagnose.main(files) == 0
+    assert f"> {files[1]}, line 2, rank 1: " in capsys.readouterr().out
+    assert diagnose.main(["--json", files[0]]) == 1
+    assert json.loads(capsys.readouterr().out) == {"known": False, "found": []}
+
+
+def test_not_known_says_what_to_do(capsys, tmp_path):
+    """No guess: the first error's line, and where to go on."""
+    (tmp_path / "log").write_text("ok\nBrianError: he is not the Messiah\n", "utf8")
+    assert diagnose.main([str(tmp_path / "log")]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("Not known: none of ")
+    assert "looks like an error is 2 of" in text and "app_clinic_hangs" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "there is no file "),
+        ("folder", "is a folder"),
+        (b"", "is empty"),
+        (b" \n\r\n", "is empty"),
+        (b"\x7fELF" + bytes(100), "is no text"),
+        (b"PK\x03\x04 a zip", "is no text"),
+        (b"\x1f\x8b\x08\x00 a gzip", "is no text"),
+        (b"x" * 2000, "has more than 0 MiB"),
+    ],
+)
+def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
+    """It names the file; the exit code is 2."""
+    monkeypatch.setattr(diagnose, "LIMIT", 1000)
+    path = tmp_path / "train.log"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    assert diagnose.main([str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and len(printed.err.splitlines()) == 1
+    assert sentence in printed.err and "train.log" in printed.err
+
+
+def test_a_file_that_may_not_be_read(capsys, monkeypatch):
+    """No traceback of our own."""
+
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(ValueError, match=r"a\.log cannot be read: Permission denied"):
+        diagnose.load("a.log")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LOG.decode().encode("utf-16"),
+        "\ufeff".encode() + LOG,
+        b"caf\xe9 \xff\xfe\n" + LOG,
+        LOG.replace(b"\n", b"\r\n"),
+        LOG + b"\x00",
+    ],
+)
+def test_bytes_of_any_kind(data):
+    """UTF-16 of PowerShell, Latin-1, a stray zero."""
+    text = diagnose.decode(data, "log")
+    assert names(text, *CASES)[0] == "local-rank-keyerror"
+
+
+def test_a_reader_that_goes_away():
+    """``| head`` gets no traceback."""
+    command = [sys.executable, "-m", "allranks.diagnose"]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.close()
+        process.stdin.write(LOG)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_an_empty_pipe():
+    """Exit code 2, from a shell."""
+    code, out, error = run()
+    assert (code, out) == (2, "")
+    assert error == "diagnose: stdin is empty: nothing to diagnose\n"
