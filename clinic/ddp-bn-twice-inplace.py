@@ -1,0 +1,60 @@
+r"""Buffers are shared between two forward passes and one backward.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: modified by an inplace operation
+
+You see: a discriminator or a siamese network that works on one GPU fails in `backward`:
+a variable "is at version 3; expected version 2".
+
+Cause: before each forward pass the buffers (BatchNorm's running statistics) are
+overwritten with rank 0's. The first pass has saved them for its backward, and autograd
+finds them changed. Up to torch 2.12 DDP itself did this; 2.13 copies without telling
+autograd, so it takes a copy by hand, as here, to see it.
+
+Cure: share buffers once a step, or run both batches through one forward pass with
+`torch.cat`. On older versions `broadcast_buffers=False`, or a newer torch.
+
+Next time: `torch.autograd.set_detect_anomaly(True)` shows the forward call whose saved
+variable was overwritten. If that is a BatchNorm under DDP, it is this.
+
+Links: https://github.com/pytorch/pytorch/issues/22095 (module with a buffer called twice under DDP)
+https://github.com/pytorch/pytorch/issues/175024 (GAN discriminator; cause in _sync_buffers)
+https://github.com/pytorch/pytorch/pull/175851 (the repair in DDP)
+"""
+
+# %% given
+from torch import nn
+
+model = nn.BatchNorm1d(1)
+
+
+def share_buffers():
+    for buffer in model.buffers():
+        received = buffer.clone()
+        dist.broadcast(received, src=0)
+        buffer.copy_(received)
+
+
+real, fake = torch.tensor([[1.0], [2.0]]), torch.tensor([[5.0], [7.0]])
+
+# %% broken
+share_buffers()
+score = model(real).square().mean()
+share_buffers()
+score = score - model(fake).square().mean()
+score.backward()
+print("gradient", model.weight.grad.shape)
+
+# %% fixed
+share_buffers()
+score = model(real).square().mean()
+score = score - model(fake).square().mean()
+score.backward()
+print("gradient", model.weight.grad.shape)
+
+# %% signs
+# maybe: one of the variables needed for gradient computation has been modified by an inplace operation
+# with: is at version \d+; expected version

@@ -1,0 +1,41 @@
+r"""A metric is reduced by rank 0 alone.
+
+class: DDP
+symptom: hang
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: rank 0 waits in `dist\.all_reduce\(correct\)`
+
+You see: the job stops at the first log line, without a message, until the group's
+timeout.
+
+Cause: `all_reduce`, `gather`, `compute()` of a distributed metric: each of them is a
+call that all ranks must make. Behind `if rank == 0` only one makes it.
+
+Cure: the collective outside, the `print` inside.
+
+Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares the operations and says which rank
+was in which. Or have every rank write its stack: one stands in a collective that the
+others do not have.
+
+Links: https://github.com/alan-turing-institute/autocast/pull/386 (a collective save behind is_global_zero hangs)
+"""
+
+# %% given
+correct = torch.tensor(3.0 + rank)
+
+# %% broken
+if rank == 0:
+    dist.all_reduce(correct)
+    print("correct:", correct.item())
+print("next epoch")
+
+# %% fixed
+dist.all_reduce(correct)
+if rank == 0:
+    print("correct:", correct.item())
+print("next epoch")
+
+# %% signs
+# maybe: Detected mismatch between collectives on ranks\. .*OpType=ALLREDUCE.*OpType=BARRIER
+# maybe: Detected mismatch between collectives on ranks\. .*OpType=BARRIER.*OpType=ALLREDUCE

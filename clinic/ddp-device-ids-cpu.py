@@ -1,0 +1,42 @@
+r"""device_ids for a model that is not on that GPU.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: device_ids and output_device arguments only work with single-device
+
+You see: the constructor of DDP refuses. Its message ends with the devices on which the
+parameters really are.
+
+Cause: `device_ids=[rank]` says that the whole model is on this one GPU. Here it is on
+the CPU, because there is no GPU or because `.to(device)` is missing. A model that was
+spread over several GPUs (`device_map="auto"`) fails in the same way.
+
+Cure: `device_ids` only if the model is on one GPU, after `.to(device)`. Leave it out
+on the CPU and for a model on several GPUs.
+
+Next time: read the end of the message: `{device(type='cpu')}` is a forgotten `.to`,
+several indices are a spread model.
+
+Links: https://github.com/pytorch/pytorch/issues/100243 (device_ids given, parameters on the CPU)
+https://github.com/chenyiwan/chatglm-6b-fine-tuning/issues/11 (a model spread over two GPUs)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# %% broken
+model = nn.Linear(4, 2)
+ddp = DistributedDataParallel(model, device_ids=[local_rank])
+print("on", next(ddp.parameters()).device)
+
+# %% fixed
+model = nn.Linear(4, 2).to(device)
+on_gpu = [device.index] if device.type != "cpu" else None
+ddp = DistributedDataParallel(model, device_ids=on_gpu)
+print("on", next(ddp.parameters()).device)
+
+# %% signs
+# device_ids and output_device arguments only work with single-device

@@ -1,0 +1,46 @@
+r"""A layer that was frozen after wrapping.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: RuntimeError: Expected to have finished reduction in the prior iteration
+
+You see: training runs until the epoch in which a layer is frozen. One step later it
+fails with a message about unused parameters, although all layers are used.
+
+Cause: DDP fixed its list of parameters when it was built. The frozen ones are still on
+it, and get no gradient any more.
+
+Cure: freeze before wrapping. To freeze in the course of training, wrap the bare model
+again on all ranks at the same step.
+
+Next time: compare the indices in the message with `requires_grad` of
+`list(model.parameters())`.
+
+Links: https://github.com/huggingface/transformers/issues/416 (freezing after wrapping is a likely cause)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+
+# %% broken
+ddp = DistributedDataParallel(model)
+model[0].requires_grad_(False)
+for step in range(2):
+    ddp(torch.ones(2, 1)).mean().backward()
+    print("step", step)
+
+# %% fixed
+model[0].requires_grad_(False)
+ddp = DistributedDataParallel(model)
+for step in range(2):
+    ddp(torch.ones(2, 1)).mean().backward()
+    print("step", step)
+
+# %% signs
+# maybe: Expected to have finished reduction in the prior iteration before starting a new one(?!.*training graph has changed)
+# with: requires_grad_?\(?( = )?False

@@ -1,0 +1,37 @@
+r"""A part of the model was left on another device.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: must be on the same type of devices
+
+You see: the constructor of DDP fails and lists two kinds of devices.
+
+Cause: some parameters are on another device type than the rest: a loss with weights of
+its own on the CPU, a layer that was added after `.to(device)`, or one that is still on
+`meta`, without memory, because a checkpoint did not have it.
+
+Cure: move the whole model right before wrapping. What is on `meta` has to be
+materialised first, with `to_empty` and a new initialisation or a checkpoint.
+
+Next time: `{p.device for p in model.parameters()}`, and the names behind the odd one.
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2, device="meta"))
+
+# %% broken
+ddp = DistributedDataParallel(model)
+print("on", {f"{p.device}" for p in ddp.parameters()})
+
+# %% fixed
+model[1].to_empty(device=device).reset_parameters()
+ddp = DistributedDataParallel(model)
+print("on", {f"{p.device}" for p in ddp.parameters()})
+
+# %% signs
+# input module must be on the same type of devices

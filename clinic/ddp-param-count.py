@@ -1,0 +1,43 @@
+r"""The ranks built different models.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: RuntimeError: DDP expects same model across all ranks
+
+You see: the constructor of DDP fails on all ranks, each telling its own number of
+parameters and that of another.
+
+Cause: a configuration that differs: another file, another default, a layer that is only
+added on rank 0. "inconsistent 0 params" is another story: that rank did not get here
+in time, because it died, waited for a download, or shares a GPU with another rank.
+
+Cure: build the model from one configuration on all ranks. With 0 params, look at what
+the other rank wrote before.
+
+Next time: print `len(list(model.parameters()))` on every rank before wrapping.
+
+Links: https://github.com/huggingface/accelerate/issues/1481 (inconsistent params on several nodes)
+https://github.com/yifan123/flow_grpo/issues/245 (inconsistent 0 params: number of processes did not match)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+# %% broken
+layers = [nn.Linear(4, 4) for _ in range(1 + rank)]
+ddp = DistributedDataParallel(nn.Sequential(*layers))
+print(len(list(ddp.parameters())), "parameters")
+
+# %% fixed
+config = [{"layers": 1 + rank}]
+dist.broadcast_object_list(config, src=0)
+layers = [nn.Linear(4, 4) for _ in range(config[0]["layers"])]
+ddp = DistributedDataParallel(nn.Sequential(*layers))
+print(len(list(ddp.parameters())), "parameters")
+
+# %% signs
+# DDP expects same model across all ranks
+# with: while rank \d+ has inconsistent \d+ params

@@ -1,0 +1,51 @@
+r"""Only rank 0 evaluates, through DDP.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: killed by SIGABRT[\s\S]*gloo::EnforceNotMet
+
+You see: after the first evaluation a rank dies in native code (gloo), or all hang
+(NCCL). The evaluation itself went through.
+
+Cause: DDP's forward pass broadcasts the buffers, BatchNorm's running statistics, even
+in `eval()` and under `no_grad`. Rank 0 has sent a message more, and from then on each
+collective meets another one than its own: here a broadcast meets a gradient.
+
+Cure: evaluate the bare model, `ddp.module`. Or let all ranks evaluate, each its share.
+Without buffers the broken code works, by luck.
+
+Next time: search for `if rank == 0` and look for DDP's forward inside.
+
+Links: https://github.com/pytorch/pytorch/issues/53979 (advice: the bare module in evaluation avoids communication)
+https://github.com/jpata/particleflow/pull/233 (validation on one GPU hangs; repaired with model.module)
+https://github.com/pytorch/pytorch/issues/54059 (validation on one GPU makes a later barrier hang)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+x = torch.tensor([[1.0], [3.0]])
+ddp = DistributedDataParallel(nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8)))
+
+# %% broken
+for epoch in range(2):
+    ddp.train()
+    ddp(x).square().mean().backward()
+    if rank == 0:
+        with torch.no_grad():
+            print("epoch", epoch, ddp.eval()(x).shape)
+
+# %% fixed
+for epoch in range(2):
+    ddp.train()
+    ddp(x).square().mean().backward()
+    if rank == 0:
+        with torch.no_grad():
+            print("epoch", epoch, ddp.module.eval()(x).shape)
+
+# %% signs
+# maybe: op\.preamble\.length <= op\.nbytes
+# with: OpType=BROADCAST

@@ -1,0 +1,58 @@
+r"""A layer that takes no part in the loss.
+
+class: DDP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: RuntimeError: Expected to have finished reduction in the prior iteration
+
+You see: the first step works. The second one fails in `forward`, far from the layer
+that is to blame. If the last step of a run is the first, nobody notices.
+
+Cause: DDP waits until the gradients of all its parameters are there, and then reduces
+the last bucket. A layer that is built but not used, or whose output is not part of the
+loss, never reports. The next `forward` finds the reduction unfinished.
+
+Cure: remove the layer, or freeze it before wrapping. If it is used in some steps only,
+`find_unused_parameters=True` makes DDP search the graph in every step, which costs
+time.
+
+Next time: the message lists the indices. With `TORCH_DISTRIBUTED_DEBUG=INFO` it names
+the parameters. On one GPU: which parameters have `grad is None` after `backward`?
+
+Links: https://github.com/pytorch/pytorch/issues/43259 (causes of this message, with workarounds)
+https://github.com/megvii-research/AnchorDETR/issues/6 (solved by deleting unused layers)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.spare = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+# %% broken
+ddp = DistributedDataParallel(Net())
+for step in range(2):
+    ddp(torch.ones(2, 1)).mean().backward()
+    print("step", step)
+
+# %% fixed
+model = Net()
+model.spare.requires_grad_(False)
+ddp = DistributedDataParallel(model)
+for step in range(2):
+    ddp(torch.ones(2, 1)).mean().backward()
+    print("step", step)
+
+# %% signs
+# Expected to have finished reduction in the prior iteration before starting a new one(?!.*training graph has changed)
+# with: parameters that were not used in producing (a )?loss
+# with: arameter indices which did not receive grad
