@@ -12,6 +12,7 @@ from allranks.report import RanksError, fold, group_ranks
 from allranks.specimens import PLACES, Outcome
 
 STALL_S = 0.4  # seconds in which no rank moves: a cell that is meant to hang hangs
+HANG_S = 10.0  # seconds until it counts as hung if a rank polls, and so seems to move
 LIMIT_S = 60.0  # seconds until any other counts as hung
 MAX_LINES = 3  # of an exception's message
 _LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
@@ -44,7 +45,7 @@ def play(specimen, cell: str) -> Outcome:
         parts.append(("invariant", check))
     with (
         tempfile.TemporaryDirectory(prefix="allranks-") as place,
-        Ranks(ranks or 1, timeout=LIMIT_S) as crew,
+        Ranks(ranks or 1, timeout=HANG_S if specimen.hangs(cell) else LIMIT_S) as crew,
     ):
         crew.run(_prepare, place, not ranks, gpus)
         if command:

@@ -1,0 +1,34 @@
+"""What a case has to do when it is played; test_live and test_launched share it."""
+
+import re
+from pathlib import Path
+
+from allranks import clinic
+from allranks.play import play
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = clinic.folder(ROOT / "clinic")
+LAUNCHED = [case for case in CASES if case.runs and case.commands]
+LIVE = [case for case in CASES if case.runs and not case.commands]
+
+
+def slug(case) -> str:
+    """A test's id."""
+    return case.slug
+
+
+def check(case) -> None:
+    """Broken ends with its signature, fixed without it, and the guard tells in time."""
+    signature, symptom = case.fields["signature"], case.fields["symptom"]
+    broken = play(case, "broken")
+    assert broken.status in clinic.SYMPTOMS[symptom], f"{broken.status}\n{broken.text}"
+    assert re.search(signature, broken.text), broken.text
+    fixed = play(case, "fixed")
+    assert fixed.status in ("runs", "warns"), fixed.text
+    assert fixed.text, "a cure has to show that it works"
+    assert not re.search(signature, fixed.text), fixed.text
+    if "guarded" in case.cells:
+        guarded = play(case, "guarded")
+        assert guarded.status == "raises", f"{guarded.status}\n{guarded.text}"
+        said = f"GuardError: .*{case.fields['guard']}"
+        assert re.search(said, guarded.text), guarded.text

@@ -1,0 +1,58 @@
+"""Every failure that needs a command still fails, and every cure still cures.
+
+And what the pages say of all of them: there are enough, each was recorded.
+"""
+
+import json
+import re
+
+import pytest
+
+from allranks import clinic, specimens
+from tests.clinic.playing import CASES, LAUNCHED, LIVE, ROOT, check, slug
+
+
+@pytest.mark.parametrize("case", LAUNCHED, ids=slug)
+def test_fails_as_it_says_and_is_cured(case):
+    """Its signature appears, and is gone with the cure."""
+    check(case)
+
+
+def test_there_are_enough():
+    """At least 120 cases that run; some of each class; all silent ones of the list."""
+    assert len(LIVE) + len(LAUNCHED) >= 120
+    assert {case.fields["class"] for case in CASES} == set(clinic.CLASSES)
+    assert {case.fields["symptom"] for case in CASES} == set(clinic.SYMPTOMS)
+
+
+def test_a_case_that_was_not_run_quotes_its_source():
+    """It names a thread, and its message was never recorded as if it had run."""
+    recorded = json.loads((ROOT / "clinic" / specimens.RECORDS).read_text("utf8"))
+    for case in CASES:
+        if not case.runs:
+            assert case.links and case.quoted, case.slug
+            assert case.slug not in recorded
+    assert set(recorded) == {case.slug for case in CASES if case.runs}
+
+
+@pytest.mark.parametrize("case", LIVE + LAUNCHED, ids=slug)
+def test_the_page_shows_what_the_tests_demand(case):
+    """The recorded run has the signature too, and the guard's sentence."""
+    recorded, signature = specimens.recorded(case), case.fields["signature"]
+    assert re.search(signature, recorded["broken"].text)
+    assert recorded["broken"].status in clinic.SYMPTOMS[case.fields["symptom"]]
+    assert recorded["fixed"].status in ("runs", "warns")
+    assert not re.search(signature, recorded["fixed"].text)
+    if "guarded" in recorded:
+        assert re.search(case.fields["guard"], recorded["guarded"].text)
+
+
+@pytest.mark.parametrize("case", CASES, ids=slug)
+def test_a_case_is_short_and_about_a_chapter_that_exists(case):
+    """A page shows it to people on phones."""
+    assert (ROOT / "book" / f"{case.fields['chapter']}.md").is_file()
+    for code in (case.given, *case.cells.values(), case.check):
+        assert len(code.splitlines()) <= 30
+        assert all(len(line) <= 88 for line in code.splitlines())
+    for part in ("You see", "Cause", "Cure", "Next time"):
+        assert 10 < len(case.parts[part]) < 700, part
