@@ -40,21 +40,25 @@ class LocalGradients:
         self.model, self.armed = model, False
         self.handles: list = []
         self.sketches: dict[str, torch.Tensor] = {}
-        self.cut = {name: sharding(p) for name, p in parameters.items()}
-        self.parameters = {n: p for n, p in parameters.items() if self.cut[n]}
         self.units = [
             (prefix, m)
             for prefix, m in model.named_modules()
             if FSDPModule and isinstance(m, FSDPModule)
         ]
+        self.inside = {id(p) for _, unit in self.units for p in _managed(unit)}
+        self.cut = {name: sharding(p) for name, p in parameters.items()}
+        self.parameters = {
+            name: p
+            for name, p in parameters.items()
+            if self.cut[name] and (id(p) in self.inside or not isinstance(p, DTensor))
+        }
 
     def arm(self) -> None:
         """Set the hooks; what they saw before is forgotten."""
         self.disarm()
         self.armed, self.sketches = True, {}
-        inside = {id(p) for _, m in self.units for p in _managed(m)}
         for name, parameter in self.parameters.items():
-            if parameter.requires_grad and id(parameter) not in inside:
+            if parameter.requires_grad and id(parameter) not in self.inside:
                 self._hook(name, parameter)
         for prefix, unit in self.units:
             enter = partial(self._enter, prefix, set())

@@ -138,7 +138,7 @@ class Guard(Checks):
         preflight.run(
             self.exchange,
             self.model,
-            self.local.parameters,
+            self.parameters(),
             self.device,
             loss,
             batches,
