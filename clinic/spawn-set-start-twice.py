@@ -24,7 +24,7 @@ Links: https://github.com/pytorch/pytorch/issues/40403 (a Lock had set the conte
 # %% given
 import torch.multiprocessing as mp
 
-lock = mp.Lock()  # chooses the start method, as many libraries do
+mp.set_start_method("fork", force=True)  # a library, as it was imported
 
 # %% broken
 mp.set_start_method("spawn")
