@@ -37,4 +37,4 @@ ranks = text.count("rank ")
 assert ranks == 2, f"{ranks} rank instead of 2"
 
 # %% signs
-# unrecognized arguments:.*--(?:nproc[-_]per[-_]node|nnodes|rdzv[-_]|master[-_])
+# \.py: error: unrecognized arguments:.*--(?:nproc[-_]per[-_]node|nnodes|rdzv[-_]|master[-_])

@@ -16,6 +16,8 @@ torch's own imports.
 Cure: rename the file, and delete the `__pycache__` that it left.
 
 Next time: `print(torch.__file__)` shows which file was imported.
+
+Links: https://github.com/pytorch/pytorch/issues/574 (a folder called torch beside the script)
 """
 
 # %% broken: python torch.py

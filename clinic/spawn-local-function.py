@@ -29,15 +29,17 @@ with open("work.py", "w") as file:
     print("def worker(rank, lr):", file=file)
     print("    print('rank', rank, 'learns at', lr)", file=file)
 
+
 # %% broken
 def main(lr):
     def worker(rank):
-        print('rank', rank, 'learns at', lr)
+        print("rank", rank, "learns at", lr)
 
     mp.spawn(worker, nprocs=1)
 
 
 main(lr=0.1)
+
 
 # %% fixed
 def main(lr):

@@ -20,12 +20,14 @@ Next time: the message counts one argument more than you passed. That one is the
 # %% given
 import torch.multiprocessing as mp
 
+
 # %% broken
 def worker(lr):
     print("lr", lr)
 
 
 mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
+
 
 # %% fixed
 def worker(rank, lr):

@@ -1,0 +1,53 @@
+r"""The hidden state is split along its layers.
+
+class: DataParallel
+symptom: crash
+runs on: 2 virtual GPUs
+chapter: ch2_data_parallel
+signature: Expected hidden size \(2, 2, 3\), got \[1, 4, 3\]
+
+You see: `Expected hidden size (2, 2, 3), got [1, 4, 3]` from an LSTM, GRU or RNN, also
+with `batch_first=True`.
+
+Cause: DataParallel splits every tensor along dimension 0. A hidden state has its layers
+there, the batch is dimension 1; `batch_first` changes the input and the output only. So
+each device gets one layer for all samples.
+
+Cure: pass it with the batch first, and transpose inside of forward, in and out. Or create
+it inside: without an argument it is zeros.
+
+Next time: multiply: `got` has the right number of elements, in the wrong dimensions.
+
+Links: https://github.com/pytorch/pytorch/issues/7890 (batch_first does not hold for the hidden state)
+"""
+
+# %% given
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.RNN(2, 3, num_layers=2, batch_first=True)
+
+    def forward(self, x, hidden, batch_first=False):
+        if batch_first:
+            hidden = hidden.transpose(0, 1).contiguous()
+        return self.rnn(x, hidden)[0]
+
+
+parallel = nn.DataParallel(Net().to("vgpu:0"), device_ids=[0, 1])
+x = torch.ones(4, 5, 2)
+
+# %% broken
+hidden = torch.zeros(2, 4, 3)
+print("output:", parallel(x, hidden).shape)
+
+# %% fixed
+hidden = torch.zeros(4, 2, 3)
+print("output:", parallel(x, hidden, batch_first=True).shape)
+
+# %% signs
+# Expected hidden size \(.*\), got \[
+# Expected hidden\[0\] size \(.*\), got

@@ -1,0 +1,46 @@
+r"""cuDNN compacts the weights of a recurrent network in every forward.
+
+class: DataParallel
+symptom: slow
+runs on: quoted
+chapter: ch2_data_parallel
+
+You see: `RNN module weights are not part of single contiguous chunk of memory`, again and
+again. Training works; it is slower and needs more memory.
+
+Cause: cuDNN wants all weights of a recurrent layer in one block. The layer makes one when
+it is created or moved. DataParallel's replicas get each weight as a tensor of its own, so
+cuDNN copies them into a block in every call.
+
+Cure: `self.rnn.flatten_parameters()` as the first line of forward: it is done once per
+replica. With DDP the module stays as it is.
+
+Next time: the warning names no layer. Turn it into an error to see the line:
+`warnings.simplefilter("error")`.
+
+Links: https://github.com/pytorch/pytorch/issues/2460 (the warning, and flatten_parameters)
+https://github.com/pytorch/pytorch/issues/32860 (expected with DataParallel, says a maintainer)
+"""
+
+# %% quoted
+# pytorch/aten/src/ATen/native/cudnn/RNN.cpp:1262: UserWarning: RNN module weights
+# are not part of single contiguous chunk of memory. This means they need to be
+# compacted at every call, possibly greatly increasing memory usage. To compact
+# weights again call flatten_parameters().
+
+
+# %% broken
+class Net(nn.Module):
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+# %% fixed
+class Net(nn.Module):
+    def forward(self, x):
+        self.rnn.flatten_parameters()
+        return self.rnn(x)[0]
+
+
+# %% signs
+# RNN module weights are not part of single contiguous chunk of memory

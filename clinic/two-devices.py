@@ -1,0 +1,48 @@
+r"""Two tensors meet that are on different GPUs.
+
+class: model parallel
+symptom: crash
+runs on: 2 virtual GPUs
+chapter: ch6_model_parallel
+signature: Expected all tensors to be on the same device, but found at least two devices
+
+You see: `Expected all tensors to be on the same device, but found at least two devices,
+cuda:0 and cuda:1!`, in a layer, in the loss, or at a `+`.
+
+Cause: tensors of different devices never meet by themselves. Where a model is cut, the
+activations have to be moved; so do a mask, a position table and the labels. `"cuda"`
+means the current device, mostly 0.
+
+Cure: at each boundary `x = x.to(next_layer.weight.device)`, and labels to
+`output.device`. Then the line stays right when the cut moves.
+
+Next time: the end of the message names the argument (`mat2`, `weight`, `index`) that is
+elsewhere. Do not try it with the `meta` device: some ops accept it and return garbage.
+
+Links: https://github.com/yuhuixu1993/PC-DARTS/issues/57 (sums of tensors from two devices)
+https://github.com/yuanzhoulvpi2017/zero_nlp/issues/64 (a model that was cut for two GPUs)
+"""
+
+# %% given
+import torch
+from torch import nn
+
+first, second = nn.Linear(4, 4).to("vgpu:0"), nn.Linear(4, 2).to("vgpu:1")
+x = torch.ones(3, 4, device="vgpu:0")
+
+# %% broken
+hidden = first(x)
+output = second(hidden)
+print("output on", output.device)
+
+# %% fixed
+hidden = first(x)
+output = second(hidden.to(second.weight.device))
+print("output on", output.device)
+
+# %% signs
+# Expected all tensors to be on the same device, but found at least two devices
+# [Tt]ensor for .* is on .*, (?:but )?expected (?:it|them) to be on
+# Expected object of (?:device|backend) type cuda but got (?:device|backend) type cpu
+# arguments are located on different GPUs
+# Input type \(.*\) and weight type \(.*\) should be the same
