@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
 
-from allranks.clinic import CLASSES, ECHO, FULL, KINDS, MAYBE, SYMPTOMS, WITH, Case
+from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
 from allranks.log_text import Log, bare
-from allranks.signs import Sign, sign
+from allranks.signs import Sign, signs_of
 
 TRIES = 300  # places that are tried for one piece of a sign
+CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
 SHOWN = 3
 _SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
@@ -33,7 +34,7 @@ class Hit:
     text: str
     begin: int
     end: int
-    source: bool  # a line of code in a traceback, not a message
+    weak: bool  # a line of code in a traceback, or a message that the log's end cuts
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Suspect:
         """The best kind of a sign that matched; a line of code counts for less."""
         names = list(_LEVELS)
         levels = [
-            min(_LEVELS[sign.kind] + hit.source, _LEVELS[ECHO])
+            min(_LEVELS[sign.kind] + hit.weak, _LEVELS[ECHO])
             for sign, hit in self.hits
             if sign.kind != WITH
         ]
@@ -71,18 +72,6 @@ class Suspect:
         return level == 2, group == 2, level, group, first, -support, -best, self.order
 
 
-def signs_of(case: Case) -> list[Sign]:
-    """The signs of a case, checked.
-
-    Raises:
-        ValueError: if one is not usable; the message names the file.
-    """
-    try:
-        return [sign(kind, pattern) for kind, pattern in case.signs]
-    except ValueError as error:
-        raise ValueError(f"{case.path.name}: {error}") from None
-
-
 def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
     """All cases that a log shows, the likeliest first."""
     possible = _vocabulary(log)
@@ -90,7 +79,7 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
     for order, case in enumerate(cases):
         suspect = Suspect(case, order)
         for one in signs_of(case):
-            if possible(one) and (hit := find(log, one)):
+            if hit := find(log, one, possible):
                 suspect.hits.append((one, hit))
         if any(one.kind != WITH for one, _ in suspect.hits):
             suspects.append(suspect)
@@ -123,11 +112,11 @@ def _vocabulary(log: Log):
     return possible
 
 
-def find(log: Log, one: Sign) -> Hit | None:
+def find(log: Log, one: Sign, possible) -> Hit | None:
     """The earliest place of a sign; a message goes before a line of code."""
     expression = re.compile(one.pattern, re.ASCII)
     found, code = [], []
-    for needle in one.needles:
+    for needle in one.needles if possible(one) else ():
         at, last = log.squeezed.find(needle), -1
         for _ in range(TRIES):
             if at < 0:
@@ -137,13 +126,24 @@ def find(log: Log, one: Sign) -> Hit | None:
             if (line, end) != last:
                 last = line, end
                 hit = _try(log, expression, line, end)
-                if hit and not hit.source:
+                if hit and not hit.weak:
                     found.append(hit)
                     break
                 if hit:
                     code.append(hit)
             at = log.squeezed.find(needle, at + 1)
-    return min(found or code, key=lambda hit: hit.first, default=None)
+    pieces = [] if found or code or one.kind == WITH else one.needles
+    hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
+    return min(hits, key=lambda hit: hit.first, default=None)
+
+
+def _cut(log: Log, needle: str) -> Hit | None:
+    """The beginning of a piece where the log is cut."""
+    for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
+        if log.tail.endswith(needle[:size]):
+            line = log.line_at(len(log.squeezed) - 1)
+            return Hit(line, line, log.lines[line], 0, len(log.lines[line]), True)
+    return None
 
 
 def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
@@ -174,18 +174,3 @@ def first_error(log: Log) -> int | None:
     for word in _ERRORS:
         found += [i for i in [log.squeezed.find(word.replace(" ", ""))] if i >= 0]
     return log.line_at(min(found)) if found else None
-
-
-def table(cases: list[Case]) -> dict:
-    """The cases as book/_static/diagnose.js takes them."""
-    kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
-    rows = []
-    for case in cases:
-        signs = [
-            [kinds.index(one.kind), one.pattern, *chain(*one.spans)]
-            for one in signs_of(case)
-        ]
-        kind = classes.index(case.fields["class"])
-        symptom = symptoms.index(case.fields["symptom"])
-        rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
-    return {"classes": list(CLASSES.items()), "cases": rows}

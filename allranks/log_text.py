@@ -77,6 +77,7 @@ class Log:
         lines: the text of each; a carriage return ends one, too.
         places: (name of the log, number of the line in it) of each.
         squeezed: all of it without spaces and ends of lines.
+        tail: the end of that, without the dots of somebody who cut it.
     """
 
     def __init__(self, *logs: tuple[str, str]):
@@ -90,6 +91,7 @@ class Log:
         tight = "\n".join(self.lines).replace(" ", "")
         sizes = map(len, tight.split("\n"))
         self.squeezed = tight.replace("\n", "")
+        self.tail = self.squeezed[-2 * CHUNK :].rstrip(".`*\u2026")
         self.starts = [0, *accumulate(sizes)]
 
     def line_at(self, offset: int) -> int:

@@ -7,6 +7,9 @@ place the expression is tried. What a browser would read otherwise is refused.
 
 import re
 from dataclasses import dataclass
+from itertools import chain
+
+from allranks.clinic import CLASSES, KINDS, SYMPTOMS, Case
 
 SHORTEST = 6  # letters of the literal piece
 _ATOM = re.compile(
@@ -119,3 +122,30 @@ def _row(pattern: str, at: int) -> tuple[list | None, int]:
     options.append([(begin, at)])
     best = max(options, key=lambda o: min(_length(pattern, s) for s in o))
     return (best if all(a < b for a, b in best) else None), at
+
+
+def signs_of(case: Case) -> list[Sign]:
+    """The signs of a case, checked.
+
+    Raises:
+        ValueError: if one is not usable; the message names the file.
+    """
+    try:
+        return [sign(kind, pattern) for kind, pattern in case.signs]
+    except ValueError as error:
+        raise ValueError(f"{case.path.name}: {error}") from None
+
+
+def table(cases: list[Case]) -> dict:
+    """The cases as book/_static/diagnose.js takes them."""
+    kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
+    rows = []
+    for case in cases:
+        signs = [
+            [kinds.index(one.kind), one.pattern, *chain(*one.spans)]
+            for one in signs_of(case)
+        ]
+        kind = classes.index(case.fields["class"])
+        symptom = symptoms.index(case.fields["symptom"])
+        rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
+    return {"classes": list(CLASSES.items()), "cases": rows}

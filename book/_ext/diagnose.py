@@ -13,7 +13,7 @@ from clinic_cases import ClinicDirective, load
 from docutils import nodes
 from quiz_nodes import PAGES
 
-from allranks.diagnosis import table
+from allranks.signs import table
 
 DATA = "diagnose_data.js"
 PLAIN = (

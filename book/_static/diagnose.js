@@ -4,6 +4,7 @@
   const CHUNK = 4000;
   const [NARROW, WIDE] = [40, 250];
   const TRIES = 300;
+  const CUT = 16;
   const SHOWN = 3;
   const FULL = 0, ECHO = 2, WITH = 3; // 1: maybe
   const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
@@ -57,6 +58,7 @@
       });
       const tight = this.lines.map((line) => line.replaceAll(" ", ""));
       this.squeezed = tight.join("");
+      this.tail = this.squeezed.slice(-2 * CHUNK).replace(/[.`*\u2026]+$/, "");
       this.starts = [0];
       for (const line of tight) this.starts.push(this.starts.at(-1) + line.length);
     }
@@ -91,8 +93,8 @@
     }
   }
 
-  const hitOf = (first, last, text, match, source) =>
-    ({ first, last, text, begin: match.index, end: match.index + match[0].length, source });
+  const hitOf = (first, last, text, match, weak) =>
+    ({ first, last, text, begin: match.index, end: match.index + match[0].length, weak });
 
   // Match on the lines from line to end, and on more of them around.
   function attempt(log, expression, line, end) {
@@ -130,6 +132,18 @@
     return needles;
   }
 
+  // The beginning of a piece where the log is cut.
+  function logEnd(log, needle) {
+    for (let size = needle.length - 1; size >= Math.max(CUT, needle.length >> 1); size--) {
+      if (log.tail.endsWith(needle.slice(0, size))) {
+        const line = log.lineAt(log.squeezed.length - 1);
+        const text = log.lines[line];
+        return { first: line, last: line, text, begin: 0, end: text.length, weak: true };
+      }
+    }
+    return null;
+  }
+
   // The earliest place of a sign; a message goes before a line of code.
   function find(log, sign) {
     const found = [], code = [];
@@ -142,7 +156,7 @@
           last = line + "-" + end;
           expression ??= new RegExp(sign[1]);
           const hit = attempt(log, expression, line, end);
-          if (hit && !hit.source) {
+          if (hit && !hit.weak) {
             found.push(hit);
             break;
           }
@@ -151,7 +165,9 @@
         at = log.squeezed.indexOf(needle, at + 1);
       }
     }
-    const hits = found.length ? found : code;
+    const needles = found.length || code.length || sign[0] === WITH ? [] : needlesOf(sign);
+    const cut = needles.map((needle) => logEnd(log, needle)).filter((hit) => hit);
+    const hits = found.length ? found : code.length ? code : cut;
     return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
   }
 
@@ -160,7 +176,7 @@
   function keyOf(suspect, order) {
     const named = suspect.hits.filter(([sign]) => sign[0] !== WITH);
     const level = Math.min(...named.map(([sign, hit]) =>
-      Math.min(sign[0] + (hit.source ? 1 : 0), ECHO)));
+      Math.min(sign[0] + (hit.weak ? 1 : 0), ECHO)));
     const group = GROUP[suspect.case[3]];
     const first = Math.min(...named.map(([, hit]) => hit.first));
     const longest = Math.max(...suspect.hits.flatMap(([sign]) =>

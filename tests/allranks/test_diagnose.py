@@ -13,9 +13,9 @@ from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic, diagnose, specimens
 from allranks.diagnosis import diagnose as suspects_of
-from allranks.diagnosis import first_error, signs_of, table
+from allranks.diagnosis import first_error
 from allranks.log_text import Log, bare
-from allranks.signs import sign
+from allranks.signs import sign, signs_of, table
 from tests.clinic import measure
 
 ROOT = Path(__file__).resolve().parents[2]
