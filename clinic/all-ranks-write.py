@@ -1,0 +1,55 @@
+r"""All ranks save to one path.
+
+class: checkpoint
+symptom: crash
+runs on: 2 ranks
+chapter: ch3_save_load
+signature: RuntimeError: PytorchStreamReader failed
+
+You see: a checkpoint that cannot be read: `PytorchStreamReader failed reading zip
+archive`, or one of seven other messages, `EOFError` among them. Most often it works.
+
+Cause: the script runs W times, so W processes write one file. Opening it empties it
+under those who write, and the last one's bytes lie over a longer file of another. (Here
+a barrier puts the writes in an order in which they do harm.) An interrupted download or
+a full disk leaves the same messages.
+
+Cure: rank 0 saves, to a name of its own, and renames: a rename is all or nothing. Then a
+barrier, before any rank reads.
+
+Next time: compare the file's size with a good one's, and `unzip -t last.pt` it. Then
+search for `torch.save` without an `if rank == 0`.
+
+Links: https://github.com/open-mmlab/mmagic/issues/876 (a trained checkpoint that cannot be read)
+https://github.com/open-mmlab/mmdetection/issues/4835 (resuming fails: failed finding central directory)
+"""
+
+# %% given
+import os
+
+state = {"weight": torch.zeros(8), "losses": torch.ones(80 - 40 * rank)}
+
+# %% broken
+with open("last.pt", "wb") as file:  # as torch.save does with a path
+    for writer in range(world_size):
+        dist.barrier()  # the race, made certain: all have opened, then
+        if rank == writer:
+            torch.save(state, file)
+dist.barrier()
+print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
+
+# %% fixed
+if rank == 0:
+    torch.save(state, "last.pt.tmp")
+    os.replace("last.pt.tmp", "last.pt")
+dist.barrier()
+print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
+
+# %% signs
+# PytorchStreamReader failed
+# failed finding central directory
+# invalid header or archive is corrupted
+# maybe: unexpected EOF.{0,40}The file might be corrupted
+# maybe: EOFError: Ran out of input
+# maybe: does not match expected size.*record size
+# maybe: storage has wrong (?:byte )?size: expected

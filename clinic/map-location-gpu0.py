@@ -1,0 +1,43 @@
+r"""Every rank has a share of GPU 0's memory.
+
+class: checkpoint
+symptom: slow
+runs on: quoted
+chapter: ch3_save_load
+
+You see: `nvidia-smi` lists all processes on GPU 0, each with some hundred megabytes or
+a whole checkpoint. GPU 0 is full long before the others, and rank 0 dies with `CUDA out
+of memory`, often at the moment of resuming.
+
+Cause: rank 0 saved, so the file says `cuda:0` for each tensor. `torch.load` puts them
+there, on every rank, and each process gets a CUDA context on GPU 0 that it keeps until
+it ends.
+
+Cure: load to the CPU and let `load_state_dict` copy onto the rank's own GPU. Call
+`torch.accelerator.set_device_index(local_rank)` before anything that touches a GPU.
+
+Next time: `nvidia-smi` while it trains: one process per GPU is right. If the extra
+entries appear at the start, and not when resuming, the device was not set.
+
+Links: https://github.com/pytorch/pytorch/issues/23138 (resuming adds processes on GPU 0, with the listing)
+https://github.com/pytorch/examples/issues/1078 (GPU 0 unbalanced; cured by map_location)
+https://github.com/NVIDIA/apex/issues/222 (a gigabyte of each rank on GPU 0)
+"""
+
+# %% broken
+model = nn.Linear(1024, 1024).to(device)
+checkpoint = torch.load("last.pt")
+model.load_state_dict(checkpoint["model"])
+
+# %% fixed
+model = nn.Linear(1024, 1024).to(device)
+checkpoint = torch.load("last.pt", map_location="cpu")
+model.load_state_dict(checkpoint["model"])
+
+# %% quoted
+# |  GPU       PID   Type   Process name                             Usage      |
+# |=============================================================================|
+# |    0     62250      C   /usr/bin/python3.6                          4903MiB |
+# |    0     62251      C   /usr/bin/python3.6                           725MiB |
+# |    0     62252      C   /usr/bin/python3.6                           725MiB |
+# |    0     62253      C   /usr/bin/python3.6                           725MiB |

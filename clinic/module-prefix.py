@@ -1,0 +1,44 @@
+r"""The keys of a checkpoint begin with `module.`
+
+class: checkpoint
+symptom: crash
+runs on: 1 rank
+chapter: ch3_save_load
+signature: RuntimeError: Error\(s\) in loading state_dict for Linear:\n.*Missing key.*\n.*"module\.weight"
+
+You see: `Missing key(s)` and `Unexpected key(s)` that differ by `module.` alone.
+
+Cause: DDP and DataParallel hold the model as their attribute `module`, so all keys of
+their state dict begin so. The model that loads it is not wrapped (or the other way
+round).
+
+Cure: save `ddp.module.state_dict()`. For files that are there already,
+`consume_prefix_in_state_dict_if_present` from `torch.nn.modules.utils` takes the prefix
+off. Not `strict=False`: that loads nothing, and says nothing.
+
+Next time: print the first key of the file and of the model.
+
+Links: https://github.com/pytorch/pytorch/issues/3805 (the prefix that DataParallel adds, and why)
+https://github.com/aks2203/deep-thinking/issues/5 (the message in full, from a model trained in parallel)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+ddp = DistributedDataParallel(nn.Linear(2, 2))
+
+# %% broken
+torch.save(ddp.state_dict(), "model.pt")
+model = nn.Linear(2, 2)
+print(model.load_state_dict(torch.load("model.pt")))
+
+# %% fixed
+torch.save(ddp.module.state_dict(), "model.pt")
+model = nn.Linear(2, 2)
+print(model.load_state_dict(torch.load("model.pt")))
+
+# %% signs
+# key\(s\) in state_dict: "module\.
+# [Uu]nexpected key "module\.[\w.]+" in state_dict
+# with: Error\(s\) in loading state_dict for

@@ -1,0 +1,50 @@
+r"""`strict=False` makes the error go away, and the weights too.
+
+class: checkpoint
+symptom: silent
+runs on: 1 rank
+chapter: ch3_save_load
+signature: AssertionError: 0 of 2 tensors were loaded
+beyond: undecided
+
+You see: nothing, and a loss that starts where a fresh model's does: the network "forgot
+everything", or a pretrained one does not help.
+
+Cause: `strict=False` skips each key that does not match. If all keys have a prefix,
+`module.` or `_orig_mod.`, none matches: nothing is loaded, without a complaint. What was
+skipped stands in the value that the call returns, which nobody reads.
+
+Cure: take the prefix off and load strictly. If some keys may be missing, check that
+those, and no others, are in the returned `missing_keys` and `unexpected_keys`.
+
+Next time: print what `load_state_dict` returns: `<All keys matched successfully>` is
+what you want to read.
+
+Links: https://github.com/pytorch/examples/issues/1029 (strict=False over prefixed keys gives a nonsense model)
+https://github.com/pytorch/pytorch/issues/141256 (a wish for a report of what was skipped)
+"""
+
+# %% given
+from torch import nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+from torch.nn.parallel import DistributedDataParallel
+
+trained = nn.Linear(2, 2)
+state = DistributedDataParallel(trained).state_dict()
+model = nn.Linear(2, 2)
+
+# %% broken
+model.load_state_dict(state, strict=False)
+print("loaded")
+
+# %% fixed
+consume_prefix_in_state_dict_if_present(state, "module.")
+print(model.load_state_dict(state))
+
+# %% invariant: the model has the weights that were trained
+pairs = zip(model.parameters(), trained.parameters(), strict=True)
+same = [torch.equal(a, b) for a, b in pairs]
+assert all(same), f"{sum(same)} of {len(same)} tensors were loaded"
+
+# %% signs
+# maybe: missing_keys=\['[^\]]+\], unexpected_keys=\['(?:module|_orig_mod)\.

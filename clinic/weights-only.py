@@ -1,0 +1,43 @@
+r"""A checkpoint holds more than weights.
+
+class: checkpoint
+symptom: crash
+runs on: one process
+chapter: ch3_save_load
+signature: UnpicklingError: Weights only load failed
+
+You see: `UnpicklingError: Weights only load failed` after an update of torch, from a
+file that used to load. Its last lines name the class that was refused.
+
+Cause: a pickle can run any code while it is read. Since 2.6 `torch.load` unpickles
+tensors and plain containers only. A namespace of arguments, a config object, a numpy
+scalar or a whole module is refused.
+
+Cure: save plain values: `vars(args)`, a dict of floats, state dicts. For files that you
+wrote yourself: allow the named class, `torch.serialization.safe_globals([...])`. Pass
+`weights_only=False` only for a file that you would also run as a script.
+
+Next time: read the line with `Unsupported global`: it names what to convert or allow.
+
+Links: https://github.com/speechbrain/speechbrain/issues/2856 (checkpoints refused since torch 2.6)
+https://github.com/ltdrdata/ComfyUI-Impact-Subpack/issues/36 (the message in full, with the refused name)
+"""
+
+# %% given
+from argparse import Namespace
+
+args = Namespace(lr=0.1, epochs=3)
+
+# %% broken
+torch.save({"weight": torch.ones(2), "args": args}, "last.pt")
+print(torch.load("last.pt"))
+
+# %% fixed
+torch.save({"weight": torch.ones(2), "args": vars(args)}, "last.pt")
+print(torch.load("last.pt"))
+
+# %% signs
+# UnpicklingError: Weights only load failed
+# WeightsUnpickler error: Unsupported (?:global|operand|class)
+# was not an allowed global by default
+# Weights only load failed
