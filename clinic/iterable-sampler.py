@@ -47,6 +47,6 @@ dataset = Stream()
 print([int(i) for i in DataLoader(dataset, None)])
 
 # %% signs
-# TypeError: object of type '\w*(?:Iter|Stream)\w*' has no len\(\)
+# object of type '\w*(?:Iter|Stream)\w*' has no len\(\)
 # DataLoader with IterableDataset: expected unspecified sampler option
 # with: torch/utils/data/distributed\.py

@@ -39,4 +39,4 @@ print(num_layers, "layers")
 
 # %% signs
 # ImportError: attempted relative import with no known parent package
-# maybe: No module named '(?:pkg|src|lib|core|utils|models?|data|datasets|tools|configs?)'
+# maybe: No module named '?(?:pkg|src|lib|core|utils?|models?|data|datasets?|tools|configs?|common|engine|scripts|projects?|modules|networks?|layers|loss|losses|helpers|train|trainer|training|options)(?:\.\w+)*'?$
