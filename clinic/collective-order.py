@@ -1,0 +1,43 @@
+r"""The ranks call the same collectives in another order.
+
+class: process group
+symptom: hang
+runs on: 2 ranks
+chapter: ch4_ranks
+signature: rank 0 waits in `dist\.broadcast[\s\S]*rank 1 waits in `dist\.all_reduce
+
+You see: nothing at all. With a set, the order of strings even differs from run to run:
+the same job hangs one day and works the next.
+
+Cause: collectives carry no name. The first one that a rank calls meets the first one of
+the others, whatever it is; here each rank waits for a partner that is in another call.
+
+Cure: one order for all ranks: sort, or go through a list that does not depend on the
+data of this rank.
+
+Next time: write every rank's stack (`py-spy dump`); they wait in different calls.
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` raises, with both calls named.
+
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/19106 (logged keys differ)
+"""
+
+# %% given
+seen = {"best": 3.0, "loss": 2.0} if rank == 0 else {"loss": 1.0, "best": 0.0}
+
+# %% broken
+for name in seen:
+    x = torch.tensor(seen[name])
+    if name == "loss":
+        dist.all_reduce(x)
+    else:
+        dist.broadcast(x, src=0)
+    print(name, x.item())
+
+# %% fixed
+for name in sorted(seen):
+    x = torch.tensor(seen[name])
+    if name == "loss":
+        dist.all_reduce(x)
+    else:
+        dist.broadcast(x, src=0)
+    print(name, x.item())

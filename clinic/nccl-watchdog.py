@@ -1,0 +1,53 @@
+r"""NCCL's watchdog ends a collective that one rank never joined.
+
+class: process group
+symptom: hang
+runs on: quoted
+chapter: ch4_ranks
+
+You see: ten minutes of nothing (30 in older versions), then this line on every rank
+that waited, and all processes are aborted. The rank that caused it says something else,
+or nothing.
+
+Cause: the ranks have diverged: one is in another collective, has died, or still
+prepares data, saves, or evaluates. NCCL kernels wait on the GPU; a thread of torch's
+sees that the work is older than the group's timeout.
+
+Cure: let every rank make the same calls. Do long work of rank 0 before the group is
+made, or while the others wait at a store. Raise `timeout=` only if the work is really
+that slow.
+
+Next time: compare SeqNum and OpType of all ranks; the odd one is guilty. NumelIn=1 is a
+metric or a flag, a large one a gradient bucket. `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`
+turns the flight recorder on, which writes each rank's last collectives with their
+stacks.
+
+Links: https://github.com/NVIDIA/Megatron-LM/issues/1207 (NumelIn=1 after 600000 ms)
+https://github.com/hiyouga/LlamaFactory/issues/7396 (a bucket of 466 million numbers)
+https://github.com/pytorch/pytorch/issues/118369 (old wording, 1800000 ms)
+"""
+
+# %% quoted
+# [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5,
+# OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600013
+# milliseconds before timing out.
+
+# %% broken
+if rank == 0:
+    prepare(dataset)  # an hour; the others are at the barrier already
+dist.barrier()
+
+# %% fixed
+if rank == 0:
+    prepare(dataset)
+    store.set("prepared", "yes")
+store.wait(["prepared"], timedelta(hours=3))  # no collective, no watchdog
+dist.barrier()
+
+# %% signs
+# Watchdog caught collective operation timeout: WorkNCCL\(
+# Some NCCL operations have failed or timed out
+# Exception \(either an error or timeout\) detected by watchdog at work
+# \[Rank \d+\] Caught collective operation timeout: WorkNCCL\(
+# maybe: To avoid data inconsistency, we are taking the entire process down
+# maybe: Received a dump signal due to a collective timeout

@@ -1,0 +1,54 @@
+r"""Only the members call new_group.
+
+class: process group
+symptom: hang
+runs on: 3 ranks
+chapter: ch6_model_parallel
+signature: ranks 0–1: torch\.distributed\.DistStoreError: wait timeout after 300ms, keys: /\S+//2//
+
+You see: the subset's group works. The next `new_group`, perhaps in a library and much
+later, waits for 30 minutes. Neither a short timeout of the default group nor `DETAIL`
+ends it, since a new group has a timeout of its own.
+
+Cause: groups have no name of yours. Each rank counts its calls of `new_group`, and the
+ranks find each other in the store under that number. A rank that skipped a call is one
+behind from then on, and looks for its partners under another number.
+
+Cure: every rank creates every group, in the same order, member or not, and uses those
+that it is in. Or give `use_local_synchronization=True`, which takes the name from the
+members.
+
+Next time: `new_group(..., timeout=timedelta(seconds=10))` turns the hang into a
+`DistStoreError` with the missing key, in which the group's number stands.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.html (new_group: all processes)
+"""
+
+# %% given
+from datetime import timedelta
+
+port = torch.tensor(0)
+if rank == 0:
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    port += store.port
+dist.broadcast(port, src=0)
+if rank > 0:
+    store = dist.TCPStore("localhost", port.item(), is_master=False)
+dist.destroy_process_group()  # made anew with a store as torchrun gives
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+limit = timedelta(seconds=0.3 if rank < 2 else 30)
+
+# %% broken
+if rank in (0, 1):
+    pair = dist.new_group([0, 1])
+everyone = dist.new_group(timeout=limit)
+print("members:", dist.get_process_group_ranks(everyone))
+
+# %% fixed
+pair = dist.new_group([0, 1])
+everyone = dist.new_group(timeout=limit)
+print("members:", dist.get_process_group_ranks(everyone))
+
+# %% signs
+# maybe: wait timeout after \d+ms, keys: /\S+//\S+//\S+/\d
+# with: in new_group
