@@ -9,7 +9,7 @@ beyond: undecided
 
 You see: the loss in the log is that of all ranks, as wanted. The gradients are too
 small by a factor, the number of ranks. Torch 2.13 warns once that `c10d::allreduce_`
-has no autograd kernel; older versions say nothing.
+has no autograd kernel.
 
 Cause: `all_reduce` writes the sum into the tensor's memory. Autograd does not know: the
 graph is still that of the own loss, now divided by the number of ranks, and DDP divides

@@ -15,7 +15,7 @@ the running statistics of all ranks with rank 0's, so what the others counted is
 
 Cure: on GPUs `SyncBatchNorm`, which also normalises with all ranks' samples. Or keep
 the ranks' statistics apart and average them before saving, as here. GroupNorm and
-LayerNorm have no running statistics. (Before torch 2.13 the argument is
+LayerNorm have no running statistics. (In older versions of torch the argument is
 `broadcast_buffers`.)
 
 Next time: compare `running_mean` with the mean of what all ranks fed into the layer.

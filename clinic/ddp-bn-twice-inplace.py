@@ -11,8 +11,8 @@ a variable "is at version 3; expected version 2".
 
 Cause: before each forward pass the buffers (BatchNorm's running statistics) are
 overwritten with rank 0's. The first pass has saved them for its backward, and autograd
-finds them changed. Up to torch 2.12 DDP itself did this; 2.13 copies without telling
-autograd, so it takes a copy by hand, as here, to see it.
+finds them changed. In older versions of torch DDP itself did this. Torch 2.13 copies
+without telling autograd, so it takes a copy by hand, as here, to see it.
 
 Cure: share buffers once a step, or run both batches through one forward pass with
 `torch.cat`. On older versions `broadcast_buffers=False`, or a newer torch.

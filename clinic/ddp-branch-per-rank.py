@@ -19,7 +19,7 @@ of W ranks used gets its gradient divided by W.
 Next time: compare the indices in the messages of all ranks. Other indices on each rank
 mean a branch; the same ones mean an unused layer.
 
-Links: https://github.com/open-mmlab/mmdetection3d/issues/488 (parameters that are not used in every step)
+Links: https://github.com/open-mmlab/mmdetection3d/issues/488 (a two-stage detector that needs find_unused_parameters)
 https://github.com/pytorch/pytorch/issues/22049 (a loss that depends on a part of the parameters)
 """
 

@@ -39,4 +39,4 @@ ddp = DistributedDataParallel(model, device_ids=on_gpu)
 print("on", next(ddp.parameters()).device)
 
 # %% signs
-# device_ids and output_device arguments only work with single-device
+# device_ids and output_device arguments only work

@@ -15,8 +15,8 @@ and in the same way. DDP learns the pattern in the first step and counts on it.
 Cure: leave `static_graph` at `False`. If it is there for gradient checkpointing, use
 `use_reentrant=False` instead.
 
-Next time: `ddp._get_ddp_logging_data()` has `can_set_static_graph` after some steps
-without it.
+Next time: without `static_graph`, note which parameters have `grad is None` after
+`backward`. The promise holds only if these are the same in each step.
 
 Links: https://github.com/deepinsight/insightface/issues/2288 (training graph has changed under static_graph)
 https://github.com/pytorch/pytorch/issues/97030 (a static model with an unused output fails as well)

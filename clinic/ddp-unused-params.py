@@ -55,4 +55,4 @@ for step in range(2):
 # %% signs
 # Expected to have finished reduction in the prior iteration before starting a new one(?!.*training graph has changed)
 # with: parameters that were not used in producing (a )?loss
-# with: arameter indices which did not receive grad
+# maybe: arameter indices which did not receive grad
