@@ -58,9 +58,10 @@ kernel.watch(weights)
 print("loaded", len(weights) >> 20, "MiB")
 
 # %% signs
-# exitcode  : -9
-# ERROR.*failed \(exitcode: -9\)
+# exitcode *: -9\b
 # Signal 9 \(SIGKILL\) received
 # terminated with signal SIGKILL
 # with: [Kk]illed process \d+
 # with: [Oo]ut of memory: Kill
+# died with <Signals\.SIGKILL: 9>
+# with return code = -9\b

@@ -46,5 +46,6 @@ if __name__ == "__main__":
     mp.start_processes(worker, nprocs=2, start_method="spawn")
 
 # %% signs
-# Cannot re-initialize CUDA in forked subprocess
+# [Cc]annot re-initialize (?:CUDA|cuda) in forked
 # with: you must use the 'spawn' start method
+# maybe: cuda runtime error \(3\) ?: initialization error

@@ -42,4 +42,4 @@ print(ddp.num_classes, "classes")
 print(ddp.module.num_classes, "classes")
 
 # %% signs
-# DistributedDataParallel' object has no attribute
+# '(?:Distributed|FullySharded)?DataParallel' object has no attribute

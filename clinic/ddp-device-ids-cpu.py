@@ -40,3 +40,4 @@ print("on", next(ddp.parameters()).device)
 
 # %% signs
 # device_ids and output_device arguments only work
+# device_ids can only be None or contain a single element

@@ -41,3 +41,4 @@ print(len(list(ddp.parameters())), "parameters")
 # %% signs
 # DDP expects same model across all ranks
 # with: while rank \d+ has inconsistent \d+ params
+# Model replicas must have an equal number of parameters

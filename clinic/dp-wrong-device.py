@@ -39,3 +39,5 @@ print("output:", parallel(torch.ones(8, 2)).shape)
 
 # %% signs
 # module must have its parameters and buffers on device
+# all tensors must be on devices\[0\]
+# Broadcast function not implemented for CPU tensors

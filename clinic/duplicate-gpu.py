@@ -52,3 +52,5 @@ dist.barrier()
 
 # %% signs
 # Duplicate GPU detected ?: rank \d+ and rank \d+ both on CUDA device
+# maybe: ncclInvalidUsage
+# maybe: NCCL error in: .*invalid usage

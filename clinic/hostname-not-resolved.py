@@ -56,5 +56,8 @@ init_process_group()
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% signs
-# network addresses of \(.*\) cannot be retrieved \(gai error
-# socket\.gaierror: \[Errno -?\d+\] .*not known
+# maybe: network addresses of \(.*\) cannot be retrieved
+# socket\.gaierror: \[Errno -?\d+\]
+# host not found: 
+# RuntimeError: Name or service not known
+# Temporary failure in name resolution

@@ -48,6 +48,5 @@ local_rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
 
 # %% signs
-# CUDA error: invalid device ordinal
-# cuda runtime error \(\d+\) ?: invalid device ordinal
+# invalid device ordinal
 # Invalid device id

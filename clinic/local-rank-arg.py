@@ -43,5 +43,9 @@ args = parser.parse_args()
 print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 
 # %% signs
-# unrecognized arguments:.* --local[-_]rank=\d
+# unrecognized arguments:.*--local[-_]rank
 # [Nn]o such option:? '?--local[-_]rank
+# Unknown command line flag 'local[-_]rank'
+# not used by the HfArgumentParser:.*--local[-_]rank
+# Could not consume arg: --local[-_]rank
+# maybe: arguments are required:.*--local[-_]rank

@@ -30,4 +30,4 @@ import os
 print(f"rank {os.environ['RANK']}\n", end="")
 
 # %% signs
-# ValueError: Cuda is not available
+# Cuda is not available

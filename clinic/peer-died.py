@@ -58,3 +58,5 @@ print(batch.tolist())
 # echo: remote process exited or there was a network error
 # echo: This is typically caused by a remote worker
 # echo: NCCL communicator was aborted on rank
+# echo: remote process exiting prematurely
+# echo: closed by remote peer

@@ -48,3 +48,6 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # failed to listen on any local network address
 # RuntimeError: Address already in use
 # maybe: \[Errno (?:98|48)\] Address already in use
+# maybe: [Aa]ddress already in use
+# another process is utilizing it
+# [Tt]he port \d+ is (?:already )?in use

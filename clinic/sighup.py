@@ -48,5 +48,5 @@ print("still training")
 
 # %% signs
 # SignalException: Process \w+ got signal: 1\b
-# WARNING.*closing signal SIGHUP
-# WARNING.*Received 1 death signal
+# closing signal SIGHUP
+# Received (?:1|Signals\.SIGHUP) death signal

@@ -43,6 +43,9 @@ print("output on", output.device)
 # %% signs
 # Expected all tensors to be on the same device, but found at least two devices
 # [Tt]ensor for .* is on .*, (?:but )?expected (?:it|them) to be on
-# Expected object of (?:device|backend) type cuda but got (?:device|backend) type cpu
+# Expected object of (?:device|backend)(?: type)? \w+ but got (?:device|backend)(?: type)? \w+
 # arguments are located on different GPUs
 # Input type \(.*\) and weight type \(.*\) should be the same
+# Expected object of type torch\.(?:cuda\.)?\w+ but found type torch\.(?:cuda\.)?\w+
+# Input and hidden tensors are not at the same device
+# indices should be either on cpu or on the same device
