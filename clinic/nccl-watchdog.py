@@ -46,8 +46,8 @@ dist.barrier()
 
 # %% signs
 # [Cc]aught collective operation timeout
-# maybe: Some NCCL operations have failed or timed out
-# maybe: Exception \(either an error or timeout\) detected by watchdog at work
-# maybe: To avoid data inconsistency, we are taking the entire process down
+# echo: Some NCCL operations have failed or timed out
+# echo: Exception \(either an error or timeout\) detected by watchdog at work
+# echo: To avoid data inconsistency, we are taking the entire process down
 # maybe: Received a dump signal due to a collective timeout
 # WorkNCCL\(.*ran for \d+ milliseconds before timing out
