@@ -1,0 +1,53 @@
+r"""The last batch is smaller than the first.
+
+class: pipeline
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: Failed to run stage backward|Size\(\[1, 4\]\)
+
+You see: a whole epoch works, then the last batch fails in "Failed to run stage
+backward", with an output and a gradient of different lengths.
+
+Cause: the stages infer their shapes in the first step and keep the buffers for what
+they receive. A smaller micro-batch arrives in a buffer of the old size.
+
+Cure: `drop_last=True`, or a new schedule with new stages for the other size.
+
+Next time: compare the two sizes in the message: the one is the first batch's, the other
+the last one's.
+
+Links: https://github.com/pytorch/pytorch/issues/126600 (buffers of the first size)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+mse = nn.functional.mse_loss
+stage = PipelineStage(nn.Linear(4, 4), rank, world_size, device)
+
+from torch.utils.data import DataLoader
+
+samples = torch.ones(6, 4)
+
+# %% broken
+schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mse)
+for batch in DataLoader(samples, batch_size=4):
+    if rank == 0:
+        schedule.step(batch)
+    else:
+        schedule.step(target=batch)
+    print("trained on", len(batch))
+
+# %% fixed
+schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mse)
+for batch in DataLoader(samples, batch_size=4, drop_last=True):
+    if rank == 0:
+        schedule.step(batch)
+    else:
+        schedule.step(target=batch)
+    print("trained on", len(batch))
+
+# %% signs
+# maybe: Failed to run stage backward

@@ -1,0 +1,51 @@
+r"""One stage takes fewer steps than the others.
+
+class: pipeline
+symptom: hang
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: rank 0 waits in `schedule\.step
+
+You see: nothing. One stage has left the loop, its neighbour waits for activations or
+gradients in `_wait_batch_p2p`.
+
+Cause: only the first stage needs inputs and only the last one targets, so each rank
+reads what it wants: another loader, another length, a `break` on a loss that only the
+last stage has.
+
+Cure: the same number of steps on every stage; let the rank that decides broadcast it.
+
+Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
+
+Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (every rank calls
+step)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+mse = nn.functional.mse_loss
+stage = PipelineStage(nn.Linear(4, 4), rank, world_size, device)
+
+batch = torch.ones(4, 4)
+schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mse)
+
+# %% broken
+steps = 3 if rank == 0 else 2  # the last stage's loader is shorter
+for _ in range(steps):
+    if rank == 0:
+        schedule.step(batch)
+    else:
+        schedule.step(target=batch)
+print("steps:", steps)
+
+# %% fixed
+steps = torch.tensor(3 if rank == 0 else 2)
+dist.all_reduce(steps, op=dist.ReduceOp.MIN)
+for _ in range(steps):
+    if rank == 0:
+        schedule.step(batch)
+    else:
+        schedule.step(target=batch)
+print("steps:", steps.item())
