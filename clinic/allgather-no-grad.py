@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient \S+ instead of
-beyond: undecided
+guard: 0\.5 times the gradient of one process on the union
 
 You see: the loss is right on every rank, and training is slower the more ranks there
 are. Without the line that puts the own rows back, `backward` fails: "element 0 of
@@ -65,6 +65,22 @@ alone = nn.Linear(3, 2, bias=False)
 contrast(alone(everything)).backward()
 got, want = model.weight.grad.norm().item(), alone.weight.grad.norm().item()
 assert abs(got - want) < 1e-4, f"gradient {got:.3f} instead of {want:.3f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+
+
+def backward(_batches):
+    own = ddp(x)
+    rows = [torch.empty_like(own) for _ in range(world_size)]
+    dist.all_gather(rows, own)
+    rows[rank] = own
+    contrast(torch.cat(rows)).backward()
+
+
+watch = Guard(ddp)
+watch.preflight(lambda model, union: contrast(model(union)), x, backward=backward)
 
 # %% signs
 # maybe: element 0 of tensors does not require grad and does not have a grad_fn

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient \S+ instead of
-beyond: undecided
+guard: 0\.5 times the gradient of one process on the union
 
 You see: the loss in the log is that of all ranks, as wanted. The gradients are too
 small by a factor, the number of ranks. Torch 2.13 warns once that `c10d::allreduce_`
@@ -53,6 +53,21 @@ mean = x.mean()
 dist.all_reduce(mean)
 got, want = model.weight.grad.item(), mean.item() / world_size
 assert got == want, f"gradient {got:g} instead of {want:g}"
+
+# %% guarded
+from allranks.guard import Guard
+
+
+
+def backward(batches):
+    loss = ddp(batches[0]).mean()
+    dist.all_reduce(loss)
+    loss /= world_size
+    loss.backward()
+
+
+watch = Guard(ddp)
+watch.preflight(lambda model, union: model(union).mean(), x, backward=backward)
 
 # %% signs
 # c10d::all_?reduce_?: an autograd kernel was not registered

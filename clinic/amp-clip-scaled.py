@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch5_ddp
 signature: step of \S+ instead of
-beyond: undecided
+guard: Clipped while still scaled
 
 You see: the model hardly learns. The logged gradient norm is in the thousands, and it
 jumps by a factor of two now and then.
@@ -50,3 +50,13 @@ print(f"norm {norm.item():g}")
 # %% invariant: a gradient of norm 0.5 is below the threshold, and the step is as long
 step = (1 - model.weight).norm().item()
 assert abs(step - 0.5) < 1e-5, f"step of {step:.4f} instead of 0.5"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(model, optimizer, scaler=scaler)
+scaler.scale(model(torch.tensor([[0.3, 0.4]])).sum()).backward()
+norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+watch.step()
+scaler.step(optimizer)
+scaler.update()

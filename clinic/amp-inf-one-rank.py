@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: steps taken by the ranks .* and scales
-beyond: undecided
+guard: GradScaler's scale=2 on rank 0; GradScaler's scale=4 on rank 1|GradScaler is not the same
 
 You see: nothing at first. The parts of one model have taken different numbers of steps,
 and their loss scales drift apart. If the optimizer itself communicates, the job hangs.
@@ -52,3 +52,16 @@ dist.all_gather_object(taken, (int(part.weight.item() != 1), scaler.get_scale())
 steps, scales = zip(*taken, strict=True)
 words = f"steps taken by the ranks {list(steps)} and scales {list(scales)}"
 assert len(set(taken)) == 1, f"{words} differ"
+
+# %% guarded
+from allranks.guard import Guard
+
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+own = "parameters", "gradients"  # each rank has a part of its own
+watch = Guard(part, optimizer, scaler=scaler, skip=own)
+for _ in range(2):
+    optimizer.zero_grad()
+    scaler.scale(part(x).sum()).backward()
+    watch.step()
+    scaler.step(optimizer)
+    scaler.update()

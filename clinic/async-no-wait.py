@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: read 1\.0 instead of 2\.0
-beyond: undecided
+beyond: A value that is read too early is wrong inside of one rank, for a moment; whether two ranks differ in it is luck.
 
 You see: a sum that is sometimes this rank's own value, sometimes right, sometimes half
 of each. It gets worse when another rank is late.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: AssertionError: a step consumes 16 samples instead of 8
-beyond: undecided
+guard: a step takes 16 samples \(\[8, 8\] by rank\), not 8
 
 You see: nothing. With more GPUs the loss falls more slowly per epoch, and tuned
 learning rates no longer fit.
@@ -44,3 +44,12 @@ print(f"{len(loader)} steps in an epoch")
 step = torch.tensor(len(next(iter(loader))))
 dist.all_reduce(step)
 assert step == BATCH, f"a step consumes {step} samples instead of {BATCH}"
+
+# %% guarded
+from allranks.guard import Guard
+
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
+watch = Guard()
+for batch in watch.epoch(loader, 0, global_batch=BATCH):
+    watch.step()

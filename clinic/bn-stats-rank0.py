@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: running mean \S+ instead of
-beyond: undecided
+guard: value running_mean.* is not the same on all ranks
 
 You see: training is fine, evaluation is worse than it should be, most of all if ranks
 have small batches or if each rank reads another part of the data.
@@ -54,3 +54,12 @@ union = [torch.empty_like(batches) for _ in range(world_size)]
 dist.all_gather(union, batches)
 got, want = model.running_mean.item(), torch.stack(union).mean().item()
 assert rank > 0 or got == want, f"running mean {got:g} instead of {want:g}"
+
+# %% guarded
+from allranks.guard import Guard
+
+ddp = DistributedDataParallel(model)
+watch = Guard(ddp)
+for x in batches:
+    ddp(x)
+watch.same(running_mean=model.running_mean)  # before it is saved

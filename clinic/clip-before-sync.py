@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient \[\S+ \S+\] instead of
-beyond: undecided
+guard: the gradient of weight is not the mean
 
 You see: training is slower than in one process and less stable, though the threshold is
 the same.
@@ -54,3 +54,13 @@ got = model.weight.grad[0].tolist()
 close = max(abs(g - w) for g, w in zip(got, want, strict=True)) < 1e-4
 shown, right = (" ".join(f"{value:.2f}" for value in v) for v in (got, want))
 assert close, f"gradient [{shown}] instead of [{right}]"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(model)
+model(mine).sum().backward()
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+dist.all_reduce(model.weight.grad)
+model.weight.grad /= world_size
+watch.step()

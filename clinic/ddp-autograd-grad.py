@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradients \S+ and \S+ instead of
-beyond: undecided
+guard: gradient module\.weight is not the same on all ranks
 
 You see: nothing. The ranks' weights drift apart.
 
@@ -51,3 +51,12 @@ dist.all_reduce(mean)
 words = " and ".join(f"{grad.item():g}" for grad in grads)
 right = all(grad.item() == mean.item() / world_size for grad in grads)
 assert right, f"gradients {words} instead of {mean.item() / world_size:g}"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(ddp, optimizer)
+loss = ddp(x).mean()
+(model.weight.grad,) = torch.autograd.grad(loss, [model.weight])
+watch.step()
+optimizer.step()

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient \S+ instead of
-beyond: undecided
+guard: samples by rank: \[1, 3\].*mean of means
 
 You see: the same data gives another loss curve with two ranks than with one. Samples in
 short batches count for more than the rest.
@@ -50,3 +50,9 @@ everything = torch.tensor([x.sum(), len(x)])
 dist.all_reduce(everything)
 got, want = model.weight.grad.item(), (everything[0] / everything[1]).item()
 assert abs(got - want) < 1e-4, f"gradient {got:.1f} instead of {want:.1f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(ddp)
+watch.preflight(lambda model, union: model(union).sum() / len(union), x)

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient of 1\.weight \S+ and \S+ instead of
-beyond: undecided
+guard: parameter module\.1\.weight is not the same .* 1 on rank 0 and 2 on
 
 You see: nothing. The old layers are equal on all ranks, the new one is another on each,
 from its first random number on.
@@ -61,3 +61,11 @@ for name, parameter in model.named_parameters():
     first, second = (grad.item() for grad in grads)
     what = f"gradient of {name} {first:.2f} and {second:.2f}"
     assert first == second, f"{what} instead of one for all"
+
+# %% guarded
+from allranks.guard import Guard
+
+ddp = DistributedDataParallel(model)
+model.append(head)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+watch = Guard(ddp, optimizer)

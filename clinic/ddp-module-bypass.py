@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: weights \S+ and \S+ instead of
-beyond: undecided
+guard: gradient module\.weight is not the same .* 3 on rank 0 and 4 on
 
 You see: nothing. Each rank's loss falls; the checkpoint is that of a model which saw
 only rank 0's share of the data.
@@ -54,3 +54,12 @@ want = 1 - 0.1 * mean.item() / world_size
 words = " and ".join(f"{weight.item():.2f}" for weight in weights)
 right = all(abs(weight.item() - want) < 1e-6 for weight in weights)
 assert right, f"weights {words} instead of {want:.2f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(ddp, optimizer)
+loss = ddp.module(x).mean()
+loss.backward()
+watch.step()
+optimizer.step()

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient of 0\.weight \S+ and \S+ instead of
-beyond: undecided
+guard: gradient module\.0\.weight is not the same on all ranks
 
 You see: nothing. Fine-tuning goes on after the layer is thawed, and its weights drift
 apart from rank to rank.
@@ -65,3 +65,13 @@ for (name, p), other in zip(model.named_parameters(), alone.parameters(), strict
     close = all(torch.allclose(grad, other.grad, atol=1e-4) for grad in grads)
     what = f"gradient of {name} {words}"
     assert close, f"{what} instead of {other.grad.item():.2f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+model[0].requires_grad_(True)
+watch = Guard(ddp, optimizer)
+optimizer.zero_grad()
+ddp(x).square().mean().backward()
+watch.step()
+optimizer.step()

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch3_save_load
 signature: weights \S+ and \S+ instead of
-beyond: undecided
+guard: parameter module\.weight is not the same .* 5 on rank 0 and 0 on
 
 You see: nothing. Rank 0 goes on from the checkpoint, the others from random weights.
 The loss that rank 0 prints looks like a resumed training that got a bit worse.
@@ -56,3 +56,12 @@ want = 5 - 0.1 * mean.item() / world_size
 words = " and ".join(f"{weight.item():.2f}" for weight in weights)
 right = all(abs(weight.item() - want) < 1e-5 for weight in weights)
 assert right, f"weights {words} instead of {want:.2f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+ddp = DistributedDataParallel(model)
+if rank == 0:
+    model.load_state_dict(checkpoint)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+watch = Guard(ddp, optimizer)

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: the level is OFF
-beyond: undecided
+beyond: Nothing is computed wrongly: a check that was asked for is not made, and no training can tell that it was asked for.
 
 You see: nothing. You asked for `DETAIL` because the job hangs, and get no more output
 than before.

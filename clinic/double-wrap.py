@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: keys of the checkpoint begin with module\.
-beyond: undecided
+guard: wrapped twice
 
 You see: training works, with twice the communication. The checkpoint does not load into
 the bare model: its keys begin with `module.`, or with `module.module.` if DDP itself
@@ -43,6 +43,13 @@ print("keys", *checkpoint)
 # %% invariant: under one shell, the checkpoint has the keys of the bare model
 found = list(checkpoint)
 assert found == names, f"{len(found)} keys of the checkpoint begin with module."
+
+# %% guarded
+from allranks.guard import Guard
+
+ddp = DistributedDataParallel(model)
+ddp = DistributedDataParallel(ddp)
+watch = Guard(ddp)
 
 # %% signs
 # "module\.module\.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch2_data_parallel
 signature: the model ran once, on 8 samples
-beyond: undecided
+guard: DataParallel has no devices
 
 You see: a script with `nn.DataParallel(model, device_ids=[0, 1])` runs on a laptop, and
 nothing is parallel. Even device ids that do not exist are accepted.
@@ -52,6 +52,13 @@ print("device_ids:", parallel.device_ids)
 # %% invariant: each device gets its share of the batch
 assert shares != [8], "the model ran once, on 8 samples"
 assert shares == [4, 4], f"shares of {shares}"
+
+# %% guarded
+from allranks.guard import Guard
+
+net = Net(2, 1)
+parallel = nn.DataParallel(net, device_ids=[0, 1])
+watch = Guard(parallel)
 
 # %% signs
 # with: nn\.DataParallel\(

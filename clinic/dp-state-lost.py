@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 virtual GPUs
 chapter: ch2_data_parallel
 signature: 0 samples seen instead of 8
-beyond: undecided
+beyond: The guard compares ranks; here one process loses what its own replicas wrote to themselves.
 
 You see: a counter that stays 0, a cache that is always empty, a moving average that never
 moves; on one GPU all of them work.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: instead of 2\.0
-beyond: undecided
+guard: value total.* on rank 0 and none on rank 1
 
 You see: nothing, or a metric of 1065353216: the float 1.0, read as an integer. One rank
 counts with `int32`, another with `float32`.
@@ -35,6 +35,14 @@ print(total.tolist())
 # %% invariant: the sum over the ranks is the number of ranks
 for number in total.tolist():
     assert number == world_size, f"{number} instead of {float(world_size)}"
+
+# %% guarded
+from allranks.guard import Guard
+
+count = 1 if rank else 1.0  # one rank has counted with integers
+total = torch.tensor([count] * 4, dtype=torch.int32 if rank else None)
+dist.all_reduce(total)
+Guard().same(total=total)
 
 # %% signs
 # Collectives differ in the following aspects:\s+Tensor Tensor dtypes

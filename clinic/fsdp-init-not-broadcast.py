@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: \d of \d rows differ
-beyond: undecided
+guard: parameter weight is not the same on all ranks
 
 You see: nothing. The initial weights are a patchwork: each rank's part comes from its
 own random numbers. If each rank had loaded another checkpoint, so would the model.
@@ -46,3 +46,9 @@ whole = model.weight.full_tensor()
 torch.manual_seed(0)
 rows = (whole != nn.Linear(1, 4, bias=False).weight).any(1).sum().item()
 assert not rows, f"{rows} of {len(whole)} rows differ from rank 0's"
+
+# %% guarded
+from allranks.guard import Guard
+
+Guard(model).remove()  # while every rank still holds the whole
+fully_shard(model)

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: the loss stays at
-beyond: undecided
+guard: does not hold weight and 1 more.*built before fully_shard
 
 You see: the loss does not move at all. Gradients are there, their norm looks healthy.
 
@@ -54,3 +54,10 @@ print("loss", *(f"{loss:.3f}" for loss in losses))
 
 # %% invariant: three small steps downhill on one batch make its loss smaller
 assert losses[-1] < losses[0], f"the loss stays at {losses[0]:.3f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fully_shard(model)
+watch = Guard(model, optimizer)

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradient \S+ instead of
-beyond: undecided
+guard: 4 times the gradient of one process on the union
 
 You see: training with four micro-batches is unstable at the learning rate that was good
 for one large batch. Clipping hides it.
@@ -49,3 +49,17 @@ mean = batches.mean()
 dist.all_reduce(mean)
 got, want = model.weight.grad.item(), mean.item() / world_size
 assert abs(got - want) < 1e-4, f"gradient {got:g} instead of {want:g}"
+
+# %% guarded
+from allranks.guard import Guard
+
+
+
+def backward(batches):
+    for x in batches:
+        loss = ddp(x).mean()
+        loss.backward()
+
+
+watch = Guard(ddp)
+watch.preflight(lambda model, union: model(union).mean(), *batches, backward=backward)

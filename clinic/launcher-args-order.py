@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: 1 rank instead of 2
-beyond: undecided
+guard: 2 ranks were asked for, the group has 1
 
 You see: the job runs, on one GPU, and as slowly as before. Nobody complains.
 
@@ -35,6 +35,11 @@ print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\n", end="")
 # %% invariant: as many ranks run as the command asks for
 ranks = text.count("rank ")
 assert ranks == 2, f"{ranks} rank instead of 2"
+
+# %% guarded
+from allranks.guard import Guard
+
+Guard(world_size=2)  # in train.py: its torchrun has started one process
 
 # %% signs
 # \.py: error: unrecognized arguments:.*--(?:nproc[-_]per[-_]node|nnodes|rdzv[-_]|master[-_])

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: 2 processes share device 0
-beyond: undecided
+beyond: On GPUs the guard refuses two ranks on one device; here, without any, there is none to share.
 
 You see: nothing, or a GPU 0 that is full while the others idle. With NCCL it ends in
 `Duplicate GPU detected` or out of memory on device 0.

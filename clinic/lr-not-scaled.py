@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: loss \S+ after as many epochs as
-beyond: undecided
+beyond: Every rank computes what one process would; how far it should get is not known to any invariant.
 
 You see: an epoch is faster on more GPUs, and the loss after it is higher. More epochs
 are needed, which eats up the gain.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: accuracy \S+ instead of
-beyond: undecided
+guard: reported is 0\.616\d+ on ranks 0, 1.*is 0\.475
 
 You see: a validation figure that changes with the number of ranks, for the same
 weights.
@@ -46,3 +46,11 @@ dist.all_gather_object(hits, [True] * correct + [False] * (samples - correct))
 everyone = sum(hits, [])
 got, want = accuracy.item(), sum(everyone) / len(everyone)
 assert abs(got - want) < 1e-6, f"accuracy {got:.3f} instead of {want:.3f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+accuracy = torch.tensor(correct / samples)
+dist.all_reduce(accuracy)
+accuracy /= world_size
+Guard().metric(accuracy, correct, samples)

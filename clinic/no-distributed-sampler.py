@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: AssertionError: 16 samples were read, 8 are there
-beyond: undecided
+guard: each of the 2 ranks goes through all 8 samples
 
 You see: nothing, except that an epoch takes as many steps on eight GPUs as on one. The
 training is correct but for one thing: the ranks do not share the work.
@@ -46,3 +46,11 @@ print(f"{len(loader)} steps over", seen)
 read = torch.tensor(len(seen))
 dist.all_reduce(read)
 assert read == len(dataset), f"{read} samples were read, {len(dataset)} are there"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard()
+loader = DataLoader(dataset, batch_size=2, sampler=None)
+for batch in watch.epoch(loader, 0):
+    watch.step()

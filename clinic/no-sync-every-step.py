@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: gradients \S+ and \S+ instead of
-beyond: undecided
+guard: gradient module\.weight is not the same on all ranks
 
 You see: steps are fast, and each rank trains a model of its own.
 
@@ -57,3 +57,14 @@ dist.all_reduce(mean)
 words = " and ".join(f"{grad.item():g}" for grad in grads)
 right = all(abs(grad.item() - mean.item() / world_size) < 1e-4 for grad in grads)
 assert right, f"gradients {words} instead of {mean.item() / world_size:g}"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard(ddp, optimizer)
+with ddp.no_sync():
+    for x in batches:
+        loss = ddp(x).mean() / len(batches)
+        loss.backward()
+watch.step()
+optimizer.step()

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 3 ranks
 chapter: ch6_model_parallel
 signature: rank 2: AssertionError: 0 samples instead of 3
-beyond: undecided
+guard: value count.* is not .* 3 on ranks 0, 1 and 0 on rank 2
 
 You see: one warning on the outsider, then training goes on. Its tensor is as it was
 before.
@@ -38,6 +38,12 @@ print("samples of all ranks:", count.item())
 
 # %% invariant: every rank knows the number of all samples
 assert count == 3, f"{count.item()} samples instead of 3"
+
+# %% guarded
+from allranks.guard import Guard
+
+dist.all_reduce(count, group=some)
+Guard().same(count=count)
 
 # %% signs
 # on global rank \d+ which does not belong to the given group

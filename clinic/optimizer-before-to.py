@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch6_model_parallel
 signature: the model did not change in a step
-beyond: undecided
+guard: does not hold weight and 1 more
 
 You see: no error; the loss stays where it is.
 
@@ -53,3 +53,10 @@ print("weights after a step:", model.weight.tolist())
 # %% invariant: a step changes the model
 changed = model.weight.tolist() != [[1.0, 1.0]]
 assert changed, "the model did not change in a step"
+
+# %% guarded
+from allranks.guard import Guard
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = model.to_empty(device="cpu")
+watch = Guard(model, optimizer)

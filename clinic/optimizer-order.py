@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: encoder\.weight has the momentum of another
-beyond: undecided
+beyond: All ranks load the same wrong state, in tensors of the right shape; which one was meant stands in no tensor.
 
 You see: the resumed run starts with a jump of the loss and recovers slowly.
 

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 4 ranks
 chapter: ch5_ddp
 signature: AssertionError: accuracy 0\.8333 instead of 0\.8889
-beyond: undecided
+guard: 12 samples were counted \(3, 3, 3, 3 by rank\) of 9
 
 You see: nothing. The validation accuracy depends on the number of GPUs.
 
@@ -43,3 +43,12 @@ print(f"samples {mine}: {counts[0]:g} of {counts[1]:g} are right")
 # %% invariant: the accuracy is that of one process
 got, want = (counts[0] / counts[1]).item(), right.mean().item()
 assert abs(got - want) < 1e-6, f"accuracy {got:.4f} instead of {want:.4f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+mine = list(DistributedSampler(right, shuffle=False))
+counts = torch.tensor([right[mine].sum(), len(mine)])
+dist.all_reduce(counts)
+accuracy = counts[0] / counts[1]
+Guard().metric(accuracy, right[mine].sum(), len(mine), samples=len(right))

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: weights \S+ and \S+ after
-beyond: undecided
+guard: parameter weight is not the same on all ranks
 
 You see: each rank's loss falls, though slowly. The checkpoint of rank 0 evaluates worse
 than the loss promises.
@@ -58,3 +58,9 @@ words = " and ".join(f"{weight.item():.2f}" for weight in weights)
 assert len({weight.item() for weight in weights}) == 1, (
     f"weights {words} after 20 steps"
 )
+
+# %% guarded
+from allranks.guard import Guard
+
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+watch = Guard(model, optimizer)

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch5_ddp
 signature: UserWarning: 'pin_memory' argument is set as true but no accelerator is found
-beyond: undecided
+beyond: Nothing is computed wrongly; torch warns that pinning was asked for and cannot be had.
 
 You see: a warning for each loader on a machine without a GPU. The training is right.
 

@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: \d+ of \d+ validation samples were trained on
-beyond: undecided
+guard: value trains_on.* is not the same on all ranks
 
 You see: validation looks better than it should, and the test set shows it later.
 
@@ -48,3 +48,9 @@ dist.all_gather_object(shards, shard)
 leaked = set(validation) & set().union(*shards)
 seen = f"{len(leaked)} of {len(validation)} validation samples"
 assert not leaked, f"{seen} were trained on"
+
+# %% guarded
+from allranks.guard import Guard
+
+train, validation = random_split(samples, parts)
+Guard().same(trains_on=torch.tensor(train.indices))

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: epochs trained twice: 0, 1
-beyond: undecided
+beyond: The new attempt knows nothing of the old one: a training that begins is what it sees.
 
 You see: the job survives a crash, exits with 0, and takes much longer. The loss curve
 starts anew in the middle of the log.

@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: learning rate 1 after the restart, \S+ before
-beyond: undecided
+beyond: All ranks go on with the same wrong learning rate; the right one stands in no tensor.
 
 You see: after a restart the loss jumps up and stays there for a while. The run ends
 worse than one that was not interrupted.

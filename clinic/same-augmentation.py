@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: AssertionError: the ranks drew 2 numbers, 1 of them different
-beyond: undecided
+guard: seed is the same on ranks 0, 1
 
 You see: nothing. Sample k of every rank gets the same crop and flip, and every rank
 drops the same units: less noise in the gradient than you asked for.
@@ -65,3 +65,10 @@ drawn = [None] * world_size
 dist.all_gather_object(drawn, noise)
 apart = f"the ranks drew {world_size} numbers, {len(set(drawn))} of them different"
 assert len(set(drawn)) == world_size, apart
+
+# %% guarded
+from allranks.guard import Guard
+
+torch.manual_seed(0)
+model = nn.Linear(4, 4)
+Guard(model).apart(seed=torch.initial_seed())

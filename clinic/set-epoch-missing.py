@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch5_ddp
 signature: AssertionError: epochs 0 and 1 have one order
-beyond: undecided
+guard: start of epoch 1: the sampler's epoch is still 0
 
 You see: nothing. Every epoch goes through the samples in the same order, in the same
 batches, and the model ends slightly worse than on one GPU.
@@ -43,3 +43,11 @@ print(*orders)
 
 # %% invariant: no two epochs have the same order
 assert orders[0] != orders[1], f"epochs 0 and 1 have one order, {orders[0]}"
+
+# %% guarded
+from allranks.guard import Guard
+
+watch = Guard()
+for epoch in range(3):
+    for batch in watch.epoch(loader, epoch):
+        watch.step()

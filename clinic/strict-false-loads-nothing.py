@@ -5,7 +5,7 @@ symptom: silent
 runs on: 1 rank
 chapter: ch3_save_load
 signature: AssertionError: 0 of 2 tensors were loaded
-beyond: undecided
+beyond: All ranks hold the same weights; that they are not the file's is known only to who reads missing_keys.
 
 You see: nothing, and a loss that starts where a fresh model's does: the network "forgot
 everything", or a pretrained one does not help.

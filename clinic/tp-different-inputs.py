@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: output \S+ instead of
-beyond: undecided
+guard: one tensor-parallel model take different shares
 
 You see: the loss falls to a level that it should not stop at. All ranks of the group
 print the same outputs, which looks right.
@@ -42,14 +42,15 @@ plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 model = parallelize_module(model, mesh["tensor"], plan)
 
 # %% broken
-sampler = DistributedSampler(samples, world_size, rank, shuffle=False)
+where = world_size, rank
+sampler = DistributedSampler(samples, *where, shuffle=False)
 x = samples[next(iter(sampler))]
 output = model(x)
 print(f"output {output.item():.3f}")
 
 # %% fixed
-data = mesh["data"]
-sampler = DistributedSampler(samples, data.size(), data.get_local_rank(), shuffle=False)
+where = mesh["data"].size(), mesh["data"].get_local_rank()
+sampler = DistributedSampler(samples, *where, shuffle=False)
 x = samples[next(iter(sampler))]
 output = model(x)
 print(f"output {output.item():.3f}")
@@ -59,3 +60,15 @@ alone = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
 alone.load_state_dict(state)
 got, want = output.item(), alone(x).item()
 assert abs(got - want) < 1e-4, f"output {got:.3f} instead of {want:.3f}"
+
+# %% guarded
+from allranks.guard import Guard
+
+from torch.utils.data import DataLoader
+
+where = world_size, rank
+sampler = DistributedSampler(samples, *where, shuffle=False)
+watch = Guard(model)
+for x in watch.epoch(DataLoader(samples, sampler=sampler), 0):
+    output = model(x)
+    watch.step()

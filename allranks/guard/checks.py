@@ -36,7 +36,9 @@ class Checks:
     """What a Guard knows and how it checks; Guard says when."""
 
     def __init__(self, model, optimizer, scaler, group, ignore, skip, patience_s):
+        model = nn.Module() if model is None else model
         self.model, self.skip, self.steps = model, frozenset(skip), 0
+        self.scaler = scaler
         ignore = (*ignore, *getattr(model, "parameters_to_ignore", ()))
         self.ignore = tuple(prefix.removeprefix("module.") for prefix in ignore)
         first = next(itertools.chain(model.parameters(), model.buffers()), None)
@@ -102,7 +104,7 @@ class Checks:
 
     def prepare(self, due: bool) -> None:
         """Before a step: set hooks if it ends in a check, take them away if not."""
-        if due and self.exchange.size > 1:
+        if due and (self.exchange.size > 1 or self.scaler):
             if "gradients" not in self.skip and not self.data.shared:
                 self.local.arm()
             if not self.fed and draws(self.model):

@@ -68,6 +68,9 @@ class DataChecks:
             self._same(where, rows, key, what, SHARES)
         shares = [row["share"] for row in rows]
         counts = {share: shares.count(share) for share in shares}
+        if self.shared:
+            what = "the ranks of one tensor-parallel model take different shares"
+            self._same(where, rows, "share", what, "They need the same batch.")
         if self.shared or self.both:
             return
         if rows[0]["replicas"] < size or max(counts.values()) > 1:

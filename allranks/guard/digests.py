@@ -119,19 +119,24 @@ def digest_all(tensors: list[torch.Tensor]) -> int:
 
 
 def sketch(tensor: torch.Tensor) -> torch.Tensor:
-    """A linear number and the squared norm of each row: ``(rows, n)`` to ``(rows, 2)``.
+    """Two linear numbers and the squared norm of each row: (rows, n) to (rows, 3).
 
-    The linear number is the sum with signs: the sketch of a mean is the mean of the
-    sketches. It is about as large as the norm.
+    The linear numbers are sums with signs: the sketch of a mean is the mean of the
+    sketches. Each is about as large as the norm. The tensor is read twice.
     """
     flat = tensor.float()
     rows, count = flat.shape
-    if "signs" not in _cache or _cache["signs"].device != flat.device:
-        _cache["signs"] = signs(1024, flat.device)
-    column = _cache["signs"]
-    blocks = count // 1024
-    total = flat[:, blocks * 1024 :] @ column[: count - blocks * 1024]
-    if blocks:
-        body = flat[:, : blocks * 1024].reshape(rows * blocks, 1024) @ column
-        total = total + body.view(rows, blocks) @ signs(blocks + 1, flat.device)[1:]
-    return torch.stack([total, torch.linalg.vector_norm(flat, dim=1).square()], dim=1)
+    width = min(1024, 1 << (max(count.bit_length() - 1, 0) // 2))
+    blocks, key = count // width, ("signs", count, str(flat.device))
+    if key not in _cache:
+        one = signs(blocks + count % width, flat.device)
+        other = one.clone()
+        other[1::2] *= -1
+        two = torch.stack([one, other], dim=1)
+        _cache[key] = signs(width, flat.device), two
+    column, two = _cache[key]
+    body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
+    tail = flat[:, blocks * width :] @ two[blocks:]
+    total = body.view(rows, blocks) @ two[:blocks] + tail
+    norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    return torch.cat([total, norm.square()], dim=1)

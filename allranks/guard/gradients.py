@@ -84,7 +84,7 @@ class LocalGradients:
                 self._hook(name, whole)
 
     def _add(self, name: str, gradient: torch.Tensor) -> None:
-        """Add a gradient's sketches, one for each shard: (shards, 2)."""
+        """Add a gradient's sketches, one for each shard: (shards, 3)."""
         if gradient.layout != torch.strided:
             gradient = gradient.to_dense()
         count, _, dim = self.cut[name]
@@ -130,26 +130,26 @@ def check(
         grad = seen.parameters[name].grad
         mine = seen.sketches.get(name)
         has = torch.tensor([grad is not None, mine is not None])
-        mine = torch.zeros(count, 2) if mine is None else mine.cpu()
-        synced = torch.zeros(1, 2) if grad is None else sketch(_flat(grad)).cpu()
+        mine = torch.zeros(count, 3) if mine is None else mine.cpu()
+        synced = torch.zeros(1, 3) if grad is None else sketch(_flat(grad)).cpu()
         locals_.append(mine.flatten())
         own.append(torch.cat([synced[0], mine[index], has, zero + index]))
     if not names_:
         return
     mean = exchange.mean(where, torch.cat(locals_))
-    table = exchange.floats(where, torch.stack(own))  # (W, P, 7)
+    table = exchange.floats(where, torch.stack(own))  # (W, P, 9)
     found = []
     offset = 0
     for place, name in enumerate(names_):
         count = seen.cut[name][0]
-        expected = mean[offset : offset + 2 * count].view(count, 2)
-        offset += 2 * count
-        rows = table[:, place]  # (W, 7): synced 2, local 2, has grad, has local, shard
-        if not rows[:, 5].any() or not rows[:, 4].all() or not rows.isfinite().all():
+        expected = mean[offset : offset + 3 * count].view(count, 3)
+        offset += 3 * count
+        rows = table[:, place]  # (W, 9): synced 3, local 3, has grad, has local, shard
+        if not rows[:, 7].any() or not rows[:, 6].all() or not rows.isfinite().all():
             continue
-        at = rows[:, 6].long()
-        scale = expected[at, 1].sqrt() * max(exchange.size**-0.5, 0.2)
-        found.append((name, rows, expected[at, 0], scale))
+        at = rows[:, 8].long()
+        scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
+        found.append((name, rows, expected[at, :2], scale[:, None]))
     judge(exchange, where, found, factor, scaled, tolerance)
 
 

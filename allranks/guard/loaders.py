@@ -34,11 +34,13 @@ def batch_rows(batch) -> int:
 
 
 def row_digests(batch) -> list[int]:
-    """One number for each sample, from all the tensors of the batch."""
+    """One number for each sample, from all tensors of the batch (or its values)."""
     count = batch_rows(batch)
-    full = [x for x in leaves(batch) if torch.is_tensor(x) and x.dim()]
-    full = [x for x in full if x.shape[0] == count]
-    return [digest_all([x[i] for x in full]) for i in range(count)] if full else []
+    found = leaves(batch)
+    full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
+    if full:
+        return [digest_all([x[i] for x in full]) for i in range(count)]
+    return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
 
 
 def fingerprint(dataset) -> int:

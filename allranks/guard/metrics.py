@@ -2,6 +2,7 @@
 
 import torch
 
+from .digests import digest_all
 from .exchange import Exchange, GuardError, names
 from .replicas import Replicas
 
@@ -16,6 +17,20 @@ def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
     kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
     table = exchange.integers(where, replicas.numbers(kinds))
     replicas.compare(where, {"value": kinds}, [[row] for row in table])
+
+
+def apart(exchange: Exchange, values: dict) -> None:
+    """Raise if two ranks have the same value."""
+    where = f"apart({', '.join(values)})"
+    own = [digest_all([torch.as_tensor(value)]) for value in values.values()]
+    table = exchange.integers(where, own)
+    for place, name in enumerate(values):
+        for ranks in exchange.split([row[place] for row in table]).values():
+            if len(ranks) > 1:
+                raise GuardError(
+                    f"{where}: {name} is the same on {names(ranks)}. Each rank needs "
+                    "its own: seed with seed + rank once the model is built."
+                )
 
 
 def mean(exchange: Exchange, total, count) -> tuple[float, float, list[float]]:

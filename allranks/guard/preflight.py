@@ -158,9 +158,10 @@ def judge(where, names, table, counts, steps, tolerance) -> None:
     apart = max(ours - dot * ratio, 0) ** 0.5
     if ratio > 0 and apart <= tolerance * ours**0.5:
         close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
+        why = UNEVEN if len(set(counts)) > 1 else OTHER
         why = next(
             (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),
-            "The loss is weighted by something that one process does not have.",
+            why,
         )
         said = f"{ratio:.6g} times the gradient of one process on the union"
     else:
@@ -178,7 +179,11 @@ def judge(where, names, table, counts, steps, tolerance) -> None:
     )
 
 
-SUM = "DDP and FSDP average over the ranks: the loss must be a mean, not a sum."
+SUM = (
+    "DDP and FSDP average over the ranks: the loss must be a mean, not a sum, and must "
+    "not be divided by the number of ranks."
+)
+OTHER = "The loss has a factor that one process does not have."
 STEPS = "Divide each loss by the number of passes that add up."
 WORLD = "The ranks' gradients are added, not averaged."
 UNEVEN = (

@@ -27,7 +27,7 @@ class Guard(Checks):
 
     Args:
         model: as it is trained: wrapped by DDP, sharded by fully_shard or
-            parallelize_module, or bare if you synchronise by hand.
+            parallelize_module, or bare if you synchronise by hand. None: only values.
         optimizer: or a list of them; None leaves them out.
         every: steps between checks. The first ones are at steps 1, 2, 4, 8 …
         scaler: a GradScaler, to compare its scale and to know its factor.
@@ -42,7 +42,7 @@ class Guard(Checks):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         optimizer=None,
         *,
         every: int = 100,
@@ -151,6 +151,10 @@ class Guard(Checks):
     def same(self, **values) -> None:
         """Check that values, numbers or tensors, are equal on all ranks."""
         metrics.same(self.exchange, self.replicas, values)
+
+    def apart(self, **values) -> None:
+        """Check that each rank has values of its own, such as its seed."""
+        metrics.apart(self.exchange, values)
 
     def mean(self, total, count) -> float:
         """Divide the sum of all ranks' totals by the sum of their counts."""
