@@ -56,7 +56,7 @@
           }
         }
       });
-      const tight = this.lines.map((line) => line.replaceAll(" ", ""));
+      const tight = this.lines.join("\n").replaceAll(" ", "").split("\n");
       this.squeezed = tight.join("");
       this.tail = this.squeezed.slice(-2 * CHUNK).replace(/[.`*\u2026]+$/, "");
       this.starts = [0];

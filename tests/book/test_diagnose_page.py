@@ -1,0 +1,150 @@
+"""The clinic's search box in a browser, from a file, without a server."""
+
+import re
+
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.book.test_axe import AXE, RUN, STILL
+
+LOG = "Epoch 1\n[rank1]: KeyError: \x1b[31m'LOCAL_RANK'\x1b[0m <img src=x onerror=x>\n"
+FOUND = "A script that was not started by torchrun reads LOCAL_RANK"
+WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """The page as a file."""
+    return (site / "book" / "app_clinic.html").resolve().as_uri()
+
+
+@pytest.fixture
+def tab(browser, address):
+    """A page that has to stay silent."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    said = []
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("request", lambda request: said.append(request.url))
+    tab.goto(address)
+    yield tab
+    context.close()
+    assert [line for line in said if not line.startswith("file:")] == []
+
+
+def results(tab):
+    """The titles that are listed, after the search."""
+    tab.wait_for_function(
+        "!/Looking|Reading/.test(document.querySelector('.diagnose-status').textContent)"
+    )
+    return [link.inner_text() for link in tab.locator(".diagnose-title a").all()]
+
+
+def test_a_log_is_diagnosed_by_keyboard(tab):
+    """Paste, Tab, Enter; the live region says it, the match is marked, as text."""
+    tab.get_by_label("A traceback or a log").fill(LOG)
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.textContent") == "Find it"
+    tab.keyboard.press("Enter")
+    assert FOUND in results(tab)[0]
+    assert FOUND in tab.get_by_role("status").inner_text()
+    first = tab.locator(".diagnose-found > li").first
+    assert first.locator("mark").first.inner_text() == "KeyError: 'LOCAL_RANK'"
+    assert first.locator(".diagnose-place").first.inner_text() == "line 2, rank 1"
+    assert "<img src=x" in first.inner_text() and not first.locator("img").count()
+    href = first.locator("a").get_attribute("href")
+    assert href == "app_clinic_launch.html#clinic-local-rank-keyerror"
+
+
+def test_a_pasted_log_needs_no_button(tab):
+    """The search begins with the paste; Control and Enter repeat it."""
+    box = tab.get_by_label("A traceback or a log")
+    box.fill(LOG)
+    box.dispatch_event("paste")
+    assert results(tab)
+    box.fill("all is well")
+    box.press("Control+Enter")
+    assert results(tab) == []
+    assert tab.get_by_role("status").inner_text().startswith("Not known: none of ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status"),
+    [
+        ("a.log", LOG.encode(), "One case shows in a.log: "),
+        ("a.log", LOG.encode("utf-16"), "One case shows in a.log: "),
+        ("a.bin", b"\x7fELF" + bytes(100), "a.bin is no text"),
+        ("a.log", b" \n", "Nothing to look at"),
+    ],
+)
+def test_a_file_is_read_here(tab, name, content, status):
+    """Chosen or dropped, UTF-8 or PowerShell's UTF-16; what is no text is refused."""
+    file = {"name": name, "mimeType": "text/plain", "buffer": content}
+    tab.get_by_label("or a file").set_input_files([file])
+    results(tab)
+    assert tab.get_by_role("status").inner_text().startswith(status)
+    drop = """([name, bytes]) => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File([new Uint8Array(bytes)], name));
+      const box = document.querySelector(".diagnose");
+      document.querySelector(".diagnose-status").textContent = "Reading";
+      box.dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+    }"""
+    tab.evaluate(drop, [name, list(content)])
+    results(tab)
+    assert tab.get_by_role("status").inner_text().startswith(status)
+
+
+def test_the_example_is_diagnosed(tab):
+    """It shows what the box does: ranks, a broken line, an echo that is not first."""
+    tab.get_by_role("button", name="Show an example").click()
+    assert "takes no part" in results(tab)[0]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_results_are_for_everybody(tab, theme, width):
+    """No rule of axe is broken with results on the page, and nothing is too wide."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.get_by_role("button", name="Show an example").click()
+    assert len(results(tab)) == 3
+    tab.add_style_tag(content=STILL)
+    tab.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    tab.evaluate(
+        "document.querySelectorAll('.diagnose, .diagnose *')"
+        ".forEach((element) => element.setAttribute('data-sample', ''))"
+    )
+    tab.evaluate(AXE)
+    if (theme, width) == ("light", 390):
+        assert tab.evaluate(RUN, False)[0] == []
+    violations, passes = tab.evaluate(RUN, True)
+    assert violations == [] and passes > 10
+    assert not tab.evaluate(WIDER)
+
+
+def test_without_a_script_a_sentence_stands_there(address, browser):
+    """It names the shell's command and the tables."""
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(address)
+    text = tab.locator(".diagnose").inner_text()
+    context.close()
+    assert "python -m allranks.diagnose" in text and "tables below" in text
+
+
+def test_only_this_page_pays(site):
+    """The signs are one small script, loaded where the box stands."""
+    static = site / "_static"
+    data = (static / "diagnose_data.js").read_text("utf8")
+    assert len(data) < 45_000
+    with_box = [
+        page.name
+        for page in (site / "book").glob("*.html")
+        if "diagnose_data.js" in page.read_text("utf8")
+    ]
+    assert with_box == ["app_clinic.html"]
+    html = (site / "book" / "app_clinic.html").read_text("utf8")
+    tree = BeautifulSoup(html, "html.parser")
+    scripts = [tag["src"] for tag in tree.select("script[src*=diagnose]")]
+    order = [re.search(r"/(\w+)\.js", source)[1] for source in scripts]
+    assert order == ["diagnose_data", "diagnose", "diagnose_box"]
