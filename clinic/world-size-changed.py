@@ -31,7 +31,7 @@ weight = torch.arange(32.0).reshape(8, 4)
 if rank == 0:  # the job before wrote both: four files, and one of dcp's folders
     for old_rank, rows in enumerate(weight.chunk(4)):
         torch.save({"weight": rows.clone()}, f"shard{old_rank}.pt")
-dcp.save({"weight": weight}, checkpoint_id="all")
+written = dcp.save({"weight": weight}, checkpoint_id="all")
 
 # %% broken
 model = nn.Linear(4, 8 // world_size, bias=False)

@@ -1,0 +1,51 @@
+r"""Half-precision weights under a gradient scaler.
+
+class: AMP
+symptom: crash
+runs on: one process
+chapter: ch5_ddp
+signature: ValueError: Attempting to unscale FP16 gradients
+
+You see: `Attempting to unscale FP16 gradients`, at the first step. Often after loading a
+model in float16 and switching on `fp16` training as well.
+
+Cause: mixed precision keeps the weights in float32 and computes in float16; the scaler
+brings the gradients of those weights back to size. Weights in float16 have gradients in
+float16, in which the small ones are lost when unscaled.
+
+Cure: load the weights in float32 and let autocast choose. Or train in bfloat16, which
+needs no scaler. With adapters: only the trained parameters must be float32.
+
+Next time: `{p.dtype for p in model.parameters() if p.requires_grad}`: it should be
+float32 and nothing else.
+
+Links: https://github.com/pytorch/pytorch/issues/74739 (why the scaler wants float32 gradients)
+https://github.com/mk-minchul/AdaFace/issues/127 (one layer in float16 was enough)
+https://github.com/Facico/Chinese-Vicuna/issues/168 (a large model loaded in float16)
+"""
+
+# %% given
+from torch import nn
+
+scaler = torch.amp.GradScaler("cpu")
+x = torch.ones(4, 2)
+
+# %% broken
+model = nn.Linear(2, 1).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(x.half()).float().square().mean()
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+print("gradients in", model.weight.grad.dtype)
+
+# %% fixed
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.autocast("cpu", dtype=torch.float16):
+    loss = model(x).float().square().mean()
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+print("gradients in", model.weight.grad.dtype)
+
+# %% signs
+# Attempting to unscale FP16 gradients

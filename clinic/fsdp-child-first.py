@@ -1,0 +1,44 @@
+r"""A block was called before the model.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: FSDP state has already been lazily initialized for 0
+
+You see: `FSDP state has already been lazily initialized for 0`, and that the root must
+run first, in a forward that worked before sharding.
+
+Cause: which unit is the root is decided at the first forward: it is the one that runs
+first. A warm-up, a shape check or feature extraction that calls a block makes that block
+the root of its own. When the model comes, it is too late.
+
+Cure: the first call of all goes to the model.
+
+Next time: the message names the block (`0` here). Search what calls it before the
+training loop.
+
+Links: https://github.com/pytorch/pytorch/pull/117881 (the root is the module whose forward runs first)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+for block in model:
+    fully_shard(block)
+fully_shard(model)
+x = torch.ones(2, 4)
+
+# %% broken
+print("features:", model[0](x).shape)
+print("output:", model(x).shape)
+
+# %% fixed
+print("output:", model(x).shape)
+print("features:", model[0](x).shape)
+
+# %% signs
+# FSDP state has already been lazily initialized for
+# FSDP requires running forward through the root module first

@@ -1,0 +1,42 @@
+r"""Parameters that were never given memory.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: FSDP parameters should be materialized from meta device before training
+
+You see: `FSDP parameters should be materialized from meta device`, with a list of names,
+at the first forward. From other code: `Cannot copy out of meta tensor; no data!`
+
+Cause: a model built on the meta device has shapes and no memory. That lets each rank
+shard a model that would not fit. Nobody gave the shards memory and values since.
+
+Cure: after sharding, `model.to_empty(device=...)` for memory, and then values: load a
+checkpoint or call `reset_parameters()` of each module. `to_empty` alone leaves whatever
+was in memory, without any error.
+
+Next time: check `p.is_meta` after loading; the names that remain were in no checkpoint.
+
+Links: https://github.com/pytorch/pytorch/pull/120351 (the intended steps from the meta device)
+https://github.com/pytorch/pytorch/issues/164554 (a meta tensor without data, in FSDP2)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+with torch.device("meta"):
+    model = fully_shard(nn.Linear(4, 1))
+
+# %% broken
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+model.to_empty(device="cpu")
+model.reset_parameters()
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# FSDP parameters should be materialized from meta device
+# maybe: Cannot copy out of meta tensor; no data

@@ -1,0 +1,57 @@
+r"""Two dtypes in one sharded unit.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: AssertionError: FSDP expects uniform original parameter dtype but got \{torch\.\w+, torch\.\w+\}
+
+You see: `FSDP expects uniform original parameter dtype`, at the first forward; from the
+older FSDP, when wrapping: `Must flatten tensors with uniform dtype`.
+
+Cause: the parameters of a unit travel in one buffer, which has one dtype. A base model
+in bfloat16 with adapters or norms in float32 does not fit into it.
+
+Cure: one dtype for all (parameters in float32, and `MixedPrecisionPolicy` for the
+computation), or a unit of its own for each dtype.
+
+Next time: `Counter(p.dtype for p in model.parameters())` before sharding. Adapters and
+freshly added heads are the usual odd ones.
+
+Links: https://github.com/huggingface/trl/issues/1723 (bfloat16 and float32 in one FSDP unit)
+https://github.com/axolotl-ai-cloud/axolotl/issues/1494 (the same with quantized LoRA)
+https://github.com/huggingface/peft/issues/484 (the older wording, FlatParameter)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+base = nn.Linear(4, 4).bfloat16()
+adapter = nn.Linear(4, 4)
+
+
+class Tuned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base, self.adapter = base, adapter
+
+    def forward(self, x):
+        return self.base(x.bfloat16()).float() + self.adapter(x)
+
+
+# %% broken
+model = Tuned()
+fully_shard(model)
+print(model(torch.ones(2, 4)).dtype)
+
+# %% fixed
+model = Tuned()
+fully_shard(model.adapter)
+fully_shard(model)
+print(model(torch.ones(2, 4)).dtype)
+
+# %% signs
+# FSDP expects uniform original parameter dtype
+# Must flatten tensors with uniform dtype
+# FlatParameter` requires uniform dtype

@@ -1,0 +1,55 @@
+r"""A list of layers is no unit.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: ValueError: fully_shard does not support containers that do not implement forward: ModuleList
+
+You see: `fully_shard does not support containers that do not implement forward`, and
+the printed container.
+
+Cause: a unit gathers its weights before its `forward` and drops them after it. A
+`ModuleList` or `ModuleDict` is never called, only its members are: there is no such
+moment.
+
+Cure: shard the members, each a unit, and then the model.
+
+Next time: the unit wanted is what is called as a whole and appears many times: the
+transformer block.
+
+Links: https://github.com/pytorch/pytorch/issues/167856 (the check refuses containers, even those with a forward)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+model = Stack()
+nn.ModuleList.__repr__ = lambda self: "ModuleList(…)"  # the message on one line
+
+# %% broken
+fully_shard(model.blocks)
+fully_shard(model)
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# fully_shard does not support containers that do not implement forward

@@ -1,0 +1,42 @@
+r"""The root was sharded before its blocks.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: TypeError: Invariant encountered: value was None when it should not be
+
+You see: `Invariant encountered: value was None when it should not be`, at the first
+forward. The text does not mention the order.
+
+Cause: each `fully_shard` makes a unit of the parameters below that no unit has yet. The
+root, called first, takes all of them, and leaves the blocks with nothing.
+
+Cure: from the inside out: the blocks first, the root last, for what remains.
+
+Next time: look at the order of the calls. `fully_shard` over `model.modules()` goes from
+the root downwards: use a list of the blocks instead.
+
+Links: https://github.com/pytorch/pytorch/pull/117881 (fully_shard has to be applied bottom-up)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+
+# %% broken
+fully_shard(model)
+for block in model:
+    fully_shard(block)
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+for block in model:
+    fully_shard(block)
+fully_shard(model)
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# Invariant encountered: value was None when it should not be

@@ -1,0 +1,38 @@
+r"""The older FSDP on a CPU.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: FSDP needs a non-CPU accelerator device
+
+You see: `FSDP needs a non-CPU accelerator device` on a laptop or in CI, with code that
+runs on GPUs.
+
+Cause: `FullyShardedDataParallel` picks the current accelerator as the device to compute
+on, and does not fall back on the CPU.
+
+Cure: name the device, `device_id=torch.device("cpu")`. Or use its successor:
+`fully_shard(model)` takes the CPU and gloo without a word.
+
+Next time: on a machine with GPUs the line means that torch sees none: print
+`torch.accelerator.current_accelerator()`.
+
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/21778 (the message, with FSDP on a CPU)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+# %% broken
+model = FullyShardedDataParallel(nn.Linear(4, 1))
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+cpu = torch.device("cpu")
+model = FullyShardedDataParallel(nn.Linear(4, 1), device_id=cpu)
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# FSDP needs a non-CPU accelerator device

@@ -1,0 +1,39 @@
+r"""A mesh with more places than there are ranks.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: Mesh should not be bigger than default world size 2, but found 4 ranks!
+
+You see: `Mesh should not be bigger than default world size`, at the start, when a
+configuration for a larger machine runs on a small one.
+
+Cause: the axes of a mesh multiply: 2 x 2 needs four ranks. A mesh that is too small is
+accepted without a word: the ranks left over belong to nothing, and fail or hang later.
+
+Cure: fix the axes that the model demands, and compute the remaining one from the world
+size. Check that the product is right in both directions.
+
+Next time: print `mesh` and `dist.get_world_size()`. A wrong world size often comes from
+the launcher: `--nproc-per-node`, `--nnodes`.
+
+Links: https://github.com/pytorch/pytorch/issues/111452 (a 2-D mesh larger than the world)
+"""
+
+# %% given
+from torch.distributed.device_mesh import init_device_mesh
+
+# %% broken
+tp = 2
+mesh = init_device_mesh("cpu", (2, tp), mesh_dim_names=("dp", "tp"))
+print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
+
+# %% fixed
+tp = 2
+mesh = init_device_mesh("cpu", (world_size // tp, tp), mesh_dim_names=("dp", "tp"))
+print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
+
+# %% signs
+# Mesh should not be bigger than default world size
+# maybe: Invalid mesh_dim_names? .* specified

@@ -1,0 +1,55 @@
+r"""A method that is not `forward` meets sharded weights.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: aten\.addmm\.default got mixed torch\.Tensor and DTensor
+
+You see: `got mixed torch.Tensor and DTensor` from some ordinary operator, often
+`aten.embedding`, `aten.mm` or `aten.addmm`, in `generate()` or another method of yours.
+
+Cause: between steps the parameters are DTensors, shards. `fully_shard` gathers them in
+hooks around `forward`. A call that goes round `forward` (another method,
+`model.forward(x)`, a loss that uses a weight directly) finds the shards. Under tensor
+parallelism the plain one is often a mask or a buffer that was not distributed.
+
+Cure: `register_fsdp_forward_method(model, "score")` puts the same hooks around a method.
+For a plain tensor among DTensors: `distribute_tensor(t, mesh, [Replicate()])`.
+
+Next time: the operator in the message tells the layer. Print `type(p)` of its weight and
+of its input: one of them is the plain one.
+
+Links: https://github.com/pytorch/pytorch/pull/125394 (hooks for generate() and other methods; why they are needed)
+https://github.com/pytorch/pytorch/issues/156535 (the message from an embedding under FSDP2)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+
+class Ranker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def score(self, x):
+        return self.linear(x).sigmoid()
+
+
+# %% broken
+model = fully_shard(Ranker())
+print(model.score(torch.ones(2, 4)).shape)
+
+# %% fixed
+model = fully_shard(Ranker())
+register_fsdp_forward_method(model, "score")
+print(model.score(torch.ones(2, 4)).shape)
+
+# %% signs
+# aten\.(?!copy_\.|_foreach_)[\w.]+:? got mixed torch\.Tensor and DTensor
+# maybe: got mixed torch\.Tensor and DTensor, need to convert all

@@ -1,0 +1,50 @@
+r"""Five features over two ranks.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: a and b must have same reduction dim, but got \[2, 6\] X \[5, 4\]
+
+You see: `a and b must have same reduction dim`, with a size that is in nobody's
+configuration, and another one on the last rank.
+
+Cause: five features are cut into three and two. `ColwiseParallel` hands its part on as
+a plain tensor, which has forgotten the whole. `RowwiseParallel` takes the part to be
+one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
+
+Cure: sizes that the number of ranks divides: hidden size, heads, heads of keys and
+values, vocabulary; pad them if you must.
+
+Next time: divide the size in the message by the number of ranks: it is a local shard.
+
+Links: https://github.com/pytorch/pytorch/issues/150336 (why five features fail, and the six)
+https://github.com/pytorch/pytorch/issues/141335 (sixteen features on six ranks)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+mesh = init_device_mesh("cpu", (world_size,))
+plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+
+# %% broken
+model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4))
+parallelize_module(model, mesh, plan)
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
+parallelize_module(model, mesh, plan)
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# a and b must have same reduction dim, but got
+# FSDP does not support uneven sharding on dim
+# with: Sharding propagation failed for

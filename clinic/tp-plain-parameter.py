@@ -1,0 +1,61 @@
+r"""A parameter between two sharded layers was left whole.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: The size of tensor a \(2\) must match the size of tensor b \(4\)
+
+You see: `The size of tensor a … must match the size of tensor b`, and the two differ by
+the factor W.
+
+Cause: between `ColwiseParallel` and `RowwiseParallel` each rank has a part of the
+features. A scale, a norm or a bias of its own that sits there is not in the plan, so
+it has all of them.
+
+Cure: shard that parameter along the same axis. With `use_local_output=False` the
+activations stay DTensors, and torch itself sees to it that both fit.
+
+Next time: print name, type and shape of all parameters after `parallelize_module`: what
+is no DTensor must sit where the activations are whole.
+
+Links: https://github.com/ModelTC/LightX2V/pull/1453 (a whole bias beside a sharded weight)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+
+class Scale(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+mesh = init_device_mesh("cpu", (world_size,))
+model = nn.Sequential(nn.Linear(4, 4), Scale(4), nn.Linear(4, 4))
+
+# %% broken
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+parallelize_module(model, mesh, plan)
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+plan = {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()}
+parallelize_module(model, mesh, plan)
+part = distribute_tensor(model[1].factor, mesh, [Shard(0)])
+model[1].factor = nn.Parameter(part)
+print(model(torch.ones(2, 4)).shape)
+
+# %% signs
+# maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton

@@ -1,0 +1,53 @@
+r"""A name in the plan that no module has.
+
+class: TP/FSDP2
+symptom: silent
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: AssertionError: 0 of 4 parameters are sharded
+beyond: The result is right: a layer that no rank shards costs memory, and torch warns.
+
+You see: a warning that a plan key `could not be resolved`, in newer versions; nothing in
+older ones. Results are right. Memory per GPU does not fall: each rank computes all.
+
+Cause: a plan is a dict of module names, and a name that matches nothing is skipped. A
+wrapper (`torch.compile`, a checkpoint wrapper) that renamed a layer does the same.
+
+Cure: the names of `model.named_modules()`; `*` stands for one part of a name. Then make
+sure that the layers you meant are DTensors.
+
+Next time: count the DTensors among `model.parameters()` right after
+`parallelize_module`.
+
+Links: https://github.com/pytorch/pytorch/pull/157182 (a plan entry without a module: a warning, then ignored)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+mesh = init_device_mesh("cpu", (world_size,))
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+# %% broken
+plan = {"layers.0": ColwiseParallel(), "layers.1": RowwiseParallel()}
+parallelize_module(model, mesh, plan)
+print(model(torch.ones(2, 4)).shape)
+
+# %% fixed
+plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+parallelize_module(model, mesh, plan)
+print(model(torch.ones(2, 4)).shape)
+
+# %% invariant: every parameter is a DTensor
+sharded = [isinstance(p, DTensor) for p in model.parameters()]
+assert all(sharded), f"{sum(sharded)} of {len(sharded)} parameters are sharded"
+
+# %% signs
+# Parallelize plan key '[^']*' could not be resolved

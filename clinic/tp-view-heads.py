@@ -1,0 +1,46 @@
+r"""A view asks for all heads, and the rank has half of them.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: RuntimeError: shape '\[1, 2, 4, 2\]' is invalid for input of size 8
+
+You see: `shape '[…]' is invalid for input of size …` in attention, and the size is W
+times too small. If -1 stands in another place, no error: wrong shapes, further on.
+
+Cause: `ColwiseParallel` cuts the projection's output features. Its output is a plain
+tensor, this rank's part, with the heads of this rank only. The model's `view` names
+the number of heads from the configuration.
+
+Cure: let the heads be what is inferred: `view(batch, time, -1, head_dim)`. The size of
+a head does not change. (`use_local_output=False` keeps a DTensor, which knows the whole
+shape.)
+
+Next time: print the shape after each parallelized layer. Any size from the configuration
+that is used on a sharded axis is wrong by the factor W.
+
+Links: https://github.com/pytorch/torchtitan/issues/932 (an attention view fails under tensor parallelism)
+https://github.com/huggingface/transformers/pull/45109 (T5's view with a fixed number of heads)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+HEADS, HEAD_DIM = 4, 2
+mesh = init_device_mesh("cpu", (world_size,))
+query = parallelize_module(nn.Linear(8, HEADS * HEAD_DIM), mesh, ColwiseParallel())
+x = torch.ones(1, 2, 8)  # (batch, time, features)
+
+# %% broken
+q = query(x).view(1, 2, HEADS, HEAD_DIM)
+print("heads of this rank:", q.shape[2])
+
+# %% fixed
+q = query(x).view(1, 2, -1, HEAD_DIM)
+print("heads of this rank:", q.shape[2])
+
+# %% signs
+# maybe: RuntimeError: shape '\[[-\d, ]+\]' is invalid for input of size
