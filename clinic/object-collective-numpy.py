@@ -1,0 +1,58 @@
+r"""Object collectives need numpy, and torch does not bring it.
+
+class: process group
+symptom: crash
+runs on: one process
+chapter: ch3_save_load
+signature: RuntimeError: Numpy is not available
+
+You see: in a fresh environment, `all_gather_object`, `broadcast_object_list` or a
+distributed checkpoint fails on every rank, and the same code without them works.
+
+Cause: to unpickle what arrived, torch turns a tensor of bytes into a numpy array. numpy
+is not among torch's requirements, so `pip install torch` does not install it. A numpy
+that torch was not built for counts as missing, too.
+
+Cure: `pip install numpy`, and write it into your requirements. For numbers, send
+tensors: that needs neither pickle nor numpy.
+
+Next time: `python -c "import torch; torch.ones(1).numpy()"`, and look above for
+"Failed to initialize NumPy" at the import of torch.
+"""
+
+# %% given
+import sys
+from pathlib import Path
+
+Path("without_numpy.py").write_text(
+    """import atexit, os, sys
+sys.modules["numpy"] = None
+atexit.register(os._exit, 1)  # at once: gloo may abort a process that ends by itself
+"""
+)
+sys.path.insert(0, "")
+
+# %% broken: python train.py
+import without_numpy  # hides it, as a fresh environment does
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+steps = [None]
+dist.all_gather_object(steps, 10)
+print("steps:", steps)
+
+# %% fixed
+import without_numpy  # hides it, as a fresh environment does
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+steps = [torch.zeros(1, dtype=torch.int64)]
+dist.all_gather(steps, torch.tensor([10]))
+print("steps:", torch.cat(steps).tolist())
+
+# %% signs
+# RuntimeError: Numpy is not available
+# maybe: Failed to initialize NumPy: No module named
+# maybe: A module that was compiled using NumPy 1\.x cannot be run in NumPy
