@@ -24,7 +24,7 @@ Links: https://github.com/XPixelGroup/BasicSR/issues/626 (the new spelling, torc
 https://github.com/hkchengrex/XMem/issues/18 (the old spelling; torchrun cures it)
 """
 
-# %% broken: python -m torch.distributed.launch --nproc-per-node 2 train.py
+# %% broken: python -m torch.distributed.launch train.py
 import argparse
 import os
 
@@ -33,7 +33,7 @@ parser.add_argument("--epochs", type=int, default=2)
 args = parser.parse_args()
 print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 
-# %% fixed: torchrun --nproc-per-node 2 train.py
+# %% fixed: torchrun train.py
 import argparse
 import os
 

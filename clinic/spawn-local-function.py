@@ -30,12 +30,19 @@ with open("work.py", "w") as file:
     print("    print('rank', rank, 'learns at', lr)", file=file)
 
 
+def start(worker, *args):
+    """Start it in a new Python, as mp.spawn does, and wait for its end."""
+    process = mp.get_context("spawn").Process(target=worker, args=args)
+    process.start()
+    process.join()
+
+
 # %% broken
 def main(lr):
     def worker(rank):
         print("rank", rank, "learns at", lr)
 
-    mp.spawn(worker, nprocs=1)
+    start(worker, 0)
 
 
 main(lr=0.1)
@@ -45,7 +52,7 @@ main(lr=0.1)
 def main(lr):
     from work import worker
 
-    mp.spawn(worker, args=(lr,), nprocs=1)
+    start(worker, 0, lr)
 
 
 main(lr=0.1)

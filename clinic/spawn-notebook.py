@@ -6,8 +6,8 @@ runs on: one process
 chapter: ch4_ranks
 signature: Can't get attribute 'worker' on <module '__main__' \(built-in\)>
 
-You see: `Can't get attribute 'worker' on <module '__main__' (built-in)>` from each child,
-and in the cell `ProcessExitedException: process 0 terminated with exit code 1`.
+You see: `Can't get attribute 'worker' on <module '__main__' (built-in)>` from each child;
+`mp.spawn` adds `ProcessExitedException: process 0 terminated with exit code 1`.
 
 Cause: a notebook's `__main__` is no file. The spawned process is a new Python, looks for
 `worker` in its own `__main__`, and finds that empty.
@@ -33,13 +33,14 @@ sys.path.insert(0, os.getcwd())
 
 
 def spawn(worker):
-    """Start it as mp.spawn does, and show the last line that it wrote to stderr."""
+    """Start one process, and fail with the last line that it wrote to stderr."""
     os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
-    try:
-        mp.spawn(worker, nprocs=1)
-    finally:
+    process = mp.get_context("spawn").Process(target=worker, args=(0,))
+    process.start()
+    process.join()
+    if process.exitcode:
         with open("stderr") as file:
-            print(*file.read().splitlines()[-1:])
+            raise SystemExit(file.read().splitlines()[-1])
 
 
 # %% broken
