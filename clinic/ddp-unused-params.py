@@ -55,5 +55,5 @@ for step in range(2):
 # %% signs
 # Expected to have finished reduction in the prior iteration before starting a new one(?!.*training graph has changed)
 # with: parameters that were not used in producing (a )?loss
-# maybe: arameter indices which did not receive grad
-# maybe: arameters which did not receive grad for rank
+# arameter indices which did not receive grad
+# arameters which did not receive grad for rank
