@@ -28,8 +28,10 @@ import os
 
 # %% broken
 if not os.path.exists("data"):
-    dist.barrier()  # the race, made certain: all ranks have looked
-    os.makedirs("data")
+    for maker in range(world_size):
+        dist.barrier()  # the race, made certain: all have looked, then
+        if rank == maker:
+            os.makedirs("data")
 print("ready:", os.listdir())
 
 # %% fixed
