@@ -34,7 +34,7 @@ import signal
 import time
 
 os.kill(os.getppid(), signal.SIGHUP)  # stands for the terminal that closes
-time.sleep(0.5)
+time.sleep(1)
 print("still training")
 
 # %% fixed: torchrun --signals-to-handle SIGTERM,SIGINT,SIGQUIT train.py
@@ -43,7 +43,7 @@ import signal
 import time
 
 os.kill(os.getppid(), signal.SIGHUP)  # stands for the terminal that closes
-time.sleep(0.5)
+time.sleep(1)
 print("still training")
 
 # %% signs
