@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from allranks import Ranks
+from allranks import Ranks, clinic
 from allranks.guard import Guard, GuardError
 from allranks.guard.digests import digest, digest_all, sketch
 
-FOLDER = Path(__file__).parents[2] / "allranks" / "guard"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "book" / "_examples" / "guarded.py"
+FOLDER = ROOT / "allranks" / "guard"
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +261,29 @@ def test_one_process_without_a_group_trains_under_it():
         Guard(net, other)
     with pytest.raises(ValueError, match="every=0"):
         Guard(net, every=0)
+
+
+def test_the_example_on_the_page_trains(ranks):
+    """Both ranks report one error, and the guard has nothing to say."""
+
+    def run(path):
+        import runpy
+
+        return runpy.run_path(path)["train"]()
+
+    errors = ranks.run(run, str(EXAMPLE), timeout=60)
+    assert errors[0] == errors[1] < 2
+
+
+def test_every_silent_case_of_the_clinic_is_caught_or_has_its_reason():
+    """The guard catches most of them; tests/clinic plays those."""
+    cases = clinic.folder(ROOT / "clinic")
+    silent = [
+        case for case in cases if case.runs and case.fields["symptom"] == "silent"
+    ]
+    beyond = [case.fields["beyond"] for case in silent if "guard" not in case.fields]
+    assert len(beyond) < len(silent) / 3
+    assert all(len(reason.split()) > 9 for reason in beyond), beyond
 
 
 def test_the_folder_needs_torch_and_nothing_else():

@@ -1,0 +1,124 @@
+"""What allranks.guard costs: a check, and 100 steps with it against 100 without."""
+
+import statistics
+
+from allranks import Ranks
+
+EVERY = 100  # the guard's default
+MODELS = {  # kind, batch per rank, pairs of blocks of EVERY steps
+    "small": ("cnn", 96, 9),  # the script's own model and batch
+    "large": ("mlp", 64, 3),  # 5 million parameters, with AdamW
+}
+
+
+def on_rank(kind: str, batch_size: int, pairs: int, every: int) -> dict:
+    """Train under DDP with and without the guard; return seconds.
+
+    checks: of single steps, by turns with a check and without. blocks: of ``every``
+    steps each, by turns without the guard and with it; the order changes.
+    """
+    import itertools
+    import time
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    from allranks.guard import Guard
+    from scripts import ch5_ddp
+
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    train_set, _, net = ch5_ddp.make_task(1440)
+    if kind == "mlp":
+        layers = [nn.Flatten(), nn.Linear(64, 2200), nn.ReLU(), nn.Linear(2200, 2200)]
+        net = nn.Sequential(*layers, nn.ReLU(), nn.Linear(2200, 10))
+    sampler = DistributedSampler(train_set)
+    loader = DataLoader(train_set, batch_size, sampler=sampler, drop_last=True)
+    ddp = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(ddp.parameters(), 1e-4)
+
+    epochs = itertools.count(1)  # a new one, and a new order, in each block
+
+    def batches(watch):
+        for epoch in epochs:
+            sampler.set_epoch(epoch)
+            yield from watch.epoch(loader, epoch) if watch else loader
+
+    def train(steps: int, watch) -> list[float]:
+        feed = batches(watch)
+        seconds = []
+        dist.barrier()
+        start = time.perf_counter()
+        for x, y in itertools.islice(feed, steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(ddp(x), y).backward()
+            if watch:
+                watch.step()
+            optimizer.step()
+            now = time.perf_counter()
+            seconds.append(now - start)
+            start = now
+        return seconds
+
+    train(5, None)
+    with Guard(ddp, optimizer, every=2) as watch:
+        watch.steps = 2 * every  # past the first steps, where checks are dense
+        checks = train(60, watch)[2:]
+    blocks = []
+    with Guard(ddp, optimizer, every=every) as watch:
+        watch.steps = 2 * every
+        for pair in range(pairs):
+            ways = (None, watch)[:: 1 if pair % 2 else -1]
+            found = {way: sum(train(every, way)) for way in ways}
+            blocks.append((found[None], found[watch]))
+    size = sum(p.numel() for p in net.parameters())
+    return {"checks": checks, "blocks": blocks, "megabytes": 4 * size / 1e6}
+
+
+def summarise(by_rank: list[dict], every: int) -> dict:
+    """Medians: milliseconds of a step and of a check's extra; the share of both."""
+    checks = [max(times) for times in zip(*(r["checks"] for r in by_rank), strict=True)]
+    # Steps alternate: each check is compared with the step before it.
+    extra = [b - a for a, b in zip(checks[::2], checks[1::2], strict=True)]
+    plain = statistics.median(checks[::2])
+    ratios = [
+        sum(w for _, w in blocks) / sum(b for b, _ in blocks)
+        for blocks in zip(*(r["blocks"] for r in by_rank), strict=True)
+    ]
+    check = statistics.median(extra)
+    return {
+        "megabytes": by_rank[0]["megabytes"],
+        "read_megabytes": 8 * by_rank[0]["megabytes"],  # see the guard's page
+        "step_ms": 1e3 * plain,
+        "check_ms": 1e3 * check,
+        "percent": 100 * check / every / plain,
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "pairs": len(ratios),
+    }
+
+
+def run() -> dict:
+    """Measure both models on two ranks; less than a minute."""
+    results = {"every": EVERY}
+    with Ranks(2) as ranks:
+        for name, (kind, batch_size, pairs) in MODELS.items():
+            args = kind, batch_size, pairs, EVERY
+            by_rank = ranks.run(on_rank, *args, timeout=300, quiet=True)
+            results[name] = summarise(by_rank, EVERY)
+    return results
+
+
+def report(results: dict) -> str:
+    """One line per model."""
+    return "\n".join(
+        f"{name}: {r['megabytes']:.1f} MB, a step of {r['step_ms']:.1f} ms; a check "
+        f"costs {r['check_ms']:.1f} ms more, {r['percent']:.2f} % every "
+        f"{results['every']} steps; {results['every']} steps with it take "
+        f"{r['ratio']:.3f} of those without ({r['ratio_min']:.3f} to "
+        f"{r['ratio_max']:.3f}, {r['pairs']} pairs)"
+        for name, r in ((name, results[name]) for name in MODELS)
+    )
