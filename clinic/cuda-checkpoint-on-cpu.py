@@ -27,7 +27,7 @@ https://github.com/Sujit-O/pykg2vec/issues/223 (trained on a GPU, used on a CPU)
 from torch.serialization import register_package
 
 register_package(0, lambda storage: "cuda:0", lambda storage, place: None)
-torch.save({"weight": torch.ones(2)}, "last.pt")  # as a machine with a GPU does
+torch.save({"weight": torch.ones(2)}, "last.pt")  # as on a machine with a GPU
 
 # %% broken
 checkpoint = torch.load("last.pt")

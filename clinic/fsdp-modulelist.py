@@ -38,7 +38,7 @@ class Stack(nn.Module):
 
 
 model = Stack()
-nn.ModuleList.__repr__ = lambda self: "ModuleList(…)"  # the message on one line
+nn.ModuleList.__repr__ = lambda self: "ModuleList(…)"  # on one line
 
 # %% broken
 fully_shard(model.blocks)

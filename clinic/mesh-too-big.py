@@ -24,14 +24,16 @@ Links: https://github.com/pytorch/pytorch/issues/111452 (a 2-D mesh larger than 
 # %% given
 from torch.distributed.device_mesh import init_device_mesh
 
+axes = "dp", "tp"
+
 # %% broken
 tp = 2
-mesh = init_device_mesh("cpu", (2, tp), mesh_dim_names=("dp", "tp"))
+mesh = init_device_mesh("cpu", (2, tp), mesh_dim_names=axes)
 print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 
 # %% fixed
 tp = 2
-mesh = init_device_mesh("cpu", (world_size // tp, tp), mesh_dim_names=("dp", "tp"))
+mesh = init_device_mesh("cpu", (world_size // tp, tp), mesh_dim_names=axes)
 print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 
 # %% signs

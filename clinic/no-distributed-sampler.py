@@ -45,7 +45,8 @@ print(f"{len(loader)} steps over", seen)
 # %% invariant: all ranks together read each sample once
 read = torch.tensor(len(seen))
 dist.all_reduce(read)
-assert read == len(dataset), f"{read} samples were read, {len(dataset)} are there"
+count = f"{read} samples were read, {len(dataset)} are there"
+assert read == len(dataset), count
 
 # %% guarded
 from allranks.guard import Guard

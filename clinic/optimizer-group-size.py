@@ -40,7 +40,7 @@ print(len(optimizer.param_groups[0]["params"]), "parameters")
 
 # %% fixed
 model[0].requires_grad_(False)
-optimizer = torch.optim.AdamW(model.parameters())  # a frozen one stays as it is
+optimizer = torch.optim.AdamW(model.parameters())  # the frozen ones too
 optimizer.load_state_dict(saved)
 print(len(optimizer.param_groups[0]["params"]), "parameters")
 

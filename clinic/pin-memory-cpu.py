@@ -37,7 +37,8 @@ batch = next(iter(loader))
 print(batch)
 
 # %% invariant: the loader pins if there is an accelerator to pin for
-assert batch.is_pinned() == loader.pin_memory, "pin_memory is set, the batch is not"
+as_asked = batch.is_pinned() == loader.pin_memory
+assert as_asked, "pin_memory is set, the batch is not"
 
 # %% signs
 # 'pin_memory' argument is set as true but no accelerator is found

@@ -42,7 +42,7 @@ class Noisy(torch.utils.data.Dataset):
 
 
 def first_noise():
-    """What worker 0 of this rank draws; a script on Linux forks its workers too."""
+    """What worker 0 of this rank draws. (Scripts on Linux fork workers too.)"""
     loader = DataLoader(Noisy(), num_workers=1, multiprocessing_context="fork")
     return round(next(iter(loader)).item(), 4)
 
@@ -51,20 +51,21 @@ def first_noise():
 torch.manual_seed(0)
 model = nn.Linear(4, 4)
 noise = first_noise()
-print("first weight", round(model.weight[0, 0].item(), 4), "augmentation", noise)
+print("weight", round(model.weight[0, 0].item(), 4), "augmentation", noise)
 
 # %% fixed
 torch.manual_seed(0)
 model = nn.Linear(4, 4)
 torch.manual_seed(0 + rank)
 noise = first_noise()
-print("first weight", round(model.weight[0, 0].item(), 4), "augmentation", noise)
+print("weight", round(model.weight[0, 0].item(), 4), "augmentation", noise)
 
 # %% invariant: every rank draws augmentations of its own
 drawn = [None] * world_size
 dist.all_gather_object(drawn, noise)
-apart = f"the ranks drew {world_size} numbers, {len(set(drawn))} of them different"
-assert len(set(drawn)) == world_size, apart
+apart = len(set(drawn))
+count = f"the ranks drew {world_size} numbers, {apart} of them different"
+assert apart == world_size, count
 
 # %% guarded
 from allranks.guard import Guard

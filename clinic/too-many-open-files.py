@@ -28,9 +28,10 @@ import resource
 
 from torch.utils.data import DataLoader
 
+# A limit near at hand; else it is 1024 or more.
 used = max(int(fd) for fd in os.listdir("/proc/self/fd"))
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))  # else 1024 or more
+resource.setrlimit(resource.RLIMIT_NOFILE, (used + 40, hard))
 workers = {"num_workers": 1, "multiprocessing_context": "fork"}
 loader = DataLoader(torch.arange(80.0), **workers)
 

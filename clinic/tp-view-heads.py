@@ -27,11 +27,12 @@ https://github.com/huggingface/transformers/pull/45109 (T5's view with a fixed n
 # %% given
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor import parallel
 
 HEADS, HEAD_DIM = 4, 2
 mesh = init_device_mesh("cpu", (world_size,))
-query = parallelize_module(nn.Linear(8, HEADS * HEAD_DIM), mesh, ColwiseParallel())
+query = nn.Linear(8, HEADS * HEAD_DIM)
+query = parallel.parallelize_module(query, mesh, parallel.ColwiseParallel())
 x = torch.ones(1, 2, 8)  # (batch, time, features)
 
 # %% broken

@@ -28,7 +28,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 weight = torch.arange(32.0).reshape(8, 4)
-if rank == 0:  # the job before wrote both: four files, and one of dcp's folders
+if rank == 0:  # the job before wrote four files, and a folder of dcp
     for old_rank, rows in enumerate(weight.chunk(4)):
         torch.save({"weight": rows.clone()}, f"shard{old_rank}.pt")
 written = dcp.save({"weight": weight}, checkpoint_id="all")
