@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 
+from allranks.outcome_text import clean, last_words
 from allranks.ranks import Ranks
 from allranks.report import RanksError, fold, group_ranks
 from allranks.specimens import PLACES, Outcome
@@ -14,21 +15,9 @@ from allranks.specimens import PLACES, Outcome
 STALL_S = 0.4  # seconds in which no rank moves: a cell that is meant to hang hangs
 HANG_S = 10.0  # seconds until it counts as hung if a rank polls, and so seems to move
 LIMIT_S = 60.0  # seconds until any other counts as hung
-MAX_LINES = 3  # of an exception's message
 _LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
 COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror): \S.*")
 _WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
-_PASSING = {  # what differs from run to run, and what stands for it
-    re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
-    re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
-    re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
-    re.compile(r"(?<=\(localhost, )\d+"): "PORT",
-    re.compile(r"(?<=port: )\d+"): "PORT",
-    re.compile(r"(\bpid[ :=]{1,2}|\bPID )\d+"): r"\1PID",
-    re.compile(r"(?:/[\w.-]+)*/allranks-[^/\s'\"]+"): "/FOLDER",
-    re.compile(r"/\S*/site-packages/|/__w/pytorch/pytorch/"): "",
-    re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
-}
 
 
 def play(specimen, cell: str) -> Outcome:
@@ -66,7 +55,7 @@ def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
     """Say what the output and the report of live ranks amount to."""
     status = "warns" if _WARNING.search(text) else "runs"
     if error is not None:
-        last_words = {rank: _last_words(text) for rank, text in error.errors.items()}
+        last_words = {rank: last_words(text) for rank, text in error.errors.items()}
         text += "\n".join(f"{who}: {end}" for who, end in group_ranks(last_words))
         if error.deaths:
             status = "dies"
@@ -77,7 +66,7 @@ def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
             status = "hangs"
             text += str(error)
     text = re.sub(r"^rank 0: ?", "", text, flags=re.M) if alone else text
-    return Outcome(status, _clean(re.sub(r"\n{2,}", "\n", text).strip()))
+    return Outcome(status, clean(re.sub(r"\n{2,}", "\n", text).strip()))
 
 
 def _judge_command(crew: Ranks, specimen, cell: str) -> Outcome:
@@ -105,23 +94,8 @@ def _judge_command(crew: Ranks, specimen, cell: str) -> Outcome:
             crew.run(f"text = {text!r}", on=[0])
             crew.run_cell(check, "invariant", on=[0], quiet=True)
         except RanksError as error:
-            status, violated = "violates", f"\n{_last_words(error.errors[0])}"
-    return Outcome(status, _clean(text + violated))
-
-
-def _clean(text: str) -> str:
-    """Put names in place of the numbers that are others in each run."""
-    for pattern, name in _PASSING.items():
-        text = pattern.sub(name, text)
-    return text
-
-
-def _last_words(traceback: str) -> str:
-    """Cut a traceback down to the exception, and a long message to its first lines."""
-    ends = re.split(r"^(?: .*\n)+", traceback, flags=re.M)
-    plain = re.sub(r"/\S*/site-packages/|\x1b\[[0-9;]*m", "", ends[-1]).strip()
-    lines = plain.split("\n")[:MAX_LINES]
-    return "\n".join(textwrap.shorten(line, 240, placeholder=" …") for line in lines)
+            status, violated = "violates", f"\n{last_words(error.errors[0])}"
+    return Outcome(status, clean(text + violated))
 
 
 def _prepare(place: str, plain: bool, num_gpus: int) -> None:
@@ -133,6 +107,7 @@ def _prepare(place: str, plain: bool, num_gpus: int) -> None:
         print(textwrap.shorten(f"{category.__name__}: {text}", 200, placeholder=" …"))
 
     os.chdir(place)
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # torchrun leaves folders behind
     warnings.simplefilter("default")
     warnings.simplefilter("ignore", ResourceWarning)
     warnings.showwarning = show

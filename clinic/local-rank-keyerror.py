@@ -16,19 +16,17 @@ does.
 
 Next time: `python -c "import os; print(os.environ.get('LOCAL_RANK'))"` under the same
 launcher.
-
-Links: https://discuss.pytorch.org/t/keyerror-local-rank/
 """
 
 # %% broken: python train.py
 import os
 
-print("rank", os.environ["LOCAL_RANK"])
+print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 
 # %% fixed: torchrun --nproc-per-node 2 train.py
 import os
 
-print("rank", os.environ["LOCAL_RANK"])
+print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 
 # %% signs
 # KeyError: '?LOCAL_RANK'?

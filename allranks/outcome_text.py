@@ -1,0 +1,35 @@
+"""What a page shows of an outcome: the last words, and nothing that differs by run."""
+
+import re
+import textwrap
+
+MAX_LINES = 3  # of an exception's message
+PASSING = {  # what differs from run to run, and what stands for it
+    re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
+    re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
+    re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
+    re.compile(r"(?<=\(localhost, )\d+"): "PORT",
+    re.compile(r"(?<=port: )\d+"): "PORT",
+    re.compile(r"(\bpid[ :=]{1,2}|\bPID )\d+"): r"\1PID",
+    re.compile(r"(?:/[\w.-]+)*/allranks-[^/\s'\"]+"): "/FOLDER",
+    re.compile(r"\b[EWI]\d{4} [\d:.]+ +\d+ +(?:\S*/)?torch/"): "torch/",
+    re.compile(r"(\b[Pp]rocess )\d+(?= got signal| closing| exited)"): r"\1PID",
+    re.compile(r"(of binary: )\S+"): r"\1python",
+    re.compile(r"[\w./-]*/site-packages/|/__w/pytorch/pytorch/"): "",
+    re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
+}
+
+
+def clean(text: str) -> str:
+    """Put names in place of the numbers that are others in each run."""
+    for pattern, name in PASSING.items():
+        text = pattern.sub(name, text)
+    return text
+
+
+def last_words(traceback: str) -> str:
+    """Cut a traceback down to the exception, and a long message to its first lines."""
+    ends = re.split(r"^(?: .*\n)+", traceback, flags=re.M)
+    plain = re.sub(r"/\S*/site-packages/|\x1b\[[0-9;]*m", "", ends[-1]).strip()
+    lines = plain.split("\n")[:MAX_LINES]
+    return "\n".join(textwrap.shorten(line, 240, placeholder=" …") for line in lines)
