@@ -52,5 +52,6 @@ loss.backward()
 print("loss", loss.tolist(), "gradient", net.weight.grad.item())
 
 # %% signs
-# Was asked to gather along dimension 0, but all input tensors were scalars
+# maybe: Was asked to gather along dimension 0, but all input tensors were scalars
 # maybe: grad can be implicitly created only for scalar outputs
+# with: nn/parallel/|[Dd]ata_?[Pp]arallel|Data parallel|asked to gather

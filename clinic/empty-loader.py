@@ -40,3 +40,4 @@ print("mean loss", sum(losses) / len(losses))
 
 # %% signs
 # maybe: ZeroDivisionError: (?:float )?division by zero
+# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank

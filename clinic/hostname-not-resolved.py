@@ -57,7 +57,8 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% signs
 # maybe: network addresses of \(.*\) cannot be retrieved
-# socket\.gaierror: \[Errno -?\d+\]
+# maybe: socket\.gaierror: \[Errno -?\d+\]
 # host not found: 
 # RuntimeError: Name or service not known
-# Temporary failure in name resolution
+# maybe: Temporary failure in name resolution
+# with: torch/distributed|rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|elastic

@@ -41,4 +41,5 @@ dist.barrier()
 print("ready:", os.listdir())
 
 # %% signs
-# FileExistsError: \[Errno 17\] File exists
+# maybe: FileExistsError: \[Errno 17\] File exists
+# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank

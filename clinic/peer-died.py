@@ -54,7 +54,7 @@ dist.broadcast(batch, src=1)
 print(batch.tolist())
 
 # %% signs
-# echo: Connection (?:closed|reset) by peer
+# echo: Connection (?:closed|reset) by peer(?!')
 # echo: remote process exited or there was a network error
 # echo: This is typically caused by a remote worker
 # echo: NCCL communicator was aborted on rank

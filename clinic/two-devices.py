@@ -45,7 +45,10 @@ print("output on", output.device)
 # [Tt]ensor for .* is on .*, (?:but )?expected (?:it|them) to be on
 # Expected object of (?:device|backend)(?: type)? \w+ but got (?:device|backend)(?: type)? \w+
 # arguments are located on different GPUs
-# Input type \(.*\) and weight type \(.*\) should be the same
-# Expected object of type torch\.(?:cuda\.)?\w+ but found type torch\.(?:cuda\.)?\w+
+# Input type \(torch\.cuda\.\w+\) and weight type \(torch\.\w+\) should be the same
+# Expected object of type torch\.cuda\.\w+ but found type torch\.\w+ 
 # Input and hidden tensors are not at the same device
 # indices should be either on cpu or on the same device
+# Input type \(torch\.\w+\) and weight type \(torch\.cuda\.
+# Expected object of type torch\.\w+ but found type torch\.cuda\.
+# Input type \((?:cpu|cuda)\) and weight type|should be a MKLDNN tensor and weight is a dense tensor
