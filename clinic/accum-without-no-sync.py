@@ -19,8 +19,7 @@ last; FSDP2 has `set_requires_gradient_sync(False)`.
 Next time: bytes sent per optimizer step, from the interface's counters or a profile:
 they should not grow with the number of micro-batches.
 
-Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-(no_sync)
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/4092 (what no_sync saves)
 """
 
 # %% given

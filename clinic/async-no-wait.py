@@ -18,8 +18,7 @@ it. Keep the handle.
 
 Next time: search for `async_op=True` and follow each handle to its `wait()`.
 
-Links: https://docs.pytorch.org/docs/stable/distributed.html (synchronous and
-asynchronous collective operations)
+Links: https://docs.pytorch.org/docs/stable/distributed.html (async_op)
 """
 
 # %% given

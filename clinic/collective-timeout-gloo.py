@@ -1,10 +1,10 @@
 r"""One rank never reaches the collective, and the timeout ends the wait.
 
 class: process group
-symptom: hang
+symptom: crash
 runs on: 2 ranks
 chapter: ch4_ranks
-signature: Timed out waiting 300ms for recv operation to complete
+signature: Timed out waiting 1000ms for recv operation to complete
 
 You see: after a long silence (30 minutes unless you say otherwise), the ranks that wait
 raise in a collective that is innocent. The rank that is missing is not named.
@@ -25,7 +25,7 @@ https://github.com/facebookresearch/detectron2/issues/5121 (after 1800000 ms)
 # %% given
 from datetime import timedelta
 
-group = dist.new_group(timeout=timedelta(seconds=0.3))
+group = dist.new_group(timeout=timedelta(seconds=1))
 losses = [1.0] if rank == 0 else []  # rank 1 has no more batches
 
 # %% broken

@@ -1,7 +1,7 @@
 r"""Two processes have the same rank.
 
 class: process group
-symptom: hang
+symptom: crash
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: rank 1: .*EADDRINUSE, message: address already in use
@@ -39,7 +39,6 @@ def start_later():
         with socket.socket() as knock:
             if knock.connect_ex(("localhost", port.item())) == 0:
                 break
-
 
 
 # %% broken

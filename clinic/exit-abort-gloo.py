@@ -70,8 +70,9 @@ def run_script(train):
     join(1)
     while not (ending.exists() or select.select([read], [], [], 0.01)[0]):
         pass  # until it ends, slowly or at once
-    with contextlib.suppress(RuntimeError):
-        dist.all_reduce(torch.ones(1))
+    if ending.exists():
+        with contextlib.suppress(RuntimeError):  # it may be gone before we are told
+            dist.all_reduce(torch.ones(1))
     said = os.fdopen(read).read().strip()
     exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if exit_code:
@@ -87,6 +88,7 @@ def train():
 
 
 print("exit code", run_script(train))
+
 
 # %% fixed
 def train():

@@ -7,7 +7,8 @@ chapter: ch4_ranks
 signature: rank 1 was killed by SIGABRT[\s\S]*op\.preamble\.length <= op\.nbytes
 
 You see: after an evaluation, the rank with the shorter tensor is aborted (exit code -6,
-no traceback). A rank with a longer one goes on with rows that nobody has sent.
+no traceback). A rank with a longer one goes on with rows that nobody has sent, or
+reports a reset connection.
 
 Cause: `all_gather` takes the size of every other tensor from the buffers that you give
 it. Nothing checks that the others send that much. Less data than the buffer leaves the

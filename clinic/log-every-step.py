@@ -17,8 +17,7 @@ Cure: add up on the device, and every N steps reduce one stacked tensor.
 Next time: profile a few steps: many all-reduces of 4 bytes, and `cudaStreamSynchronize`
 or `aten::item` between forward and backward.
 
-Links: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid
-unnecessary CPU-GPU synchronization)
+Links: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (synchronization)
 """
 
 # %% given

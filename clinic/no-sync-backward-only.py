@@ -18,7 +18,6 @@ Next time: count: profile one accumulation and look for `gloo:all_reduce` or
 `ncclKernel_AllReduce`. There should be one per bucket, not one per micro-batch.
 
 Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-(no_sync: the forward pass should be inside)
 """
 
 # %% given

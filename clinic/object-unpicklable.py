@@ -21,17 +21,21 @@ Next time: `pickle.dumps(obj)` in one process gives the same error.
 Links: https://docs.pytorch.org/docs/stable/distributed.html (objects must be picklable)
 """
 
+
 # %% broken
 def make_config():
     return {"lr": 0.1, "schedule": lambda step: 0.1 / (1 + step)}
+
 
 found = [None] * world_size
 dist.all_gather_object(found, make_config())
 print("configs:", len(found), "keys:", *found[0])
 
+
 # %% fixed
 def make_config():
     return {"lr": 0.1, "schedule": "inverse"}
+
 
 found = [None] * world_size
 dist.all_gather_object(found, make_config())

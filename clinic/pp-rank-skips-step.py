@@ -17,8 +17,7 @@ Cure: the same number of steps on every stage; let the rank that decides broadca
 
 Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
 
-Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (every rank calls
-step)
+Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (step on every rank)
 """
 
 # %% given

@@ -20,7 +20,6 @@ Next time: `ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]` after a few ste
 the buckets in bytes.
 
 Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-(bucket_cap_mb)
 """
 
 # %% given

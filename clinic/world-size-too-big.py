@@ -1,7 +1,7 @@
 r"""WORLD_SIZE says more processes than were started.
 
 class: process group
-symptom: hang
+symptom: crash
 runs on: one process
 chapter: ch4_ranks
 signature: Timed out after \d+ seconds waiting for clients\. 1/2 clients joined

@@ -1,7 +1,7 @@
 r"""A rank knocks at a port where nobody listens.
 
 class: process group
-symptom: hang
+symptom: crash
 runs on: one process
 chapter: ch4_ranks
 signature: The client socket has timed out after 500ms while trying to connect to
