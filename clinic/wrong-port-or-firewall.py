@@ -44,9 +44,10 @@ store.set("hello", "from this rank")
 print(store.get("hello").decode())
 
 # %% signs
-# The client socket has timed out after \d+ ?m?s while trying to connect to
+# (?:Error|exception): The client socket has timed out after \d+ ?m?s while trying to connect to
 # The client socket has failed to connect to any network address of
 # maybe: The client socket has failed to connect to
 # maybe: connect\(\) timed out
 # maybe: RuntimeError: Connection (?:timed out|refused)
-# No route to host
+# maybe: No route to host
+# maybe: The client socket has timed out after \d+ ?m?s while trying to connect to
