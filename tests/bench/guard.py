@@ -6,7 +6,7 @@ from allranks import Ranks
 
 EVERY = 100  # the guard's default
 MODELS = {  # kind, batch per rank, pairs of blocks of EVERY steps
-    "small": ("cnn", 96, 9),  # the script's own model and batch
+    "small": ("cnn", 96, 5),  # the script's own model and batch
     "large": ("mlp", 64, 3),  # 5 million parameters, with AdamW
 }
 
