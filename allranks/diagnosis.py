@@ -1,40 +1,22 @@
 """Which failures of the clinic does a log show? Nothing is named without a sign.
 
-A sign's literal piece is looked for in the whole log, the expression tried around it:
-on the line, on the line without its prefixes, and joined with its neighbours, as if a
-terminal had broken it. book/_static/diagnose.js does the same.
+book/_static/diagnose.js ranks in the same way. A change belongs in both.
 """
 
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, product
 
 from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
-from allranks.log_text import Log, bare
+from allranks.log_search import Hit, find, vocabulary
+from allranks.log_text import Log
 from allranks.signs import Sign, signs_of
 
-TRIES = 300  # places that are tried for one piece of a sign
-CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
 SHOWN = 3
-_SOURCE = re.compile(
-    r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
-)
-_NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
+BRIEF = 12  # lines of a paste in which a warning is the question
+_WARNING = re.compile(r"\[W|\bW\d{4} |Warning|WARNING", re.ASCII)
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
 _ERRORS = "Error: ", "Exception: ", "error: "
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A place where a sign matches: lines first to last, and what of them."""
-
-    first: int
-    last: int
-    text: str
-    begin: int
-    end: int
-    weak: bool  # a line of code in a traceback, or a message that the log's end cuts
 
 
 @dataclass
@@ -57,6 +39,26 @@ class Suspect:
         return names[min(levels)]
 
     @property
+    def first(self) -> int:
+        """The first line that names it."""
+        return min(hit.first for sign, hit in self.hits if sign.kind != WITH)
+
+    @property
+    def supported(self) -> bool:
+        """Whether a full sign matched, or a ``with`` sign if the case has any."""
+        kinds = {sign.kind for sign, _ in self.hits}
+        return FULL in kinds or WITH in kinds or WITH not in dict(self.case.signs)
+
+    def mere_warning(self, log: Log) -> bool:
+        """Whether it only may be, and only in warnings."""
+        if self.level != MAYBE:
+            return False
+        if self.case.fields["symptom"] in ("silent", "slow"):
+            return True
+        lines = {hit.first for sign, hit in self.hits if sign.kind != WITH}
+        return all(_WARNING.search(log.lines[line]) for line in lines)
+
+    @property
     def key(self) -> tuple:
         """What comes first is likeliest.
 
@@ -66,15 +68,15 @@ class Suspect:
         symptom = self.case.fields["symptom"]
         group = {"crash": 0, "hang": 1}.get(symptom, 2)
         level = _LEVELS[self.level]
-        first = min(hit.first for sign, hit in self.hits if sign.kind != WITH)
         support = sum(sign.kind == WITH for sign, _ in self.hits)
         best = max(len(n) for sign, _ in self.hits for n in sign.needles)
-        return level == 2, group == 2, level, group, first, -support, -best, self.order
+        place = self.first, -support, -best, self.order
+        return level == 2, group == 2, level, group, *place
 
 
 def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
     """All cases that a log shows, the likeliest first."""
-    possible = _vocabulary(log)
+    possible = vocabulary(log)
     suspects = []
     for order, case in enumerate(cases):
         suspect = Suspect(case, order)
@@ -83,89 +85,25 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
                 suspect.hits.append((one, hit))
         if any(one.kind != WITH for one, _ in suspect.hits):
             suspects.append(suspect)
-    return sorted(suspects, key=lambda suspect: suspect.key)
+    return _honest(log, sorted(suspects, key=lambda suspect: suspect.key))
 
 
-def _vocabulary(log: Log):
-    """A quick test that refuses most signs: a piece's words are not in the log."""
-    digits = b"0123456789"
-    lines, ends = log.lines, []
-    for i in range(len(lines) - 1):
-        if log.goes_on(i):
-            head, rest = lines[i].strip(" "), lines[i + 1].strip(" ")
-            ends.append(head.rpartition(" ")[2] + rest.partition(" ")[0])
-    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, digits)
-    words = b"\n".join(set(text.split()))
+def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
+    """What may be said aloud.
 
-    def possible(one: Sign) -> bool:
-        for begin, end in one.spans:
-            piece = re.sub(
-                r"(?:\\s| )[+*?]?|\\(.)",
-                lambda match: match[1] or " ",
-                one.pattern[begin:end],
-            )
-            piece = piece.encode().translate(None, digits)
-            if all(word in words for word in piece.split()):
-                return True
-        return False
-
-    return possible
-
-
-def find(log: Log, one: Sign, possible) -> Hit | None:
-    """The earliest place of a sign; a message goes before a line of code."""
-    expression = re.compile(one.pattern, re.ASCII)
-    found, code = [], []
-    for needle in one.needles if possible(one) else ():
-        at, last = log.squeezed.find(needle), -1
-        for _ in range(TRIES):
-            if at < 0:
-                break
-            line = log.line_at(at)
-            end = log.line_at(at + len(needle) - 1)
-            if (line, end) != last:
-                last = line, end
-                hit = _try(log, expression, line, end)
-                if hit and not hit.weak:
-                    found.append(hit)
-                    break
-                if hit:
-                    code.append(hit)
-            at = log.squeezed.find(needle, at + 1)
-    pieces = [] if found or code or one.kind == WITH else one.needles
-    hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
-    return min(hits, key=lambda hit: hit.first, default=None)
-
-
-def _cut(log: Log, needle: str) -> Hit | None:
-    """The beginning of a piece where the log is cut."""
-    for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
-        if log.tail.endswith(needle[:size]):
-            line = log.line_at(len(log.squeezed) - 1)
-            return Hit(line, line, log.lines[line], 0, len(log.lines[line]), True)
-    return None
-
-
-def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
-    """Match on the lines from ``line`` to ``end``, and on more of them around."""
-    if line == end:
-        for text in (log.lines[line], bare(log.lines[line])):
-            if match := expression.search(text):
-                source = bool(_SOURCE.search(bare(log.lines[line])))
-                return Hit(line, line, text, *match.span(), source)
-    for before, after in (0, 0), (0, 1), (1, 0), (1, 1), (0, 2):
-        inside = range(line - before, end + after)
-        if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
-            continue
-        head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
-        if any(map(_NEXT.search, rest)):
-            continue
-        for joints in product((" ", ""), repeat=len(rest)):
-            text = head + "".join(chain(*zip(joints, rest, strict=True)))
-            if match := expression.search(text):
-                source = bool(_SOURCE.search(bare(head)))
-                return Hit(inside.start, inside.stop, text, *match.span(), source)
-    return None
+    A ``maybe`` of a case that has ``with`` signs, all of which are missing, is shown
+    beside a better one only. What may be is no news if it is a mere warning, unless the
+    log is brief. Echoes say nothing if another error stands before.
+    """
+    if len(log.lines) > BRIEF:
+        suspects = [one for one in suspects if not one.mere_warning(log)]
+    if any(one.level != ECHO and one.supported for one in suspects):
+        return suspects
+    echoes = [one for one in suspects if one.level == ECHO]
+    error = first_error(log)
+    if error is not None and all(error < one.first for one in echoes):
+        return []
+    return echoes
 
 
 def first_error(log: Log) -> int | None:

@@ -1,10 +1,12 @@
 // The search box of the error clinic: which failures does a pasted log show?
-// The same steps as allranks/log_text.py and allranks/diagnosis.py; a test replays both.
+// The same steps as log_text.py, log_search.py and diagnosis.py in allranks/: a test
+// replays both.
 (() => {
   const CHUNK = 4000;
   const [NARROW, WIDE] = [40, 250];
   const TRIES = 300;
   const CUT = 16;
+  const BRIEF = 12;
   const SHOWN = 3;
   const FULL = 0, ECHO = 2, WITH = 3; // 1: maybe
   const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
@@ -22,6 +24,7 @@
   const SRUN = /^ *(\d{1,5}): /;
   const SOURCE = new RegExp("^ *(?:-+> *)?(?:\\d+ +)?"
     + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
+  const WARNING = /\[W|\bW\d{4} |Warning|WARNING/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
   const ERRORS = ["Error:", "Exception:", "error:"];
 
@@ -178,11 +181,14 @@
     const level = Math.min(...named.map(([sign, hit]) =>
       Math.min(sign[0] + (hit.weak ? 1 : 0), ECHO)));
     const group = GROUP[suspect.case[3]];
-    const first = Math.min(...named.map(([, hit]) => hit.first));
+    suspect.first = Math.min(...named.map(([, hit]) => hit.first));
+    suspect.supported = named.some(([sign]) => sign[0] === FULL)
+      || named.length < suspect.hits.length
+      || !suspect.case[4].some((sign) => sign[0] === WITH);
     const longest = Math.max(...suspect.hits.flatMap(([sign]) =>
       needlesOf(sign).map((needle) => needle.length)));
     suspect.level = level;
-    return [level === ECHO ? 1 : 0, group === 2 ? 1 : 0, level, group, first,
+    return [level === ECHO ? 1 : 0, group === 2 ? 1 : 0, level, group, suspect.first,
       named.length - suspect.hits.length, -longest, order];
   }
 
@@ -202,7 +208,25 @@
       const i = a.key.findIndex((value, k) => value !== b.key[k]);
       return i < 0 ? 0 : a.key[i] - b.key[i];
     };
-    return suspects.sort(compare);
+    return honest(log, suspects.sort(compare));
+  }
+
+  function mereWarning(log, { level, case: one, hits }) {
+    if (level === FULL || level === ECHO) return false;
+    return GROUP[one[3]] === 2 || hits.every(([sign, hit]) =>
+      sign[0] === WITH || WARNING.test(log.lines[hit.first]));
+  }
+
+  // A maybe whose case has evidence to show, and shows none, stands beside a better one
+  // only. What may be is no news if it is a mere warning, unless the log is brief. Echoes
+  // say nothing if another error stands before them.
+  function honest(log, all) {
+    const brief = log.lines.length <= BRIEF;
+    const suspects = brief ? all : all.filter((one) => !mereWarning(log, one));
+    if (suspects.some((one) => one.level !== ECHO && one.supported)) return suspects;
+    const echoes = suspects.filter((one) => one.level === ECHO);
+    const error = firstError(log);
+    return error !== null && echoes.every((one) => error < one.first) ? [] : echoes;
   }
 
   function firstError(log) {

@@ -1,0 +1,115 @@
+"""Where the signs of the clinic's cases match in a log.
+
+A sign's literal piece is looked for in the whole log, the expression tried around it:
+on the line, on the line without its prefixes, and joined with its neighbours, as if a
+terminal had broken it. book/_static/diagnose.js does the same.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import chain, product
+
+from allranks.clinic import WITH
+from allranks.log_text import Log, bare
+from allranks.signs import Sign
+
+TRIES = 300  # places that are tried for one piece of a sign
+CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
+_SOURCE = re.compile(
+    r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
+)
+_NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place where a sign matches: lines first to last, and what of them."""
+
+    first: int
+    last: int
+    text: str
+    begin: int
+    end: int
+    weak: bool  # a line of code in a traceback, or a message that the log's end cuts
+
+
+def vocabulary(log: Log):
+    """A quick test that refuses most signs: a piece's words are not in the log."""
+    digits = b"0123456789"
+    lines, ends = log.lines, []
+    for i in range(len(lines) - 1):
+        if log.goes_on(i):
+            head, rest = lines[i].strip(" "), lines[i + 1].strip(" ")
+            ends.append(head.rpartition(" ")[2] + rest.partition(" ")[0])
+    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, digits)
+    words = b"\n".join(set(text.split()))
+
+    def possible(one: Sign) -> bool:
+        for begin, end in one.spans:
+            piece = re.sub(
+                r"(?:\\s| )[+*?]?|\\(.)",
+                lambda match: match[1] or " ",
+                one.pattern[begin:end],
+            )
+            piece = piece.encode().translate(None, digits)
+            if all(word in words for word in piece.split()):
+                return True
+        return False
+
+    return possible
+
+
+def find(log: Log, one: Sign, possible) -> Hit | None:
+    """The earliest place of a sign; a message goes before a line of code."""
+    expression = re.compile(one.pattern, re.ASCII)
+    found, code = [], []
+    for needle in one.needles if possible(one) else ():
+        at, last = log.squeezed.find(needle), -1
+        for _ in range(TRIES):
+            if at < 0:
+                break
+            line = log.line_at(at)
+            end = log.line_at(at + len(needle) - 1)
+            if (line, end) != last:
+                last = line, end
+                hit = _try(log, expression, line, end)
+                if hit and not hit.weak:
+                    found.append(hit)
+                    break
+                if hit:
+                    code.append(hit)
+            at = log.squeezed.find(needle, at + 1)
+    pieces = [] if found or code or one.kind == WITH else one.needles
+    hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
+    return min(hits, key=lambda hit: hit.first, default=None)
+
+
+def _cut(log: Log, needle: str) -> Hit | None:
+    """The beginning of a piece where the log is cut."""
+    for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
+        if log.tail.endswith(needle[:size]):
+            line = log.line_at(len(log.squeezed) - 1)
+            return Hit(line, line, log.lines[line], 0, len(log.lines[line]), True)
+    return None
+
+
+def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
+    """Match on the lines from ``line`` to ``end``, and on more of them around."""
+    if line == end:
+        for text in (log.lines[line], bare(log.lines[line])):
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(log.lines[line])))
+                return Hit(line, line, text, *match.span(), source)
+    for before, after in (0, 0), (0, 1), (1, 0), (1, 1), (0, 2):
+        inside = range(line - before, end + after)
+        if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
+            continue
+        head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
+        if any(map(_NEXT.search, rest)):
+            continue
+        for joints in product((" ", ""), repeat=len(rest)):
+            text = head + "".join(chain(*zip(joints, rest, strict=True)))
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(head)))
+                return Hit(inside.start, inside.stop, text, *match.span(), source)
+    return None
