@@ -42,7 +42,7 @@ class Noisy(torch.utils.data.Dataset):
 
 
 def first_noise():
-    """What worker 0 of this rank draws. (Scripts on Linux fork workers too.)"""
+    """What worker 0 of this rank draws. (A script on Linux forks, too.)"""
     loader = DataLoader(Noisy(), num_workers=1, multiprocessing_context="fork")
     return round(next(iter(loader)).item(), 4)
 
