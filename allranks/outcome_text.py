@@ -30,6 +30,6 @@ def clean(text: str) -> str:
 def last_words(traceback: str) -> str:
     """Cut a traceback down to the exception, and a long message to its first lines."""
     ends = re.split(r"^(?: .*\n)+", traceback, flags=re.M)
-    plain = re.sub(r"/\S*/site-packages/|\x1b\[[0-9;]*m", "", ends[-1]).strip()
+    plain = clean(re.sub(r"\x1b\[[0-9;]*m", "", ends[-1])).strip()
     lines = plain.split("\n")[:MAX_LINES]
     return "\n".join(textwrap.shorten(line, 240, placeholder=" …") for line in lines)

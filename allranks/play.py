@@ -55,8 +55,8 @@ def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
     """Say what the output and the report of live ranks amount to."""
     status = "warns" if _WARNING.search(text) else "runs"
     if error is not None:
-        last_words = {rank: last_words(text) for rank, text in error.errors.items()}
-        text += "\n".join(f"{who}: {end}" for who, end in group_ranks(last_words))
+        ends = {rank: last_words(said) for rank, said in error.errors.items()}
+        text += "\n".join(f"{who}: {end}" for who, end in group_ranks(ends))
         if error.deaths:
             status = "dies"
             text += "".join(f"\n{w} {end}" for w, end in group_ranks(error.deaths))
