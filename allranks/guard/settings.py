@@ -146,9 +146,10 @@ class Settings:
                 continue  # each rank holds its own part
             for name, parameter in self.model.named_parameters():
                 for key, value in sorted(optimizer.state.get(parameter, {}).items()):
-                    if isinstance(value, int | float):
-                        value = torch.tensor(float(value), dtype=torch.float64)
-                    if torch.is_tensor(value):
+                    if key == "step" and not torch.is_tensor(value):
+                        value = torch.tensor(value)
+                    # Other numbers may be a rank's own, as LBFGS keeps its last loss.
+                    if torch.is_tensor(value) and (key == "step" or value.dim()):
                         found[f"{key} of {name}"] = value
         return found
 

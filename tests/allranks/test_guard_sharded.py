@@ -121,6 +121,8 @@ def test_a_shard_that_is_wrong_is_named(ranks, case, pattern):
 
 def guarded(case: str):
     """One odd rank of four; return what it and the others are told."""
+    import datetime
+
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -145,7 +147,7 @@ def guarded(case: str):
         asked = 8 if case == "world" else None
         if case == "names":
             optimizer = None
-        watch = Guard(ddp, optimizer, every=1, world_size=asked, patience_s=1)
+        watch = Guard(ddp, optimizer, every=1, world_size=asked, patience_s=60)
         if case == "same":
             watch.same(loss=torch.tensor(1.5), right=3 + (rank == 1))
         if case == "dtype":
@@ -154,8 +156,11 @@ def guarded(case: str):
             watch.metric(0.5 + rank / 4, total=rank, count=2)
         if case == "counted":
             watch.metric(0.5, total=1, count=2, samples=7)
-        if case == "never" and rank == 3:
-            return ""
+        if case == "never":  # from here on, nobody waits long
+            watch.exchange.patience_s, soon = 1, datetime.timedelta(seconds=1)
+            dist.distributed_c10d._set_pg_timeout(soon, watch.exchange.group)
+            if rank == 3:
+                return ""
         if case == "fewer":
             batches = batches[: 2 if rank == 1 else 3]
         if case == "fewer, unknown":
