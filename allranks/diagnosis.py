@@ -49,11 +49,16 @@ class Suspect:
         kinds = {sign.kind for sign, _ in self.hits}
         return FULL in kinds or WITH in kinds or WITH not in dict(self.case.signs)
 
+    @property
+    def warns(self) -> bool:
+        """Whether it is no reason for a job to end."""
+        return self.case.fields["symptom"] in ("silent", "slow")
+
     def mere_warning(self, log: Log) -> bool:
         """Whether it only may be, and only in warnings."""
         if self.level != MAYBE:
             return False
-        if self.case.fields["symptom"] in ("silent", "slow"):
+        if self.warns:
             return True
         lines = {hit.first for sign, hit in self.hits if sign.kind != WITH}
         return all(_WARNING.search(log.lines[line]) for line in lines)
@@ -65,13 +70,12 @@ class Suspect:
         A message counts more than an echo, a crash more than the wait of others for it,
         and both more than a warning; then what is earliest, and best supported.
         """
-        symptom = self.case.fields["symptom"]
-        group = {"crash": 0, "hang": 1}.get(symptom, 2)
+        group = 2 * self.warns or self.case.fields["symptom"] == "hang"
         level = _LEVELS[self.level]
         support = sum(sign.kind == WITH for sign, _ in self.hits)
         best = max(len(n) for sign, _ in self.hits for n in sign.needles)
         place = self.first, -support, -best, self.order
-        return level == 2, group == 2, level, group, *place
+        return level == 2, self.warns, level, group, *place
 
 
 def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
@@ -93,14 +97,17 @@ def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
 
     A ``maybe`` of a case that has ``with`` signs, all of which are missing, is shown
     beside a better one only. What may be is no news if it is a mere warning, unless the
-    log is brief. Echoes say nothing if another error stands before.
+    log is brief. Warnings do not explain an error, nor do echoes one before them.
     """
     if len(log.lines) > BRIEF:
         suspects = [one for one in suspects if not one.mere_warning(log)]
-    if any(one.level != ECHO and one.supported for one in suspects):
-        return suspects
-    echoes = [one for one in suspects if one.level == ECHO]
     error = first_error(log)
+    sure = [one for one in suspects if one.level != ECHO and one.supported]
+    if sure:
+        lines = {hit.first for one in suspects for _, hit in one.hits}
+        quiet = error is None or error in lines
+        return suspects if quiet or not all(one.warns for one in sure) else []
+    echoes = [one for one in suspects if one.level == ECHO]
     if error is not None and all(error < one.first for one in echoes):
         return []
     return echoes

@@ -7,6 +7,7 @@ place the expression is tried. What a browser would read otherwise is refused.
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 from allranks.clinic import CLASSES, KINDS, SYMPTOMS, Case
@@ -54,6 +55,7 @@ def needle(source: str) -> str:
     return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or "", source)
 
 
+@cache
 def sign(kind: str, pattern: str) -> Sign:
     """Check a pattern and find its literal pieces.
 

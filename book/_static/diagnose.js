@@ -218,14 +218,19 @@
   }
 
   // A maybe whose case has evidence to show, and shows none, stands beside a better one
-  // only. What may be is no news if it is a mere warning, unless the log is brief. Echoes
-  // say nothing if another error stands before them.
+  // only. What may be is no news if it is a mere warning, unless the log is brief.
+  // Warnings do not explain an error, nor do echoes one before them.
   function honest(log, all) {
     const brief = log.lines.length <= BRIEF;
     const suspects = brief ? all : all.filter((one) => !mereWarning(log, one));
-    if (suspects.some((one) => one.level !== ECHO && one.supported)) return suspects;
-    const echoes = suspects.filter((one) => one.level === ECHO);
     const error = firstError(log);
+    const sure = suspects.filter((one) => one.level !== ECHO && one.supported);
+    if (sure.length) {
+      const hits = suspects.flatMap((one) => one.hits);
+      const quiet = error === null || hits.some(([, hit]) => hit.first === error);
+      return quiet || !sure.every((one) => GROUP[one.case[3]] === 2) ? suspects : [];
+    }
+    const echoes = suspects.filter((one) => one.level === ECHO);
     return error !== null && echoes.every((one) => error < one.first) ? [] : echoes;
   }
 

@@ -236,6 +236,74 @@ def test_a_crash_goes_before_the_wait_for_it():
     assert names(text, slow, hang, A) == ["a", "hang", "slow"]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a swallow\nall is well", ["slow"]),
+        ("a swallow\nBrianError: no", []),  # a warning is not why it ended
+        ("BrianError: a swallow\nno", ["slow"]),
+        ("a swallow\nthe parrot has ceased to be\nBrianError: no", ["a", "slow"]),
+    ],
+)
+def test_a_warning_does_not_explain_an_error(text, found):
+    """With an error that nothing explains, it is not known."""
+    slow = case("slow", ("full", r"a swallow"), symptom="slow")
+    assert names(text, slow, A) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "lines", "found"),
+    [
+        ("[W socket.cpp:9] [c10d] a swallow", 3, ["a"]),
+        ("[W socket.cpp:9] [c10d] a swallow", 30, []),
+        ("W0104 13:46:27.8 9 run.py:7] a swallow", 30, []),
+        ("UserWarning: a swallow", 30, []),
+        ("RuntimeError: a swallow", 30, ["a"]),
+    ],
+)
+def test_a_warning_that_may_be_is_news_in_a_brief_paste(line, lines, found):
+    """Long healthy logs have them, too."""
+    maybe = case("a", ("maybe", r"a swallow"))
+    assert names("\n".join(["epoch"] * lines + [line]), maybe) == found
+    full = case("a", ("full", r"a swallow"))
+    assert names("\n".join(["epoch"] * lines + [line]), full) == ["a"]
+
+
+def test_a_message_that_others_share_needs_evidence():
+    """A maybe whose case has evidence and shows none stands beside a better one."""
+    shy = case("shy", ("maybe", r"ceased to be"), ("with", r"the fjords"))
+    assert names("the parrot has ceased to be", shy) == []
+    assert names("the parrot has ceased to be: the fjords", shy) == ["shy"]
+    assert names("the parrot has ceased to be", A, shy) == ["a", "shy"]
+    echo = case("echo", ("echo", r"the parrot"))
+    assert names("the parrot has ceased to be", echo, shy) == ["echo"]
+
+
+def test_an_echo_explains_no_error_before_it():
+    """What came first is not known, so nothing is."""
+    echo = case("echo", ("echo", r"Connection closed by the bridge keeper"))
+    line = "RuntimeError: Connection closed by the bridge keeper"
+    assert names(line, echo) == ["echo"]
+    assert names(f"{line}\nBrianError: no", echo) == ["echo"]
+    assert names(f"BrianError: no\n{line}", echo) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("NorwegianError: the parrot has ceased t", ["a"]),
+        ("NorwegianError: the parrot has ceased t...", ["a"]),
+        ("NorwegianError: the parrot has", []),
+        ("NorwegianError: the parrot has ceased t\nbye", []),
+    ],
+)
+def test_the_end_may_be_cut(end, found):
+    """Two thirds of a message, at the end of the log, may be it."""
+    assert names(f"Epoch 1\n{end}", A) == found
+    only = case("with", ("with", A.signs[0][1]))
+    assert names(f"Epoch 1\n{end}", only) == []
+
+
 def test_evidence_decides_between_equals():
     """What ``with`` finds counts where two share a message."""
     rich = case("rich", *A.signs, ("with", r"pining for the fjords"))
