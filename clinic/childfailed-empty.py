@@ -65,6 +65,6 @@ main()
 """)
 
 # %% signs
-# echo: elastic\.multiprocessing\.errors\.ChildFailedError
+# echo: ChildFailedError
 # echo: error_file: <N/A>
 # echo: To enable traceback see: https://pytorch\.org/docs/stable/elastic/errors
