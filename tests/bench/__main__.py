@@ -1,7 +1,8 @@
 """Measure this machine: all of it (``make bench``) or a part (``… tests/bench ddp``).
 
 Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. What they
-measure goes to book/_data/bench.json, from which the pages take their figures.
+measure goes to book/_data/bench.json, or to the file that a part calls ``DATA``, from
+which the pages take their figures.
 """
 
 import datetime
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
-PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "fresh"]
+PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "fresh", "hangs"]
 
 
 def machine() -> dict:
@@ -41,16 +42,16 @@ def main(names: list[str]) -> None:
     unknown = sorted(set(names) - set(PARTS))
     if unknown:
         raise SystemExit(f"no benchmark {unknown[0]!r}: there are {', '.join(PARTS)}")
-    data = json.loads(DATA.read_text("utf8")) if DATA.is_file() else {}
-    data["machine"] = machine()
     for name in names or PARTS:
         part = importlib.import_module(name)
         print(f"--- {name}: {part.__doc__.splitlines()[0]}", flush=True)
-        data[name] = part.run()
+        path = getattr(part, "DATA", DATA)
+        data = json.loads(path.read_text("utf8")) if path.is_file() else {}
+        data |= {"machine": machine(), name: part.run()}
         print(part.report(data[name]), flush=True)
-        DATA.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         text = json.dumps(data, indent=1, sort_keys=True)
-        DATA.write_text(text + "\n", "utf8")
+        path.write_text(text + "\n", "utf8")
 
 
 if __name__ == "__main__":

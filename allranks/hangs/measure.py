@@ -1,0 +1,146 @@
+"""One tool on one hang: attach it, let it hang, read what it says, end everything."""
+
+import re
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from allranks import outcome_text, play
+from allranks.hangs import WAITED_FOR, attach, flight, tools, verdicts
+from allranks.ranks import Ranks
+from allranks.report import RanksError
+from allranks.specimens import PLACES
+
+PATIENCE_S = 2.5  # seconds without a move, for tools that wait TIMEOUT_S themselves
+LIMIT_S = 30.0  # seconds until a specimen counts as hung, whatever moves
+ASK_LIMIT_S = 2.0  # the same before a tool asks processes that poll for each other
+_LIMIT = re.compile(r"(?<=timedelta\()(?:milli)?seconds=[^()]+(?=\))")
+_WAIT = re.compile(r"(?<=timeout=)\d+")  # in a command
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one tool made of one hang.
+
+    Attributes:
+        verdict: one of ``verdicts.VERDICTS``.
+        named: the ranks that it names.
+        seconds: from the start of the code that hangs to the tool's last word.
+        words: what it says of each rank; or why it could not be attached.
+        raw: what it printed, shortened to the part that tells.
+    """
+
+    verdict: str
+    named: list[int] = field(default_factory=list)
+    seconds: float | None = None
+    words: str = ""
+    raw: str = ""
+
+
+class Watched(Ranks):
+    """Live ranks that let a tool look before they are ended."""
+
+    look, seen, when = None, None, 0.0
+
+    def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
+        """Where the ranks stand; the tool looks first."""
+        if self.look:
+            self.seen, self.when = self.look(self._crew), time.monotonic()
+        return super()._where(ranks, filename)
+
+
+def measure(case, key: str) -> Finding:
+    """Run a case's broken cell on fresh ranks under one tool."""
+    tool, meets, command = tools.TOOLS[key], meets_late(case), bool(case.commands)
+    if excuse := tool.excuse(meets, command):
+        return Finding(verdicts.NONE, words=excuse)
+    num_ranks = int(PLACES.match(case.fields["runs on"])[2] or 0)
+    case = _with_limit(case, limited=tool.attach is attach.limit_groups)
+    given, code = case.given, case.cells["broken"]
+    with (
+        tempfile.TemporaryDirectory(prefix="allranks-") as place,
+        Watched(num_ranks or 1, timeout=LIMIT_S) as crew,
+    ):
+        crew.run(play._prepare, place, not num_ranks, 0)
+        if tool.attach and not (meets and tool.attach is attach.limit_groups):
+            crew.run(tool.attach, *tool.args)
+        crew.run_cell(given, "given", quiet=True)
+        if tool.ask:
+            crew.look = lambda processes: tool.ask(processes, Path(place))
+        asked = tool.says != tools.MESSAGE
+        crew.timeout = ASK_LIMIT_S if asked and meets else LIMIT_S
+        start, error, text = time.monotonic(), None, ""
+        try:
+            if command:
+                text = play._judge_command(crew, case, "broken").text
+            else:
+                crew.stall = play.STALL_S if asked else PATIENCE_S
+                crew.run_cell(code, "broken", quiet=True)
+        except RanksError as failure:
+            error = failure
+        end = crew.when if crew.seen is not None else time.monotonic()
+    if asked:
+        sources = {} if command else {"given": given, "broken": code}
+        text, named = _listen(tool, crew.seen, error, sources, num_ranks or 1)
+        raw = _raw(crew.seen, sources) if tool.says == tools.STACKS else text
+    else:
+        raw = text = outcome_text.clean(text or _message(error))
+        named = verdicts.in_message(text)
+    verdict = verdicts.judge(named, WAITED_FOR[case.slug], text)
+    seconds = round(end - start, 2) if text else None
+    return Finding(verdict, sorted(named), seconds, text, raw)
+
+
+def _with_limit(case, limited: bool):
+    """The case with timeouts of TIMEOUT_S, or with ones that no tool lives to see."""
+    limit = f"seconds={tools.TIMEOUT_S}" if limited else "minutes=30"
+    cells = case.cells | {"broken": _LIMIT.sub(limit, case.cells["broken"])}
+    commands = dict(case.commands)
+    if commands and not limited:
+        commands["broken"] = _WAIT.sub("1800", commands["broken"])
+    given = _LIMIT.sub(limit, case.given)
+    return replace(case, given=given, cells=cells, commands=commands)
+
+
+def meets_late(case) -> bool:
+    """Tell a hang in which the processes look for each other: there is no group."""
+    alone = case.fields["runs on"] == "one process"
+    return alone or bool(case.commands) or "init_process_group(" in case.cells["broken"]
+
+
+def _message(error: RanksError | None) -> str:
+    """What the ranks that raised or died said."""
+    if error is None:
+        return ""
+    words = {rank: outcome_text.last_words(text) for rank, text in error.errors.items()}
+    words |= error.deaths
+    return "\n".join(f"rank {rank}: {words[rank]}" for rank in sorted(words))
+
+
+def _listen(tool, seen, error, sources, world_size: int) -> tuple[str, set[int]]:
+    """The words of a tool that was asked, and whom they name."""
+    if tool.says == tools.REPORT:
+        text = str(error or "")
+        return text, verdicts.in_places(verdicts.places_in_report(text, world_size))
+    if not seen:
+        return "", set()
+    if tool.says == tools.DUMPS:
+        sentences, suspects = flight.compare(seen)
+        return "\n".join(sentences), set(suspects)
+    if not sources:  # a command: no line of the cell's, so where torch waits
+        frames = {rank: verdicts.innermost(stack) for rank, stack in seen.items()}
+        return "\n".join(f"rank {rank}: {frames[rank]}" for rank in frames), set()
+    places = verdicts.places_in_stacks(seen, sources)
+    lines = [f"rank {rank}: {places[rank] or 'left the cell'}" for rank in sorted(seen)]
+    return "\n".join(lines), verdicts.in_places(places)
+
+
+def _raw(seen: dict[int, str] | None, sources: dict[str, str]) -> str:
+    """The first rank's stack as the tool writes it, down to the reader's code."""
+    if not seen or not sources:
+        return ""
+    lines = verdicts.main_thread(seen[0]).splitlines()
+    last = [i for i, line in enumerate(lines) if re.search(r'["(]broken[":]', line)]
+    text = "\n".join(lines[: last[-1] + 1] if last else lines)
+    return re.sub(r"(?<=^Thread )\d+", "PID", outcome_text.clean(text))

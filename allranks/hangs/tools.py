@@ -1,0 +1,128 @@
+"""The tools that break the silence of a hang: how to ask each, and what can't be asked.
+
+Two kinds: those that wait for a timeout and raise (``message``), and those that are
+asked once nobody moves any more.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from allranks.hangs import attach, flight
+
+TIMEOUT_S = 1.0  # of every tool that waits for one
+NO_GROUP = "no group yet: the processes have not met"
+COMMAND = "torchrun's process waits, and nothing of your own runs in it"
+MESSAGE, STACKS, DUMPS, REPORT = "message", "stacks", "dumps", "report"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One way to look at a hang.
+
+    Attributes:
+        title: its name in the table.
+        says: what it puts out, one of the four kinds.
+        attach: runs on each rank, in the hanging code's process, before that code.
+        args: its arguments.
+        ask: called when nobody moves any more; returns each rank's words.
+        needs: ``"group"``, ``"script"`` (code of your own in the process) or nothing.
+    """
+
+    title: str
+    says: str
+    attach: Callable | None = None
+    args: tuple = ()
+    ask: Callable | None = None
+    needs: str = ""
+
+    def excuse(self, meets: bool, command: bool) -> str:
+        """Why it cannot be attached, in words; empty if it can."""
+        if meets and self.needs == "group":
+            return NO_GROUP
+        return COMMAND if command and self.needs else ""
+
+
+def ask_fault_handler(crew, place: Path) -> dict[int, str]:
+    """Send the signal, and read the stacks."""
+    for process in crew.processes:
+        os.kill(process.pid, signal.SIGUSR2)
+    stacks, deadline = {}, time.monotonic() + 5
+    for rank, process in enumerate(crew.processes):
+        file = place / f"stack{process.pid}"
+        while time.monotonic() < deadline and " in serve\n" not in file.read_text():
+            time.sleep(0.01)
+        stacks[rank] = file.read_text()
+    return stacks
+
+
+def ask_py_spy(crew, place: Path) -> dict[int, str]:
+    """Look into each process from outside.
+
+    Raises:
+        PermissionError: if this machine does not allow it.
+    """
+    command = [find_py_spy(), "dump", "--full-filenames", "--pid"]
+    pids = [str(process.pid) for process in crew.processes]
+    ends = [subprocess.run([*command, p], capture_output=True, text=True) for p in pids]
+    for end in ends:
+        if end.returncode:
+            raise PermissionError(f"py-spy: {end.stderr.strip()}")
+    return {rank: end.stdout for rank, end in enumerate(ends)}
+
+
+def ask_flight_recorder(crew, place: Path) -> dict[int, dict]:
+    """Have all ranks dump."""
+    (place / "asked").touch()
+    deadline, folder = time.monotonic() + 5, place / "dumps"
+    while time.monotonic() < deadline:
+        if len(list(folder.glob(f"{flight.PREFIX}*"))) == len(crew.processes):
+            break
+        time.sleep(0.02)
+    return flight.read(folder)
+
+
+def find_py_spy() -> str:
+    """Its path.
+
+    Raises:
+        FileNotFoundError: if it is not installed.
+    """
+    beside = Path(sys.executable).with_name("py-spy")
+    path = str(beside) if beside.exists() else shutil.which("py-spy")
+    if path is None:
+        raise FileNotFoundError("py-spy is not installed: pip install py-spy==0.4.3")
+    return path
+
+
+TOOLS = {
+    "timeout": Tool("timeout", MESSAGE, attach.limit_groups, (TIMEOUT_S,)),
+    "monitored_barrier": Tool(
+        "`monitored_barrier`", MESSAGE, attach.monitor, (TIMEOUT_S,), needs="group"
+    ),
+    "detail": Tool(
+        "`DETAIL`", MESSAGE, attach.limit_groups, (TIMEOUT_S, True), needs="group"
+    ),
+    "flight_recorder": Tool(
+        "flight recorder",
+        DUMPS,
+        attach.wait_to_dump,
+        ask=ask_flight_recorder,
+        needs="group",
+    ),
+    "py_spy": Tool("py-spy", STACKS, ask=ask_py_spy),
+    "faulthandler": Tool(
+        "`faulthandler`",
+        STACKS,
+        attach.register_fault_handler,
+        ask=ask_fault_handler,
+        needs="script",
+    ),
+    "live_ranks": Tool("live ranks", REPORT, needs="script"),
+}

@@ -1,0 +1,43 @@
+"""Each tool on each hang of the clinic: what it finds, whom it names, how soon.
+
+py-spy is no part of the environment: ``pip install py-spy==0.4.3`` before this part.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from allranks import hangs
+from allranks.hangs import tools
+from allranks.hangs.measure import measure
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / hangs.DATA
+
+
+def run() -> dict:
+    """Measure all of them: about a second each."""
+    tools.find_py_spy()  # better now than after three minutes
+    results = {}
+    for case in hangs.cases(ROOT):
+        found = {key: asdict(measure(case, key)) for key in tools.TOOLS}
+        results[case.slug] = found
+        print(
+            f"{case.slug}: {', '.join(_short(found, key) for key in found)}", flush=True
+        )
+    return results
+
+
+def _short(found: dict, key: str) -> str:
+    return f"{key} {found[key]['verdict']}"
+
+
+def report(results: dict) -> str:
+    """For each tool, how many hangs it names a rank in, and how many it was put to."""
+    lines = []
+    for key in tools.TOOLS:
+        verdicts = [found[key]["verdict"] for found in results.values()]
+        asked = [verdict for verdict in verdicts if verdict != "n/a"]
+        counts = {v: asked.count(v) for v in ("names", "shows", "blames", "silent")}
+        text = ", ".join(f"{counts[v]} {v}" for v in counts if counts[v])
+        lines.append(f"{key}: {len(asked)} hangs: {text}")
+    return "\n".join(lines)
