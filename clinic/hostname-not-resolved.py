@@ -62,3 +62,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # RuntimeError: Name or service not known
 # maybe: Temporary failure in name resolution
 # with: torch/distributed|rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|elastic
+# IPv4 network addresses of \(.*\) cannot be retrieved

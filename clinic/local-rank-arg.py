@@ -49,3 +49,4 @@ print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 # not used by the HfArgumentParser:.*--local[-_]rank
 # Could not consume arg: --local[-_]rank
 # maybe: arguments are required:.*--local[-_]rank
+# maybe: argument --local[-_]rank: 

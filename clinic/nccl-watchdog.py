@@ -51,3 +51,5 @@ dist.barrier()
 # echo: To avoid data inconsistency, we are taking the entire process down
 # maybe: Received a dump signal due to a collective timeout
 # WorkNCCL\(.*ran for \d+ milliseconds before timing out
+# maybe: due to collective timeout or exception
+# maybe: watchdog got stuck for \d+ seconds

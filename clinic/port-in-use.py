@@ -51,3 +51,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # maybe: [Aa]ddress already in use
 # another process is utilizing it
 # [Tt]he port \d+ is (?:already )?in use
+# Only one usage of each socket address

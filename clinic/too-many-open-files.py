@@ -51,3 +51,4 @@ print(len(kept), "batches")
 # Too many open files\. Communication with the workers is no longer possible
 # received \d+ items of ancdata
 # maybe: OSError: \[Errno 24\] Too many open files
+# : Too many open files \(24\)

@@ -52,3 +52,5 @@ print("output on", output.device)
 # Input type \(torch\.\w+\) and weight type \(torch\.cuda\.
 # Expected object of type torch\.\w+ but found type torch\.cuda\.
 # Input type \((?:cpu|cuda)\) and weight type|should be a MKLDNN tensor and weight is a dense tensor
+# to have the same device as tensor for argument
+# expected both inputs to be on same device
