@@ -63,7 +63,7 @@ notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 lighthouse: book ## measure a plain and the heaviest page with Lighthouse (needs npx)
 	@$(BIN)/python book/_tools/lighthouse.py
 
-bench: $(READY) ## measure this machine (about 12 minutes)
+bench: $(READY) ## measure this machine (about 15 minutes)
 	@$(BIN)/python tests/bench
 
 browser: ## install Chromium for the browser tests, unless there is a browser

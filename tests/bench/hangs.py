@@ -16,19 +16,17 @@ DATA = ROOT / hangs.DATA
 
 def run() -> dict:
     """Measure all of them: about a second each."""
-    tools.find_py_spy()  # better now than after three minutes
+    try:
+        tools.find_py_spy()  # better now than after three minutes
+    except FileNotFoundError as error:
+        raise SystemExit(str(error)) from None
     results = {}
     for case in hangs.cases(ROOT):
         found = {key: asdict(measure(case, key)) for key in tools.TOOLS}
         results[case.slug] = found
-        print(
-            f"{case.slug}: {', '.join(_short(found, key) for key in found)}", flush=True
-        )
+        short = ", ".join(f"{key} {found[key]['verdict']}" for key in found)
+        print(f"{case.slug}: {short}", flush=True)
     return results
-
-
-def _short(found: dict, key: str) -> str:
-    return f"{key} {found[key]['verdict']}"
 
 
 def report(results: dict) -> str:

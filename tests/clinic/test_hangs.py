@@ -194,20 +194,19 @@ def test_dumps_of_a_live_hang_are_read_by_us_and_by_torch(tmp_path):
     ours = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "rank 1 is behind (last: 0); rank 0 began gloo:barrier" in ours
     assert ours.endswith("look at rank 1\n")
-    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
-    command += ["--prefix", flight.PREFIX, str(tmp_path)]
-    torchs = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "missing ranks: {1}" in torchs.stdout + torchs.stderr
+    with Ranks(1) as ranks:  # it has torch already
+        where = f"{flight.PREFIX!r}, {str(tmp_path)!r}"
+        code = "from torch.distributed.flight_recorder.fr_trace import main"
+        ranks.run(f"{code}\nmain(['--prefix', {where}])", quiet=True)
+        assert "missing ranks: {1}" in ranks.outputs[0]
     assert "missing ranks: {1}" in PAGE
 
 
 def test_the_command_says_what_it_needs(tmp_path):
     """One folder, with dumps in it."""
-    command = [sys.executable, "-m", "allranks.hangs.flight"]
     for arguments, words in ([], "one folder of dumps"), ([tmp_path], "no dump in"):
-        end = subprocess.run([*command, *arguments], capture_output=True, text=True)
-        assert (end.returncode, end.stdout) == (1, "")
-        assert words in end.stderr
+        with pytest.raises(SystemExit, match=words):
+            flight.main(arguments)
 
 
 def test_what_the_page_says_of_the_table():
