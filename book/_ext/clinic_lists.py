@@ -30,8 +30,9 @@ class ClinicIndex(ClinicDirective):
         anchor = f"index-{page.removeprefix('clinic_')}"
         section = nodes.section(ids=[anchor], names=[anchor])
         self.state.document.note_explicit_target(section, section)
-        section += nodes.title("", name)
-        section += nodes.paragraph("", "", *self.inline(f"All of {{ref}}`{page}`:"))
+        section += nodes.title("", f"{name[0].upper()}{name[1:]}")
+        text = f"With their runs, causes and cures: {{ref}}`{page}`."
+        section += nodes.paragraph("", "", *self.inline(text))
         group = nodes.tgroup(cols=2)
         group += [nodes.colspec(colwidth=75), nodes.colspec(colwidth=25)]
         head, body = nodes.thead(), nodes.tbody()
