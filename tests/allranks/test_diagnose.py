@@ -340,6 +340,8 @@ def test_the_page_finds_the_same():
     """diagnose.js names the same cases, for the same places, in the same order."""
     rows = [row["text"] for row in measure.rows("dev")]
     texts = [*rows, *measure.healthy().values(), "", "\r\n", *mixed(rows, 400)]
+    for needle in sorted({n for c in CASES for s in signs_of(c) for n in s.needles}):
+        texts += [f"x{needle[:size]}" for size in (15, 16, len(needle) // 2)]
     script = ROOT / "book" / "_static" / "diagnose.js"
     command = [compute_driver_executable()[0], Path(__file__).with_name("diagnose.cjs")]
     given = json.dumps({"table": table(CASES), "texts": texts})
