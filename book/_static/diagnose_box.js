@@ -73,7 +73,7 @@
           "As it is: several ranks, colours, timestamps, any torch since 1.8. It stays in this page."),
         make("div", { class: "diagnose-buttons" },
           make("button", { type: "submit" }, "Find it"),
-          make("label", { for: "diagnose-file" }, "or a file", this.file),
+          make("label", { for: "diagnose-file" }, "or a log file", this.file),
           example));
       box.replaceChildren(this.form, this.status, this.list);
       this.form.addEventListener("submit", (event) => {

@@ -528,6 +528,30 @@ def test_a_reader_that_goes_away():
         assert process.wait(60) == 0
 
 
+def test_control_c_ends_the_job_and_not_the_diagnosis(monkeypatch, capsys):
+    """The rest of what the job says is read; a second one ends this too."""
+    for second, code in (LOG, 0), (KeyboardInterrupt(), 130):
+        parts = iter([b"Epoch 1\n", KeyboardInterrupt(), second, b""])
+
+        class Stream:
+            buffer = None
+
+            def read1(self, size, parts=parts):
+                part = next(parts)
+                if isinstance(part, BaseException):
+                    raise part
+                return part
+
+            def isatty(self):
+                return False
+
+        stream = Stream()
+        stream.buffer = stream
+        monkeypatch.setattr("sys.stdin", stream)
+        assert diagnose.main([]) == code
+    assert "local-rank-keyerror" in capsys.readouterr().out
+
+
 def test_an_empty_pipe():
     """Exit code 2, from a shell."""
     code, out, error = run()

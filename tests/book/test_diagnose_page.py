@@ -80,7 +80,7 @@ def test_a_pasted_log_needs_no_button(tab):
 def test_a_file_is_read_here(tab, name, content, status):
     """Chosen or dropped, UTF-8 or PowerShell's UTF-16; what is no text is refused."""
     file = {"name": name, "mimeType": "text/plain", "buffer": content}
-    tab.get_by_label("or a file").set_input_files([file])
+    tab.get_by_label("or a log file").set_input_files([file])
     results(tab)
     assert tab.get_by_role("status").inner_text().startswith(status)
     drop = """([name, bytes]) => {
