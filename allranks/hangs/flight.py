@@ -46,7 +46,6 @@ def dump(folder) -> Path:
             "desc": group.group_desc,
             "ranks": str(ranks),
         }
-    found["pg_config"].pop("", None)
     path = Path(folder) / f"{PREFIX}{dist.get_rank()}"
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")

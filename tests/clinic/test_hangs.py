@@ -17,11 +17,11 @@ PAGE = (ROOT / "book" / "app_clinic_hangs.md").read_text("utf8")
 MEASURE = "the hangs have changed: measure them again, python tests/bench hangs"
 AGAIN = {  # a hang of each kind, and the tools that it tells apart
     "ddp-barrier-in-rank0": ["timeout", "monitored_barrier", "detail", "live_ranks"],
-    "collective-order": ["monitored_barrier", "detail", "flight_recorder"],
+    "collective-order": ["detail", "flight_recorder"],
     "new-group-subset": ["monitored_barrier", "flight_recorder"],
     "p2p-deadlock": ["flight_recorder", "faulthandler"],
     "ddp-uneven-inputs": ["flight_recorder"],
-    "wrong-port-or-firewall": ["timeout", "faulthandler"],
+    "wrong-port-or-firewall": ["faulthandler"],
 }
 
 
@@ -102,6 +102,22 @@ def test_messages_name_the_ranks_that_they_accuse(text, named):
 def test_stacks_name_who_stands_elsewhere(places, named):
     """The one that is gone, the minority, or all."""
     assert verdicts.in_places(places) == named
+
+
+@pytest.mark.parametrize(
+    ("named", "guilty", "text", "verdict"),
+    [
+        ({1}, (1, 2), "rank 1", verdicts.NAMES),
+        ({0, 1}, (1,), "ranks 0 and 1", verdicts.BLAMES),
+        (set(), (1,), "Timed out", verdicts.SHOWS),
+        (set(), (1,), "", verdicts.SILENT),
+        (set(), r"connect to \(", "connect to (gpu1, 29500)", verdicts.NAMES),
+        (set(), r"connect to \(", "Timed out", verdicts.SHOWS),
+    ],
+)
+def test_verdicts_compare_with_who_is_waited_for(named, guilty, text, verdict):
+    """One innocent rank among those named is one too many."""
+    assert verdicts.judge(named, guilty, text) == verdict
 
 
 def test_both_tools_stacks_are_read():
