@@ -90,6 +90,8 @@ def watched(path: Path, play_it) -> None:
     code = executed.code(path).decode()
     try:
         output = play_it(path)
+        if path.suffix == ".py":
+            output = ""  # a specimen skips nothing, whatever it says
         run.add(time.monotonic() - start, code, output)
     except BaseException:
         run.add(time.monotonic() - start, code)
