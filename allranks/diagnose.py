@@ -50,15 +50,18 @@ def decode(data: bytes, name: str) -> str:
     """
     if not data.strip():
         raise ValueError(f"{name} is empty: nothing to diagnose")
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    head = data[:8192].decode("utf8", "replace")
+    packed = data[:3] in (b"PK\x03", b"\x1f\x8b\x08")
+    if not wide and (packed or sum(map(head.count, "\0\ufffd")) > 8 + len(head) // 10):
+        raise ValueError(f"{name} is no text: give the log, unpacked")
     if len(data) > LIMIT:
         raise ValueError(
             f"{name} has more than {LIMIT >> 20} MiB: give its last part, "
             "tail -c 100M LOG | python -m allranks.diagnose"
         )
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if wide:
         return data.decode("utf-16", "replace")
-    if data[:8192].count(0) > 8 or data[:4] in (b"PK\x03\x04", b"\x1f\x8b\x08\x00"):
-        raise ValueError(f"{name} is no text: give the log, unpacked")
     return data.decode("utf8", "replace")
 
 
@@ -75,15 +78,15 @@ def load(name: str) -> tuple[str, str]:
             raise ValueError(f"{name} is a folder: give the logs in it, {name}/*.log")
         with open(name, "rb") as file:
             return name, decode(file.read(LIMIT + 1), name)
-    except FileNotFoundError:
-        raise ValueError(f"there is no file {name}") from None
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
 
 
 def pipe() -> bytes:
-    """All that comes; Ctrl-C ends the job that is piped in here, not this."""
-    if sys.stdin is None or sys.stdin.isatty():
+    """Read all that comes; Ctrl-C ends the job that is piped in here, not this."""
+    if sys.stdin is None:
+        raise ValueError("stdin is closed: name a log, or pipe one in")
+    if sys.stdin.isatty():
         print("Paste the log, then press Ctrl-D on a line of its own.", file=sys.stderr)
     stream, chunks, size, stopped = sys.stdin.buffer, [], 0, False
     while size <= LIMIT:

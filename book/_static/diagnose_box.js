@@ -115,11 +115,13 @@
       reader.onload = () => {
         const bytes = new Uint8Array(reader.result);
         const wide = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
-        if (!wide && bytes.subarray(0, 8192).filter((byte) => byte === 0).length > 8) {
+        const text = new TextDecoder(wide ?? "utf-8").decode(bytes);
+        const odd = (text.slice(0, 8192).match(/[\0\ufffd]/g) ?? []).length;
+        if (odd > 8 + Math.min(text.length, 8192) / 10) {
           this.say(file.name + " is no text: give the log, unpacked.");
           return;
         }
-        this.find(new TextDecoder(wide ?? "utf-8").decode(bytes), " in " + file.name);
+        this.find(text, " in " + file.name);
       };
       reader.readAsArrayBuffer(file);
     }

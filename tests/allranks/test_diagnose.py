@@ -460,11 +460,12 @@ def test_not_known_says_what_to_do(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (None, "there is no file "),
+        (None, "cannot be read: No such file"),
         ("folder", "is a folder"),
         (b"", "is empty"),
         (b" \n\r\n", "is empty"),
         (b"\x7fELF" + bytes(100), "is no text"),
+        (bytes(range(128, 256)) * 7, "is no text"),
         (b"PK\x03\x04 a zip", "is no text"),
         (b"\x1f\x8b\x08\x00 a gzip", "is no text"),
         (b"x" * 2000, "has more than 0 MiB"),
@@ -550,6 +551,13 @@ def test_control_c_ends_the_job_and_not_the_diagnosis(monkeypatch, capsys):
         monkeypatch.setattr("sys.stdin", stream)
         assert diagnose.main([]) == code
     assert "local-rank-keyerror" in capsys.readouterr().out
+
+
+def test_a_closed_stdin(monkeypatch, capsys):
+    """``<&-`` in a shell."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert diagnose.main([]) == 2
+    assert capsys.readouterr().err.startswith("diagnose: stdin is closed")
 
 
 def test_an_empty_pipe():

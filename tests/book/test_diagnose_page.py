@@ -106,6 +106,7 @@ def test_the_example_is_diagnosed(tab):
 def test_results_are_for_everybody(tab, theme, width):
     """No rule of axe is broken with results on the page, and nothing is too wide."""
     tab.set_viewport_size({"width": width, "height": 900})
+    tab.reload()
     tab.get_by_role("button", name="Show an example").click()
     assert len(results(tab)) == 3
     tab.add_style_tag(content=STILL)
