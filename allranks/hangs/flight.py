@@ -70,7 +70,7 @@ def read(folder) -> dict[int, dict]:
     """
     files = {}
     for path in Path(folder).glob("*"):
-        if match := re.search(r"(\d+)$", path.name):
+        if match := re.search(r"^[^.].*?(\d+)$", path.name):
             files[int(match[1])] = path
     if not files:
         raise FileNotFoundError(
