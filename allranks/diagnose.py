@@ -22,6 +22,8 @@ from allranks.log_text import Log
 CASES = Path(__file__).resolve().parents[1] / "clinic"
 LIMIT = 256 * 2**20
 WIDTH = 88
+SHAPE = {"width": WIDTH, "initial_indent": "   ", "subsequent_indent": "   "}
+SHAPE |= {"break_long_words": False, "break_on_hyphens": False}
 EXCERPT = 150
 ENDS = {
     "crash": "fails",
@@ -88,19 +90,19 @@ def pipe() -> bytes:
         raise ValueError("stdin is closed: name a log, or pipe one in")
     if sys.stdin.isatty():
         print("Paste the log, then press Ctrl-D on a line of its own.", file=sys.stderr)
-    stream, chunks, size, stopped = sys.stdin.buffer, [], 0, False
+    chunks, size, stopped = [], 0, False
     while size <= LIMIT:
         try:
-            chunk = stream.read1(2**20)
+            chunk = sys.stdin.buffer.read1(2**20)
         except KeyboardInterrupt:
             if stopped:
                 raise
             stopped = True
             continue
-        if not chunk:
-            break
         chunks.append(chunk)
         size += len(chunk)
+        if not chunk:
+            break
     return b"".join(chunks)
 
 
@@ -117,7 +119,7 @@ def found(log: Log, suspect: Suspect) -> dict:
         about |= {"text": "…" * (begin > 0) + cut, "sign": sign.pattern}
         if all(match["line"] != line or match["file"] != file for match in matches):
             matches.append(about)
-    page = f"book/{clinic.CLASSES[case.fields['class']]}.html#clinic-{case.slug}"
+    page = clinic.CLASSES[case.fields["class"]]
     return {
         "slug": case.slug,
         "title": case.title,
@@ -127,7 +129,7 @@ def found(log: Log, suspect: Suspect) -> dict:
         "matches": matches,
         "cause": flat(case.parts["Cause"]),
         "cure": flat(case.parts["Cure"]),
-        "read": page,
+        "read": f"book/{page}.html#clinic-{case.slug}",
     }
 
 
@@ -139,20 +141,17 @@ def flat(text: str) -> str:
 
 def show(number: int, one: dict, several: bool) -> str:
     """A suspect for people."""
-
-    def paragraph(text: str) -> str:
-        return fill(text, WIDTH, initial_indent="   ", subsequent_indent="   ",
-                    break_long_words=False, break_on_hyphens=False)  # fmt: skip
-
-    lines = [f"{number}. {one['title'].removesuffix('.')}"]
-    lines.append(f"   {one['slug']} ({one['class']}; {ENDS[one['symptom']]})")
+    kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
+    lines = [f"{number}. {one['title'].removesuffix('.')}", f"   {kind}"]
     if SURE[one["certainty"]]:
         lines.append(f"   {SURE[one['certainty']]}")
     for match in one["matches"]:
         place = f"{match['file']}, " * several + f"line {match['line']}"
         place += f", rank {match['rank']}" * bool(match["rank"])
         lines.append(f"   > {place}: {match['text']}")
-    lines += [paragraph(f"Cause: {one['cause']}"), paragraph(f"Cure: {one['cure']}")]
+    lines += [
+        fill(f"{name.title()}: {one[name]}", **SHAPE) for name in ("cause", "cure")
+    ]
     return "\n".join([*lines, f"   Read on: {one['read']}"])
 
 
