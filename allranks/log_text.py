@@ -31,7 +31,7 @@ _DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
 _BEGIN, _END = r"(?<![^\n\r])", r"(?![^\n\r])"
 _QUOTE = re.compile(rf"{_BEGIN} *(?:> ?)+")
 _BAR = "[\u2502\u2503\u2551]"
-_FRAME = re.compile(rf"{_BEGIN} {{0,200}}{_BAR} ?| {{0,200}}{_BAR} *{_END}")
+_FRAME = re.compile(rf"{_BEGIN} *{_BAR} ?|{_BAR} *{_END}")
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIX = re.compile(
     rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"

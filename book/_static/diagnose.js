@@ -43,7 +43,7 @@
       .replace(/\uff0c/g, ",").replace(/\uff1a/g, ":")
       .replace(/[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]/g, "\ufffd")
       .replace(/[\u2013\u2014](?=[a-z])/g, "--")
-      .replace(/^ {0,200}[\u2502\u2503\u2551] ?| {0,200}[\u2502\u2503\u2551] *$/gm, "")
+      .replace(/^ *[\u2502\u2503\u2551] ?|[\u2502\u2503\u2551] *$/gm, "")
       .replace(/^ *(?:> ?)+/gm, "");
   }
 
