@@ -169,7 +169,7 @@ def test_every_record_belongs_to_a_page():
 
 
 def test_no_file_holds_a_path_of_one_machine():
-    """The tracked files are right on any machine."""
+    """The tracked files are right on any machine; logs of others keep their paths."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )
@@ -178,6 +178,8 @@ def test_no_file_holds_a_path_of_one_machine():
     path = re.compile(rf"(?<![\w.])(?:{re.escape(str(ROOT))}|/home/\w+|/Users/\w+)/")
     found = []
     for file in filter(None, listed.stdout.split("\0")):
+        if file.startswith("tests/clinic/logs/"):
+            continue
         data = (ROOT / file).read_bytes() if (ROOT / file).is_file() else b""
         if b"\0" not in data and path.search(data.decode("utf8")):
             found.append(file)

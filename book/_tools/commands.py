@@ -47,6 +47,8 @@ def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
     """
     with tempfile.TemporaryDirectory(prefix="allranks-page-") as folder:
         os.symlink(ROOT / "scripts", Path(folder, "scripts"))
+        for example in ROOT.glob("book/_examples/*"):
+            os.symlink(example, Path(folder, example.name))
         for command in records.commands(page.read_text("utf8")):
             with contextlib.chdir(folder):
                 exit_code, output = run(command.line)

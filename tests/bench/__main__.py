@@ -17,6 +17,7 @@ import torch
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "fresh", "hangs"]
+PARTS += ["diagnose"]
 
 
 def machine() -> dict:
