@@ -6,11 +6,13 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: TypeError: Invariant encountered: value was None when it should not be
 
-You see: `Invariant encountered: value was None when it should not be`, at the first
-forward. The text does not mention the order.
+You see: `Invariant encountered: value was None when it should not be` from the second
+call of `fully_shard`; with a mesh whose axes have names, `Cannot concatenate overlapping
+meshes`. Neither text mentions the order.
 
 Cause: each `fully_shard` makes a unit of the parameters below that no unit has yet. The
-root, called first, takes all of them, and leaves the blocks with nothing.
+root, called first, takes all of them and turns them into DTensors. The call for a block
+takes a DTensor for a tensor-parallel one, and fails to join the two meshes.
 
 Cure: from the inside out: the blocks first, the root last, for what remains.
 
@@ -39,4 +41,6 @@ fully_shard(model)
 print(model(torch.ones(2, 4)).shape)
 
 # %% signs
-# Invariant encountered: value was None when it should not be
+# Cannot concatenate overlapping meshes
+# maybe: Invariant encountered: value was None when it should not be
+# with: fully_shard|torch/distributed/fsdp
