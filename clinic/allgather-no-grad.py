@@ -15,9 +15,10 @@ Cause: `all_gather` writes into tensors that have no graph. Only the own rows ca
 gradient, so each rank has its part of the sum, and DDP divides that sum by the number
 of ranks.
 
-Cure: gather with a function that has a backward pass. It adds up what all ranks' losses
-say about the own rows, and DDP's division is right again. Multiplying the loss by the
-number of ranks has the same effect here.
+Cure: every rank computes the same loss, so multiply it by the number of ranks: that
+undoes DDP's division. If a rank's loss takes only its own rows as anchors, gather with a
+function that has a backward pass, which also brings what the other ranks' losses say
+about the own rows: `torch.distributed.nn.functional.all_gather`, or its successor.
 
 Next time: compare the gradient with that of one process that has the whole batch. A
 factor that is exactly the number of ranks points to a sum that was averaged.
@@ -27,7 +28,6 @@ https://github.com/HobbitLong/SupContrast/issues/26 (all_gather passes no gradie
 """
 
 # %% given
-import torch.distributed.nn.functional as with_backward
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -54,9 +54,11 @@ print(f"loss {loss.item():.3f}")
 
 # %% fixed
 own = ddp(x)
-rows = with_backward.all_gather(own)
+rows = [torch.empty_like(own) for _ in range(world_size)]
+dist.all_gather(rows, own)
+rows[rank] = own
 loss = contrast(torch.cat(rows))
-loss.backward()
+(loss * world_size).backward()
 print(f"loss {loss.item():.3f}")
 
 # %% invariant: the gradient is that of one process on all samples
@@ -68,7 +70,6 @@ assert abs(got - want) < 1e-4, f"gradient {got:.3f} instead of {want:.3f}"
 
 # %% guarded
 from allranks.guard import Guard
-
 
 
 def backward(_batches):
