@@ -28,7 +28,7 @@ https://github.com/huggingface/pytorch-image-models/issues/110 (DDP copies rank 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-batches = torch.tensor([[[0.0], [2.0]], [[1.0], [5.0]]]) + 10 * rank
+batches = torch.tensor([[[0.0], [2.0]], [[1.0], [5.0]]]) * (1 + rank)
 model = nn.BatchNorm1d(1, momentum=None)  # the mean over all batches
 
 # %% broken
