@@ -14,8 +14,9 @@ Cause: rank 0 ran an additional forward and backward pass: to print a shape, to 
 up, to log gradients. Its extra gradients were reduced with rank 1's next step, and each
 later step with the one after it.
 
-Cure: use `ddp.module` under `no_grad` for what only one rank does. If gradients are
-needed, take them inside `ddp.no_sync()`.
+Cure: use `ddp.module` for what only one rank does: neither its forward nor its backward
+communicates. Clear the gradients that it leaves. `ddp.no_sync()` is not enough: the
+forward inside of it may still broadcast the buffers.
 
 Next time: count the calls of `backward` on each rank.
 

@@ -13,8 +13,8 @@ Cause: `fully_shard` replaces each parameter by a shard of its own, a new tensor
 optimizer still holds the old ones. They never get a gradient, so `step` skips them.
 `parallelize_module` does the same.
 
-Cure: shard first, then build the optimizer from `model.parameters()`. Nothing may run
-the model in between that makes it gather its parameters.
+Cure: shard first, then build the optimizer from `model.parameters()`, before the first
+forward: while a unit is gathered, `parameters()` gives the gathered ones.
 
 Next time: check that each parameter of the model is in the optimizer, by `id`.
 

@@ -13,9 +13,10 @@ Cause: all ranks must do the same number of steps, so a `DistributedSampler` rep
 samples from the beginning until the ranks divide the dataset. Nine samples on four
 ranks become twelve. A metric that is summed over the ranks counts the repeats.
 
-Cure: in validation no collective runs per step, so no rank has to wait for another:
-deal out the indices without padding, and sum counts, not means. (`drop_last=True` does
-not help: it leaves samples out.)
+Cure: deal out the indices without padding, and sum counts, not means. For that no
+collective may run per step, or the ranks with a batch more hang: evaluate `ddp.module`,
+since DDP's forward broadcasts buffers. A sharded model needs all ranks in each step:
+there keep the padding and count the repeats out. (`drop_last=True` leaves samples out.)
 
 Next time: have the metric return how many samples it saw. It must be `len(dataset)`.
 
