@@ -18,7 +18,8 @@ again on all ranks at the same step.
 Next time: compare the indices in the message with `requires_grad` of
 `list(model.parameters())`.
 
-Links: https://github.com/huggingface/transformers/issues/416 (freezing after wrapping is a likely cause)
+Links: https://github.com/facebookresearch/ClassyVision/pull/398 (the message after freezing; DDP is built again)
+https://github.com/open-mmlab/mmpretrain/pull/1676 (stages are frozen before DDP instead of after)
 """
 
 # %% given
