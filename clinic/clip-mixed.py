@@ -35,14 +35,14 @@ x = torch.arange(8.0).reshape(2, 4)
 fully_shard(model[0])
 model(x).square().sum().backward()
 norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-print("norm of the gradient:", norm.full_tensor().item() > 0)
+print("norm of the gradient:", round(norm.full_tensor().item(), 2))
 
 # %% fixed
 fully_shard(model[0])
 fully_shard(model)
 model(x).square().sum().backward()
 norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-print("norm of the gradient:", norm.full_tensor().item() > 0)
+print("norm of the gradient:", round(norm.full_tensor().item(), 2))
 
 # %% signs
 # aten\._foreach_[\w.]+:? got mixed torch\.Tensor and DTensor

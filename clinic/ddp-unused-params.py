@@ -7,7 +7,7 @@ chapter: ch5_ddp
 signature: RuntimeError: Expected to have finished reduction in the prior iteration
 
 You see: the first step works. The second one fails in `forward`, far from the layer
-that is to blame. If the last step of a run is the first, nobody notices.
+that is to blame. A test run of a single step passes.
 
 Cause: DDP waits until the gradients of all its parameters are there, and then reduces
 the last bucket. A layer that is built but not used, or whose output is not part of the

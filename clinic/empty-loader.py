@@ -29,12 +29,14 @@ dataset = torch.arange(6.0)
 sampler = DistributedSampler(dataset, shuffle=False)
 
 # %% broken
-loader = DataLoader(dataset, 4, sampler=sampler, drop_last=True)
+batch_size = 4
+loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)
 losses = [batch.mean().item() for batch in loader]
 print("mean loss", sum(losses) / len(losses))
 
 # %% fixed
-loader = DataLoader(dataset, 3, sampler=sampler, drop_last=True)
+batch_size = min(4, len(sampler))
+loader = DataLoader(dataset, batch_size, sampler=sampler, drop_last=True)
 losses = [batch.mean().item() for batch in loader]
 print("mean loss", sum(losses) / len(losses))
 

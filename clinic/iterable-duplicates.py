@@ -13,8 +13,9 @@ sample comes that often.
 Cause: no sampler can deal out a stream. Each worker process of each rank has a copy of
 the `IterableDataset` and runs its `__iter__` from the beginning.
 
-Cure: in `__iter__`, keep every n-th item, where n counts all workers of all ranks.
-Read the rank in the constructor: workers have no process group.
+Cure: in `__iter__`, keep every n-th item, where n counts all workers of all ranks. Read
+the rank before the workers start: they have no process group. Without workers
+`get_worker_info()` is None, and the rank alone decides.
 
 Next time: count the items of an epoch over all ranks, and how many are distinct.
 
@@ -64,7 +65,6 @@ assert flat == [0, 1, 2, 3], count
 
 # %% guarded
 from allranks.guard import Guard
-
 
 
 class Stream(IterableDataset):

@@ -38,4 +38,3 @@ print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 
 # %% signs
 # Mesh should not be bigger than default world size
-# maybe: Invalid mesh_dim_names? .* specified

@@ -11,8 +11,8 @@ soon after the start, once `num_workers` is above 0.
 
 Cause: a worker hands its batches over in shared memory, files in `/dev/shm`. Docker
 gives a container 64 MB of it. Making a file there succeeds; writing to a page that
-cannot be had raises SIGBUS. All ranks of a machine share it. (Here the worker sends
-itself the signal: torch's text is the same.)
+cannot be had raises SIGBUS. All ranks of a machine share it. (Here the cell
+sends the worker the signal: torch's text is the same.)
 
 Cure: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes a memory-backed volume
 on `/dev/shm`. Where you cannot, `num_workers=0`, or smaller batches and less
