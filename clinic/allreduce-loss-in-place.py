@@ -58,7 +58,6 @@ assert got == want, f"gradient {got:g} instead of {want:g}"
 from allranks.guard import Guard
 
 
-
 def backward(batches):
     loss = ddp(batches[0]).mean()
     dist.all_reduce(loss)

@@ -55,7 +55,6 @@ assert got == want, f"gradient {got:g} instead of {want:g}"
 from allranks.guard import Guard
 
 
-
 def loss_of(model, batch):
     return nn.functional.mse_loss(model(batch), -batch, reduction="sum")
 

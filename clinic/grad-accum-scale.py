@@ -54,7 +54,6 @@ assert abs(got - want) < 1e-4, f"gradient {got:g} instead of {want:g}"
 from allranks.guard import Guard
 
 
-
 def backward(batches):
     for x in batches:
         loss = ddp(x).mean()

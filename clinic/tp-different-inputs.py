@@ -62,9 +62,9 @@ got, want = output.item(), alone(x).item()
 assert abs(got - want) < 1e-4, f"output {got:.3f} instead of {want:.3f}"
 
 # %% guarded
-from allranks.guard import Guard
-
 from torch.utils.data import DataLoader
+
+from allranks.guard import Guard
 
 where = world_size, rank
 sampler = DistributedSampler(samples, *where, shuffle=False)
