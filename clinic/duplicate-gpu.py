@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("nccl")
-dist.barrier()
+dist.all_reduce(torch.ones(1, device="cuda"))
 
 # %% fixed
 import os
@@ -48,7 +48,7 @@ import torch.distributed as dist
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl", device_id=device)
-dist.barrier()
+dist.all_reduce(torch.ones(1, device="cuda"))
 
 # %% signs
 # Duplicate GPU detected ?: rank \d+ and rank \d+ both on CUDA device

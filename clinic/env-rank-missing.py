@@ -41,4 +41,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% signs
 # environment variable (?:RANK|WORLD_SIZE) expected, but not set
-# KeyError: '?(?:RANK|WORLD_SIZE)'?
+# KeyError: '?(?:RANK|WORLD_SIZE)\b

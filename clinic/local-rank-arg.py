@@ -9,11 +9,12 @@ signature: error: unrecognized arguments: --local-rank=0
 You see: `unrecognized arguments: --local-rank=0`, an argument that you never typed, once
 per process.
 
-Cause: `python -m torch.distributed.launch` appends it to every process's command line.
+Cause: `python -m torch.distributed.launch` puts it on every process's command line,
+behind the script's name.
 Until torch 1.13 it was spelled `--local_rank`; 2.0 renamed it, so scripts that parse the
 old spelling stopped working.
 
-Cure: start with torchrun, which appends nothing, and read `LOCAL_RANK` from the
+Cure: start with torchrun, which adds nothing, and read `LOCAL_RANK` from the
 environment. To keep the old launcher, accept both spellings:
 `add_argument("--local-rank", "--local_rank", type=int)`.
 
@@ -49,4 +50,4 @@ print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 # not used by the HfArgumentParser:.*--local[-_]rank
 # Could not consume arg: --local[-_]rank
 # maybe: arguments are required:.*--local[-_]rank
-# maybe: argument --local[-_]rank: 
+# maybe: argument --local[-_]rank: (?:expected|invalid)

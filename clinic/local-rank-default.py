@@ -14,8 +14,8 @@ Cause: the script was written for `torch.distributed.launch`, which passed
 `--local-rank`. torchrun passes no argument, so argparse's default holds on every rank:
 -1 means "not distributed" to many scripts, 0 means that all of them use the first GPU.
 
-Cure: read `os.environ["LOCAL_RANK"]`, and let it fail where there is none. A rank must
-never have a default.
+Cure: read `os.environ["LOCAL_RANK"]`, and let it fail where there is none. A number is
+never a good default for a rank.
 
 Next time: print rank, local rank and device once on every rank, before the first step.
 

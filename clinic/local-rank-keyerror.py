@@ -29,4 +29,4 @@ import os
 print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 
 # %% signs
-# KeyError: '?LOCAL_RANK'?
+# KeyError: '?LOCAL_RANK\b

@@ -50,4 +50,4 @@ mp.start_processes(worker, nprocs=2, start_method="fork")
 
 # %% signs
 # environment variable MASTER_(?:ADDR|PORT) expected, but not set
-# KeyError: '?MASTER_(?:ADDR|PORT)'?
+# KeyError: '?MASTER_(?:ADDR|PORT)\b

@@ -30,4 +30,4 @@ import os
 print(f"rank {os.environ['RANK']}\n", end="")
 
 # %% signs
-# Cuda is not available
+# ValueError: Cuda is not available

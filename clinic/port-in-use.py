@@ -13,9 +13,9 @@ Cause: rank 0 opens a server on `MASTER_PORT`, where the ranks find each other. 
 job on this machine has the port: a colleague's, a zombie of your last run, or a second
 process of this job that also thinks it is rank 0.
 
-Cure: let torchrun choose. Since 2.x `torchrun --nproc-per-node N train.py` takes a free
-port; so does `--standalone`. By hand, port 0 means "any free one", and the store knows
-which it got.
+Cure: let torchrun choose. `--standalone` takes a free port; torch 2.13 does so for one
+machine without it. In a single process, as here, port 0 means "any free one"; several
+need a number that all of them know.
 
 Next time: `ss -ltnp | grep 29500` names the process that listens. With two torchruns on
 one host look for a `--master-port` that both were given.
@@ -50,5 +50,5 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # maybe: \[Errno (?:98|48)\] Address already in use
 # maybe: [Aa]ddress already in use
 # another process is utilizing it
-# [Tt]he port \d+ is (?:already )?in use
+# maybe: [Tt]he port \d+ is (?:already )?in use(?!, trying another)
 # Only one usage of each socket address

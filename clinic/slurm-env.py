@@ -13,11 +13,13 @@ Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, 
 rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
 
 Cure: translate them inside the task (outside, in the batch script, `SLURM_PROCID` is
-that of the script: always 0). Or let srun start one torchrun per node.
+that of the script: always 0), and export a `MASTER_ADDR`: the first line of
+`scontrol show hostnames`. Or let srun start one torchrun per node.
 
 Next time: `srun env | grep -E "RANK|SLURM_PROCID|MASTER"` shows what each task sees.
 
 Links: https://github.com/ai-dynamo/aiconfigurator/pull/1554 (a review: srun defines SLURM_PROCID, not RANK)
+https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/999 (the same translation, in a library)
 """
 
 # %% given

@@ -38,6 +38,6 @@ mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
 
 # %% signs
 # maybe: TypeError: \w+\(\) takes \d positional arguments? but \d (?:was|were) given
-# maybe: Value after \* must be an iterable, not
+# maybe: (?:Value|argument) after \* must be an iterable, not
 # with: ProcessRaisedException
 # with: torch/multiprocessing/spawn\.py
