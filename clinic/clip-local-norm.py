@@ -20,7 +20,8 @@ of torch its `item()` is the rank's own share.
 
 Next time: log the norm on every rank: it must be the same number.
 
-Links: https://github.com/baidu-baige/LoongForge/pull/152 (hand-written norm and clipping replaced under FSDP2)
+Links: https://github.com/pytorch/pytorch/issues/170862 (torch 2.9: the norm that is returned looks local)
+https://github.com/baidu-baige/LoongForge/pull/152 (hand-written norm and clipping replaced under FSDP2)
 https://github.com/radixark/miles_diffusion/pull/35 (logged norm was that of the local shard)
 """
 

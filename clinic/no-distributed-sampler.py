@@ -43,10 +43,11 @@ for batch in loader:
 print(f"{len(loader)} steps over", seen)
 
 # %% invariant: all ranks together read each sample once
-read = torch.tensor(len(seen))
-dist.all_reduce(read)
-count = f"{read} samples were read, {len(dataset)} are there"
-assert read == len(dataset), count
+read = [None] * world_size
+dist.all_gather_object(read, seen)
+everyone = sorted(sum(read, []))
+count = f"{len(everyone)} samples were read, {len(dataset)} are there"
+assert everyone == list(dataset), count
 
 # %% guarded
 from allranks.guard import Guard

@@ -20,7 +20,6 @@ does both when it is built. Equal seeds also help, until one rank draws a number
 Next time: all_gather a checksum of the parameters after the first step.
 
 Links: https://github.com/pytorch/pytorch/issues/36613 (DDP copies rank 0's parameters when it is built)
-https://github.com/sparticlesteve/pytorch-benchmarks/pull/1 (unequal initial weights that do not converge)
 """
 
 # %% given
