@@ -7,7 +7,7 @@ chapter: ch3_save_load
 signature: RuntimeError: PytorchStreamReader failed
 
 You see: a checkpoint that cannot be read: `PytorchStreamReader failed reading zip
-archive`, or one of seven other messages, `EOFError` among them. Most often it works.
+archive`, `EOFError`, or a size that does not match. Most often it works.
 
 Cause: the script runs W times, so W processes write one file. Opening it empties it
 under those who write, and the last one's bytes lie over a longer file of another. (Here

@@ -7,7 +7,8 @@ chapter: ch4_ranks
 signature: rank 0 waits in `dist\.all_reduce\(correct\)`
 
 You see: the job stops at the first log line, without a message, until the group's
-timeout.
+timeout. If the other ranks go on to a collective of their own, the two are paired: a
+wrong number, a crash (gloo), or a hang at some later place.
 
 Cause: `all_reduce`, `gather`, `compute()` of a distributed metric: each of them is a
 call that all ranks must make. Behind `if rank == 0` only one makes it.
