@@ -51,7 +51,7 @@ lab: $(READY) ## open the first notebook in JupyterLab
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 2 --dist loadfile --junitxml=_build/tests.xml; ended=$$?; \
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --junitxml=_build/tests.xml; ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
 
 check: $(READY) ## check the style only (seconds)

@@ -14,6 +14,7 @@ import yaml
 
 from book._ext import records
 from book._tools import notebooks
+from tests.conftest import FIRST
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "book" / "_runs"
@@ -166,6 +167,11 @@ def test_every_record_belongs_to_a_page():
     """No output of a command that no page states."""
     stated = {c.record for p in PAGES for c in records.commands(p.read_text("utf8"))}
     assert {path.name for path in RUNS.glob("*")} == stated
+
+
+def test_the_files_that_begin_first_exist():
+    """A file that was renamed would begin last, and the others wait for it."""
+    assert [name for name in FIRST if not (ROOT / name).is_file()] == []
 
 
 def test_no_file_holds_a_path_of_one_machine():

@@ -1,0 +1,30 @@
+"""The order of the test files: those that take longest begin first.
+
+Each worker takes the next file when it is done. Were a slow one the last, the others
+would wait for it. So ``make test`` also keeps xdist from sorting by number of tests.
+"""
+
+FIRST = [  # minutes, not tests, decide; make test's report has them
+    "tests/book/test_commands.py",
+    "tests/allranks/test_faults.py",
+    "tests/lab/test_lab.py",
+    "tests/book/test_paper.py",
+    "tests/test_ch5_ddp.py",
+    "tests/test_ch5_ddp_spawn.py",
+    "tests/test_exercises.py",
+    "tests/book/test_weight.py",
+    "tests/book/test_site.py",
+    "tests/book/test_axe.py",
+    "tests/clinic/test_live.py",
+    "tests/clinic/test_launched.py",
+]
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Sort by file only: within one, and among the rest, the order stays."""
+    places = {name: place for place, name in enumerate(FIRST)}
+
+    def place(item) -> int:
+        return places.get(item.nodeid.partition("::")[0], len(FIRST))
+
+    items.sort(key=place)
