@@ -50,7 +50,7 @@ dist.all_gather(rows, own)
 rows[rank] = own
 loss = contrast(torch.cat(rows))
 loss.backward()
-print(f"loss {loss.item():.3f}")
+print(f"loss {loss:.3f}, gradient {model.weight.grad.norm():.3f}")
 
 # %% fixed
 own = ddp(x)
@@ -59,7 +59,7 @@ dist.all_gather(rows, own)
 rows[rank] = own
 loss = contrast(torch.cat(rows))
 (loss * world_size).backward()
-print(f"loss {loss.item():.3f}")
+print(f"loss {loss:.3f}, gradient {model.weight.grad.norm():.3f}")
 
 # %% invariant: the gradient is that of one process on all samples
 torch.manual_seed(0)
@@ -86,3 +86,4 @@ watch.preflight(lambda model, union: contrast(model(union)), x, backward=backwar
 # %% signs
 # maybe: element 0 of tensors does not require grad and does not have a grad_fn
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank
+# with: all_?gather

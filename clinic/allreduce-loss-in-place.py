@@ -38,7 +38,7 @@ loss = ddp(x).mean()
 dist.all_reduce(loss)
 loss /= world_size
 loss.backward()
-print(f"loss of all ranks: {loss.item():g}")
+print(f"loss {loss.item():g}, gradient {model.weight.grad.item():g}")
 
 # %% fixed
 loss = ddp(x).mean()
@@ -46,7 +46,7 @@ shown = loss.detach().clone()
 dist.all_reduce(shown)
 shown /= world_size
 loss.backward()
-print(f"loss of all ranks: {shown.item():g}")
+print(f"loss {shown.item():g}, gradient {model.weight.grad.item():g}")
 
 # %% invariant: the gradient is that of one process on all samples
 mean = x.mean()

@@ -36,14 +36,14 @@ ddp = DistributedDataParallel(model)
 # %% broken
 loss = ddp(x).sum() / len(x)
 loss.backward()
-print(f"{len(x)} samples")
+print(f"samples {len(x)}, gradient {model.weight.grad.item():.1f}")
 
 # %% fixed
 count = torch.tensor(len(x))
 dist.all_reduce(count)
 loss = ddp(x).sum() / count * world_size
 loss.backward()
-print(f"{len(x)} samples of {count}")
+print(f"samples {len(x)}, gradient {model.weight.grad.item():.1f}")
 
 # %% invariant: the gradient is the mean over all samples of all ranks
 everything = torch.tensor([x.sum(), len(x)])

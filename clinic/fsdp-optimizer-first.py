@@ -18,7 +18,7 @@ forward: while a unit is gathered, `parameters()` gives the gathered ones.
 
 Next time: check that each parameter of the model is in the optimizer, by `id`.
 
-Links: https://github.com/pytorch/pytorch/issues/149205 (optimizer holds other parameters than the training loop)
+Links: https://github.com/pytorch/pytorch/issues/149205 (a forward before the optimizer was built: no updates)
 https://github.com/mosaicml/composer/pull/3822 (a trainer points the optimizer at the new parameters)
 """
 

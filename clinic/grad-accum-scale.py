@@ -36,13 +36,13 @@ ddp = DistributedDataParallel(model)
 for x in batches:
     loss = ddp(x).mean()
     loss.backward()
-print(f"{len(batches)} micro-batches")
+print(f"gradient {model.weight.grad.item():g}")
 
 # %% fixed
 for x in batches:
     loss = ddp(x).mean() / len(batches)
     loss.backward()
-print(f"{len(batches)} micro-batches")
+print(f"gradient {model.weight.grad.item():g}")
 
 # %% invariant: the gradient is that of one pass over all samples
 mean = batches.mean()
