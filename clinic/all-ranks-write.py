@@ -49,7 +49,9 @@ print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
 # PytorchStreamReader failed
 # failed finding central directory
 # invalid header or archive is corrupted
-# maybe: unexpected EOF.{0,40}The file might be corrupted
+# maybe: unexpected EOF.{0,40}The file might be|pickle data was truncated
 # maybe: EOFError: Ran out of input
 # maybe: does not match expected size.*record size
 # maybe: storage has wrong (?:byte )?size: expected
+# maybe: invalid load key, '\\+x00'|unexpected pos \d+ vs \d+
+# maybe: Error while deserializing header

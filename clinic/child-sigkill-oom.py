@@ -64,5 +64,9 @@ print("loaded", len(weights) >> 20, "MiB")
 # terminated with signal SIGKILL
 # with: [Kk]illed process \d+
 # with: [Oo]ut of memory: Kill
-# died with <Signals\.SIGKILL: 9>
+# died with <Signals\.SIGKILL: 9>|exited on signal 9 \(Killed\)
 # with return code = -9\b
+# oom[-_]kill event|cgroup out-of-memory handler
+# exit code:? 137\b|exited with code 137\b|OOMKilled
+# \d+ Killed +(?:\w+=\S+ +)*(?:python|torchrun|accelerate|deepspeed)
+# maybe: Out of memory: Killed process \d+ \((?:pt_main|python)

@@ -68,3 +68,7 @@ main()
 # echo: ChildFailedError
 # echo: error_file: <N/A>
 # echo: To enable traceback see: https://pytorch\.org/docs/stable/elastic/errors
+# echo: failed \(exitcode: -?\d+\) local_rank: \d+
+# echo: CalledProcessError: Command '?\[.*(?:python|local[-_]rank)
+# echo: process \d+ terminated with exit code
+# echo: exits with return code = \d

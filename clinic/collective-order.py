@@ -41,3 +41,6 @@ for name in sorted(seen):
     else:
         dist.broadcast(x, src=0)
     print(name, x.item())
+
+# %% signs
+# submitted to be reduced, gathered or broadcasted by subset of ranks

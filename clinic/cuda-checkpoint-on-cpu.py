@@ -38,6 +38,6 @@ checkpoint = torch.load("last.pt", map_location="cpu")
 print(checkpoint)
 
 # %% signs
-# Attempting to deserialize object on a CUDA
-# Attempting to deserialize object on CUDA device
+# Attempting to deserialize object on
+# please use torch\.load to map your storages
 # please use torch\.load with map_location

@@ -46,6 +46,8 @@ if __name__ == "__main__":
     mp.start_processes(worker, nprocs=2, start_method="spawn")
 
 # %% signs
-# [Cc]annot re-initialize (?:CUDA|cuda) in forked
-# with: you must use the 'spawn' start method
-# maybe: cuda runtime error \(3\) ?: initialization error
+# [Cc]annot re-?initialize \w+ in (?:a )?fork
+# To use \w+ with multiprocessing, you must use the 'spawn'
+# maybe: (?:CUDA|cuda)[\w ]* error:? (?:\(3\) ?: )?initialization error
+# can't create new processes if CUDA is already initialized
+# To launch a multi-GPU training from your notebook

@@ -42,4 +42,6 @@ print(ddp.num_classes, "classes")
 print(ddp.module.num_classes, "classes")
 
 # %% signs
-# '(?:Distributed|FullySharded)?DataParallel' object has no attribute
+# DataParallel\w*['`]? object has no attribute
+# maybe: '(?:DDP|DeepSpeedEngine|ParallelModel)' object has no attribute
+# maybe: DataParallel' object (?:is not (?:subscript|iter)|does not support)

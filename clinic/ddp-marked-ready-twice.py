@@ -53,5 +53,6 @@ ddp(torch.ones(2, 1)).mean().backward()
 print("step 0")
 
 # %% signs
-# Expected to mark a variable ready only once
+# mark a variable ready only once
 # has been marked as ready twice
+# Gradient computed twice for this partition

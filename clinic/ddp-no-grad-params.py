@@ -40,5 +40,5 @@ student = DistributedDataParallel(student)
 print("ready to distil")
 
 # %% signs
-# DistributedDataParallel is not needed when a module doesn.t have any parameter
+# doesn.?t have any parameters? that requires? a gradient|is not needed when a module doesn
 # maybe: tensors\.size\(\) > 0 INTERNAL ASSERT FAILED at .*reducer\.cpp

@@ -53,7 +53,9 @@ for step in range(2):
     print("step", step)
 
 # %% signs
-# Expected to have finished reduction in the prior iteration before starting a new one(?!.*training graph has changed)
+# xpected to have finished reduction in the prior iteration(?!.*training graph has changed)
 # with: parameters that were not used in producing (a )?loss
 # arameter indices which did not receive grad
 # arameters which did not receive grad for rank
+# has parameters that were not used in producing the loss
+# [Yy]ou can enable unused parameter detection

@@ -46,6 +46,6 @@ ddp = DistributedDataParallel(nn.Linear(2, 2))
 print("output:", list(ddp(torch.ones(3, 2)).shape))
 
 # %% signs
-# distributed\.py", line \d+ in _ddp_init_helper
+# maybe: distributed\.py", line \d+ in _ddp_init_helper
 # with: Fatal Python error: Segmentation fault
 # with: TORCH_DISTRIBUTED_DEBUG.*DETAIL

@@ -49,5 +49,5 @@ hidden = torch.zeros(4, 2, 3)
 print("output:", parallel(x, hidden, batch_first=True).shape)
 
 # %% signs
-# Expected hidden size \(.*\), got \[
-# Expected hidden\[0\] size \(.*\), got
+# Expected hidden size \(.*\), got [\[(]
+# Expected hidden\[\d\] size \(.*\), got

@@ -43,3 +43,4 @@ print("output:", parallel(x, lengths).shape)
 
 # %% signs
 # maybe: Caught IndexError in replica \d+ on device \d+
+# maybe: chunk expects at least a 1-dimensional tensor

@@ -50,5 +50,6 @@ parallel = nn.DataParallel(Net(2, 1).to("vgpu:0"), device_ids=[0, 1])
 print("output:", parallel(torch.ones(8, 2)).shape)
 
 # %% signs
-# StopIteration: Caught StopIteration in replica \d+ on device \d+
+# maybe: next\(self[\w.]*\.parameters\(\)
 # Caught StopIteration in replica
+# with: StopIteration

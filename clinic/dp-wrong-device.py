@@ -40,4 +40,4 @@ print("output:", parallel(torch.ones(8, 2)).shape)
 # %% signs
 # module must have its parameters and buffers on device
 # all tensors must be on devices\[0\]
-# Broadcast function not implemented for CPU tensors
+# (?:Broadcast|Gather) function not implemented for CPU tensors

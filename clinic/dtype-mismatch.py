@@ -17,7 +17,8 @@ failure of different shapes.
 Cure: the same dtype on every rank, said where the tensor is made.
 
 Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares dtypes and shapes before each
-collective and names both. An absurd number that is a power of two is a float's bits.
+collective and names both. An absurd integer may be a float's bits: look at
+`x.view(torch.float32)`.
 """
 
 # %% broken

@@ -53,4 +53,5 @@ dist.all_reduce(torch.ones(1, device="cuda"))
 # %% signs
 # Duplicate GPU detected ?: rank \d+ and rank \d+ both on CUDA device
 # maybe: ncclInvalidUsage
-# maybe: NCCL error in: .*invalid usage
+# maybe: NCCL [Ee]rror(?: in)?:? .*invalid usage|nccl\w+ failed: invalid usage
+# maybe: [Dd]uplicate GPU detected

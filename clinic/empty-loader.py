@@ -41,5 +41,5 @@ losses = [batch.mean().item() for batch in loader]
 print("mean loss", sum(losses) / len(losses))
 
 # %% signs
-# maybe: ZeroDivisionError: (?:float )?division by zero
+# maybe: ZeroDivisionError: (?:float |integer )?(?:division|modulo)[\w ]* by zero|num_samples=0
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank

@@ -40,5 +40,5 @@ dist.init_process_group("gloo")
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% signs
-# environment variable (?:RANK|WORLD_SIZE) expected, but not set
+# nvironment variable '?(?:RANK|WORLD_SIZE)'? (?:expected|is not set|not set|must be set)
 # KeyError: '?(?:RANK|WORLD_SIZE)\b

@@ -24,6 +24,7 @@ without a traceback, after the end of training, is the sign.
 
 Links: https://github.com/pytorch/pytorch/pull/179291 (gloo's threads at interpreter exit)
 https://github.com/pytorch/pytorch/issues/190489 (all_gather, and no destroy)
+https://github.com/pytorch/pytorch/issues/38228 (how Python ends threads of C++)
 """
 
 # %% given
@@ -101,4 +102,4 @@ def train():
 print("exit code", run_script(train))
 
 # %% signs
-# terminate called without an active exception
+# maybe: terminate called without an active exception

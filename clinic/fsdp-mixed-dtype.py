@@ -53,5 +53,5 @@ print(model(torch.ones(2, 4)).dtype)
 
 # %% signs
 # FSDP expects uniform original parameter dtype
-# Must flatten tensors with uniform dtype
+# Must flatten tensors with (?:uniform|the same) dtype
 # FlatParameter` requires uniform dtype

@@ -38,3 +38,4 @@ print(type(model).__name__, model(torch.ones(2, 4)).shape)
 
 # %% signs
 # Each distinct composable distributed API can only be applied
+# requires modules to not already have FSDP applied

@@ -8,7 +8,7 @@ signature: rank 1 was killed by SIGABRT[\s\S]*op\.preamble\.length <= op\.nbytes
 
 You see: after an evaluation, the rank with the shorter tensor is aborted (exit code -6,
 no traceback). A rank with a longer one goes on with rows that nobody has sent, or
-reports a reset connection.
+reports a reset connection. NCCL aborts nothing: it hangs, or the rows are garbage.
 
 Cause: `all_gather` takes the size of every other tensor from the buffers that you give
 it. Nothing checks that the others send that much. Less data than the buffer leaves the
@@ -39,3 +39,5 @@ print(len(torch.cat(found)), "rows")
 # %% signs
 # maybe: op\.preamble\.length <= op\.nbytes
 # with: all_gather|allgather
+# All tensor operands to scatter/gather must have the same
+# ProcessGroupGloo::\w+: invalid tensor (?:size|type)

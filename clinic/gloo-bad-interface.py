@@ -44,3 +44,5 @@ print("group of", dist.get_world_size())
 # ifa != nullptr\. Unable to find address for
 # Unable to find address for: \S+
 # Bootstrap : no socket interface found
+# Unable to find interface for|No usable listening interface found
+# maybe: makeDeviceFor\w+\(\): unsupported gloo device

@@ -49,4 +49,6 @@ torch.cuda.set_device(local_rank)
 
 # %% signs
 # invalid device ordinal
-# Invalid device id
+# Invalid device id|But your machine only has
+# device < num_gpus INTERNAL ASSERT FAILED
+# maybe: Invalid device argument|cudaErrorInvalidDevice

@@ -44,10 +44,12 @@ args = parser.parse_args()
 print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 
 # %% signs
-# unrecognized arguments:.*--local[-_]rank
+# nrecognized arguments?:.*--?local[-_]rank
 # [Nn]o such option:? '?--local[-_]rank
-# Unknown command line flag 'local[-_]rank'
+# [Uu]nknown (?:command line )?(?:flag|option|arg\w*):? [\['-]*local[-_]rank
 # not used by the HfArgumentParser:.*--local[-_]rank
 # Could not consume arg: --local[-_]rank
 # maybe: arguments are required:.*--local[-_]rank
 # maybe: argument --local[-_]rank: (?:expected|invalid)
+# maybe: 'Namespace' object has no attribute 'local[-_]rank'
+# maybe: Key '?\W*local[-_]rank\W* (?:is )?not (?:in struct|expected)

@@ -30,3 +30,4 @@ print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 
 # %% signs
 # KeyError: '?LOCAL_RANK\b
+# maybe: int\(os\.(?:environ\.get|getenv)\(.LOCAL_RANK

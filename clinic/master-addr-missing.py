@@ -49,5 +49,5 @@ os.environ["MASTER_PORT"] = f"{free_port}"
 mp.start_processes(worker, nprocs=2, start_method="fork")
 
 # %% signs
-# environment variable MASTER_(?:ADDR|PORT) expected, but not set
+# nvironment variable '?MASTER_(?:ADDR|PORT)'? (?:expected|is not set|not set|must be set)
 # KeyError: '?MASTER_(?:ADDR|PORT)\b

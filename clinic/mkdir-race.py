@@ -44,3 +44,4 @@ print("ready:", os.listdir())
 # maybe: FileExistsError: \[Errno 17\] File exists
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank
 # with: makedirs\(|\.mkdir\(|mkdir\(name
+# maybe: \[WinError 183\]

@@ -38,5 +38,5 @@ from pkg.model import num_layers
 print(num_layers, "layers")
 
 # %% signs
-# ImportError: attempted relative import with no known parent package
-# maybe: No module named '?(?:pkg|src|lib|core|utils?|models?|data|datasets?|tools|configs?|common|engine|scripts|projects?|modules|networks?|layers|loss|losses|helpers|train|trainer|training|options)(?:\.\w+)*'?$
+# attempted relative import (?:with no known parent|beyond top-level) package
+# maybe: No module named '?(?:pkg|src|source|libs?|core|utils?|models?|model|data\w*|tools|configs?|cfg|common|engine|scripts?|projects?|modules|networks?|nets|layers|loss|losses|helpers|train\w*|options?|opts?|metrics?|evaluat\w*|experiments?|runners?|tasks?|tests?|misc|main|ops|base|solvers?|apps?|plugins?)(?:\.\w+)*'?$

@@ -42,3 +42,5 @@ print(model.load_state_dict(torch.load("model.pt")))
 # key\(s\) in state_dict: "module\.
 # [Uu]nexpected key "module\.[\w.]+" in state_dict
 # with: Error\(s\) in loading state_dict for
+# in source state_dict: module\.
+# maybe: KeyError: '?module\.\w+\.|not used by the model: *module\.

@@ -6,8 +6,8 @@ runs on: quoted
 chapter: ch4_ranks
 
 You see: in a container, the first collective fails with `ncclSystemError` or "unhandled
-system error". The line that says why comes from NCCL itself, and only if NCCL_DEBUG is
-set.
+system error". Newer versions of torch add NCCL's reason under "Last error"; older ones
+leave it to NCCL, which speaks only if NCCL_DEBUG is set.
 
 Cause: GPUs of one machine that cannot read each other's memory exchange data through
 files in /dev/shm. Docker gives a container 64 MB there unless told otherwise; NCCL
@@ -40,4 +40,4 @@ https://github.com/fal-ai-community/video-diffusion-speedrun/issues/2 (--shm-siz
 # Error while creating shared memory segment \S*nccl
 # NCCL WARN Call to posix_fallocate failed ?: No space left on device
 # failed to extend /dev/shm/nccl
-# maybe: ncclSystemError: System call
+# maybe: ncclSystemError|unhandled system error|/dev/shm/nccl

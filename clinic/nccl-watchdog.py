@@ -14,13 +14,13 @@ prepares data, saves, or evaluates. NCCL kernels wait on the GPU; a thread of to
 sees that the work is older than the group's timeout.
 
 Cure: let every rank make the same calls. Do long work of rank 0 before the group is
-made, or while the others wait at a store. Raise `timeout=` only if the work is really
-that slow.
+made, or let the others wait in a gloo group with a timeout of its own: no watchdog looks
+at that. Raise the timeout of NCCL's group only if its collectives are really that slow.
 
 Next time: compare SeqNum and OpType of all ranks; the odd one is guilty. NumelIn=1 is a
-metric or a flag, a large one a gradient bucket. `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`
-turns the flight recorder on, which writes each rank's last collectives with their
-stacks.
+metric or a flag, a large one a gradient bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes
+the flight recorder write each rank's last collectives with their stacks (older versions
+need `TORCH_NCCL_TRACE_BUFFER_SIZE=2000` as well).
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1207 (NumelIn=1 after 600000 ms)
 https://github.com/hiyouga/LlamaFactory/issues/7396 (a bucket of 466 million numbers)
@@ -33,23 +33,24 @@ https://github.com/pytorch/pytorch/issues/118369 (old wording, 1800000 ms)
 # milliseconds before timing out.
 
 # %% broken
-if rank == 0:
+dist.init_process_group("nccl")
+if dist.get_rank() == 0:
     prepare(dataset)  # an hour; the others are at the barrier already
 dist.barrier()
 
 # %% fixed
-if rank == 0:
-    prepare(dataset)
-    store.set("prepared", "yes")
-store.wait(["prepared"], timedelta(hours=3))  # no collective, no watchdog
-dist.barrier()
+dist.init_process_group("nccl")
+patient = dist.new_group(backend="gloo", timeout=timedelta(hours=3))
+if dist.get_rank() == 0:
+    prepare(dataset)  # an hour; the others are at the barrier already
+dist.barrier(group=patient)
 
 # %% signs
-# [Cc]aught collective operation timeout
+# collective operation timeout|Timeout at NCCL work
 # echo: Some NCCL operations have failed or timed out
 # echo: Exception \(either an error or timeout\) detected by watchdog at work
 # echo: To avoid data inconsistency, we are taking the entire process down
 # maybe: Received a dump signal due to a collective timeout
-# WorkNCCL\(.*ran for \d+ milliseconds before timing out
+# ran for \d+ milliseconds before timing out
 # maybe: due to collective timeout or exception
-# maybe: watchdog got stuck for \d+ seconds
+# maybe: watchdog got stuck for \d+ seconds|Heartbeat monitor timed out

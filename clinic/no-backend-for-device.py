@@ -37,4 +37,4 @@ print("longest:", length.item())
 
 # %% signs
 # No backend type associated with device type \w+
-# Tensors must be CUDA and dense
+# Tensors? must be CUDA and dense

@@ -33,5 +33,5 @@ x = torch.ones(2, device=device)
 print("sum", x.sum().item())
 
 # %% signs
-# Torch not compiled with CUDA enabled
-# module 'torch\._C' has no attribute '_cuda_setDevice'
+# not compiled with CUDA enabled|Cannot initialize CUDA without ATen_cuda
+# module 'torch\._C' has no attribute '_cuda_

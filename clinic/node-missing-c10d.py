@@ -34,4 +34,5 @@ import os
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
 
 # %% signs
-# RendezvousTimeoutError
+# RendezvousTimeout(?:Error|Exception)(?!\.$)
+# echo: RendezvousClosedError

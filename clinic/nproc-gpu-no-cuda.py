@@ -31,3 +31,4 @@ print(f"rank {os.environ['RANK']}\n", end="")
 
 # %% signs
 # ValueError: Cuda is not available
+# Unsupported nproc_per_node value: gpu

@@ -26,7 +26,13 @@ from pathlib import Path
 
 Path("without_numpy.py").write_text(
     """import atexit, os, sys
-sys.modules["numpy"] = None
+
+class Hidden:
+    def find_spec(name, *where):
+        if name.split(".")[0] == "numpy":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Hidden)
 atexit.register(os._exit, 1)  # at once: gloo may abort a process that ends by itself
 """
 )
@@ -54,5 +60,5 @@ print("steps:", torch.cat(steps).tolist())
 
 # %% signs
 # RuntimeError: Numpy is not available
-# maybe: Failed to initialize NumPy: No module named
+# maybe: Failed to initialize NumPy: No module named|umpy is not available
 # maybe: A module that was compiled using NumPy 1\.x cannot be run in NumPy

@@ -45,5 +45,5 @@ optimizer.load_state_dict(saved)
 print(len(optimizer.param_groups[0]["params"]), "parameters")
 
 # %% signs
-# loaded state dict contains a parameter group that doesn't match the size of optimizer's group
+# parameter group that doesn.?t match the size of optimizer
 # loaded state dict has a different number of parameter groups

@@ -41,4 +41,5 @@ model = nn.Linear(2, 2)
 print(model.load_state_dict(torch.load("model.pt")))
 
 # %% signs
-# key\(s\) in state_dict: "(?:module\.)?_orig_mod\.
+# state_dict: "?(?:[\w.]+\.)?_orig_mod\.
+# maybe: (?:"|KeyError: \')(?:[\w.]+\.)?_orig_mod\.[\w.]+["\']

@@ -7,9 +7,10 @@ chapter: ch6_model_parallel
 signature: ranks 0–1 wait in `dist\.send\(mine, dst=other\)`
 
 You see: both ranks stand in `dist.send`; after the timeout, "Timed out waiting for send
-operation to complete". `DETAIL` checks collectives only and says nothing.
+operation to complete". With NCCL Python goes on, and stands at the next `.item()`.
+`DETAIL` checks collectives only and says nothing.
 
-Cause: `dist.send` returns when the other side has received. Each waits for a `recv`
+Cause: `dist.send` is over when the other side has received. Each waits for a `recv`
 that comes after the other's `send`.
 
 Cure: post both at once: `batch_isend_irecv`, or `isend` and then `recv`; or let even
@@ -37,4 +38,5 @@ request.wait()
 print("got", theirs.tolist())
 
 # %% signs
-# Timed out waiting \d+ms for send operation to complete
+# maybe: Timed out waiting (?:\d+ms )?for send operation to complete
+# with: distributed_c10d\.py", line \d+, in send\b

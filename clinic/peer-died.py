@@ -57,6 +57,8 @@ print(batch.tolist())
 # echo: Connection (?:closed|reset) by peer(?!')
 # echo: remote process exited or there was a network error
 # echo: This is typically caused by a remote worker
-# echo: NCCL communicator was aborted on rank
+# echo: NCCL communicator was aborted
 # echo: remote process exiting prematurely
-# echo: closed by remote peer
+# echo: closed by remote peer|Horovod has been shut down
+# echo: pair\.cc:\d+\] .*(?:Broken pipe|Read (?:error|timeout))
+# echo: ncclRemoteError

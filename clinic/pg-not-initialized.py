@@ -15,7 +15,7 @@ makes it. Importing the module does not, and torchrun does not either: it only s
 environment that the call reads.
 
 Cure: call `init_process_group` first; or, where the same code also runs alone, ask
-`dist.is_initialized()`. On torch 2.13 this is a `ValueError`, before that it was a
+`dist.is_initialized()`. torch 2.13 raises a `ValueError`, versions up to 2.0 a
 `RuntimeError`: don't catch it by its type.
 
 Next time: the last line of your own in the traceback is the call that came too early.
@@ -43,3 +43,5 @@ print("mean loss:", loss.item() / ranks)
 # %% signs
 # Default process group has not been initialized
 # Default process group is not initialized
+# DeepSpeed backend not set|Horovod has not been initialized
+# maybe: torch\.distributed (?:is|has) not (?:yet )?(?:been )?initialized|[Pp]rocess group (?:is )?not initialized

@@ -50,5 +50,5 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # maybe: \[Errno (?:98|48)\] Address already in use
 # maybe: [Aa]ddress already in use
 # another process is utilizing it
-# maybe: [Tt]he port \d+ is (?:already )?in use(?!, trying another)
+# maybe: [Pp]ort \d+ (?:is )?(?:already )?in use(?!, trying another)
 # Only one usage of each socket address

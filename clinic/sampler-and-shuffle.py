@@ -37,5 +37,5 @@ loader = DataLoader(range(8), batch_size=2, sampler=sampler)
 print([batch.tolist() for batch in loader])
 
 # %% signs
-# sampler (?:option )?is mutually exclusive with shuffle
+# is mutually exclusive with shuffle
 # batch_sampler (?:option )?is mutually exclusive with batch_size, shuffle, sampler

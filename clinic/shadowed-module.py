@@ -34,3 +34,5 @@ print("gloo:", torch.distributed.is_gloo_available())
 # '?torch'? is not a package
 # partially initialized module '(?:random|types|queue|copy|enum|signal|select|torch)'
 # ImportError: cannot import name '\w+' from '(?:random|types|queue|enum|signal)'
+# module '(?:random|types|queue|copy|enum|signal|select|logging|inspect)' has no attribute
+# maybe: partially initialized module '\w+' .*circular import

@@ -20,7 +20,8 @@ Cure: give every rank the same shape: pad to the longest, or drop the last batch
 Next time: print the shape on each rank before the collective. A line that begins
 with `terminate called` is what died first; `Connection reset` is the echo.
 
-Links: https://github.com/pytorch/pytorch/issues/73515
+Links: https://github.com/NVIDIA/nccl/issues/1394 (gloo aborts; NCCL hangs or goes on)
+https://github.com/NVIDIA/nccl/issues/1417 (NCCL: which sizes hang, which are wrong)
 """
 
 # %% broken

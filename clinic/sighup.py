@@ -47,6 +47,6 @@ time.sleep(1)
 print("still training")
 
 # %% signs
-# SignalException: Process \w+ got signal: 1\b
+# got signal: 1\b
 # closing signal SIGHUP
 # Received (?:1|Signals\.SIGHUP) death signal

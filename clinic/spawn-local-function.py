@@ -58,6 +58,7 @@ def main(lr):
 main(lr=0.1)
 
 # %% signs
-# Can't (?:pickle|get) local object '
-# PicklingError: Can't pickle <function <lambda>
-# maybe: TypeError: can(?:not|'t) pickle '?[\w.]+'? objects?
+# [Cc]an'?t (?:pickle|get) local object
+# [Cc]an'?t pickle <function <lambda>
+# maybe: [Cc]an(?:not|'?t) pickle '?[\w.]+'? objects?|h5py objects can(?:not|'t) be pickled
+# maybe: Can't pickle <.*(?:attribute lookup|it's not the same object)

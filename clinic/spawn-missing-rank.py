@@ -37,7 +37,7 @@ def worker(rank, lr):
 mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
 
 # %% signs
-# maybe: TypeError: \w+\(\) takes \d positional arguments? but \d (?:was|were) given
+# maybe: TypeError: [\w.<>]+\(\) takes .*positional arguments? but \d+ (?:was|were) given|TypeError: .*missing \d required positional arg
 # maybe: (?:Value|argument) after \* must be an iterable, not
 # with: ProcessRaisedException
 # with: torch/multiprocessing/spawn\.py

@@ -52,3 +52,6 @@ if __name__ == "__main__":
 # %% signs
 # An attempt has been made to start a new process before the
 # finished its bootstrapping phase
+# freeze_support\(\)" line can be omitted
+# maybe: BrokenPipeError: \[Errno 32\] Broken pipe
+# with: popen_spawn_win32|ForkingPickler\(file

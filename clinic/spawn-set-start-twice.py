@@ -35,4 +35,4 @@ context = mp.get_context("spawn")
 print("processes will start with", context.get_start_method())
 
 # %% signs
-# RuntimeError: context has already been set
+# context has already been set

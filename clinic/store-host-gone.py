@@ -51,3 +51,6 @@ if rank == 0:
 # echo: DistNetworkError: Broken pipe
 # echo: sendBytes failed on SocketImpl.*Broken pipe
 # echo: [Ff]ailed to recv, got 0 bytes
+# echo: due to an error of type Rendezvous
+# echo: RuntimeError: Broken pipe
+# echo: (?:send|recv)\w+ failed on SocketImpl

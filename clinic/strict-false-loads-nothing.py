@@ -48,3 +48,4 @@ assert all(same), f"{sum(same)} of {len(same)} tensors were loaded"
 
 # %% signs
 # maybe: missing_keys=\['[^\]]+\], unexpected_keys=\['(?:module|_orig_mod)\.
+# maybe: were not used when initializing .*: \['(?:module|_orig_mod)\.

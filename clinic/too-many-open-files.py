@@ -49,6 +49,6 @@ print(len(kept), "batches")
 
 # %% signs
 # Too many open files\. Communication with the workers is no longer possible
-# received \d+ items of ancdata
-# maybe: OSError: \[Errno 24\] Too many open files
+# items of ancdata
+# maybe: [Tt]oo many open files
 # : Too many open files \(24\)

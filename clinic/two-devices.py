@@ -41,16 +41,18 @@ output = second(hidden.to(second.weight.device))
 print("output on", output.device)
 
 # %% signs
-# Expected all tensors to be on the same device, but found at least two devices
+# xpected all tensors to be on the same device
 # [Tt]ensor for .* is on .*, (?:but )?expected (?:it|them) to be on
 # Expected object of (?:device|backend)(?: type)? \w+ but got (?:device|backend)(?: type)? \w+
-# arguments are located on different GPUs
+# located on different GPUs|tensors are on different GPUs
 # Input type \(torch\.cuda\.\w+\) and weight type \(torch\.\w+\) should be the same
 # Expected object of type torch\.cuda\.\w+ but found type torch\.\w+ 
-# Input and hidden tensors are not at the same device
+# tensors are not at the same device
 # indices should be either on cpu or on the same device
 # Input type \(torch\.\w+\) and weight type \(torch\.cuda\.
 # Expected object of type torch\.\w+ but found type torch\.cuda\.
 # Input type \((?:cpu|cuda)\) and weight type|should be a MKLDNN tensor and weight is a dense tensor
 # to have the same device as tensor for argument
 # expected both inputs to be on same device
+# xpected device \S+ (?:and dtype \w+ )?but got device|found two different devices
+# maybe: Placeholder storage has not been allocated on MPS|cannot be accessed from Triton \(cpu

@@ -37,7 +37,7 @@ torch.save({"weight": torch.ones(2), "args": vars(args)}, "last.pt")
 print(torch.load("last.pt"))
 
 # %% signs
-# UnpicklingError: Weights only load failed
+# `?weights_only`? set to `?False`? will likely succeed
 # WeightsUnpickler error: Unsupported (?:global|operand|class)
 # was not an allowed global by default
 # Weights only load failed

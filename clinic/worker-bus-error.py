@@ -56,5 +56,6 @@ print("the others:", [batch.tolist() for batch in batches])
 # is killed by signal: Bus error
 # Unexpected bus error encountered in worker
 # dataloader's workers are out of shared memory
-# insufficient shared memory \(shm\)
-# maybe: unable to (?:open|write to|mmap) (?:shared memory object|file <\S*/?torch_)
+# insufficient shared memory|unable to allocate shared memory
+# maybe: unable to (?:open|write to|resize|mmap).*(?:shared memory object|file <\S*torch_)
+# maybe: Bus error \(core dumped\)

@@ -53,4 +53,4 @@ print("the others:", [batch.tolist() for batch in batches])
 
 # %% signs
 # is killed by signal: Killed
-# maybe: DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly
+# maybe: DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by)

@@ -51,3 +51,4 @@ print(store.get("hello").decode())
 # maybe: RuntimeError: Connection (?:timed out|refused)
 # maybe: No route to host
 # maybe: The client socket has timed out after \d+ ?m?s while trying to connect to
+# maybe: Connect to \S+ failed ?: |Call to connect returned|socketStartConnect
