@@ -52,6 +52,7 @@ print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
 # maybe: unexpected EOF.{0,40}The file might be|pickle data was truncated
 # maybe: EOFError: Ran out of input
 # maybe: does not match expected size.*record size
-# maybe: storage has wrong (?:byte )?size: expected
+# storage has wrong (?:byte )?size: expected
 # maybe: invalid load key, '\\+x00'|unexpected pos \d+ vs \d+
 # maybe: Error while deserializing header
+# with: torch/serialization|torch\.load\(|load_checkpoint
