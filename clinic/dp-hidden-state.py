@@ -26,27 +26,32 @@ import torch
 from torch import nn
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.RNN(2, 3, num_layers=2, batch_first=True)
-
-    def forward(self, x, hidden, batch_first=False):
-        if batch_first:
-            hidden = hidden.transpose(0, 1).contiguous()
-        return self.rnn(x, hidden)[0]
-
-
-parallel = nn.DataParallel(Net().to("vgpu:0"), device_ids=[0, 1])
 x = torch.ones(4, 5, 2)
 
+
 # %% broken
+class Net(nn.RNN):
+    def forward(self, x, hidden):
+        return super().forward(x, hidden)[0]
+
+
+net = Net(2, 3, num_layers=2, batch_first=True).to("vgpu:0")
+parallel = nn.DataParallel(net, device_ids=[0, 1])
 hidden = torch.zeros(2, 4, 3)
 print("output:", parallel(x, hidden).shape)
 
+
 # %% fixed
+class Net(nn.RNN):
+    def forward(self, x, hidden):
+        hidden = hidden.transpose(0, 1).contiguous()
+        return super().forward(x, hidden)[0]
+
+
+net = Net(2, 3, num_layers=2, batch_first=True).to("vgpu:0")
+parallel = nn.DataParallel(net, device_ids=[0, 1])
 hidden = torch.zeros(4, 2, 3)
-print("output:", parallel(x, hidden, batch_first=True).shape)
+print("output:", parallel(x, hidden).shape)
 
 # %% signs
 # Expected hidden size \(.*\), got [\[(]

@@ -45,5 +45,5 @@ dist.init_process_group("gloo")
 # %% signs
 # connectFullMesh failed.*(?:refused|127\.0\.)
 # pair\.cc:\d+\] connect \[127\.0\.[01]\.1\]:\d+: Connection refused
-# Unable to resolve hostname to a \(local\) address
+# maybe: Unable to resolve hostname to a \(local\) address
 # maybe: connectFullMesh failed

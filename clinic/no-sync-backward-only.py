@@ -15,7 +15,7 @@ only sets the flag that the forward reads. Around `backward()` alone it comes to
 Cure: forward and backward both inside of the context.
 
 Next time: count: profile one accumulation and look for `gloo:all_reduce` or
-`ncclKernel_AllReduce`. There should be one per bucket, not one per micro-batch.
+`ncclDevKernel_AllReduce`. There should be one per bucket, not one per micro-batch.
 
 Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """

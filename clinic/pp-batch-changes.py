@@ -4,7 +4,7 @@ class: pipeline
 symptom: crash
 runs on: 2 ranks
 chapter: ch6_model_parallel
-signature: Failed to run stage backward|Size\(\[1, 4\]\)
+signature: Failed to run stage backward|Input: \['Tensor\(torch\.Size\(\[1, 4\]\)
 
 You see: a whole epoch works, then the last batch fails in "Failed to run stage
 backward", with an output and a gradient of different lengths.
@@ -23,12 +23,10 @@ Links: https://github.com/pytorch/pytorch/issues/126600 (buffers of the first si
 # %% given
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.utils.data import DataLoader
 
 mse = nn.functional.mse_loss
 stage = PipelineStage(nn.Linear(4, 4), rank, world_size, device)
-
-from torch.utils.data import DataLoader
-
 samples = torch.ones(6, 4)
 
 # %% broken

@@ -27,7 +27,6 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 mse = nn.functional.mse_loss
 stage = PipelineStage(nn.Linear(4, 4), rank, world_size, device)
-
 x, y = torch.ones(4, 4), torch.zeros(4, 4)
 
 # %% broken

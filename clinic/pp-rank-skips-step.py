@@ -26,7 +26,6 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 mse = nn.functional.mse_loss
 stage = PipelineStage(nn.Linear(4, 4), rank, world_size, device)
-
 batch = torch.ones(4, 4)
 schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=mse)
 
