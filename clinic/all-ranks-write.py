@@ -14,8 +14,8 @@ under those who write, and the last one's bytes lie over a longer file of anothe
 a barrier puts the writes in an order in which they do harm.) An interrupted download or
 a full disk leaves the same messages.
 
-Cure: rank 0 saves, to a name of its own, and renames: a rename is all or nothing. Then a
-barrier, before any rank reads.
+Cure: rank 0 saves, to a name of its own, and renames: a rename is all or nothing. Then
+a barrier, before any rank reads.
 
 Next time: compare the file's size with a good one's, and `unzip -t last.pt` it. Then
 search for `torch.save` without an `if rank == 0`.

@@ -16,8 +16,8 @@ gradient, so each rank has its part of the sum, and DDP divides that sum by the 
 of ranks.
 
 Cure: every rank computes the same loss, so multiply it by the number of ranks: that
-undoes DDP's division. If a rank's loss takes only its own rows as anchors, gather with a
-function that has a backward pass, which also brings what the other ranks' losses say
+undoes DDP's division. If a rank's loss takes only its own rows as anchors, gather with
+a function that has a backward pass, which also brings what the other ranks' losses say
 about the own rows: `torch.distributed.nn.functional.all_gather`, or its successor.
 
 Next time: compare the gradient with that of one process that has the whole batch. A

@@ -9,12 +9,12 @@ signature: RuntimeError: Attempting to deserialize object on a CUDA device but t
 You see: `Attempting to deserialize object on a CUDA device` from `torch.load`. With
 fewer GPUs than before: `on CUDA device 3 but torch.cuda.device_count() is 1`.
 
-Cause: a checkpoint remembers for each tensor the device it was on, and `torch.load` puts
-it back there. (The file here was written on a CPU, with the label that a GPU's would
-have.)
+Cause: a checkpoint remembers for each tensor the device it was on, and `torch.load`
+puts it back there. (The file here was written on a CPU, with the label that a GPU's
+would have.)
 
-Cure: `map_location="cpu"`, always, and then move the model where it belongs. In parallel
-training that also keeps all ranks off GPU 0.
+Cure: `map_location="cpu"`, always, and then move the model where it belongs. In
+parallel training that also keeps all ranks off GPU 0.
 
 Next time: if the machine has a GPU, ask why torch does not see it:
 `python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"`.

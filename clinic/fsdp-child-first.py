@@ -10,8 +10,8 @@ You see: `FSDP state has already been lazily initialized for 0`, and that the ro
 run first, in a forward that worked before sharding.
 
 Cause: which unit is the root is decided at the first forward: it is the one that runs
-first. A warm-up, a shape check or feature extraction that calls a block makes that block
-the root of its own. When the model comes, it is too late.
+first. A warm-up, a shape check or feature extraction that calls a block makes that
+block the root of its own. When the model comes, it is too late.
 
 Cure: the first call of all goes to the model.
 

@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: AssertionError: Each distinct composable distributed API can only be applied to a module once
 
-You see: `Each distinct composable distributed API can only be applied to a module once`.
-Often in a notebook, when a cell is run again.
+You see: `Each distinct composable distributed API can only be applied to a module
+once`. Often in a notebook, when a cell is run again.
 
 Cause: `fully_shard` works in place: it changes the module's class and cuts its
 parameters. There is no wrapper to throw away, and no way back. A layer that is used in

@@ -46,7 +46,7 @@ print("output on", output.device)
 # Expected object of (?:device|backend)(?: type)? \w+ but got (?:device|backend)(?: type)? \w+
 # located on different GPUs|tensors are on different GPUs
 # Input type \(torch\.cuda\.\w+\) and weight type \(torch\.\w+\) should be the same
-# Expected object of type torch\.cuda\.\w+ but found type torch\.\w+ 
+# Expected object of type torch\.cuda\.\w+ but found type torch\.\w+
 # tensors are not at the same device
 # indices should be either on cpu or on the same device
 # Input type \(torch\.\w+\) and weight type \(torch\.cuda\.
