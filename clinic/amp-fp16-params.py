@@ -6,8 +6,8 @@ runs on: one process
 chapter: ch5_ddp
 signature: ValueError: Attempting to unscale FP16 gradients
 
-You see: `Attempting to unscale FP16 gradients`, at the first step. Often after loading a
-model in float16 and switching on `fp16` training as well.
+You see: `Attempting to unscale FP16 gradients`, at the first step. Often after loading
+a model in float16 and switching on `fp16` training as well.
 
 Cause: mixed precision keeps the weights in float32 and computes in float16; the scaler
 brings the gradients of those weights back to size. Weights in float16 have gradients in

@@ -15,8 +15,8 @@ the norm of the gradient, and each rank scales its part by another factor, which
 turns the direction.
 
 Cure: `torch.nn.utils.clip_grad_norm_`: it sees the sharding and takes the norm over all
-ranks. For the log use `norm.full_tensor()`: the norm is a DTensor, and in older versions
-of torch its `item()` is the rank's own share.
+ranks. For the log use `norm.full_tensor()`: the norm is a DTensor, and in older
+versions of torch its `item()` is the rank's own share.
 
 Next time: log the norm on every rank: it must be the same number.
 

@@ -13,9 +13,9 @@ Cause: the norms of the parameters are stacked, and then their norm is taken. Ea
 DTensor on its parameter's mesh. Torch does not combine DTensors of two meshes, not even
 when they are slices of one.
 
-Cure: one mesh with all axes for all parameters, and `Replicate()` along the axes that do
-not cut a parameter. Or clip the two groups with one norm: `get_total_norm` of each, to
-plain numbers, combined, then `clip_grads_with_norm_`.
+Cure: one mesh with all axes for all parameters, and `Replicate()` along the axes that
+do not cut a parameter. Or clip the two groups with one norm: `get_total_norm` of each,
+to plain numbers, combined, then `clip_grads_with_norm_`.
 
 Next time: collect `{p.device_mesh for p in model.parameters()}`: one is enough.
 

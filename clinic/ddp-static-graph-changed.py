@@ -13,8 +13,8 @@ Cause: `static_graph=True` promises that each step uses the same parameters, as 
 and in the same way. DDP learns the pattern in the first step and counts on it.
 
 Cure: leave `static_graph` at `False`. If layers come and go, that takes
-`find_unused_parameters=True`. If `static_graph` is there for gradient checkpointing, use
-`use_reentrant=False` instead.
+`find_unused_parameters=True`. If `static_graph` is there for gradient checkpointing,
+use `use_reentrant=False` instead.
 
 Next time: without `static_graph`, note which parameters have `grad is None` after
 `backward`. The promise holds only if these are the same in each step.

@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: FSDP parameters should be materialized from meta device before training
 
-You see: `FSDP parameters should be materialized from meta device`, with a list of names,
-at the first forward. From other code: `Cannot copy out of meta tensor; no data!`
+You see: `FSDP parameters should be materialized from meta device`, with a list of
+names, at the first forward. From other code: `Cannot copy out of meta tensor; no data!`
 
 Cause: a model built on the meta device has shapes and no memory. That lets each rank
 shard a model that would not fit. Nobody gave the shards memory and values since.

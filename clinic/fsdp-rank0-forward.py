@@ -6,17 +6,18 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `loss = model\(
 
-You see: nothing. The job stops at the first validation, or at a generated sample for the
-log, and ends after the group's timeout in an all-gather.
+You see: nothing. The job stops at the first validation, or at a generated sample for
+the log, and ends after the group's timeout in an all-gather.
 
-Cause: every forward of a sharded model gathers its weights from all ranks. With DDP rank
-0 has a whole copy and may evaluate alone; here it waits for ranks that are elsewhere.
+Cause: every forward of a sharded model gathers its weights from all ranks. With DDP
+rank 0 has a whole copy and may evaluate alone; here it waits for ranks that are
+elsewhere.
 
 Cure: all ranks run the forward, on a share of the data or on the same batch; rank 0
 alone prints. A rank that has no data needs a dummy batch.
 
-Next time: a stack of each rank: one stands in `all_gather` under `forward`, and above it
-in your code is the `if` that the others did not pass.
+Next time: a stack of each rank: one stands in `all_gather` under `forward`, and above
+it in your code is the `if` that the others did not pass.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

@@ -7,8 +7,8 @@ chapter: ch6_model_parallel
 signature: TypeError: Invariant encountered: value was None when it should not be
 
 You see: `Invariant encountered: value was None when it should not be` from the second
-call of `fully_shard`; with a mesh whose axes have names, `Cannot concatenate overlapping
-meshes`. Neither text mentions the order.
+call of `fully_shard`; with a mesh whose axes have names, `Cannot concatenate
+overlapping meshes`. Neither text mentions the order.
 
 Cause: each `fully_shard` makes a unit of the parameters below that no unit has yet. The
 root, called first, takes all of them and turns them into DTensors. The call for a block
@@ -16,8 +16,8 @@ takes a DTensor for a tensor-parallel one, and fails to join the two meshes.
 
 Cure: from the inside out: the blocks first, the root last, for what remains.
 
-Next time: look at the order of the calls. `fully_shard` over `model.modules()` goes from
-the root downwards: use a list of the blocks instead.
+Next time: look at the order of the calls. `fully_shard` over `model.modules()` goes
+from the root downwards: use a list of the blocks instead.
 
 Links: https://github.com/pytorch/pytorch/pull/117881 (fully_shard has to be applied bottom-up)
 """

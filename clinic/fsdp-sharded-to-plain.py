@@ -6,16 +6,17 @@ runs on: 2 ranks
 chapter: ch3_save_load
 signature: loading state_dict for Linear:\n.*aten\.copy_\.default got mixed torch\.Tensor
 
-You see: `got mixed torch.Tensor and DTensor` when a plain model loads what a sharded one
-saved, although names and shapes are right.
+You see: `got mixed torch.Tensor and DTensor` when a plain model loads what a sharded
+one saved, although names and shapes are right.
 
 Cause: `state_dict()` after `fully_shard` holds DTensors. They show the full shape, and
 have a shard: rank 0's file has rank 0's rows. So the file is not a checkpoint of the
 model, but a W-th of one.
 
-Cure: gather before saving: `get_model_state_dict` with `full_state_dict=True`, called on
-all ranks, saved by rank 0. For large models save with `torch.distributed.checkpoint`,
-which writes shards and reads them into any other layout.
+Cure: gather before saving: `get_model_state_dict` with `full_state_dict=True`, called
+on all ranks, saved by rank 0. For large models save with
+`torch.distributed.checkpoint`, which writes shards and reads them into any other
+layout.
 
 Next time: `type(value)` of one entry of the file, and compare the file's size with the
 number of parameters.

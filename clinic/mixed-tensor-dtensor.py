@@ -14,11 +14,11 @@ hooks around `forward`. A call that goes round `forward` (another method,
 `model.forward(x)`, a loss that uses a weight directly) finds the shards. Under tensor
 parallelism the plain one is often a mask or a buffer that was not distributed.
 
-Cure: `register_fsdp_forward_method(model, "score")` puts the same hooks around a method.
-For a plain tensor among DTensors: `distribute_tensor(t, mesh, [Replicate()])`.
+Cure: `register_fsdp_forward_method(model, "score")` puts the same hooks around a
+method. For a plain tensor among DTensors: `distribute_tensor(t, mesh, [Replicate()])`.
 
-Next time: the operator in the message tells the layer. Print `type(p)` of its weight and
-of its input: one of them is the plain one.
+Next time: the operator in the message tells the layer. Print `type(p)` of its weight
+and of its input: one of them is the plain one.
 
 Links: https://github.com/pytorch/pytorch/pull/125394 (hooks for generate() and other methods; why they are needed)
 https://github.com/pytorch/pytorch/issues/156535 (the message from an embedding under FSDP2)

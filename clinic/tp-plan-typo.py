@@ -7,8 +7,8 @@ chapter: ch6_model_parallel
 signature: AssertionError: 0 of 4 parameters are sharded
 beyond: The result is right: a layer that no rank shards costs memory, and torch warns.
 
-You see: a warning that a plan key `could not be resolved`, in newer versions; nothing in
-older ones. Results are right. Memory per GPU does not fall: each rank computes all.
+You see: a warning that a plan key `could not be resolved`, in newer versions; nothing
+in older ones. Results are right. Memory per GPU does not fall: each rank computes all.
 
 Cause: a plan is a dict of module names, and a name that matches nothing is skipped. A
 wrapper (`torch.compile`, a checkpoint wrapper) that renamed a layer does the same.

@@ -17,8 +17,8 @@ Cure: let the heads be what is inferred: `view(batch, time, -1, head_dim)`. The 
 a head does not change. (`use_local_output=False` keeps a DTensor, which knows the whole
 shape.)
 
-Next time: print the shape after each parallelized layer. Any size from the configuration
-that is used on a sharded axis is wrong by the factor W.
+Next time: print the shape after each parallelized layer. Any size from the
+configuration that is used on a sharded axis is wrong by the factor W.
 
 Links: https://github.com/pytorch/torchtitan/issues/932 (an attention view fails under tensor parallelism)
 https://github.com/huggingface/transformers/pull/45109 (T5's view with a fixed number of heads)
