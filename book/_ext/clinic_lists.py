@@ -45,13 +45,6 @@ class ClinicIndex(ClinicDirective):
         section += table
         return section
 
-    def row(self, cells: list[list[nodes.Node]]) -> nodes.row:
-        """A row of cells with inline content."""
-        row = nodes.row()
-        for content in cells:
-            row += nodes.entry("", nodes.paragraph("", "", *content))
-        return row
-
 
 class ClinicGuard(ClinicDirective):
     """A list of what the guard catches, or of what is beyond it and why."""

@@ -102,13 +102,6 @@ class HangTable(ClinicDirective):
             shown.append(nodes.Text(f" {seconds:.1f} s"))
         return shown
 
-    def row(self, cells: list[list[nodes.Node]]) -> nodes.row:
-        """A row of cells with inline content."""
-        row = nodes.row()
-        for content in cells:
-            row += nodes.entry("", nodes.paragraph("", "", *content))
-        return row
-
 
 class HangOutput(ClinicDirective):
     """What a tool printed of a hang."""

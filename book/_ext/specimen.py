@@ -35,7 +35,7 @@ GPU = "GPU"
 
 
 class SpecimenDirective(SphinxDirective):
-    """What both directives share: the folder, inline text, links to chapters."""
+    """What both directives share: the folder, inline text, links to chapters, rows."""
 
     required_arguments = 1
 
@@ -68,6 +68,13 @@ class SpecimenDirective(SphinxDirective):
         if not Path(self.env.srcdir, "book", f"{label}.md").is_file():
             return [nodes.literal("", label)]  # a test asks for every chapter's page
         return self.inline(f"{{ref}}`{label}`")
+
+    def row(self, cells: list[list[nodes.Node]]) -> nodes.row:
+        """A row of cells with inline content."""
+        row = nodes.row()
+        for content in cells:
+            row += nodes.entry("", nodes.paragraph("", "", *content))
+        return row
 
 
 class Specimens(SpecimenDirective):
@@ -171,13 +178,6 @@ class SpecimenTable(SpecimenDirective):
         gpu = " (GPU)" if specimen.fields.get("hardware") == GPU else ""
         title = self.inline(specimen.title.removesuffix("."))
         return [[link], title, [nodes.Text(verdict + gpu)], self.chapter(specimen)]
-
-    def row(self, cells: list[list[nodes.Node]]) -> nodes.row:
-        """A row of cells with inline content."""
-        row = nodes.row()
-        for content in cells:
-            row += nodes.entry("", nodes.paragraph("", "", *content))
-        return row
 
 
 def setup(app) -> dict:
