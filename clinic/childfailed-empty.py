@@ -11,8 +11,8 @@ You see: a box of text that ends in `ChildFailedError`, with `error_file: <N/A>`
 paste.
 
 Cause: torchrun watches exit codes. It never sees the exception: the process that failed
-printed its traceback itself, further up, among the output of the others. `exitcode: -15`
-in the box marks victims: torchrun ended them because another had failed.
+printed its traceback itself, further up, among the output of the others. `exitcode:
+-15` in the box marks victims: torchrun ended them because another had failed.
 
 Cure: `@record` around `main` writes the exception to a file that torchrun reads. Then
 the box holds the message and the traceback of the first failure.

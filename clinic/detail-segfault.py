@@ -15,7 +15,8 @@ asks for the backend's name, hears "gloo", and reads the wrapper's memory as if 
 gloo itself.
 
 Cure: INFO with DDP. If you need DETAIL's checks, replace the logger's call before
-`DDP()`: `torch.distributed.Logger.set_construction_data_and_log = lambda *a, **k: None`.
+`DDP()`: `torch.distributed.Logger.set_construction_data_and_log = lambda *a, **k:
+None`.
 
 Next time: `PYTHONFAULTHANDLER=1` makes a native crash say where Python stood. Try the
 same script without debugging switches first.

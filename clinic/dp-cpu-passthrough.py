@@ -16,7 +16,8 @@ your module with the whole batch. Only the keys of the state dict get their `mod
 Cure: know it. What only happens with several devices must be tried on several: here,
 virtual ones.
 
-Next time: `print(model.device_ids)`. An empty list means that the wrapper is switched off.
+Next time: `print(model.device_ids)`. An empty list means that the wrapper is switched
+off.
 
 Links: https://github.com/pytorch/pytorch/issues/7457 (the lines that switch it off without a GPU)
 """

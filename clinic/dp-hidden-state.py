@@ -13,8 +13,8 @@ Cause: DataParallel splits every tensor along dimension 0. A hidden state has it
 there, the batch is dimension 1; `batch_first` changes the input and the output only. So
 each device gets one layer for all samples.
 
-Cure: pass it with the batch first, and transpose inside of forward, in and out. Or create
-it inside: without an argument it is zeros.
+Cure: pass it with the batch first, and transpose inside of forward, in and out. Or
+create it inside: without an argument it is zeros.
 
 Next time: multiply: `got` has the right number of elements, in the wrong dimensions.
 

@@ -5,12 +5,12 @@ symptom: slow
 runs on: quoted
 chapter: ch2_data_parallel
 
-You see: `RNN module weights are not part of single contiguous chunk of memory`, again and
-again. Training works; it is slower and needs more memory.
+You see: `RNN module weights are not part of single contiguous chunk of memory`, again
+and again. Training works; it is slower and needs more memory.
 
-Cause: cuDNN wants all weights of a recurrent layer in one block. The layer makes one when
-it is created or moved. DataParallel's replicas get each weight as a tensor of its own, so
-cuDNN copies them into a block in every call.
+Cause: cuDNN wants all weights of a recurrent layer in one block. The layer makes one
+when it is created or moved. DataParallel's replicas get each weight as a tensor of its
+own, so cuDNN copies them into a block in every call.
 
 Cure: `self.rnn.flatten_parameters()` as the first line of forward: it is done once per
 replica. With DDP the module stays as it is.

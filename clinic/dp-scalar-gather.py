@@ -7,16 +7,16 @@ chapter: ch2_data_parallel
 signature: grad can be implicitly created only for scalar outputs
 
 You see: a warning (`Was asked to gather along dimension 0, but all input tensors were
-scalars`), and then `backward()` refuses: `grad can be implicitly created only for scalar
-outputs`. With one GPU the script works.
+scalars`), and then `backward()` refuses: `grad can be implicitly created only for
+scalar outputs`. With one GPU the script works.
 
 Cause: the loss is computed in forward, on each device for its share of the batch.
 DataParallel joins outputs along the batch dimension; numbers have none, so it makes a
 vector with one loss per device.
 
 Cure: `loss.mean().backward()`. That is the loss of the whole batch if all shares are
-equally large; with a smaller last share weigh them, or return the output and compute the
-loss outside.
+equally large; with a smaller last share weigh them, or return the output and compute
+the loss outside.
 
 Next time: `print(loss.shape)`. It has to be `torch.Size([])`.
 

@@ -7,12 +7,12 @@ chapter: ch2_data_parallel
 signature: 0 samples seen instead of 8
 beyond: The guard compares ranks; here one process loses what its own replicas wrote to themselves.
 
-You see: a counter that stays 0, a cache that is always empty, a moving average that never
-moves; on one GPU all of them work.
+You see: a counter that stays 0, a cache that is always empty, a moving average that
+never moves; on one GPU all of them work.
 
-Cause: every forward makes new copies of the module, one per device, and throws them away.
-`self.seen += n` writes to a copy. (A buffer that is changed in place survives on the
-first device only, with that device's share.)
+Cause: every forward makes new copies of the module, one per device, and throws them
+away. `self.seen += n` writes to a copy. (A buffer that is changed in place survives on
+the first device only, with that device's share.)
 
 Cure: return the value and keep it in the training loop. Or use DDP, where the module
 itself runs.

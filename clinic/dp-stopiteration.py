@@ -6,12 +6,12 @@ runs on: 2 virtual GPUs
 chapter: ch2_data_parallel
 signature: StopIteration
 
-You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, at a line such as
-`next(self.parameters()).device`. Old models do this since torch 1.5.
+You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, at a line such
+as `next(self.parameters()).device`. Old models do this since torch 1.5.
 
 Cause: a replica's weights are plain tensors, results of the copy from the first device;
-gradients flow back through it. They are attributes of the replica, but no Parameters, so
-`parameters()` is empty.
+gradients flow back through it. They are attributes of the replica, but no Parameters,
+so `parameters()` is empty.
 
 Cure: ask a tensor: the input, or one weight by its name. DDP has no replicas.
 

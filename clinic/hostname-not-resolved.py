@@ -6,12 +6,12 @@ runs on: one process
 chapter: ch4_ranks
 signature: The IPv6 network addresses of \(.*\) cannot be retrieved
 
-You see: the job stands in `init_process_group` and repeats `The IPv6 network addresses of
-(...) cannot be retrieved`, until the store's timeout.
+You see: the job stands in `init_process_group` and repeats `The IPv6 network addresses
+of (...) cannot be retrieved`, until the store's timeout.
 
-Cause: the name cannot be turned into an address. The line says IPv6 only because that is
-asked for first; it means that there is no address at all. Names of containers, a Mac's
-`name.local`, and a list of machines in place of its first are the usual ones.
+Cause: the name cannot be turned into an address. The line says IPv6 only because that
+is asked for first; it means that there is no address at all. Names of containers, a
+Mac's `name.local`, and a list of machines in place of its first are the usual ones.
 
 Cure: one name that every machine resolves, or an IP address. On a single machine:
 `localhost`.

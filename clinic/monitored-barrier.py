@@ -7,7 +7,8 @@ chapter: ch4_ranks
 signature: Ranks 2 failed to pass monitoredBarrier in 1000 ms
 
 You see: rank 0 says which ranks failed to pass. The others lose their connection to it,
-and say that its log has the reason. With `dist.barrier()` all would hang and say nothing.
+and say that its log has the reason. With `dist.barrier()` all would hang and say
+nothing.
 
 Cause: rank 2 had nothing to evaluate, and left through an early exit above the barrier.
 `monitored_barrier` lets every rank report to rank 0 by itself, so rank 0 knows who did

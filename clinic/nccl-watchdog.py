@@ -14,8 +14,9 @@ prepares data, saves, or evaluates. NCCL kernels wait on the GPU; a thread of to
 sees that the work is older than the group's timeout.
 
 Cure: let every rank make the same calls. Do long work of rank 0 before the group is
-made, or let the others wait in a gloo group with a timeout of its own: no watchdog looks
-at that. Raise the timeout of NCCL's group only if its collectives are really that slow.
+made, or let the others wait in a gloo group with a timeout of its own: no watchdog
+looks at that. Raise the timeout of NCCL's group only if its collectives are really that
+slow.
 
 Next time: compare SeqNum and OpType of all ranks; the odd one is guilty. NumelIn=1 is a
 metric or a flag, a large one a gradient bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes

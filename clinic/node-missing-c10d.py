@@ -13,8 +13,8 @@ Cause: the agents meet before any of your code runs. Each waits until `--nnodes`
 are there. The second machine has not started, has crashed, sits in another partition's
 queue or went to another endpoint.
 
-Cure: start it; or ask for what there is, as here. `--nnodes 1:2` begins with one machine
-and takes the second in when it comes.
+Cure: start it; or ask for what there is, as here. `--nnodes 1:2` begins with one
+machine and takes the second in when it comes.
 
 Next time: while you debug, `--rdzv-conf join_timeout=60` fails in a minute instead of
 ten. With `LOGLEVEL=INFO` in its environment torchrun says when it begins to wait.

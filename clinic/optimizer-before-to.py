@@ -13,8 +13,8 @@ Cause: an optimizer keeps the Parameter objects that it was given. `to_empty` (f
 meta device), `load_state_dict(assign=True)`, a replaced layer and FSDP2's `fully_shard`
 put new ones into the model. The old ones get no gradients, so `step()` skips them.
 `.to("cuda")` and `.to(dtype)` are not among them: they keep the objects and change what
-is inside, contrary to an often quoted rule. Only an optimizer that already has state (Adam
-after a step) is then left with state on the old device.
+is inside, contrary to an often quoted rule. Only an optimizer that already has state
+(Adam after a step) is then left with state on the old device.
 
 Cure: build the optimizer last, when the model is where and what it stays.
 

@@ -10,8 +10,8 @@ You see: both machines wait as if the other were missing, although both run and 
 network works. They end with `RendezvousTimeoutError`, or one of them with
 `RendezvousConnectionError`, if the other hosted the store and gave up first.
 
-Cause: the id separates jobs that share a store. Two ids are two jobs, and each waits for
-its second machine.
+Cause: the id separates jobs that share a store. Two ids are two jobs, and each waits
+for its second machine.
 
 Cure: the same `--rdzv-id` everywhere: the scheduler's job number, not one that each
 machine makes up (`$RANDOM`, the time).

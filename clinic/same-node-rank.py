@@ -7,17 +7,18 @@ chapter: ch4_ranks
 signature: EADDRINUSE
 
 You see: on one host, the second torchrun dies with `address already in use`. On two
-hosts both wait, and after 15 minutes each says `1/2 clients joined`.
+hosts both wait, and after 15 minutes each says `wait timeout`, with
+`torchelastic/role_info/1` among the keys.
 
-Cause: node rank 0 opens the store, every other connects to it. Two agents with number 0
-open two stores (or try to, on the same port), and each waits for a machine that connects
-to nobody.
+Cause: node rank 0 opens the store, every other connects to it. On one host the second
+agent with number 0 finds the port taken. On two hosts both reach the store of the first
+one, and then wait for the report of a machine 1 that does not exist.
 
 Cure: number the machines: `--node-rank $SLURM_NODEID`, or what your scheduler calls it.
 With `--rdzv-backend c10d` the agents number themselves.
 
-Next time: compare the commands of the machines. They must differ in `--node-rank` and in
-nothing else.
+Next time: compare the commands of the machines. They must differ in `--node-rank` and
+in nothing else.
 
 Links: https://github.com/vllm-project/vllm/issues/39015 (EADDRINUSE from torchrun's static rendezvous)
 """
@@ -53,4 +54,5 @@ torchrun(f"--nnodes 2 --node-rank {rank}")
 
 # %% signs
 # maybe: EADDRINUSE, message: address already in use
-# with: static_tcp_rendezvous\.py
+# maybe: wait timeout after .*torchelastic/role_info/
+# with: static_tcp_rendezvous\.py|torchelastic/role_info/

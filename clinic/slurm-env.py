@@ -9,8 +9,8 @@ signature: environment variable RANK expected, but not set
 You see: `srun python train.py` fails on every task as if there were no launcher,
 although Slurm has numbered the tasks.
 
-Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, the local
-rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
+Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, the
+local rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
 
 Cure: translate them inside the task (outside, in the batch script, `SLURM_PROCID` is
 that of the script: always 0), and export a `MASTER_ADDR`: the first line of

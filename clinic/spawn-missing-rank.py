@@ -11,8 +11,8 @@ You see: `takes 1 positional argument but 2 were given`, although `args` holds o
 Cause: `mp.spawn(worker, args=(lr,))` calls `worker(rank, lr)`. The rank comes first and
 is not in `args`.
 
-Cure: `def worker(rank, lr)`. And keep the comma: `args=(lr)` is no tuple, and fails with
-`Value after * must be an iterable`.
+Cure: `def worker(rank, lr)`. And keep the comma: `args=(lr)` is no tuple, and fails
+with `Value after * must be an iterable`.
 
 Next time: the message counts one argument more than you passed. That one is the rank.
 """

@@ -9,8 +9,8 @@ signature: An attempt has been made to start a new process
 You see: `An attempt has been made to start a new process before the current process has
 finished its bootstrapping phase`, from each child.
 
-Cause: a spawned process is a new Python that imports your script to find the function it
-shall run. If the script starts processes at module level, each child begins to start
+Cause: a spawned process is a new Python that imports your script to find the function
+it shall run. If the script starts processes at module level, each child begins to start
 children of its own; Python refuses.
 
 Cure: what must happen once stands under `if __name__ == "__main__":`, which is false in

@@ -6,18 +6,18 @@ runs on: one process
 chapter: ch4_ranks
 signature: Can't get attribute 'worker' on <module '__main__' \(built-in\)>
 
-You see: `Can't get attribute 'worker' on <module '__main__' (built-in)>` from each child;
-`mp.spawn` adds `ProcessExitedException: process 0 terminated with exit code 1`.
+You see: `Can't get attribute 'worker' on <module '__main__' (built-in)>` from each
+child; `mp.spawn` adds `ProcessExitedException: process 0 terminated with exit code 1`.
 
-Cause: a notebook's `__main__` is no file. The spawned process is a new Python, looks for
-`worker` in its own `__main__`, and finds that empty.
+Cause: a notebook's `__main__` is no file. The spawned process is a new Python, looks
+for `worker` in its own `__main__`, and finds that empty.
 
 Cure: write the function to a file (`%%writefile work.py`) and import it from there, or
 start the file with torchrun. On the CPU under Linux `start_method="fork"` also works;
 with CUDA it does not. Live ranks take functions from cells as they are.
 
-Next time: `worker.__module__` is `"__main__"`: what is spawned should come from a module
-with a name.
+Next time: `worker.__module__` is `"__main__"`: what is spawned should come from a
+module with a name.
 
 Links: https://github.com/jupyter/notebook/issues/6258 (a Process started from a cell)
 https://github.com/open-mmlab/mmdeploy/issues/13 (cured by moving the function to a file)
