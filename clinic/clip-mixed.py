@@ -7,7 +7,8 @@ chapter: ch6_model_parallel
 signature: RuntimeError: aten\._foreach_norm\.Scalar got mixed torch\.Tensor and DTensor
 
 You see: `aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor` from
-`clip_grad_norm_`; without clipping, a similar line from the optimizer's `foreach` step.
+`clip_grad_norm_`; without clipping, a similar line from the optimizer, whose steps are
+`foreach` on GPUs unless told otherwise. On the CPU it would train, and say nothing.
 
 Cause: the norm of all gradients is computed in one call for the whole list. Some
 parameters are DTensors, because their block was sharded, and some are not: a norm, an

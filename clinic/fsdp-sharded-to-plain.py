@@ -7,7 +7,8 @@ chapter: ch3_save_load
 signature: loading state_dict for Linear:\n.*aten\.copy_\.default got mixed torch\.Tensor
 
 You see: `got mixed torch.Tensor and DTensor` when a plain model loads what a sharded
-one saved, although names and shapes are right.
+one saved, although names and shapes are right. A script that has not imported
+`torch.distributed.tensor` fails before that: it "must be imported to load DTensors".
 
 Cause: `state_dict()` after `fully_shard` holds DTensors. They show the full shape, and
 have a shard: rank 0's file has rank 0's rows. So the file is not a checkpoint of the
@@ -51,3 +52,5 @@ if rank == 0:
 # %% signs
 # aten\.copy_\.default:? got mixed torch\.Tensor and DTensor
 # with: Error\(s\) in loading state_dict for (?!FSDP)\w
+# torch\.distributed\.tensor.{0,4} must be imported to load DTensors
+# with: to load DTensors
