@@ -18,7 +18,8 @@ of ranks.
 Cure: every rank computes the same loss, so multiply it by the number of ranks: that
 undoes DDP's division. If a rank's loss takes only its own rows as anchors, gather with
 a function that has a backward pass, which also brings what the other ranks' losses say
-about the own rows: `torch.distributed.nn.functional.all_gather`, or its successor.
+about the own rows: `all_gather` of `torch.distributed.nn.functional`, for which torch
+2.13 recommends `all_gather_single` of `torch.distributed._functional_collectives`.
 
 Next time: compare the gradient with that of one process that has the whole batch. A
 factor that is exactly the number of ranks points to a sum that was averaged.
