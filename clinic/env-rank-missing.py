@@ -33,9 +33,10 @@ dist.init_process_group("gloo")
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% fixed
-defaults = {"RANK": "0", "WORLD_SIZE": "1"}
-defaults |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-os.environ |= defaults | os.environ
+os.environ.setdefault("RANK", "0")
+os.environ.setdefault("WORLD_SIZE", "1")
+os.environ.setdefault("MASTER_ADDR", "localhost")
+os.environ.setdefault("MASTER_PORT", "0")
 dist.init_process_group("gloo")
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 

@@ -21,6 +21,7 @@ Next time: compare the commands of the machines. They must differ in `--node-ran
 in nothing else.
 
 Links: https://github.com/vllm-project/vllm/issues/39015 (EADDRINUSE from torchrun's static rendezvous)
+https://github.com/modelscope/ms-swift/issues/4924 (two machines, and these keys after 15 minutes)
 """
 
 # %% given

@@ -35,12 +35,9 @@ dist.init_process_group("gloo")
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% fixed
-for name, slurms in {
-    "RANK": "PROCID",
-    "WORLD_SIZE": "NTASKS",
-    "LOCAL_RANK": "LOCALID",
-}.items():
-    os.environ[name] = os.environ[f"SLURM_{slurms}"]
+os.environ["RANK"] = os.environ["SLURM_PROCID"]
+os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
+os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
 dist.init_process_group("gloo")
 print("rank", dist.get_rank(), "of", dist.get_world_size())
 

@@ -9,12 +9,12 @@ signature: DistNetworkError: (?:Failed to recv, got 0 bytes|Broken pipe)
 You see: after a training that ended well, the slower ranks fail, or print pages of
 "sendBytes failed ... Broken pipe" while they leave.
 
-Cause: rank 0's process hosts the TCPStore. Once it has exited, whoever still asks the
-store finds a closed socket: a rank that is slower, makes one more group, or whose NCCL
-watchdog looks for a flag there.
+Cause: rank 0's process hosts the TCPStore (under torchrun the agent of machine 0 does).
+Once it has exited, whoever still asks the store finds a closed socket: a rank that is
+slower, makes one more group, or whose NCCL watchdog looks for a flag there.
 
 Cure: leave together: a barrier, and `destroy_process_group()` on every rank, before
-rank 0 ends. torchrun can host the store in its agent instead.
+rank 0 ends.
 
 Next time: see whether rank 0's log ends before the first such line. If its training was
 complete, nothing is lost.
