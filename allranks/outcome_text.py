@@ -3,7 +3,8 @@
 import re
 import textwrap
 
-MAX_LINES = 3  # of an exception's message
+MAX_LINES = 4  # of an exception's message
+FRAMES = re.compile(r'^(?:  File ".*\n(?:    .*\n)*)+', re.MULTILINE)
 PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
     re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
@@ -29,7 +30,7 @@ def clean(text: str) -> str:
 
 def last_words(traceback: str) -> str:
     """Cut a traceback down to the exception, and a long message to its first lines."""
-    ends = re.split(r"^(?: .*\n)+", traceback, flags=re.M)
+    ends = FRAMES.split(traceback)  # a message may have indented lines too
     plain = clean(re.sub(r"\x1b\[[0-9;]*m", "", ends[-1])).strip()
     lines = plain.split("\n")[:MAX_LINES]
-    return "\n".join(textwrap.shorten(line, 240, placeholder=" …") for line in lines)
+    return "\n".join(textwrap.shorten(line, 300, placeholder=" …") for line in lines)
