@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
-from allranks.log_search import Hit, find, vocabulary
+from allranks.log_search import Hit, find, find_folded, vocabulary
 from allranks.log_text import Log
 from allranks.signs import Sign, signs_of
 
 SHOWN = 3
 BRIEF = 12  # lines of a paste in which a warning is the question
-_WARNING = re.compile(r"\[W|\bW\d{4} |Warning|WARNING", re.ASCII)
+REST = 4  # lines in which NCCL goes on with what it says of an error
+_WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
+_RAISED = re.compile(r"(?:Error|Exception): ")
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
 _ERRORS = "Error: ", "Exception: ", "error: "
 
@@ -58,9 +60,9 @@ class Suspect:
         """Whether it only may be, and only in warnings."""
         if self.level != MAYBE:
             return False
-        if self.warns:
-            return True
         lines = {hit.first for sign, hit in self.hits if sign.kind != WITH}
+        if self.warns:
+            return not any(_RAISED.search(log.lines[line]) for line in lines)
         return all(_WARNING.search(log.lines[line]) for line in lines)
 
     @property
@@ -89,7 +91,20 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
                 suspect.hits.append((one, hit))
         if any(one.kind != WITH for one, _ in suspect.hits):
             suspects.append(suspect)
+    if not suspects and len(log.lines) <= BRIEF:
+        suspects = _folded(log, cases)
     return _honest(log, sorted(suspects, key=lambda suspect: suspect.key))
+
+
+def _folded(log: Log, cases: list[Case]) -> list[Suspect]:
+    """A title, a question: people write messages without the capitals."""
+    suspects = []
+    for order, case in enumerate(cases):
+        full = [one for one in signs_of(case) if one.kind == FULL]
+        hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
+        if hits:
+            suspects.append(Suspect(case, order, hits))
+    return suspects
 
 
 def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
@@ -108,9 +123,10 @@ def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
         quiet = error is None or error in lines
         return suspects if quiet or not all(one.warns for one in sure) else []
     echoes = [one for one in suspects if one.level == ECHO]
-    if error is not None and all(error < one.first for one in echoes):
-        return []
-    return echoes
+    if error is None:
+        return echoes
+    last = error + REST * ("nccl" in log.lines[error].lower())
+    return echoes if any(one.first <= last for one in echoes) else []
 
 
 def first_error(log: Log) -> int | None:

@@ -6,11 +6,12 @@ terminal had broken it. book/_static/diagnose.js does the same.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, product
 
 from allranks.clinic import WITH
-from allranks.log_text import Log, bare
+from allranks.log_text import Log, bare, lower
 from allranks.signs import Sign
 
 TRIES = 300  # places that are tried for one piece of a sign
@@ -30,7 +31,7 @@ class Hit:
     text: str
     begin: int
     end: int
-    weak: bool  # a line of code in a traceback, or a message that the log's end cuts
+    weak: bool  # a line of code, or a message that is cut or in other capitals
 
 
 def vocabulary(log: Log):
@@ -82,6 +83,23 @@ def find(log: Log, one: Sign, possible) -> Hit | None:
     pieces = [] if found or code or one.kind == WITH else one.needles
     hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
     return min(hits, key=lambda hit: hit.first, default=None)
+
+
+@cache
+def folded(one: Sign) -> list[str]:
+    """The long pieces of a sign, without capitals."""
+    return [lower(needle) for needle in one.needles if len(needle) >= CUT]
+
+
+def find_folded(log: Log, one: Sign) -> Hit | None:
+    """The earliest place of a sign with a long piece, in capitals or not."""
+    for needle in folded(one):
+        if (at := log.folded.find(needle)) >= 0:
+            expression = re.compile(one.pattern, re.ASCII | re.IGNORECASE)
+            ends = log.line_at(at), log.line_at(at + len(needle) - 1)
+            if hit := _try(log, expression, *ends):
+                return replace(hit, weak=True)
+    return None
 
 
 def _cut(log: Log, needle: str) -> Hit | None:

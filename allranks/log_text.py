@@ -5,6 +5,7 @@ book/_static/diagnose.js does the same, step by step. A change belongs in both.
 
 import re
 from bisect import bisect_right
+from functools import cached_property
 from itertools import accumulate
 
 CHUNK = 4000  # a longer line is cut: an expression has to end
@@ -20,6 +21,7 @@ PLAIN = {
 }
 ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
 ENTITIES |= {"#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`"}
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
 _ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])"
@@ -70,6 +72,11 @@ def plain(text: str) -> str:
     return _QUOTE.sub("", text) if ">" in text else text
 
 
+def lower(text: str) -> str:
+    """Without the capitals of ASCII: what a browser makes of others is its own."""
+    return text.translate(_LOWER)
+
+
 class Log:
     """The plain lines of one or several logs.
 
@@ -93,6 +100,11 @@ class Log:
         self.squeezed = tight.replace("\n", "")
         self.tail = self.squeezed[-2 * CHUNK :].rstrip(".`*\u2026")
         self.starts = [0, *accumulate(sizes)]
+
+    @cached_property
+    def folded(self) -> str:
+        """``squeezed`` without capitals."""
+        return lower(self.squeezed)
 
     def line_at(self, offset: int) -> int:
         """The line that holds this letter of ``squeezed``."""

@@ -24,7 +24,9 @@
   const SRUN = /^ *(\d{1,5}): /;
   const SOURCE = new RegExp("^ *(?:-+> *)?(?:\\d+ +)?"
     + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
-  const WARNING = /\[W|\bW\d{4} |Warning|WARNING/;
+  const REST = 4; // lines in which NCCL goes on with what it says of an error
+  const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
+  const RAISED = /(?:Error|Exception): /;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
   const ERRORS = ["Error:", "Exception:", "error:"];
 
@@ -174,6 +176,21 @@
     return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
   }
 
+  const lower = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
+
+  // The earliest place of a sign with a long piece, in capitals or not.
+  function findFolded(log, sign) {
+    log.folded ??= lower(log.squeezed);
+    for (const needle of needlesOf(sign)) {
+      const at = needle.length >= CUT ? log.folded.indexOf(lower(needle)) : -1;
+      if (at < 0) continue;
+      const ends = [log.lineAt(at), log.lineAt(at + needle.length - 1)];
+      const hit = attempt(log, new RegExp(sign[1], "i"), ...ends);
+      if (hit) return { ...hit, weak: true };
+    }
+    return null;
+  }
+
   // What comes first is likeliest: messages before echoes, crashes before the waits that
   // follow from them, both before warnings; then the earliest, and the best supported.
   function keyOf(suspect, order) {
@@ -192,18 +209,28 @@
       named.length - suspect.hits.length, -longest, order];
   }
 
-  function diagnose(log, cases) {
+  function suspected(log, cases, look) {
     const suspects = [];
     cases.forEach((one, order) => {
       const suspect = { case: one, hits: [] };
       for (const sign of one[4]) {
-        const hit = find(log, sign);
+        const hit = look(log, sign);
         if (hit) suspect.hits.push([sign, hit]);
       }
       if (!suspect.hits.some(([sign]) => sign[0] !== WITH)) return;
       suspect.key = keyOf(suspect, order);
       suspects.push(suspect);
     });
+    return suspects;
+  }
+
+  function diagnose(log, cases) {
+    let suspects = suspected(log, cases, find);
+    if (!suspects.length && log.lines.length <= BRIEF) {
+      // A title, a question: people write messages without the capitals.
+      const full = (...args) => (args[1][0] === FULL ? findFolded(...args) : null);
+      suspects = suspected(log, cases, full);
+    }
     const compare = (a, b) => {
       const i = a.key.findIndex((value, k) => value !== b.key[k]);
       return i < 0 ? 0 : a.key[i] - b.key[i];
@@ -213,8 +240,10 @@
 
   function mereWarning(log, { level, case: one, hits }) {
     if (level === FULL || level === ECHO) return false;
-    return GROUP[one[3]] === 2 || hits.every(([sign, hit]) =>
-      sign[0] === WITH || WARNING.test(log.lines[hit.first]));
+    const lines = hits.filter(([sign]) => sign[0] !== WITH)
+      .map(([, hit]) => log.lines[hit.first]);
+    if (GROUP[one[3]] === 2) return !lines.some((line) => RAISED.test(line));
+    return lines.every((line) => WARNING.test(line));
   }
 
   // A maybe whose case has evidence to show, and shows none, stands beside a better one
@@ -231,7 +260,9 @@
       return quiet || !sure.every((one) => GROUP[one.case[3]] === 2) ? suspects : [];
     }
     const echoes = suspects.filter((one) => one.level === ECHO);
-    return error !== null && echoes.every((one) => error < one.first) ? [] : echoes;
+    if (error === null) return echoes;
+    const last = error + (/nccl/i.test(log.lines[error]) ? REST : 0);
+    return echoes.some((one) => one.first <= last) ? echoes : [];
   }
 
   function firstError(log) {

@@ -27,6 +27,7 @@ SHARED = {  # the message is another case's, too: which, or none if it is anybod
     "dp-list-inputs": set(),  # an IndexError; replicas on GPUs say that they are some
     "dp-stopiteration": set(),  # the same, of a StopIteration
     "peer-died": set(),  # an echo, and here the error before it is shown
+    "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP
     "pp-stage-width": set(),  # two matrices, unless the traceback is a pipeline's
     "spawn-missing-rank": set(),  # a missing argument, unless it is torch's spawn
 }
@@ -294,6 +295,38 @@ def test_an_echo_explains_no_error_before_it():
     assert names(line, echo) == ["echo"]
     assert names(f"{line}\nBrianError: no", echo) == ["echo"]
     assert names(f"BrianError: no\n{line}", echo) == []
+
+
+def test_nccl_goes_on_after_its_first_line():
+    """What it says next is of the same error, an echo in it, too."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    text = "BrianError: {} error\nncclError: no\nLast error:\n{}"
+    text += "closed by the bridge keeper"
+    assert names(text.format("NCCL", ""), echo) == ["echo"]
+    assert names(text.format("no", ""), echo) == []
+    assert names(text.format("NCCL", "\n\n"), echo) == []
+
+
+def test_a_title_has_other_capitals():
+    """In a brief paste, if nothing else is there, and perhaps only."""
+    log = Log(("log", "the Parrot has CEASED to be"))
+    (suspect,) = suspects_of(log, [A])
+    assert (suspect.case, suspect.level) == (A, "maybe")
+    assert names("the Parrot has CEASED to be\n" * 20, A) == []
+    both = "the Parrot has CEASED to be\nthe bridge keeper asks a question"
+    assert names(both, A, B) == ["b"]
+    short = case("short", ("full", r"the parrot"))
+    assert names("The Parrot", short) == []
+    unsure = case("unsure", ("maybe", r"the parrot has ceased to be"))
+    assert names("the Parrot has CEASED to be", unsure) == []
+
+
+def test_an_error_is_no_mere_warning():
+    """A silent failure may make a noise later."""
+    silent = case("a", ("maybe", r"an unladen swallow"), symptom="silent")
+    lines = ["epoch"] * 30
+    assert names("\n".join([*lines, "an unladen swallow"]), silent) == []
+    assert names("\n".join([*lines, "BrianError: an unladen swallow"]), silent) == ["a"]
 
 
 @pytest.mark.parametrize(
