@@ -49,5 +49,5 @@ scaler.update()
 print("one step after", len(batches), "micro-steps")
 
 # %% signs
-# unscale_?\(\) has already been called on this optimizer
+# nscale_?(?:\(\))? has already been called on this
 # unscale_\(\) is being called after step\(\)

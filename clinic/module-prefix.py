@@ -39,8 +39,8 @@ model = nn.Linear(2, 2)
 print(model.load_state_dict(torch.load("model.pt")))
 
 # %% signs
-# key\(s\) in state_dict: "module\.
+# key\(s\) in state_dict: "?module\.
 # [Uu]nexpected key "module\.[\w.]+" in state_dict
 # with: Error\(s\) in loading state_dict for
 # in source state_dict: module\.
-# maybe: KeyError: '?module\.\w+\.|not used by the model: *module\.
+# KeyError: '?\W?module\.\w+\.|not used by the model: *module\.

@@ -56,3 +56,4 @@ print("output on", output.device)
 # expected both inputs to be on same device
 # xpected device \S+ (?:and dtype \w+ )?but got device|found two different devices
 # maybe: Placeholder storage has not been allocated on MPS|cannot be accessed from Triton \(cpu
+# nput, output and indices must be on the current

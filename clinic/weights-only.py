@@ -39,5 +39,5 @@ print(torch.load("last.pt"))
 # %% signs
 # `?weights_only`? set to `?False`? will likely succeed
 # WeightsUnpickler error: Unsupported (?:global|operand|class)
-# was not an allowed global by default
+# was not an allowed global by default|Unsupported global: GLOBAL
 # Weights only load failed
