@@ -42,4 +42,3 @@ print(len(list(ddp.parameters())), "parameters")
 # DDP expects same model across all ranks
 # with: while rank \d+ has inconsistent \d+ params
 # Model replicas must have an equal number of parameters
-# maybe: has \d+ params, while rank \d+ has

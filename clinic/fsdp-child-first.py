@@ -42,4 +42,3 @@ print("features:", model[0](x).shape)
 # %% signs
 # FSDP state has already been lazily initialized for
 # FSDP requires running forward through the root module first
-# maybe: `_is_root` should not have been set yet

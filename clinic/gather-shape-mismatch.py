@@ -40,4 +40,3 @@ print(len(torch.cat(found)), "rows")
 # maybe: op\.preamble\.length <= op\.nbytes
 # with: all_gather|allgather
 # All tensor operands to scatter/gather must have the same
-# ProcessGroupGloo::\w+: invalid tensor (?:size|type)

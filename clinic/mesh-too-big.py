@@ -38,4 +38,3 @@ print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 
 # %% signs
 # Mesh should not be bigger than default world size
-# maybe: Invalid parallel dims: |total_size \(\d+\) does not match num_processes
