@@ -3,7 +3,9 @@
 import itertools
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from . import gradients
 from .data import DataChecks
@@ -22,6 +24,20 @@ KINDS = {  # in the order of cause and effect: what is first is named first
 }
 
 
+SKIPS = {*KINDS.values(), "data", "devices", "randomness"}
+
+
+def _names(given) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _bare(name: str) -> str:
+    """A parameter's name without the wrappers that it begins with."""
+    while name.startswith(("module.", "_orig_mod.")):
+        name = name.partition(".")[2]
+    return name
+
+
 def mixed(model: nn.Module) -> bool:
     """Whether data and tensor parallelism meet: some ranks share batches, some not."""
     found = [p for p in model.parameters() if isinstance(p, DTensor)]
@@ -36,16 +52,24 @@ class Checks:
     """What a Guard knows and how it checks; Guard says when."""
 
     def __init__(self, model, optimizer, scaler, group, ignore, skip, patience_s):
+        ignore, skip = _names(ignore), _names(skip)
+        if not SKIPS.issuperset(skip):
+            raise ValueError(f"skip={skip}: there are {', '.join(sorted(SKIPS))}")
         model = nn.Module() if model is None else model
+        if group is None and isinstance(model, DistributedDataParallel):
+            own = model.process_group
+            group = None if own.size() == dist.get_world_size() else own
         self.model, self.skip, self.steps = model, frozenset(skip), 0
         self.scaler = scaler
-        ignore = (*ignore, *getattr(model, "parameters_to_ignore", ()))
-        self.ignore = tuple(prefix.removeprefix("module.") for prefix in ignore)
+        ignore += tuple(getattr(model, "parameters_to_ignore", ()))
+        self.ignore = tuple(map(_bare, ignore))
         first = next(itertools.chain(model.parameters(), model.buffers()), None)
         self.device = torch.device("cpu") if first is None else first.device
         self.exchange = Exchange(group, self.device, patience_s)
         self.replicas = Replicas(self.exchange)
-        self.settings = Settings(self.exchange, model, optimizer, scaler)
+        self.settings = Settings(
+            self.exchange, model, self.parameters, optimizer, scaler
+        )
         self.local = gradients.LocalGradients(model, self.parameters())
         wrapped = isinstance(model, WRAPPERS) or self.local.units
         sharded = any(isinstance(p, DTensor) for p in model.parameters())
@@ -60,9 +84,7 @@ class Checks:
         return {n: p for n, p in self.model.named_parameters() if not self._out(n)}
 
     def _out(self, name: str) -> bool:
-        return bool(self.ignore) and name.removeprefix("module.").startswith(
-            self.ignore
-        )
+        return bool(self.ignore) and _bare(name).startswith(self.ignore)
 
     def tensors(self, kinds) -> dict[str, dict[str, torch.Tensor]]:
         """What is compared, by kind and name."""

@@ -1,10 +1,11 @@
 """Invariants of the data: equal counts, disjoint shares, a new order each epoch."""
 
 import itertools
+from weakref import ref
 
 from .digests import number
 from .exchange import Exchange, GuardError, names
-from .loaders import facts, row_digests
+from .loaders import facts, row_digests, sampler_of
 
 ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
 
@@ -19,14 +20,23 @@ class DataChecks:
 
     def __init__(self, exchange: Exchange, shared: bool, both: bool):
         self.exchange, self.shared, self.both = exchange, shared, both
-        self.last: list | None = None  # the facts of the epoch before
+        self.last: list = []  # samplers, and the order of their last epoch
         self.proved = False  # a DistributedSampler deals the samples out
         self.rows: list[int] = []
         self.keep = ROWS
 
     def begin(self, where: str, loader) -> dict:
         """Check the loader before its first batch; return its facts."""
-        own = facts(loader)
+        own, sampler = facts(loader), sampler_of(loader)
+        order = [own[key] for key in ("epoch", "seed", "samples")]
+        if own["shuffle"] == 1:
+            # A sampler that is gone was replaced: a new one may repeat its order.
+            mine = [old for old in self.last if old[0]() in (None, sampler)]
+            own["stale"] = int(any(old[1] == order for old in mine))
+            self.last = [old for old in self.last if old not in mine]
+            self.last.append((ref(sampler), order))
+        self.keep -= len(self.rows)  # of an epoch that was left early
+        self.rows = []
         table = self.exchange.integers(where, list(own.values()))
         rows = [dict(zip(own, row, strict=True)) for row in table]
         self.proved = False
@@ -35,13 +45,11 @@ class DataChecks:
             self._sampler(where, rows)
         elif self.exchange.size > 1 and not (self.shared or self.both):
             self._no_sampler(where, rows)
-        order = [own[key] for key in ("epoch", "seed", "samples")]
-        if own["shuffle"] == 1 and self.last == order:
+        if any(row["stale"] == 1 for row in rows):
             raise GuardError(
                 f"{where}: the sampler's epoch is still {own['epoch']}, so this epoch "
                 "has the last one's order. Call sampler.set_epoch(epoch) before it."
             )
-        self.last = order if own["replicas"] >= 0 else None
         return own
 
     def _same(self, where: str, rows: list, key: str, what: str, why: str) -> None:
@@ -83,7 +91,8 @@ class DataChecks:
 
     def _no_sampler(self, where: str, rows: list[dict]) -> None:
         prints = [row["dataset"] for row in rows]
-        if prints[0] > 0 and len(set(prints)) == 1:
+        whole = all(row["whole"] == 1 for row in rows)
+        if whole and prints[0] > 0 and len(set(prints)) == 1:
             raise GuardError(
                 f"{where}: each of the {self.exchange.size} ranks goes through all "
                 f"{rows[0]['samples']} samples: the loader has no DistributedSampler."

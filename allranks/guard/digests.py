@@ -12,6 +12,7 @@ except ImportError:  # a torch without torch.distributed
 COLUMNS = 1021  # a prime: rows that change places change the digest
 SMALL = 1 << 16  # bytes; smaller tensors are digested together
 ODD = -7046029254386353131  # 2**64 / golden ratio, as int64
+WHOLE = 1 << 14  # elements; smaller tensors have a sign for each
 _cache: dict = {}
 
 
@@ -53,16 +54,20 @@ def weights(count: int, device: torch.device) -> torch.Tensor:
 
 def signs(count: int, device: torch.device) -> torch.Tensor:
     """+1 and -1, as if at random; without touching any generator."""
-    mixed = torch.arange(count, device=device) * ODD
-    mixed = (mixed ^ (mixed >> 29)) * ODD
+    mixed = torch.arange(1, count + 1, device=device) * ODD
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ (mixed >> shift)) * factor  # as in splitmix64
     return ((mixed >> 40) & 1).float() * 2 - 1
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor with its zeros; any other as it is."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, flat, in the order of its elements."""
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    tensor = tensor.resolve_conj().resolve_neg()  # no lazy view: real bytes
+    tensor = dense(tensor).resolve_conj().resolve_neg()  # no lazy view: real bytes
     return tensor.contiguous().flatten().view(torch.uint8)
 
 
@@ -70,7 +75,8 @@ def canonical(tensor: torch.Tensor) -> torch.Tensor:
     """One NaN for all NaNs, and no negative zero."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)) + 0
+    small = tensor.element_size() < 4  # 8 bits have no promotion of their own
+    wide = tensor.to(torch.float32) + 0 if small else tensor + 0
     return torch.where(wide.isnan(), torch.full_like(wide, torch.nan), wide)
 
 
@@ -124,19 +130,19 @@ def sketch(tensor: torch.Tensor) -> torch.Tensor:
     The linear numbers are sums with signs: the sketch of a mean is the mean of the
     sketches. Each is about as large as the norm. The tensor is read twice.
     """
-    flat = tensor.float()
+    flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    flat = flat.reshape(len(tensor), -1).float()
     rows, count = flat.shape
-    width = min(1024, 1 << (max(count.bit_length() - 1, 0) // 2))
+    # A sign for each element; in a large tensor one for each row and each column.
+    width = 1 if count <= WHOLE else 1024
     blocks, key = count // width, ("signs", count, str(flat.device))
     if key not in _cache:
-        one = signs(blocks + count % width, flat.device)
-        other = one.clone()
-        other[1::2] *= -1
-        two = torch.stack([one, other], dim=1)
+        two = signs(2 * (blocks + count % width), flat.device).view(-1, 2)
         _cache[key] = signs(width, flat.device), two
     column, two = _cache[key]
-    body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
-    tail = flat[:, blocks * width :] @ two[blocks:]
-    total = body.view(rows, blocks) @ two[:blocks] + tail
+    with torch.autocast(flat.device.type, enabled=False):  # 16 bits are too few
+        body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
+        tail = flat[:, blocks * width :] @ two[blocks:]
+        total = body.view(rows, blocks) @ two[:blocks] + tail
     norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
     return torch.cat([total, norm.square()], dim=1)

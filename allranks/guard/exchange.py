@@ -20,6 +20,11 @@ def names(ranks) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
+def _int64(values: int | list[int]) -> torch.Tensor:
+    # On the CPU, whatever torch.set_default_device says.
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
+
+
 class Exchange:
     """Tells each rank of a group what all of them say.
 
@@ -38,17 +43,28 @@ class Exchange:
         self.rank, self.size, self.ranks = 0, 1, [0]
         if not (dist.is_available() and dist.is_initialized()):
             return
+        if dist.get_rank(group) < 0:
+            raise ValueError(
+                f"rank {dist.get_rank()} is not in the group: build the Guard on the "
+                "group's ranks only, with the group that each is in"
+            )
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.size, self.rank = len(self.ranks), self.ranks.index(dist.get_rank())
+        self.size, self.rank = len(self.ranks), dist.get_rank(group)
         if self.size == 1:
             return
         gloo = dist.is_gloo_available()
-        self.group = dist.new_group(
-            None if group is None else self.ranks,
-            timeout=datetime.timedelta(seconds=patience_s),
-            backend="gloo" if gloo else None,
-            use_local_synchronization=group is not None,
-        )
+        try:
+            self.group = dist.new_group(
+                None if group is None else self.ranks,
+                timeout=datetime.timedelta(seconds=patience_s),
+                backend="gloo" if gloo else None,
+                use_local_synchronization=group is not None,
+            )
+        except RuntimeError as error:
+            raise GuardError(
+                f"the start: no group could be made (patience: {patience_s:g} s). Each "
+                f"of {names(self.ranks)} must build its Guard, in the same order."
+            ) from error
         if gloo:
             self.device = torch.device("cpu")
 
@@ -56,7 +72,8 @@ class Exchange:
         """Give the group back."""
         if self.group is not None and dist.is_initialized():
             dist.destroy_process_group(self.group)
-        self.group, self.size = None, 1
+        self.group, self.size, self.ranks = None, 1, [self.ranks[self.rank]]
+        self.rank = 0
 
     def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
         """Every rank's tensor, ``(W, *shape)`` on the CPU."""
@@ -81,7 +98,7 @@ class Exchange:
         """
         first = [number(where), len(values), *values[: FIXED - 2]]
         first += [0] * (FIXED - len(first))
-        table = self._gather(torch.tensor(first, dtype=torch.int64), where).tolist()
+        table = self._gather(_int64(first), where).tolist()
         if any(row[0] != table[0][0] for row in table):
             places = self.texts(where)
             said = ", ".join(
@@ -93,7 +110,7 @@ class Exchange:
         if longest > FIXED - 2:
             rest = values[FIXED - 2 :]
             rest = rest + [0] * (longest - len(values))
-            more = self._gather(torch.tensor(rest, dtype=torch.int64), where).tolist()
+            more = self._gather(_int64(rest), where).tolist()
             rows = [
                 (row + extra)[: head[1]]
                 for row, extra, head in zip(rows, more, table, strict=True)

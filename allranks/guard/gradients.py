@@ -4,8 +4,9 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
-from .digests import DTensor, local, sketch
+from .digests import DTensor, dense, local, sketch
 from .exchange import Exchange
 from .verdict import judge
 
@@ -31,14 +32,16 @@ def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
 class LocalGradients:
     """Takes a sketch of each local gradient as backward makes it.
 
-    DDP: a hook on the parameter, which autograd calls before DDP averages. FSDP2: a
-    hook on the unsharded parameter, which exists from the module's forward on. Several
-    backward passes add up. No gradient is kept.
+    DDP: a hook where the parameter's gradient is accumulated, called before DDP
+    averages. FSDP2: the same for the unsharded parameter, which exists from the
+    module's forward on. Several backward passes add up; what was zeroed in between (a
+    GAN's other loss, the first pass of SAM) does not count. No gradient is kept.
     """
 
     def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]):
         self.model, self.armed = model, False
         self.handles: list = []
+        self.nodes: list = []
         self.sketches: dict[str, torch.Tensor] = {}
         self.units = [
             (prefix, m)
@@ -56,39 +59,45 @@ class LocalGradients:
     def arm(self) -> None:
         """Set the hooks; what they saw before is forgotten."""
         self.disarm()
-        self.armed, self.sketches = True, {}
+        self.armed, self.sketches, seen = True, {}, {}
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and id(parameter) not in self.inside:
                 self._hook(name, parameter)
         for prefix, unit in self.units:
-            enter = partial(self._enter, prefix, set())
+            enter = partial(self._enter, prefix, seen)
             self.handles.append(unit.register_forward_pre_hook(enter))
 
     def disarm(self) -> None:
         """Take every hook away."""
         for handle in self.handles:
             handle.remove()
-        self.handles, self.armed = [], False
+        self.handles, self.nodes, self.armed = [], [], False
 
     def _hook(self, name: str, parameter: torch.Tensor) -> None:
-        self.handles.append(parameter.register_hook(partial(self._add, name)))
+        # Not register_hook: autograd.grad would call that too, and accumulates nothing.
+        node = get_gradient_edge(parameter).node
+        add = partial(self._add, name, parameter)
+        self.handles.append(node.register_prehook(add))
+        self.nodes.append(node)  # nobody else may keep it
 
-    def _enter(self, prefix: str, seen: set, unit: nn.Module, _args) -> None:
+    @torch.compiler.disable
+    def _enter(self, prefix: str, seen: dict, unit: nn.Module, _args) -> None:
         """Inside of a unit's forward its parameters are whole: hook those."""
         for name, whole in unit.named_parameters(prefix):
             sharded = self.parameters.get(name)
             if sharded is None or whole is sharded or not whole.requires_grad:
                 continue
             if id(whole) not in seen:
-                seen.add(id(whole))
+                seen[id(whole)] = whole
                 self._hook(name, whole)
 
-    def _add(self, name: str, gradient: torch.Tensor) -> None:
+    def _add(self, name: str, whole: torch.Tensor, incoming: tuple) -> None:
         """Add a gradient's sketches, one for each shard: (shards, 3)."""
-        if gradient.layout != torch.strided:
-            gradient = gradient.to_dense()
+        (gradient,) = incoming
+        if gradient is None:
+            return
         count, _, dim = self.cut[name]
-        gradient = local(gradient)
+        gradient = dense(local(gradient))
         if count == 1:
             found = sketch(gradient.reshape(1, -1))
         elif dim == 0 and gradient.shape[0] % count == 0:
@@ -97,8 +106,24 @@ class LocalGradients:
             pieces = list(gradient.chunk(count, dim))
             pieces += [gradient.new_zeros(0)] * (count - len(pieces))
             found = torch.cat([sketch(piece.reshape(1, -1)) for piece in pieces])
-        before = self.sketches.get(name)
+        before = self._before(name, whole)
         self.sketches[name] = found if before is None else before + found
+
+    def _before(self, name: str, whole: torch.Tensor) -> torch.Tensor | None:
+        """What this gradient is added to: nothing if .grad was zeroed since."""
+        before, held = self.sketches.get(name), self.parameters[name].grad
+        if before is None:
+            return None
+        if whole is not self.parameters[name]:  # FSDP2
+            if held is None and whole.grad is None:
+                # Zeroed, or kept out of sight until it is reduced: nobody can tell.
+                return torch.full_like(before, torch.nan)
+            return before
+        if held is None:
+            return None
+        if held.layout != torch.strided:
+            return before
+        return torch.where(held.detach().any(), before, torch.zeros_like(before))
 
 
 def _managed(unit: nn.Module) -> list:
@@ -123,16 +148,16 @@ def check(
         scaled: a GradScaler's factor is still in them, so none may be clipped.
         tolerance: relative to the norm of the local gradients.
     """
-    names_, zero = list(seen.parameters), torch.zeros(1)
+    names_, zero = list(seen.parameters), torch.zeros(1, device="cpu")
     locals_, own = [], []
     for name in names_:
         count, index, _ = seen.cut[name]
         grad = seen.parameters[name].grad
         mine = seen.sketches.get(name)
-        has = torch.tensor([grad is not None, mine is not None])
-        mine = torch.zeros(count, 3) if mine is None else mine.cpu()
-        synced = torch.zeros(1, 3) if grad is None else sketch(_flat(grad)).cpu()
-        locals_.append(mine.flatten())
+        has = torch.tensor([grad is not None, mine is not None], device="cpu")
+        mine = zero.expand(count, 3) if mine is None else mine.cpu()
+        synced = zero.expand(1, 3) if grad is None else sketch(_flat(grad)).cpu()
+        locals_.append(mine.reshape(-1))
         own.append(torch.cat([synced[0], mine[index], has, zero + index]))
     if not names_:
         return
@@ -154,7 +179,4 @@ def check(
 
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:
-    gradient = local(gradient)
-    if gradient.layout != torch.strided:
-        gradient = gradient.to_dense()
-    return gradient.reshape(1, -1)
+    return dense(local(gradient)).reshape(1, -1)

@@ -1,9 +1,17 @@
 """What a loader, a data set and a batch say about themselves."""
 
-import torch
-from torch.utils.data import DistributedSampler, Subset, TensorDataset
+from collections.abc import Mapping
 
-from .digests import digest, digest_all, number
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
+
+from .digests import digest_all, number
 
 FACTS = [
     "length",
@@ -13,14 +21,18 @@ FACTS = [
     "epoch",
     "shuffle",
     "samples",
-    "batches",
     "dataset",
+    "whole",
+    "stale",
 ]
+
+
+PLAIN = (torch.Tensor, int, float, str, bytes, type(None))
 
 
 def leaves(batch) -> list:
     """The tensors and other values in nested dicts, lists and tuples."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return [leaf for key in batch for leaf in leaves(batch[key])]
     if isinstance(batch, list | tuple):
         return [leaf for item in batch for leaf in leaves(item)]
@@ -38,6 +50,8 @@ def row_digests(batch) -> list[int]:
     count = batch_rows(batch)
     found = leaves(batch)
     full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
+    if any(not isinstance(x, PLAIN) for x in found):
+        return []  # an object's text may be alike where the object is not
     if full:
         return [digest_all([x[i] for x in full]) for i in range(count)]
     return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
@@ -47,7 +61,7 @@ def fingerprint(dataset) -> int:
     """What a data set in memory holds, as a number; 0 if that cannot be told."""
     if isinstance(dataset, Subset):
         inner = fingerprint(dataset.dataset) or number(type(dataset.dataset).__name__)
-        return number(f"{inner} {int(digest(torch.as_tensor(list(dataset.indices))))}")
+        return number(f"{inner} {[str(index) for index in dataset.indices]}")
     if isinstance(dataset, TensorDataset):
         heads = [t[:1024].contiguous() for t in dataset.tensors]
         return number(f"{[len(t) for t in dataset.tensors]} {digest_all(heads)}")
@@ -60,24 +74,37 @@ def fingerprint(dataset) -> int:
 
 def facts(loader) -> dict[str, int]:
     """What a loader says about itself; -1 where it says nothing."""
-    batches = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batches, "sampler", None) or getattr(loader, "sampler", None)
-    if batches is not None and not hasattr(batches, "sampler"):
-        sampler = batches  # a batch sampler that draws for itself
+    sampler = sampler_of(loader)
     found = dict.fromkeys(FACTS, -1)
-    try:
-        found["length"] = len(loader)
-    except TypeError:
-        found["length"] = -1  # an iterable without a length
-    if isinstance(sampler, DistributedSampler) or hasattr(sampler, "num_replicas"):
-        found["replicas"] = int(sampler.num_replicas)
+    found["length"] = _length(loader)
+    if isinstance(getattr(sampler, "num_replicas", None), int):
+        found["replicas"] = sampler.num_replicas
         found["share"] = int(getattr(sampler, "rank", -1))
-        found["seed"] = int(getattr(sampler, "seed", 0))
-        found["epoch"] = int(getattr(sampler, "epoch", 0))
-        found["shuffle"] = int(getattr(sampler, "shuffle", True))
+        found["seed"] = int(getattr(sampler, "seed", None) or 0)
+        found["epoch"] = int(getattr(sampler, "epoch", None) or 0)
+        if hasattr(sampler, "epoch") and hasattr(sampler, "set_epoch"):
+            found["shuffle"] = int(bool(getattr(sampler, "shuffle", True)))
     dataset = getattr(loader, "dataset", None)
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+    if hasattr(dataset, "__getitem__") and _length(dataset) >= 0:
         found["samples"] = len(dataset)
         found["dataset"] = fingerprint(dataset)
-    found["batches"] = int(getattr(batches, "batch_size", None) or -1)
+        plain = type(sampler) in (RandomSampler, SequentialSampler)
+        batches = getattr(loader, "batch_sampler", None)
+        plain = plain and type(batches) in (BatchSampler, type(None))
+        found["whole"] = int(plain and _length(sampler) == len(dataset))
     return found
+
+
+def sampler_of(loader):
+    """What chooses a loader's samples; None if nothing does."""
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is not None:  # one without a sampler draws for itself
+        return getattr(batches, "sampler", batches)
+    return getattr(loader, "sampler", None)
+
+
+def _length(thing) -> int:
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return -1  # an iterable without a length

@@ -3,17 +3,14 @@
 import torch
 
 from .digests import digest_all
-from .exchange import Exchange, GuardError, names
+from .exchange import Exchange, GuardError, _int64, names
 from .replicas import Replicas
 
 
 def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
     """Raise if a named value is not the same on all ranks."""
     where = f"same({', '.join(values)})"
-    tensors = {
-        name: value if torch.is_tensor(value) else torch.tensor(value)
-        for name, value in values.items()
-    }
+    tensors = {name: _tensor(value) for name, value in values.items()}
     kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
     table = exchange.integers(where, replicas.numbers(kinds))
     replicas.compare(where, {"value": kinds}, [[row] for row in table])
@@ -22,7 +19,7 @@ def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
 def apart(exchange: Exchange, values: dict) -> None:
     """Raise if two ranks have the same value."""
     where = f"apart({', '.join(values)})"
-    own = [digest_all([torch.as_tensor(value)]) for value in values.values()]
+    own = [digest_all([_tensor(value)]) for value in values.values()]
     table = exchange.integers(where, own)
     for place, name in enumerate(values):
         for ranks in exchange.split([row[place] for row in table]).values():
@@ -35,9 +32,7 @@ def apart(exchange: Exchange, values: dict) -> None:
 
 def mean(exchange: Exchange, total, count) -> tuple[float, float, list[float]]:
     """The mean over all ranks' items, how many they are, and each rank's count."""
-    pair = torch.tensor([float(total), float(count)], dtype=torch.float64)
-    bits = exchange.integers("a mean", pair.view(torch.int64).tolist())
-    table = torch.tensor(bits, dtype=torch.int64).view(torch.float64)  # (W, 2)
+    table = _doubles(exchange, "a mean", [float(total), float(count)])  # (W, 2)
     totals, counts = table.sum(dim=0).tolist()
     return totals / counts if counts else float("nan"), counts, table[:, 1].tolist()
 
@@ -50,9 +45,7 @@ def check(exchange: Exchange, value, total, count, samples: int | None) -> None:
             f"metric: {counted:g} samples were counted ({_list(each)} by rank) of "
             f"{samples}. A sampler that pads repeats some: take every W-th sample."
         )
-    own = torch.tensor([float(value)], dtype=torch.float64).view(torch.int64).tolist()
-    bits = torch.tensor(exchange.integers("a metric", own), dtype=torch.int64)
-    values = bits.view(torch.float64).flatten().tolist()
+    values = _doubles(exchange, "a metric", [float(value)]).flatten().tolist()
     off = [abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values]
     if any(off):
         groups = exchange.split([f"{v:.6g}" for v in values]).items()
@@ -61,6 +54,16 @@ def check(exchange: Exchange, value, total, count, samples: int | None) -> None:
             f"metric: reported is {said}; the mean over all {counted:g} samples is "
             f"{exact:.6g} ({_list(each)} each). Add up totals and counts; divide then."
         )
+
+
+def _tensor(value) -> torch.Tensor:
+    return value if torch.is_tensor(value) else torch.tensor(value, device="cpu")
+
+
+def _doubles(exchange: Exchange, where: str, values: list[float]) -> torch.Tensor:
+    """Every rank's numbers, exactly: ``(W, n)`` in float64."""
+    own = torch.tensor(values, dtype=torch.float64, device="cpu").view(torch.int64)
+    return _int64(exchange.integers(where, own.tolist())).view(torch.float64)
 
 
 def _list(values: list[float]) -> str:

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .digests import as_bytes, local
-from .exchange import Exchange, GuardError
+from .digests import local
+from .exchange import GuardError
 from .loaders import batch_rows
+from .union import join
 
 
 def accelerator(device: torch.device):
@@ -65,33 +66,6 @@ def quiet(model: nn.Module) -> None:
             module.training = True
 
 
-def join(exchange: Exchange, batches: list):
-    """One batch of all ranks' batches, on every rank: tensors joined along dim 0."""
-    first = batches[0]
-    if isinstance(first, dict):
-        return {key: join(exchange, [b[key] for b in batches]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(
-            *(join(exchange, list(column)) for column in zip(*batches, strict=True))
-        )
-    if isinstance(first, list | tuple):
-        columns = zip(*batches, strict=True)
-        return type(first)(join(exchange, list(column)) for column in columns)
-    if not torch.is_tensor(first) or not first.dim():
-        return first
-    own = torch.cat(batches)
-    where = "preflight, joining the ranks' batches"
-    shapes = exchange.integers(where, list(own.shape))
-    if len({tuple(shape[1:]) for shape in shapes}) > 1:
-        raise GuardError(f"{where}: samples have other shapes on other ranks: {shapes}")
-    parts = exchange.bytes(where, as_bytes(own.detach()))
-    whole = [
-        part.clone().view(own.dtype).view(shape)
-        for part, shape in zip(parts, shapes, strict=True)
-    ]
-    return torch.cat(whole).to(own.device)
-
-
 def gradients(parameters: dict) -> dict:
     """Take the gradients away from the parameters."""
     found = {}
@@ -137,7 +111,9 @@ def run(exchange, model, parameters, device, loss, batches, backward, tolerance)
                 [(ours[n], theirs[n]), (theirs[n], theirs[n]), (ours[n], ours[n])]
                 for n in parameters
             )
-        ]
+        ],
+        dtype=torch.float64,
+        device="cpu",
     ).reshape(-1, 3)
     table = exchange.floats(where, numbers).double()  # (W, P, 3)
     counts = exchange.integers(where, [sum(map(batch_rows, batches))])

@@ -58,7 +58,8 @@ class Randomness:
                     raise GuardError(
                         f"{where}: {names(ranks)} draw the same random numbers "
                         f"({kind} generator): the same dropout, the same augmentation. "
-                        "After building the model, seed with seed + rank."
+                        "After building the model, seed with seed + rank; if it is "
+                        'meant, skip=("randomness",).'
                     )
 
 
@@ -67,7 +68,8 @@ def draws(model: nn.Module) -> bool:
     for module in model.modules():
         if not module.training:
             continue
-        if "Drop" in type(module).__name__ and getattr(module, "p", 1):
+        chance = getattr(module, "p", getattr(module, "drop_prob", 1))
+        if "Drop" in type(module).__name__ and chance:
             return True
         if isinstance(getattr(module, "dropout", None), float) and module.dropout > 0:
             return True

@@ -5,6 +5,7 @@ import torch
 from .digests import (
     as_bytes,
     canonical,
+    dense,
     digest,
     digest_all,
     layout,
@@ -12,7 +13,7 @@ from .digests import (
     number,
     shard,
 )
-from .exchange import Exchange, GuardError, names
+from .exchange import Exchange, GuardError, _int64, names
 
 WHY = {
     "value": "It is not a value of all ranks: was it reduced to one rank, read before "
@@ -97,16 +98,19 @@ class Replicas:
     def find(self, where: str, kind: str, tensors: dict) -> None:
         """Name the first tensor that differs, its element and the ranks."""
         items = list(tensors.items())
-        own = [
-            value
-            for _, tensor in items
-            for value in (shard(tensor), int(digest(canonical(local(tensor)))))
-        ]
+        own = []
+        for tensor in tensors.values():
+            part, whole = local(tensor), shard(tensor)
+            shape = number(f"{whole} {tuple(part.shape)}")
+            own += [whole, int(digest(canonical(dense(part)))), shape]
         table = self.exchange.integers(f"{where}: which {kind}", own)
         different = []
         for place, (name, tensor) in enumerate(items):
-            pairs = [(row[2 * place], row[2 * place + 1]) for row in table]
-            if len(set(pairs)) > len({key for key, _ in pairs}):
+            rows = [row[3 * place : 3 * place + 3] for row in table]
+            parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
+            if len({row[2] for row in rows}) > len(parts):
+                self.moving.add(name)  # a buffer that grows with a rank's own batches
+            elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
         if kind == "buffer":
             different = self.constant(where, different)
@@ -140,7 +144,7 @@ class Replicas:
 
     def element(self, where: str, tensor: torch.Tensor, pairs: list) -> str:
         """Say an element that differs, and each rank's value of it."""
-        flat = local(tensor).flatten()
+        flat = dense(local(tensor)).flatten()
         part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
         if part is None:  # of several shards, take one whose copies differ
             part = next(k for k, _ in pairs if len({v for p, v in pairs if p == k}) > 1)
@@ -164,9 +168,7 @@ class Replicas:
         for rank, value in zip(ranks, columns[at], strict=True):
             found.setdefault(_say(value), []).append(rank)
         said = " and ".join(f"{value} on {names(who)}" for value, who in found.items())
-        index = [
-            int(i) for i in torch.unravel_index(torch.tensor(at + block * size), shape)
-        ]
+        index = [int(i) for i in torch.unravel_index(_int64(at + block * size), shape)]
         return f"element {index} is {said}" if shape else f"it is {said}"
 
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .digests import layout, number
-from .exchange import Exchange, GuardError, names
+from .exchange import GuardError, names
 
 WRAPPERS = (nn.DataParallel, DistributedDataParallel)
 
@@ -13,13 +13,21 @@ WRAPPERS = (nn.DataParallel, DistributedDataParallel)
 class Settings:
     """Compares a model's structure, optimizers and GradScaler over the ranks."""
 
-    def __init__(self, exchange: Exchange, model: nn.Module, optimizer, scaler):
+    def __init__(self, exchange, model: nn.Module, parameters, optimizer, scaler):
         self.exchange, self.model, self.scaler = exchange, model, scaler
+        self.parameters = parameters  # a function: name to parameter, as of now
         given = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         self.optimizers = [found for found in given if found is not None]
 
     def wraps(self) -> str | None:
         """Say what is wrong with the wrapper, seen from this rank alone."""
+        if any(
+            type(m).__name__ == "FullyShardedDataParallel" for m in self.model.modules()
+        ):
+            return (
+                "the model is sharded by FullyShardedDataParallel (FSDP1): its flat "
+                "parts cannot be compared. Use fully_shard; Guard(None) does the rest."
+            )
         if not isinstance(self.model, WRAPPERS):
             return None
         inner = self.model.module
@@ -46,7 +54,7 @@ class Settings:
         own = {id(p) for p in self.model.parameters()}
         lost = [
             name
-            for name, p in self.model.named_parameters()
+            for name, p in self.parameters().items()
             if p.requires_grad and id(p) not in held
         ]
         if not lost:
@@ -97,14 +105,14 @@ class Settings:
         structure = "\n".join(
             f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad}"
             f"{layout(p) and ' '}{layout(p)}"
-            for name, p in self.model.named_parameters()
+            for name, p in self.parameters().items()
         )
         settings = "\n".join(
             f"optimizer {i} group {j}: {key}={_plain(value)}"
             for i, optimizer in enumerate(self.optimizers)
             for j, group in enumerate(optimizer.param_groups)
             for key, value in sorted(group.items())
-            if key not in ("params", "param_names")
+            if key not in ("params", "param_names") and _is_plain(value)
         )
         scale = "none" if self.scaler is None else f"{self.scaler.get_scale():.9g}"
         return structure, settings, f"GradScaler's scale={scale}"
@@ -147,20 +155,26 @@ class Settings:
             for name, parameter in self.model.named_parameters():
                 for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                     if key == "step" and not torch.is_tensor(value):
-                        value = torch.tensor(value)
+                        value = torch.tensor(value, device="cpu")
                     # Other numbers may be a rank's own, as LBFGS keeps its last loss.
                     if torch.is_tensor(value) and (key == "step" or value.dim()):
                         found[f"{key} of {name}"] = value
         return found
 
-    def factor(self) -> tuple[float, bool]:
-        """What gradients are multiples of by now, and whether still scaled."""
+    def factor(self) -> tuple[float | None, bool]:
+        """What gradients are multiples of by now, and whether still scaled.
+
+        None if that is not one number: some optimizers are unscaled and some are not.
+        """
         if self.scaler is None or not self.scaler.is_enabled():
             return 1.0, False
         states = getattr(self.scaler, "_per_optimizer_states", {})
         stages = [
-            states[id(o)]["stage"].name for o in self.optimizers if id(o) in states
+            states[id(o)]["stage"].name if id(o) in states else "READY"
+            for o in self.optimizers
         ]
+        if len({stage == "READY" for stage in stages}) > 1:
+            return None, True
         if any(stage != "READY" for stage in stages):
             return 1 / self.scaler.get_scale(), False
         return 1.0, True
@@ -173,4 +187,13 @@ SCALE = (
 
 
 def _plain(value):
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     return value.tolist() if torch.is_tensor(value) else value
+
+
+def _is_plain(value) -> bool:
+    """Whether its text is its value; a function's or an object's holds an address."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int | float | str | torch.Tensor)

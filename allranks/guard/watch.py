@@ -32,10 +32,11 @@ class Guard(Checks):
         every: steps between checks. The first ones are at steps 1, 2, 4, 8 …
         scaler: a GradScaler, to compare its scale and to know its factor.
         world_size: how many ranks there should be; None believes it.
-        group: the ranks that hold the same part of the model, if not all of them.
+        group: the ranks that hold the same part of the model, if not all of them;
+            None takes DDP's.
         ignore: prefixes of parameters' names that may differ between ranks.
-        skip: of "parameters", "buffers", "optimizer", "gradients", "data" and
-            "randomness": what not to check.
+        skip: of "parameters", "buffers", "optimizer", "gradients", "data", "devices"
+            and "randomness": what not to check.
         tolerance: for gradients, relative to their norm: what 16 bits round off.
         patience_s: how long a check waits for a rank that does not come.
     """
@@ -58,8 +59,12 @@ class Guard(Checks):
             raise ValueError(f"every={every}: steps between checks must be 1 or more")
         super().__init__(model, optimizer, scaler, group, ignore, skip, patience_s)
         self.every, self.tolerance = every, tolerance
-        self.settings.begin("the start", world_size, self.skip)
-        self.compare("the start", ("parameter",))
+        try:
+            self.settings.begin("the start", world_size, self.skip)
+            self.compare("the start", ("parameter",))
+        except BaseException:
+            self.remove()
+            raise
         self.prepare(self._due(1))
 
     def _due(self, step: int) -> bool:
@@ -116,9 +121,10 @@ class Guard(Checks):
         self.compare(where, tuple(KINDS))
         if self.local.armed:
             factor, scaled = self.settings.factor()
-            gradients.check(
-                self.exchange, where, self.local, factor, scaled, self.tolerance
-            )
+            if factor is not None:
+                gradients.check(
+                    self.exchange, where, self.local, factor, scaled, self.tolerance
+                )
 
     def preflight(self, loss, *batches, backward=None, tolerance: float = 0.01) -> None:
         """Check that W ranks make the gradient that one process makes on the union.

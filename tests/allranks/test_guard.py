@@ -228,6 +228,169 @@ def test_a_single_change_on_one_rank_is_named_by_both_ranks_alike(ranks, case):
     assert done <= latest
 
 
+def habit(case: str):
+    """Train as people do; return what the guard says, "" if nothing."""
+    from collections import UserDict
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    from allranks.guard import Guard, GuardError
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(32, 6))
+    net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
+    if case == "a cache":
+        net.register_buffer("cache", torch.zeros(3 + rank), persistent=False)
+    if case == "8 bits":
+        net.register_buffer("small", torch.full((9,), 2.0 + rank).to(torch.float8_e5m2))
+    torch.manual_seed(rank + 1)
+    plain = case in ("a cache", "8 bits", "double backward")
+    ddp = net if plain else DDP(net)
+    parameters = list(ddp.parameters())
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    if case == "an object":
+        optimizer.param_groups[0]["schedule"] = object()
+    scaler = torch.amp.GradScaler("cpu", 64.0, enabled=case == "half unscaled")
+    both = [torch.optim.SGD(net[0].parameters()), torch.optim.SGD(net[2].parameters())]
+    half = case == "half unscaled"
+    watch = Guard(ddp, both if half else optimizer, every=1, scaler=scaler)
+
+    def step(x):
+        if case in ("thrown away", "thrown away, zeros"):  # as GANs and SAM do
+            ddp(x * 2).square().mean().backward()
+        optimizer.zero_grad(set_to_none=case != "thrown away, zeros")
+        if case == "autograd.grad":
+            torch.autograd.grad(net(x).sum(), parameters)
+        loss = ddp(x).square().mean()
+        if case == "double backward":
+            made = torch.autograd.grad(loss, parameters, create_graph=True)
+            loss = loss + sum(grad.square().sum() for grad in made)
+        scaler.scale(loss).backward()
+        if half:
+            scaler.unscale_(both[0])
+        if plain:
+            for p in parameters:
+                dist.all_reduce(p.grad)
+                p.grad /= size
+        if case == "default device":
+            with torch.device("meta"):
+                watch.step()
+                watch.metric(watch.mean(1, 2), total=1, count=2)
+        else:
+            watch.step()
+        scaler.step(both[0]) if half else optimizer.step()
+        scaler.update() if half else None
+
+    def share(epoch, count):
+        order = torch.Generator().manual_seed(epoch)
+        for row in torch.randperm(32, generator=order)[rank::size][:count]:
+            yield data.tensors[0][row][None]
+
+    try:
+        if case == "two loaders":
+            samplers = [DistributedSampler(data), DistributedSampler(data)]
+            for loader in [DataLoader(data, 8, sampler=s) for s in samplers]:
+                for (x,) in watch.epoch(loader, 0):
+                    step(x)
+        elif case == "own sampler":
+            loader = DataLoader(data, 8, sampler=range(rank, 32, size))
+            for epoch in range(2):
+                for (x,) in watch.epoch(loader, epoch):
+                    step(x)
+        elif case == "left early":
+            for epoch in range(3):
+                for count, x in enumerate(watch.epoch(share(epoch, 16), epoch)):
+                    step(x)
+                    if count == 9 and epoch < 2:
+                        break
+        else:
+            if case == "mapping":
+                batch = UserDict(x=torch.randn(3, 6))
+                watch.preflight(lambda m, b: m(b["x"]).square().mean(), batch)
+            for _ in range(4):
+                step(torch.randn(4, 6))
+        return ""
+    except GuardError as error:
+        return str(error)
+    finally:
+        watch.remove()
+
+
+HABITS = {
+    "thrown away": "",
+    "thrown away, zeros": "",
+    "autograd.grad": "",
+    "double backward": "",
+    "two loaders": "",
+    "own sampler": "",
+    "left early": "",
+    "an object": "",
+    "a cache": "",
+    "half unscaled": "",
+    "default device": "",
+    "mapping": "",
+    "8 bits": "buffer small is not the same .* is 2 on rank 0 and 3 on rank 1",
+}
+
+
+@pytest.mark.parametrize("case", HABITS)
+def test_what_people_do_raises_no_alarm(ranks, case):
+    """Gradients thrown away, other samplers, odd batches: healthy, and not refused."""
+    first, second = ranks.run(habit, case, timeout=60)
+    assert first == second
+    assert re.search(HABITS[case], first) if HABITS[case] else not first, first
+
+
+def test_what_cannot_be_guarded_is_refused_in_a_sentence(ranks):
+    """A guard on one rank only, FSDP1, another's group, a word that skips nothing."""
+
+    def refused():
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        from allranks.guard import Guard
+
+        rank, net, said = dist.get_rank(), nn.Linear(2, 2), []
+        first = dist.new_group([0])
+        flat = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+        made = dist.new_group
+
+        def alone(*_args, **_options):  # as where the other ranks build no Guard
+            raise RuntimeError("Wait timeout")
+
+        for only, model, options in (
+            ((0, 1), flat, {}),
+            ((1,), None, {"group": first}),
+            ((0, 1), None, {"skip": ("gradient",)}),
+            ((0, 1), None, {"patience_s": 7}),
+        ):
+            if rank in only:
+                dist.new_group = alone if options.get("patience_s") == 7 else made
+                try:
+                    Guard(model, **options)
+                except (ValueError, RuntimeError) as error:
+                    said.append(f"{type(error).__name__}: {error}")
+                finally:
+                    dist.new_group = made
+        return said
+
+    said = ranks.run(refused, timeout=60)
+    assert re.search(r"^GuardError: .*FSDP1", said[0][0])
+    assert said[0][0] == said[1][0]
+    assert re.search(r"^ValueError: rank 1 is not in the group", said[1][1])
+    assert re.search(r"^ValueError: skip=\('gradient',\): there are", said[0][1])
+    assert re.search(
+        r"^GuardError: .*7 s.* ranks 0, 1 must build its Guard", said[0][2]
+    )
+
+
 def test_digests_and_sketches_in_one_process():
     """A flip, a swap and a shift change the digest; sketches are linear."""
     torch.manual_seed(0)
@@ -243,6 +406,11 @@ def test_digests_and_sketches_in_one_process():
     a, b = torch.randn(2, 1, 5000)
     mean = (sketch(a) + sketch(b))[0, :2] / 2
     torch.testing.assert_close(sketch((a + b) / 2)[0, :2], mean, rtol=1e-4, atol=1e-4)
+    for count in (14, 64, 20_000, 1 << 17):  # a constant error does not cancel
+        assert sketch(torch.ones(1, count))[0, :2].abs().max() > 0.09 * count**0.5
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(sketch(a + b)[0, :2] / 2, mean, rtol=1e-4, atol=1e-4)
+    assert sketch(torch.ones(1, 3, dtype=torch.complex64)).isfinite().all()
     for dtype in (torch.bool, torch.bfloat16, torch.int8, torch.complex64):
         assert digest(torch.ones(7, dtype=dtype)) != digest(torch.zeros(7, dtype=dtype))
 
