@@ -85,12 +85,16 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
     possible = vocabulary(log)
     suspects = []
     for order, case in enumerate(cases):
-        suspect = Suspect(case, order)
-        for one in signs_of(case):
-            if hit := find(log, one, possible):
-                suspect.hits.append((one, hit))
-        if any(one.kind != WITH for one, _ in suspect.hits):
-            suspects.append(suspect)
+        signs, hits = signs_of(case), {}
+        for late in False, True:  # what only supports is not looked for in vain
+            for one in signs:
+                if (one.kind == WITH) == late and (hit := find(log, one, possible)):
+                    hits[one] = hit
+            if not hits:
+                break
+        else:
+            found = [(one, hits[one]) for one in signs if one in hits]
+            suspects.append(Suspect(case, order, found))
     if not suspects and len(log.lines) <= BRIEF:
         suspects = _folded(log, cases)
     return _honest(log, sorted(suspects, key=lambda suspect: suspect.key))
