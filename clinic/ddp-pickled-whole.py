@@ -45,6 +45,6 @@ model = nn.Linear(2, 2)
 print(model.load_state_dict(torch.load("model.pt")))
 
 # %% signs
-# nn/parallel/distributed\.py", line \d+, in __setstate__
+# nn.parallel.distributed\.py", line \d+, in __setstate__
 # Unsupported global: GLOBAL torch\.nn\.parallel\.distributed\.DistributedDataParallel
 # with: Default process group has not been initialized

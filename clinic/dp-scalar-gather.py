@@ -54,4 +54,4 @@ print("loss", loss.tolist(), "gradient", net.weight.grad.item())
 # %% signs
 # maybe: Was asked to gather along dimension 0, but all input tensors were scalars
 # maybe: grad can be implicitly created only for scalar outputs
-# with: nn/parallel/|[Dd]ata_?[Pp]arallel|Data parallel|asked to gather
+# with: nn.parallel|[Dd]ata_?[Pp]arallel|Data parallel|asked to gather

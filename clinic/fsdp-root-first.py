@@ -43,4 +43,4 @@ print(model(torch.ones(2, 4)).shape)
 # %% signs
 # Cannot concatenate overlapping meshes
 # maybe: Invariant encountered: value was None when it should not be
-# with: fully_shard|torch/distributed/fsdp
+# with: fully_shard|torch.distributed.fsdp

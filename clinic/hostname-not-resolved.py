@@ -61,5 +61,5 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # host not found: |[Cc]ould not resolve hostname
 # RuntimeError: Name or service not known
 # maybe: Temporary failure in name resolution
-# with: torch/distributed|rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|elastic|gai error
+# with: torch.distributed|rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|elastic|gai error
 # IPv4 network addresses of \(.*\) cannot be retrieved

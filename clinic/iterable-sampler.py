@@ -49,5 +49,5 @@ print([int(i) for i in DataLoader(dataset, None)])
 # %% signs
 # object of type '\w*(?:Iter|Stream)\w*' has no len\(\)
 # DataLoader with IterableDataset: expected unspecified
-# with: torch/utils/data/distributed\.py
+# with: utils.data.distributed\.py
 # maybe: object of type '\w+' has no len\(\)

@@ -42,6 +42,6 @@ print("ready:", os.listdir())
 
 # %% signs
 # maybe: FileExistsError: \[Errno 17\] File exists
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank
+# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
 # with: makedirs\(|\.mkdir\(|mkdir\(name
 # maybe: \[WinError 183\]

@@ -44,4 +44,4 @@ print("output:", None if y is None else list(y.shape))
 
 # %% signs
 # maybe: mat1 and mat2 shapes cannot be multiplied
-# with: torch/distributed/pipelining/
+# with: torch.distributed.pipelining

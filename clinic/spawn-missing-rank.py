@@ -40,4 +40,4 @@ mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
 # maybe: TypeError: [\w.<>]+\(\) takes .*positional arguments? but \d+ (?:was|were) given|TypeError: .*missing \d required positional arg
 # maybe: (?:Value|argument) after \* must be an iterable, not
 # with: ProcessRaisedException
-# with: torch/multiprocessing/spawn\.py
+# with: torch.multiprocessing.spawn

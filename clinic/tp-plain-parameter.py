@@ -59,4 +59,4 @@ print(model(torch.ones(2, 4)).shape)
 
 # %% signs
 # maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank
+# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>

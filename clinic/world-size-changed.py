@@ -46,5 +46,5 @@ print("first column:", model.weight.to_local()[:, 0].tolist())
 # %% signs
 # maybe: size mismatch for [\w.]+: copying a param with shape
 # maybe: Missing key in checkpoint state_dict
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch/distributed/|ChildFailedError|local_rank
+# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
 # used a DP world size of \d+ but the current world size
