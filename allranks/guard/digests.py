@@ -138,6 +138,7 @@ def sketch(tensor: torch.Tensor) -> torch.Tensor:
     blocks, key = count // width, ("signs", count, str(flat.device))
     if key not in _cache:
         two = signs(2 * (blocks + count % width), flat.device).view(-1, 2)
+        two[1:2, 0], two[1:2, 1] = two[:1, 0], -two[:1, 1]  # two numbers tell two apart
         _cache[key] = signs(width, flat.device), two
     column, two = _cache[key]
     with torch.autocast(flat.device.type, enabled=False):  # 16 bits are too few

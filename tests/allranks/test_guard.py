@@ -406,6 +406,7 @@ def test_digests_and_sketches_in_one_process():
     a, b = torch.randn(2, 1, 5000)
     mean = (sketch(a) + sketch(b))[0, :2] / 2
     torch.testing.assert_close(sketch((a + b) / 2)[0, :2], mean, rtol=1e-4, atol=1e-4)
+    assert torch.linalg.det(sketch(torch.eye(2))[:, :2]).abs() == 2  # two tell two
     for count in (14, 64, 20_000, 1 << 17):  # a constant error does not cancel
         assert sketch(torch.ones(1, count))[0, :2].abs().max() > 0.09 * count**0.5
     with torch.autocast("cpu", torch.bfloat16):
