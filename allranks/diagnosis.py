@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
-from allranks.log_search import Hit, find, find_folded, vocabulary
+from allranks.log_search import TRIES, Hit, find, find_folded, vocabulary
 from allranks.log_text import Log
 from allranks.signs import Sign, signs_of
 
@@ -134,8 +134,15 @@ def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
 
 
 def first_error(log: Log) -> int | None:
-    """The first line that looks like an error's."""
+    """The first line that looks like an error's and is no warning."""
     found = []
     for word in _ERRORS:
-        found += [i for i in [log.squeezed.find(word.replace(" ", ""))] if i >= 0]
-    return log.line_at(min(found)) if found else None
+        at = -1
+        for _ in range(TRIES):
+            at = log.squeezed.find(word.replace(" ", ""), at + 1)
+            if at < 0 or not _WARNING.search(log.lines[log.line_at(at)]):
+                break
+        else:
+            continue
+        found += [log.line_at(at)] * (at >= 0)
+    return min(found, default=None)

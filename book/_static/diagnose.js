@@ -266,8 +266,19 @@
   }
 
   function firstError(log) {
-    const found = ERRORS.map((word) => log.squeezed.indexOf(word)).filter((at) => at >= 0);
-    return found.length ? log.lineAt(Math.min(...found)) : null;
+    const found = [];
+    for (const word of ERRORS) {
+      let at = -1;
+      for (let tries = 0; tries < TRIES; tries++) {
+        at = log.squeezed.indexOf(word, at + 1);
+        if (at < 0) break;
+        const line = log.lineAt(at);
+        if (WARNING.test(log.lines[line])) continue;
+        found.push(line);
+        break;
+      }
+    }
+    return found.length ? Math.min(...found) : null;
   }
 
   const core = { plain, bare, Log, diagnose, firstError, SHOWN, FULL, ECHO };

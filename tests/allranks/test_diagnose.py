@@ -297,6 +297,17 @@ def test_an_echo_explains_no_error_before_it():
     assert names(f"BrianError: no\n{line}", echo) == []
 
 
+def test_a_warning_is_no_error():
+    """Whatever it speaks of."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    late = "closed by the bridge keeper"
+    assert names(f"[W socket.cpp:1] (gai error: -2)\n{late}", echo) == ["echo"]
+    assert names(f"UserWarning: BrianError: no\n{late}", echo) == ["echo"]
+    assert names(f"[W socket.cpp:1]\n(error: no)\n{late}", echo) == []
+    warned = "UserWarning: BrianError: no\nBrianError: no"
+    assert first_error(Log(("log", warned))) == 1
+
+
 def test_nccl_goes_on_after_its_first_line():
     """What it says next is of the same error, an echo in it, too."""
     echo = case("echo", ("echo", r"closed by the bridge keeper"))
