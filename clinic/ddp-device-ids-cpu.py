@@ -39,5 +39,5 @@ ddp = DistributedDataParallel(model, device_ids=on_gpu)
 print("on", next(ddp.parameters()).device)
 
 # %% signs
-# device_ids and output_device arguments only work
+# device_ids and output_device arguments only work|work with single-device
 # device_ids can only be None or contain a single element

@@ -53,6 +53,6 @@ ddp(torch.ones(2, 1)).mean().backward()
 print("step 0")
 
 # %% signs
-# mark a variable ready only once
+# mark a variable ready only once|multiple reentrant backward passes
 # has been marked as ready twice
 # Gradient computed twice for this partition

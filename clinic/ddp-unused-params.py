@@ -58,4 +58,4 @@ for step in range(2):
 # arameter indices which did not receive grad
 # arameters which did not receive grad for rank
 # has parameters that were not used in producing the loss
-# [Yy]ou can enable unused parameter detection
+# ou can enable unused parameter detection|outputs participate in calculating loss

@@ -43,3 +43,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # %% signs
 # nvironment variable '?(?:RANK|WORLD_SIZE)'? (?:expected|is not set|not set|must be set)
 # KeyError: '?(?:RANK|WORLD_SIZE)\b
+# maybe: rror initializing torch\.distributed using env

@@ -44,3 +44,5 @@ print(model.load_state_dict(torch.load("model.pt")))
 # with: Error\(s\) in loading state_dict for
 # in source state_dict: module\.
 # KeyError: '?\W?module\.\w+\.|not used by the model: *module\.
+# maybe: ["']module\.\w+\.[\w.]+["']
+# with: key\(s\) in state_dict

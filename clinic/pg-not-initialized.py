@@ -42,6 +42,6 @@ print("mean loss:", loss.item() / ranks)
 
 # %% signs
 # Default process group has not been initialized
-# Default process group is not initialized
+# Default process group is not initialized|make sure to call init_process_group
 # DeepSpeed backend not set|Horovod has not been initialized
 # maybe: torch\.distributed (?:is|has) not (?:yet )?(?:been )?initialized|[Pp]rocess group (?:is )?not initialized

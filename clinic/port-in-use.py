@@ -52,3 +52,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # another process is utilizing it
 # maybe: [Pp]ort \d+ (?:is )?(?:already )?in use(?!, trying another)
 # Only one usage of each socket address
+# \[WinError 10048\]

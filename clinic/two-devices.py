@@ -57,3 +57,4 @@ print("output on", output.device)
 # xpected device \S+ (?:and dtype \w+ )?but got device|found two different devices
 # maybe: Placeholder storage has not been allocated on MPS|cannot be accessed from Triton \(cpu
 # nput, output and indices must be on the current
+# maybe: when checking arguments? (?:for|in method)

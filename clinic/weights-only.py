@@ -37,7 +37,7 @@ torch.save({"weight": torch.ones(2), "args": vars(args)}, "last.pt")
 print(torch.load("last.pt"))
 
 # %% signs
-# `?weights_only`? set to `?False`? will likely succeed
+# set to `?False`? will likely succeed|allowlist this global if you trust
 # WeightsUnpickler error: Unsupported (?:global|operand|class)
 # was not an allowed global by default|Unsupported global: GLOBAL
 # Weights only load failed

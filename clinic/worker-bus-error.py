@@ -59,3 +59,4 @@ print("the others:", [batch.tolist() for batch in batches])
 # insufficient shared memory|unable to allocate shared memory
 # maybe: unable to (?:open|write to|resize|mmap).*(?:shared memory object|file <\S*torch_)
 # maybe: Bus error \(core dumped\)
+# raise your shared memory limit
