@@ -254,7 +254,7 @@ def habit(case: str):
     parameters = list(ddp.parameters())
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
     if case == "an object":
-        optimizer.param_groups[0]["schedule"] = object()
+        optimizer.param_groups[0]["schedule"] = [object() for _ in range(9)][rank]
     scaler = torch.amp.GradScaler("cpu", 64.0, enabled=case == "half unscaled")
     both = [torch.optim.SGD(net[0].parameters()), torch.optim.SGD(net[2].parameters())]
     half = case == "half unscaled"
@@ -286,9 +286,9 @@ def habit(case: str):
         scaler.step(both[0]) if half else optimizer.step()
         scaler.update() if half else None
 
-    def share(epoch, count):
-        order = torch.Generator().manual_seed(epoch)
-        for row in torch.randperm(32, generator=order)[rank::size][:count]:
+    def share(epoch):  # another half in each epoch
+        first = 16 * ((rank + epoch) % size)
+        for row in range(first, first + 16):
             yield data.tensors[0][row][None]
 
     try:
@@ -303,10 +303,10 @@ def habit(case: str):
                 for (x,) in watch.epoch(loader, epoch):
                     step(x)
         elif case == "left early":
-            for epoch in range(3):
-                for count, x in enumerate(watch.epoch(share(epoch, 16), epoch)):
+            for epoch in range(2):
+                for count, x in enumerate(watch.epoch(share(epoch), epoch)):
                     step(x)
-                    if count == 9 and epoch < 2:
+                    if count == 7 and epoch == 0:
                         break
         else:
             if case == "mapping":

@@ -71,6 +71,8 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
                 )
                 chance.manual_seed(share)
         for step in range(steps):
+            if case == "thrown away":
+                net(torch.randn(4, 6, generator=chance)).square().mean().backward()
             optimizer.zero_grad()
             for _ in range(2):
                 x = torch.randn(4, 6, generator=chance)
@@ -80,6 +82,8 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
                 nn.utils.clip_grad_norm_(net.parameters(), 0.05)
             if case == "one shard" and rank == 2:
                 net[0].weight.grad.to_local().mul_(-1)
+            if case == "shifted" and rank == 1:  # the same error everywhere in a shard
+                net[2][0].weight.grad.to_local().add_(0.1)
             if watched:
                 watch.step()
             optimizer.step()
@@ -95,7 +99,16 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
 
 @pytest.mark.parametrize(
     "case",
-    ["plain", "mixed precision", "kept whole", "clip", "hybrid", "tensor", "both"],
+    [
+        "plain",
+        "mixed precision",
+        "kept whole",
+        "clip",
+        "thrown away",
+        "hybrid",
+        "tensor",
+        "both",
+    ],
 )
 def test_a_healthy_sharded_training_passes(ranks, case):
     """FSDP2 accumulates, mixes precision, clips; HSDP; TP; TP under FSDP2."""
@@ -109,6 +122,7 @@ def test_a_healthy_sharded_training_passes(ranks, case):
     ("case", "pattern"),
     [
         ("one shard", r"^step 1: the gradient of 0\.weight is not the mean"),
+        ("shifted", r"^step 1: the gradient of 2\.0\.weight is not the mean"),
         ("hybrid apart", r"parameter 2\.2\.weight is not .*\[1, 2\] is .*rank 1 and"),
     ],
 )
