@@ -36,4 +36,3 @@ print(model(torch.ones(2, 4)).shape)
 
 # %% signs
 # FSDP needs a non-CPU accelerator device
-# maybe: An FSDP-managed module unexpectedly has parameters on cpu

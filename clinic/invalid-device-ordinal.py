@@ -51,4 +51,3 @@ torch.cuda.set_device(local_rank)
 # invalid device ordinal
 # Invalid device id|But your machine only has
 # device < num_gpus INTERNAL ASSERT FAILED
-# maybe: Invalid device argument|cudaErrorInvalidDevice

@@ -44,4 +44,3 @@ print("trains with", type(ddp.module[1]).__name__)
 # SyncBatchNorm layers only work with (GPU|CUDA) modules
 # SyncBatchNorm expected input tensor to be on
 # maybe: SyncBatchNorm is only supported within
-# maybe: expected input tensor to be on (?:GPU|cuda)

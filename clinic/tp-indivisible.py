@@ -48,4 +48,3 @@ print(model(torch.ones(2, 4)).shape)
 # a and b must have same reduction dim, but got
 # FSDP does not support uneven sharding on dim
 # with: Sharding propagation failed for
-# maybe: must be divisible by tensor parallel size|\d is not divisible by \d+$

@@ -55,6 +55,5 @@ print("output on", output.device)
 # to have the same device as tensor for argument
 # expected both inputs to be on same device
 # xpected device \S+ (?:and dtype \w+ )?but got device|found two different devices
-# maybe: Placeholder storage has not been allocated on MPS|cannot be accessed from Triton \(cpu
 # nput, output and indices must be on the current
 # maybe: when checking arguments? (?:for|in method)
