@@ -39,5 +39,5 @@ print(num_layers, "layers")
 
 # %% signs
 # attempted relative import (?:with no known parent|beyond top-level) package
-# maybe: No module named '?(?:pkg|src|source|libs?|core|utils?|models?|model|data\w*|tools|configs?|cfg|common|engine|scripts?|projects?|modules|networks?|nets|layers|loss|losses|helpers|train\w*|options?|opts?|metrics?|evaluat\w*|experiments?|runners?|tasks?|tests?|misc|main|ops|base|solvers?|apps?|plugins?)(?:\.\w+)*'?$
+# maybe: No module named '?(?:pkg|src|source|libs?|core|utils?|models?|model|data\w*|tools|configs?|cfg|common|engine|scripts?|projects?|modules|networks?|nets|layers|loss|losses|helpers|train\w*|options?|opts?|metrics?|evaluat\w*|runners?|tests?|misc|main|ops)(?:\.\w+)*'?$
 # cannot perform relative import
