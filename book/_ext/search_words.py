@@ -2,8 +2,8 @@
 
 For Sphinx a word with underscores is one word, in pages and in what a reader types. And
 it leaves words out of its index that it then asks for: a single letter, as in "key(s)",
-and those whose stem is a word like "on". Nobody looks for these, so they are left out of
-the question, too.
+and those whose stem is a word like "on". Nobody looks for these, so they are left out
+of the question, too.
 """
 
 from string import ascii_lowercase
