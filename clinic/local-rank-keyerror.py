@@ -29,5 +29,5 @@ import os
 print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 
 # %% signs
-# KeyError: '?LOCAL_RANK\b
+# KeyError: '?LOCAL_RANK\b'?
 # maybe: int\(os\.(?:environ\.get|getenv)\(.LOCAL_RANK

@@ -12,6 +12,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from docutils import nodes
+from quiz_nodes import PAGES
 from specimen import SpecimenDirective
 
 from allranks import clinic, specimens
@@ -159,7 +160,14 @@ class Clinic(ClinicDirective):
         return foot
 
 
+def add_style(app, pagename, templatename, context, doctree) -> None:
+    """Load the clinic's style on its own pages."""
+    if "app_clinic" in pagename and app.builder.name in PAGES:
+        app.add_css_file("clinic.css")
+
+
 def setup(app) -> dict:
     """Add the directive."""
     app.add_directive("clinic", Clinic)
+    app.connect("html-page-context", add_style)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

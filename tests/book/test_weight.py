@@ -102,7 +102,7 @@ def test_one_style_sheet_blocks_and_no_script_does(site, pages):
         rest = [
             s
             for s in sheets
-            if not re.search(r"/(all|quiz|course|diagnose|kit)\.css", s)
+            if not re.search(r"/(all|clinic|quiz|course|diagnose|kit)\.css", s)
         ]
         assert rest == [] and len(sheets) <= 3, page
         assert tree.select("script[src]:not([defer])") == [], page
