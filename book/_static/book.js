@@ -7,21 +7,23 @@ if (location.protocol === "file:") {
 
 // What is too wide scrolls: let the keyboard scroll it too. Explorables draw anew.
 (() => {
-  const reach = () => {
-    const wide = ".formula, .text_html, .x-scroll, .exercise-help pre";
-    for (const box of document.querySelectorAll(wide)) {
-      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-      else box.removeAttribute("tabindex");
-    }
-  };
+  const known = new WeakSet();
   let waiting = 0;
   const soon = () => {
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(reach);
   };
+  const sizes = new ResizeObserver(soon); // also of what was folded
+  const reach = () => {
+    const wide = ".formula, .text_html, .x-scroll, .exercise-help pre";
+    for (const box of document.querySelectorAll(wide)) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+      if (!known.has(box)) sizes.observe(box); // twice would call it again, for ever
+      known.add(box);
+    }
+  };
   addEventListener("load", reach);
-  addEventListener("resize", soon);
-  document.addEventListener("toggle", soon, true); // what was folded has no width
   const main = document.getElementById("main-content");
   if (main) new MutationObserver(soon).observe(main, { childList: true, subtree: true });
 })();

@@ -183,6 +183,34 @@ def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
     tab.close()
 
 
+def test_outputs_have_no_light_frame_in_the_dark(browser, http):
+    """The theme would put what a cell shows on a light ground, with a border of it."""
+    tab = browser.new_page(color_scheme="dark")
+    tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
+    style = (
+        "box => [getComputedStyle(box).backgroundColor, getComputedStyle(box).padding]"
+    )
+    looks = [box.evaluate(style) for box in tab.query_selector_all(".text_html")]
+    tab.close()
+    assert len(looks) > 3
+    assert {tuple(look) for look in looks} == {("rgba(0, 0, 0, 0)", "0px")}
+
+
+def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
+    """Whatever narrowed it: a window, a fold, a style."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
+    box = tab.locator(".x-scroll:has(svg)").first
+    assert box.get_attribute("tabindex") is None
+    for width, reachable in (
+        ("100px", ":is([tabindex='0'])"),
+        ("", ":not([tabindex])"),
+    ):
+        box.evaluate("(box, width) => { box.style.width = width }", width)
+        tab.wait_for_selector(f".x-scroll:has(svg){reachable}")
+    tab.close()
+
+
 def test_the_section_being_read_is_marked(browser, http):
     """\"On this page\" follows the reader; previous and next lead on."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
