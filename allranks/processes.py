@@ -26,7 +26,7 @@ def warm_up() -> None:
     if _start_method() == "forkserver":
         from multiprocessing import forkserver
 
-        forkserver.set_forkserver_preload(["torch", "torch._dynamo", "allranks.worker"])
+        forkserver.set_forkserver_preload(["allranks.preload"])
         forkserver.ensure_running()
 
 
