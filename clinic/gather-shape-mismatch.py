@@ -15,8 +15,12 @@ it. Nothing checks that the others send that much. Less data than the buffer lea
 rest as it was, garbage from `torch.empty`; more aborts the process.
 
 Cure: gather the lengths, pad to the longest, gather, cut. Or evaluate on whole batches.
+NCCL, unlike gloo, also takes buffers of the true lengths.
 
 Next time: print the shape on every rank before the call. `DETAIL` names the shapes.
+
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/7773 (it freezes; how to pad)
+https://github.com/pytorch/pytorch/issues/23299 (the wish for a gather of unequal lengths)
 """
 
 # %% given

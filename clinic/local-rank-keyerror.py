@@ -16,6 +16,9 @@ does.
 
 Next time: `python -c "import os; print(os.environ.get('LOCAL_RANK'))"` under the same
 launcher.
+
+Links: https://github.com/OpenLMLab/LOMO/issues/31 (no launcher; it sets the variable, says the author)
+https://github.com/Theodore-PKU/MC-DDPM/issues/1 (cured by starting it with a launcher)
 """
 
 # %% broken: python train.py
@@ -31,3 +34,5 @@ print(f"rank {os.environ['LOCAL_RANK']}\n", end="")  # one write
 # %% signs
 # KeyError: '?LOCAL_RANK\b'?
 # maybe: int\(os\.(?:environ\.get|getenv)\(.LOCAL_RANK
+# LOCAL_RANK environment variable, it is set by the
+# LOCAL_RANK[`'\"]? (?:environment variable )?(?:is |was )?(?:not (?:set|found|defined)|must be set|expected)

@@ -17,6 +17,9 @@ Cure: install the CUDA wheel, or ask torch which device there is instead of nami
 
 Next time: `python -c "import torch; print(torch.__version__, torch.version.cuda)"`
 prints `+cpu` or `None` for such a wheel.
+
+Links: https://github.com/zhuang2002/Cobra/issues/4 (requirements.txt had brought another torch)
+https://github.com/karpathy/nanoGPT/issues/281 (cured by the other device)
 """
 
 # %% given

@@ -17,6 +17,8 @@ where there are none, which may be many.
 
 Next time: `python -c "import torch; print(torch.cuda.is_available())"` in the same
 shell and container.
+
+Links: https://github.com/NVIDIA-NeMo/Automodel/pull/3775 (a launcher that asks for the GPUs first)
 """
 
 # %% broken: torchrun --nproc-per-node gpu train.py

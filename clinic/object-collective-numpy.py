@@ -18,6 +18,9 @@ tensors: that needs neither pickle nor numpy.
 
 Next time: `python -c "import torch; torch.ones(1).numpy()"`, and look above for
 "Failed to initialize NumPy" at the import of torch.
+
+Links: https://github.com/microsoft/Tutel/issues/211 (a distributed example, the warning, and numpy missing)
+https://github.com/pytorch/pytorch/pull/150815 (the steps of an object collective)
 """
 
 # %% given

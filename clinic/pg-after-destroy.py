@@ -16,6 +16,8 @@ Cure: destroy last, behind everything that communicates.
 
 Next time: the message cannot tell the two causes apart. If some step of the training
 ran before it, look for `destroy_process_group` above the failing line.
+
+Links: https://github.com/pytorch/pytorch/pull/122358 (when to call it: when nothing communicates any more)
 """
 
 # %% given

@@ -17,6 +17,9 @@ Cure: ask `dist.is_initialized()` before; let one place of the program own the g
 
 Next time: search your code and the trainer's for `init_process_group`,
 `init_distributed` and `Accelerator(`.
+
+Links: https://github.com/Lightning-AI/pytorch-lightning/issues/2133 (a trainer's test after its fit)
+https://github.com/NVIDIA/Megatron-LM/pull/521 (the group was made by hand before)
 """
 
 # %% broken

@@ -16,6 +16,9 @@ or an open file have no name to import.
 Cure: define the function at the top of a module, and pass what it needs through `args`.
 
 Next time: `pickle.dumps(worker)` fails in the same way, in one line.
+
+Links: https://github.com/NVIDIA/DeepLearningExamples/issues/1120 (mp.spawn and local functions in a data loader)
+https://github.com/Lightning-AI/pytorch-lightning/issues/1457 (a lambda in the model)
 """
 
 # %% given

@@ -15,6 +15,9 @@ Cure: `def worker(rank, lr)`. And keep the comma: `args=(lr)` is no tuple, and f
 with `Value after * must be an iterable`.
 
 Next time: the message counts one argument more than you passed. That one is the rank.
+
+Links: https://github.com/pytorch/pytorch/issues/40258 (one argument more than was passed)
+https://github.com/guochengqian/PointNeXt/issues/8 (the missing comma: 63 arguments)
 """
 
 # %% given

@@ -20,6 +20,9 @@ Next time: everything at module level runs once per process. With
 `torch.multiprocessing.spawn` the last line is only
 `ProcessExitedException: process 0 terminated with exit code 1`; the cause stands above
 it. (The diff uses the standard library, on which torch's `spawn` is built.)
+
+Links: https://github.com/AnswerDotAI/fsdp_qlora/issues/28 (a training script that spawns its ranks)
+https://github.com/facebookresearch/mmf/issues/1182 (torch's spawn, called from a script)
 """
 
 # %% broken: python train.py
