@@ -48,3 +48,4 @@ print("norm of the gradient:", round(norm.full_tensor().item(), 2))
 # %% signs
 # aten\._foreach_[\w.]+:? got mixed torch\.Tensor and DTensor
 # with: clip_grad_norm_
+# aten\.stack\.default:? got mixed torch\.Tensor and DTensor

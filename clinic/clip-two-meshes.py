@@ -52,3 +52,4 @@ print("norm of the gradient:", round(norm.full_tensor().item(), 4))
 
 # %% signs
 # All operands in aten\.[\w.]+ must have the same mesh
+# DTensor does not support cross-mesh operation

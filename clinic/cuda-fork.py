@@ -51,3 +51,5 @@ if __name__ == "__main__":
 # maybe: (?:CUDA|cuda)[\w ]* error:? (?:\(3\) ?: )?initialization error
 # can't create new processes if CUDA is already initialized
 # To launch a multi-GPU training from your notebook
+# CUDA has been initialized before
+# Error 3: initialization error

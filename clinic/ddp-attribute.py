@@ -43,5 +43,5 @@ print(ddp.module.num_classes, "classes")
 
 # %% signs
 # DataParallel\w*['`]? object has no attribute
-# maybe: '(?:DDP|DeepSpeedEngine|ParallelModel)' object has no attribute
+# maybe: '(?:DDP|FSDP|DeepSpeedEngine|ParallelModel|PipelineModule)' object has no attribute
 # maybe: DataParallel' object (?:is not (?:subscript|iter)|does not support)

@@ -44,3 +44,5 @@ print("output:", parallel(x, lengths).shape)
 # %% signs
 # maybe: Caught IndexError in replica \d+ on device \d+
 # maybe: chunk expects at least a 1-dimensional tensor
+# maybe: Expected `len\(lengths\)` to be equal to batch_size
+# with: nn.parallel|[Dd]ata_?[Pp]arallel|in replica \d|chunk expects at

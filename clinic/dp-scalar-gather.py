@@ -55,3 +55,5 @@ print("loss", loss.tolist(), "gradient", net.weight.grad.item())
 # maybe: Was asked to gather along dimension 0, but all input tensors were scalars
 # maybe: grad can be implicitly created only for scalar outputs
 # with: nn.parallel|[Dd]ata_?[Pp]arallel|Data parallel|asked to gather
+# maybe: zero-dimensional tensor \(at position \d+\) cannot be concatenated
+# maybe: dimension specified as 0 but tensor has no dimensions

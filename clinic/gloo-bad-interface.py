@@ -46,3 +46,4 @@ print("group of", dist.get_world_size())
 # Bootstrap : no socket interface found
 # Unable to find interface for|No usable listening interface found
 # maybe: makeDeviceFor\w+\(\): unsupported gloo device
+# NET/Socket ?: [Nn]o interface found

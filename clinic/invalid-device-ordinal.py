@@ -51,3 +51,4 @@ torch.cuda.set_device(local_rank)
 # invalid device ordinal
 # Invalid device id|But your machine only has
 # device < num_gpus INTERNAL ASSERT FAILED
+# Invalid device argument

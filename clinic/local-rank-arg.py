@@ -52,3 +52,6 @@ print(f"local rank {os.environ['LOCAL_RANK']}\n", end="")
 # maybe: argument --local[-_]rank: (?:expected|invalid)
 # maybe: 'Namespace' object has no attribute 'local[-_]rank'
 # maybe: Key '?\W*local[-_]rank\W* (?:is )?not (?:in struct|expected)
+# nrecognized (?:or misplaced )?options?:? .*--local[-_]rank
+# LexerNoViableAltException: --local[-_]rank
+# [Oo]verride '?-*local[-_]rank'? not found

@@ -38,3 +38,5 @@ print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 
 # %% signs
 # Mesh should not be bigger than default world size
+# maybe: [Ww]orld[ _]size ?\(\d+\) is not divisible by
+# maybe: Invalid parallel dims: .*WORLD_SIZE

@@ -45,3 +45,4 @@ print("ready:", os.listdir())
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
 # with: makedirs\(|\.mkdir\(|mkdir\(name
 # maybe: \[WinError 183\]
+# with: istributed training|ulti-GPU|ulti GPU

@@ -39,10 +39,13 @@ model = nn.Linear(2, 2)
 print(model.load_state_dict(torch.load("model.pt")))
 
 # %% signs
-# key\(s\) in state_dict: "?module\.
 # [Uu]nexpected key "module\.[\w.]+" in state_dict
-# with: Error\(s\) in loading state_dict for
 # in source state_dict: module\.
 # KeyError: '?\W?module\.\w+\.|not used by the model: *module\.
 # maybe: ["']module\.\w+\.[\w.]+["']
-# with: key\(s\) in state_dict
+# [Uu]nexpected key\(s\) in state_dict: "?module\.
+# key\(s\) in state_dict: "?module\.[^"]*(?:", "module\.[^"]*){6}
+# key\(s\) in state_dict: "?module\.[^"]*(?:", "module\.[^"]*)*",? ?\.\.
+# maybe: [Mm]issing key\(s\) in state_dict: "?module\.
+# with: [Uu]nexpected key
+# with: KeyError: |source state_dict

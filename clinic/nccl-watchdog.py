@@ -55,3 +55,5 @@ dist.barrier(group=patient)
 # ran for \d+ milliseconds before timing out
 # maybe: due to collective timeout or exception
 # maybe: watchdog got stuck for \d+ seconds|Heartbeat monitor timed out
+# timed out in call to wait\(\)
+# maybe: flight recorder dump signal from another rank

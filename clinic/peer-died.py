@@ -62,3 +62,5 @@ print(batch.tolist())
 # echo: closed by remote peer|Horovod has been shut down
 # echo: pair\.cc:\d+\] .*(?:Broken pipe|Read (?:error|timeout))
 # echo: ncclRemoteError
+# echo: NET/IB ?: Got completion (?:from peer .*)?with (?:error|status)
+# echo: Socket recv failed while polling

@@ -45,3 +45,4 @@ print("mean loss:", loss.item() / ranks)
 # Default process group is not initialized|make sure to call init_process_group
 # DeepSpeed backend not set|Horovod has not been initialized
 # maybe: torch\.distributed (?:is|has) not (?:yet )?(?:been )?initialized|[Pp]rocess group (?:is )?not initialized
+# maybe: parallel group is not initialized

@@ -53,3 +53,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # maybe: [Pp]ort \d+ (?:is )?(?:already )?in use(?!, trying another)
 # Only one usage of each socket address
 # \[WinError 10048\]
+# maybe: EADDRINUSE

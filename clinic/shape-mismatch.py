@@ -39,3 +39,4 @@ print(batch.tolist())
 # %% signs
 # op\.preamble\.length <= op\.nbytes
 # Received data size doesn't match expected size
+# maybe: [Mm]essage truncated ?: receiv(?:ed|ing) \d+ bytes instead of

@@ -48,3 +48,4 @@ print(model(torch.ones(2, 4)).shape)
 # a and b must have same reduction dim, but got
 # FSDP does not support uneven sharding on dim
 # with: Sharding propagation failed for
+# divisible by (?:the )?tensor[ _](?:model[ _])?parallel

@@ -41,3 +41,5 @@ print(torch.load("last.pt"))
 # WeightsUnpickler error: Unsupported (?:global|operand|class)
 # was not an allowed global by default|Unsupported global: GLOBAL
 # Weights only load failed
+# types accepted by default with weights_only
+# Please use `?torch\.serialization\.add_safe_globals

@@ -60,3 +60,4 @@ print("the others:", [batch.tolist() for batch in batches])
 # maybe: unable to (?:open|write to|resize|mmap).*(?:shared memory object|file <\S*torch_)
 # maybe: Bus error \(core dumped\)
 # raise your shared memory limit
+# maybe: torch_shm_manager

@@ -48,3 +48,5 @@ print("first column:", model.weight.to_local()[:, 0].tolist())
 # maybe: Missing key in checkpoint state_dict
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
 # used a DP world size of \d+ but the current world size
+# (?:rank|world size) at save time was \d+, but at load time was
+# parallel_size value from checkpoint \(\d+\) is not equal to
