@@ -11,18 +11,18 @@ a variable "is at version 3; expected version 2".
 
 Cause: before each forward pass the buffers (BatchNorm's running statistics) are
 overwritten with rank 0's. The first pass has saved them for its backward, and autograd
-finds them changed. In older versions of torch DDP itself did this. Torch 2.13 copies
-without telling autograd, so it takes a copy by hand, as here, to see it.
+finds them changed. DDP itself did this up to torch 2.11; since 2.12 it hides the copy
+from autograd. A copy by hand, as here, still fails on any version.
 
 Cure: share buffers once a step, or run both batches through one forward pass with
-`torch.cat`. On older versions `broadcast_buffers=False`, or a newer torch.
+`torch.cat`. Under DDP itself: torch 2.12 or newer, or `broadcast_buffers=False`.
 
 Next time: `torch.autograd.set_detect_anomaly(True)` shows the forward call whose saved
 variable was overwritten. If that is a BatchNorm under DDP, it is this.
 
 Links: https://github.com/pytorch/pytorch/issues/22095 (module with a buffer called twice under DDP)
 https://github.com/pytorch/pytorch/issues/175024 (GAN discriminator; cause in _sync_buffers)
-https://github.com/pytorch/pytorch/pull/175851 (the repair in DDP)
+https://github.com/pytorch/pytorch/pull/175851 (the repair in DDP, released with torch 2.12)
 """
 
 # %% given

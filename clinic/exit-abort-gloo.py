@@ -13,8 +13,9 @@ chance: on torch 2.13, DDP on gloo, in 12 of 80 processes on a busy machine, eve
 
 Cause: gloo's threads live in C++, but release Python objects and run Python callbacks
 when a collective is done. While the interpreter ends, Python stops every such thread
-that asks for it, and the C++ code above it does not survive that. Here the last
-collective ends during the shutdown, so it happens every time.
+that asks for it, and the C++ code above it does not survive that. (Here the script's
+last collective is completed by the other rank during the shutdown, so it happens every
+time.)
 
 Cure: wait for all work; then a barrier, `destroy_process_group()`, flush, and
 `os._exit(0)`, which skips the shutdown: 0 of 80.
@@ -31,7 +32,6 @@ https://github.com/pytorch/pytorch/issues/38228 (how Python ends threads of C++)
 import contextlib
 import ctypes
 import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -39,14 +39,14 @@ from types import ModuleType
 
 import torch.distributed as dist
 
-ending = Path("ending")
+cleared, clearing = os.pipe()
 
 
-class Slow:
-    """An object whose end takes a while, as the interpreter clears it."""
+class Last:
+    """What the interpreter clears at its end, while the other rank comes at last."""
 
     def __del__(self):
-        ending.touch()
+        os.write(clearing, b"!")
         time.sleep(5)
 
 
@@ -56,28 +56,22 @@ def join(rank):
 
 
 def run_script(train):
-    """Run it in a process that ends as scripts do; be its rank 1, which is late."""
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        os.dup2(write, 2)
+    """Run it as rank 0 in a process that ends as scripts do; be its late rank 1."""
+    if (script := os.fork()) == 0:
+        os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
+        join(0)
         sys.modules["script"] = ModuleType("script")
-        sys.modules["script"].slow = Slow()
-        try:
-            join(0)
+        sys.modules["script"].last = Last()
+        with contextlib.suppress(Exception):
             train()
-        finally:
-            ctypes.pythonapi.Py_Exit(0)  # the end of a script
-    os.close(write)
+        ctypes.pythonapi.Py_Exit(0)  # the end of a script
+    os.close(clearing)
     join(1)
-    while not (ending.exists() or select.select([read], [], [], 0.01)[0]):
-        pass  # until it ends, slowly or at once
-    if ending.exists():
-        with contextlib.suppress(RuntimeError):  # it may be gone before we are told
-            dist.all_reduce(torch.ones(1))
-    said = os.fdopen(read).read().strip()
-    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if os.read(cleared, 1):  # nothing to read: it has left at once
+        dist.all_reduce(torch.ones(1), async_op=True)
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
     if exit_code:
-        raise RuntimeError(f"exit code {exit_code}: {said}")
+        raise RuntimeError(f"exit code {exit_code}: {Path('stderr').read_text()}")
     return exit_code
 
 
