@@ -1,6 +1,7 @@
 """One check of everything, in one message and what it asks for."""
 
 import itertools
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -9,12 +10,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import gradients
 from .data import DataChecks
-from .digests import DTensor
+from .digests import number, settle
 from .exchange import Exchange, GuardError, names
+from .hooks import joining, strange
 from .loaders import batch_rows
 from .randomness import Randomness, draws
 from .replicas import Replicas
-from .settings import WRAPPERS, Settings
+from .settings import Settings
+from .sharded import share
 
 KINDS = {  # in the order of cause and effect: what is first is named first
     "gradient": "gradients",
@@ -36,16 +39,6 @@ def _bare(name: str) -> str:
     while name.startswith(("module.", "_orig_mod.")):
         name = name.partition(".")[2]
     return name
-
-
-def mixed(model: nn.Module) -> bool:
-    """Whether data and tensor parallelism meet: some ranks share batches, some not."""
-    found = [p for p in model.parameters() if isinstance(p, DTensor)]
-    if found and isinstance(model, WRAPPERS):
-        return True
-    cut = [sum(not x.is_replicate() for x in p.placements) for p in found]
-    inner = [len(p.placements) > 1 and p.placements[-1].is_replicate() for p in found]
-    return any(inner) or any(count > 1 for count in cut)
 
 
 class Checks:
@@ -71,12 +64,15 @@ class Checks:
             self.exchange, model, self.parameters, optimizer, scaler
         )
         self.local = gradients.LocalGradients(model, self.parameters())
-        wrapped = isinstance(model, WRAPPERS) or self.local.units
-        sharded = any(isinstance(p, DTensor) for p in model.parameters())
-        both = group is None and mixed(model)
-        self.data = DataChecks(self.exchange, bool(sharded and not wrapped), both)
-        shared = self.data.shared or both or "randomness" in self.skip
+        own = share(
+            model, self.local.units, dist.get_rank() if self.exchange.group else 0
+        )
+        rows = self.exchange.integers("the start: who shares a batch", [own])
+        shares = [row[0] for row in rows]
+        self.data = DataChecks(self.exchange, shares if all(shares) else None)
+        shared = self.data.teams != len(shares) or "randomness" in self.skip
         self.random = Randomness(self.exchange, model, self.device, shared)
+        self.told: set[str] = set()
         self.fed = False  # epoch() is in use
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -92,6 +88,8 @@ class Checks:
         parameters = self.parameters()
         if "parameter" in found:
             found["parameter"] = parameters
+        if joining(self.model):
+            found.pop("gradient", None)  # a rank that came to its end has old ones
         if "gradient" in found:
             found["gradient"] = {
                 name: p.grad for name, p in parameters.items() if p.grad is not None
@@ -109,25 +107,61 @@ class Checks:
             }
         return found
 
-    def compare(self, where: str, kinds: tuple[str, ...]) -> None:
-        """Send one message with everything, and judge it on every rank alike."""
-        tensors = self.tensors(kinds)
+    def compare(self, where: str, kinds: tuple[str, ...], more: list = ()) -> list:
+        """Send one message with everything, and judge it on every rank alike.
+
+        Args:
+            more: tensors to bring to the CPU in the same copy; they are returned.
+        """
+        tensors, loose = self.tensors(kinds), self.settings.loose()
+        why = strange(self.model)
+        rows = [self.replicas.numbers(found) for found in tensors.values()]
+        rows, host = settle(rows, [*loose, *more])
+        self.settings.land(host[: len(loose)])
         parts = [self.settings.numbers(), self.data.numbers(), self.random.numbers()]
-        parts += [self.replicas.numbers(found) for found in tensors.values()]
+        parts += [[number(why), int(bool(more))], *rows]
         own = [x for part in parts for x in (len(part), *part)]
         table = [_cut(row) for row in self.exchange.integers(where, own)]
-        if self.exchange.size == 1:
-            return
-        settings, data, random = ([row[i] for row in table] for i in range(3))
-        self.settings.judge(where, settings, self.skip)
-        self.data.judge(where, data)
-        self.replicas.compare(where, tensors, [row[3:] for row in table])
-        self.random.judge(where, random)
+        if self.exchange.size > 1:
+            settings, data, random, hooks = (
+                [row[i] for row in table] for i in range(4)
+            )
+            self.settings.judge(where, settings, self.skip)
+            self._hooks(where, why, [row[0] for row in hooks])
+            self.data.judge(where, data)
+            self.replicas.compare(where, tensors, [row[4:] for row in table])
+            self.random.judge(where, random)
+            if why or not all(row[1] for row in hooks):
+                return []
+        return host[len(loose) :]
+
+    def _hooks(self, where: str, why: str, numbers: list[int]) -> None:
+        """Say once that the mean is not checked; refuse a hook on some ranks only."""
+        if len(set(numbers)) > 1:
+            texts = [text or "no hook" for text in self.exchange.texts(why)]
+            groups = self.exchange.split(texts).items()
+            said = "; ".join(f"{text} on {names(ranks)}" for text, ranks in groups)
+            blame = self.exchange.suspects(texts)
+            raise GuardError(
+                f"{where}: the ranks reduce gradients in different ways: {said} "
+                f"({blame}). Register one hook, on every rank."
+            )
+        if why and "gradients" not in self.skip:
+            self.tell(
+                f"{why} makes gradients that need not be the mean of the ranks' own: "
+                "the guard does not compare them with it. The other checks go on."
+            )
+
+    def tell(self, sentence: str) -> None:
+        """Warn once, on one rank."""
+        if sentence not in self.told and self.exchange.rank == 0:
+            warnings.warn(f"guard: {sentence}", stacklevel=5)
+        self.told.add(sentence)
 
     def prepare(self, due: bool) -> None:
         """Before a step: set hooks if it ends in a check, take them away if not."""
         if due and (self.exchange.size > 1 or self.scaler):
-            if "gradients" not in self.skip and not self.data.shared:
+            if "gradients" not in self.skip and self.data.teams != 1:
                 self.local.arm()
             if not self.fed and draws(self.model):
                 self.random.note(start=True)

@@ -14,12 +14,15 @@ class DataChecks:
     """Judges loaders and batches; knows what the epochs before looked like.
 
     Args:
-        shared: all ranks must get the same batch, as tensor parallelism needs it.
-        both: some ranks share batches and some do not; nothing is known about which.
+        shares: a number for each rank; ranks with equal ones need the same batches, as
+            tensor parallelism does, and others need others. None: nobody knows.
     """
 
-    def __init__(self, exchange: Exchange, shared: bool, both: bool):
-        self.exchange, self.shared, self.both = exchange, shared, both
+    def __init__(self, exchange: Exchange, shares: list[int] | None):
+        self.exchange, self.shares = exchange, shares
+        self.teams = len(set(shares or ()))  # 0: nothing is known
+        self.shared = self.teams == 1 < exchange.size
+        self.heads = [i for i, n in enumerate(shares or ()) if n not in shares[:i]]
         self.last: list = []  # samplers, and the order of their last epoch
         self.proved = False  # a DistributedSampler deals the samples out
         self.rows: list[int] = []
@@ -43,7 +46,7 @@ class DataChecks:
         self._same(where, rows, "length", "batches in this epoch", LENGTH)
         if all(row["replicas"] >= 0 for row in rows):
             self._sampler(where, rows)
-        elif self.exchange.size > 1 and not (self.shared or self.both):
+        elif self.teams > 1:
             self._no_sampler(where, rows)
         if any(row["stale"] == 1 for row in rows):
             raise GuardError(
@@ -74,17 +77,25 @@ class DataChecks:
             ),
         ):
             self._same(where, rows, key, what, SHARES)
-        shares = [row["share"] for row in rows]
-        counts = {share: shares.count(share) for share in shares}
-        if self.shared:
-            what = "the ranks of one tensor-parallel model take different shares"
-            self._same(where, rows, "share", what, "They need the same batch.")
-        if self.shared or self.both:
+        if not self.teams:
             return
-        if rows[0]["replicas"] < size or max(counts.values()) > 1:
+        taken = [row["share"] for row in rows]
+        for team in dict.fromkeys(self.shares):
+            inside = [i for i, own in enumerate(self.shares) if own == team]
+            if len({taken[i] for i in inside}) > 1:
+                who = names(self.exchange.ranks[i] for i in inside)
+                raise GuardError(
+                    f"{where}: {who} of one tensor-parallel model take different "
+                    f"shares, {[taken[i] for i in inside]}: they need the same batch. "
+                    "Give the sampler the size of the data axis, and the rank in it."
+                )
+        if self.shared:
+            return
+        heads = [taken[i] for i in self.heads]
+        if rows[0]["replicas"] < self.teams or len(set(heads)) < self.teams:
             raise GuardError(
                 f"{where}: the sampler makes {rows[0]['replicas']} shares, and the "
-                f"{size} ranks take the shares {shares}: some samples are trained on "
+                f"{size} ranks take the shares {taken}: some samples are trained on "
                 "twice. Build it with this group's size and rank."
             )
         self.proved = True
@@ -111,20 +122,27 @@ class DataChecks:
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Compare the samples so far: equal on two ranks is wrong (on TP: needed)."""
-        if self.exchange.size == 1 or self.both or any(not row[0] for row in rows):
+        if self.exchange.size == 1 or not self.teams or any(not r[0] for r in rows):
             return
-        groups = list(self.exchange.split([row[0] for row in rows]).values())
-        if self.shared:
-            if len(groups) > 1:
+        seen = [row[0] for row in rows]
+        for team in dict.fromkeys(self.shares):
+            inside = [i for i, own in enumerate(self.shares) if own == team]
+            other = next((i for i in inside if seen[i] != seen[inside[0]]), None)
+            if other is not None:
+                one, two = self.exchange.ranks[inside[0]], self.exchange.ranks[other]
                 raise GuardError(
-                    f"{where}: {names(groups[0])} and {names(groups[1])} got different "
-                    "batches. Ranks that share a tensor-parallel model need the same."
+                    f"{where}: rank {one} and rank {two} got different batches. Ranks "
+                    "that share a tensor-parallel model need the same."
                 )
-        elif len(groups[0]) > 1 and min(row[1] for row in rows) >= 4:
+        heads = [seen[i] for i in self.heads]
+        twice = next((n for n in heads if heads.count(n) > 1), None)
+        if twice is not None and min(row[1] for row in rows) >= 4:
+            alike = [i for i, own in enumerate(seen) if own == twice]
             raise GuardError(
-                f"{where}: {names(groups[0])} got exactly the same samples so far "
-                f"({rows[0][1]} different ones). Deal them out by rank: a "
-                "DistributedSampler, or islice(rank, None, world_size) if iterable."
+                f"{where}: {names(self.exchange.ranks[i] for i in alike)} got exactly "
+                f"the same samples so far ({rows[alike[0]][1]} different ones). Deal "
+                "them out by rank: a DistributedSampler, or "
+                "islice(rank, None, world_size) if iterable."
             )
 
     def end(self, where: str, batches: int) -> None:
@@ -132,15 +150,19 @@ class DataChecks:
         own = [batches, len(set(self.rows)), len(self.rows), *self.rows]
         table = self.exchange.integers(where, own)
         self._same(where, [{"n": r[0]} for r in table], "n", "batches made", LENGTH)
-        kept, self.rows, self.keep = [row[3:] for row in table], [], 0
-        if self.proved or self.shared or self.both or self.exchange.size == 1:
+        self.rows, self.keep = [], 0
+        if self.proved or self.teams < 2:
             return
+        kept = [table[i][3:] for i in self.heads]
         each, union = [set(row) for row in kept], set(itertools.chain(*kept))
         twice = sum(map(len, each)) - len(union)
         clean = all(row[1] >= 0.9 * row[2] for row in table)
         if clean and twice > max(self.exchange.size, 0.1 * len(union)):
+            pairs = itertools.combinations(range(len(each)), 2)
+            most = max(pairs, key=lambda pair: len(each[pair[0]] & each[pair[1]]))
+            who = names(self.exchange.ranks[self.heads[i]] for i in most)
             raise GuardError(
-                f"{where}: {twice} samples were on more than one rank "
+                f"{where}: {twice} samples were on more than one rank, most on {who} "
                 f"({len(union)} different ones in {sum(map(len, kept))}). The ranks' "
                 "shares must be apart: use a DistributedSampler."
             )

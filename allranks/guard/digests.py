@@ -1,4 +1,4 @@
-"""Numbers that stand for tensors: equal bits, equal digest; and linear sketches."""
+"""Numbers that stand for tensors: equal bits, equal digest, on any device."""
 
 import hashlib
 
@@ -12,7 +12,6 @@ except ImportError:  # a torch without torch.distributed
 COLUMNS = 1021  # a prime: rows that change places change the digest
 SMALL = 1 << 16  # bytes; smaller tensors are digested together
 ODD = -7046029254386353131  # 2**64 / golden ratio, as int64
-WHOLE = 1 << 14  # elements; smaller tensors have a sign for each
 _cache: dict = {}
 
 
@@ -52,23 +51,49 @@ def weights(count: int, device: torch.device) -> torch.Tensor:
     return _cache[key]
 
 
-def signs(count: int, device: torch.device) -> torch.Tensor:
-    """+1 and -1, as if at random; without touching any generator."""
-    mixed = torch.arange(1, count + 1, device=device) * ODD
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        mixed = (mixed ^ (mixed >> shift)) * factor  # as in splitmix64
-    return ((mixed >> 40) & 1).float() * 2 - 1
-
-
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A sparse tensor with its zeros; any other as it is."""
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
+def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor holds, as plain tensors: none on meta, several if quantised."""
+    if tensor.is_meta:
+        return []
+    if tensor.is_quantized:
+        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            steps = torch.tensor([tensor.q_scale(), tensor.q_zero_point()])
+        else:
+            steps = tensor.q_per_channel_scales()
+        return [tensor.int_repr(), steps]
+    if hasattr(tensor, "__tensor_flatten__"):  # a subclass of several tensors
+        return [
+            piece
+            for name in tensor.__tensor_flatten__()[0]
+            for piece in pieces(getattr(tensor, name).detach())
+        ]
+    return [dense(tensor)]
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, flat, in the order of its elements."""
     tensor = dense(tensor).resolve_conj().resolve_neg()  # no lazy view: real bytes
     return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def fetch(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Bring tensors to the CPU: one copy from each device, however many they are."""
+    found, away = list(tensors), {}
+    for place, tensor in enumerate(tensors):
+        if tensor.device.type != "cpu":
+            away.setdefault(tensor.device, []).append(place)
+    for places in away.values():
+        parts = [as_bytes(tensors[place]) for place in places]
+        host = torch.cat(parts).cpu().split([part.numel() for part in parts])
+        for place, data in zip(places, host, strict=True):
+            like = tensors[place]  # a clone, since data may begin at any byte
+            found[place] = data.clone().view(like.dtype).view(like.shape)
+    return found
 
 
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
@@ -105,45 +130,40 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def digest_all(tensors: list[torch.Tensor]) -> int:
-    """One number for many tensors; small ones are joined first, to save calls."""
+def sums(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One digest for each device, still there; small tensors are joined first."""
     parts: dict = {}
-    for place, tensor in enumerate(tensors):
+    for place, tensor in enumerate(x for t in tensors for x in pieces(t)):
         found = parts.setdefault(tensor.device, ([], []))
         if tensor.numel() * tensor.element_size() < SMALL:
             found[0].append(as_bytes(tensor))
         elif tensor.numel():
             found[1].append(digest(tensor) * (2 * place + 1))
-    total = 0
     for small, large in parts.values():
         for first in range(0, len(small), 256):
             joined = torch.cat(small[first : first + 256])
             large.append(digest(joined) * (2 * first + 1))
-        if large:
-            total += int(torch.stack(large).sum())
-    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
+    return [torch.stack(large).sum() for _, large in parts.values() if large]
 
 
-def sketch(tensor: torch.Tensor) -> torch.Tensor:
-    """Two linear numbers and the squared norm of each row: (rows, n) to (rows, 3).
+def fold(found: list[torch.Tensor]) -> int:
+    """What ``sums`` found, as one int64."""
+    return (sum(map(int, found)) + (1 << 63)) % (1 << 64) - (1 << 63)
 
-    The linear numbers are sums with signs: the sketch of a mean is the mean of the
-    sketches. Each is about as large as the norm. The tensor is read twice.
-    """
-    flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    flat = flat.reshape(len(tensor), -1).float()
-    rows, count = flat.shape
-    # A sign for each element; in a large tensor one for each row and each column.
-    width = 1 if count <= WHOLE else 1024
-    blocks, key = count // width, ("signs", count, str(flat.device))
-    if key not in _cache:
-        two = signs(2 * (blocks + count % width), flat.device).view(-1, 2)
-        two[1:2, 0], two[1:2, 1] = two[:1, 0], -two[:1, 1]  # two numbers tell two apart
-        _cache[key] = signs(width, flat.device), two
-    column, two = _cache[key]
-    with torch.autocast(flat.device.type, enabled=False):  # 16 bits are too few
-        body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
-        tail = flat[:, blocks * width :] @ two[blocks:]
-        total = body.view(rows, blocks) @ two[:blocks] + tail
-    norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
-    return torch.cat([total, norm.square()], dim=1)
+
+def settle(rows: list[list], more: list = ()) -> tuple[list, list]:
+    """Put numbers where a row holds what ``sums`` found; fetch more with them."""
+    waiting = [x for row in rows for item in row if type(item) is list for x in item]
+    host = fetch([*waiting, *more])
+    left = iter(host)
+
+    def number_of(item) -> int:
+        return fold([next(left) for _ in item]) if type(item) is list else item
+
+    rows = [[number_of(item) for item in row] for row in rows]
+    return rows, host[len(waiting) :]
+
+
+def digest_all(tensors: list[torch.Tensor]) -> int:
+    """One number for many tensors."""
+    return settle([[sums(tensors)]])[0][0][0]

@@ -6,27 +6,11 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from .digests import DTensor, dense, local, sketch
+from .digests import DTensor, dense, local
 from .exchange import Exchange
+from .sharded import Kept, managed, sharding, units
+from .sketches import sketch
 from .verdict import judge
-
-try:
-    from torch.distributed.fsdp import FSDPModule
-except ImportError:  # a torch without FSDP2
-    FSDPModule = ()
-
-
-def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
-    """(number of shards, own shard, dim) of a parameter; None if it is cut twice."""
-    if not isinstance(parameter, DTensor):
-        return 1, 0, 0
-    cut = [i for i, p in enumerate(parameter.placements) if not p.is_replicate()]
-    if not cut:
-        return 1, 0, 0
-    placement, mesh = parameter.placements[cut[0]], parameter.device_mesh
-    if len(cut) > 1 or type(placement).__name__ != "Shard":
-        return None
-    return mesh.size(cut[0]), mesh.get_local_rank(cut[0]), placement.dim
 
 
 class LocalGradients:
@@ -43,23 +27,22 @@ class LocalGradients:
         self.handles: list = []
         self.nodes: list = []
         self.sketches: dict[str, torch.Tensor] = {}
-        self.units = [
-            (prefix, m)
-            for prefix, m in model.named_modules()
-            if FSDPModule and isinstance(m, FSDPModule)
-        ]
-        self.inside = {id(p) for _, unit in self.units for p in _managed(unit)}
+        self.units = units(model)
+        self.kept = Kept([])
+        self.inside = {id(p) for _, unit in self.units for p in managed(unit)}
         self.cut = {name: sharding(p) for name, p in parameters.items()}
         self.parameters = {
             name: p
             for name, p in parameters.items()
-            if self.cut[name] and (id(p) in self.inside or not isinstance(p, DTensor))
+            if self.cut[name] and not p.is_meta
+            if id(p) in self.inside or not isinstance(p, DTensor)
         }
 
     def arm(self) -> None:
         """Set the hooks; what they saw before is forgotten."""
         self.disarm()
         self.armed, self.sketches, seen = True, {}, {}
+        self.kept = Kept(self.units)
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and id(parameter) not in self.inside:
                 self._hook(name, parameter)
@@ -115,26 +98,43 @@ class LocalGradients:
         if before is None:
             return None
         if whole is not self.parameters[name]:  # FSDP2
-            if held is None and whole.grad is None:
-                # Zeroed, or kept out of sight until it is reduced: nobody can tell.
-                return torch.full_like(before, torch.nan)
-            return before
+            hidden = self.kept.hidden(self.parameters[name], whole)
+            if hidden:
+                return before
+            if held is None:  # zeroed; or nobody can tell
+                return None if hidden is False else torch.full_like(before, torch.nan)
+            mine = local(held)
+            if not mine.numel():
+                return before
+            # A shard of zeros: the whole was zeroed, or only this part is 0.
+            unknown = torch.full_like(before, torch.nan)
+            return torch.where(mine.any().to(before.device), before, unknown)
         if held is None:
             return None
         if held.layout != torch.strided:
             return before
         return torch.where(held.detach().any(), before, torch.zeros_like(before))
 
+    def look(self) -> list[torch.Tensor]:
+        """What a check compares, still on the devices.
 
-def _managed(unit: nn.Module) -> list:
-    """The parameters that an FSDP2 unit gathers: those that are DTensors."""
-    return [p for p in unit.parameters() if isinstance(p, DTensor)]
+        For each parameter its local sketches, (shards, 3), and the synchronised (1, 3).
+        """
+        found, zero = [], torch.zeros(1, device="cpu")
+        for name, parameter in self.parameters.items():
+            mine, grad = self.sketches.get(name), parameter.grad
+            found += [
+                zero.expand(self.cut[name][0], 3) if mine is None else mine,
+                zero.expand(1, 3) if grad is None else sketch(_flat(grad)),
+            ]
+        return found
 
 
 def check(
     exchange: Exchange,
     where: str,
     seen: LocalGradients,
+    sketches: list[torch.Tensor],
     factor: float,
     scaled: bool,
     tolerance: float,
@@ -144,21 +144,18 @@ def check(
     All gradients may be smaller by one common number, as clip_grad_norm_ leaves them.
 
     Args:
+        sketches: what ``look`` found, on the CPU.
         factor: 1, or 1 / scale once a GradScaler has unscaled.
         scaled: a GradScaler's factor is still in them, so none may be clipped.
         tolerance: relative to the norm of the local gradients.
     """
-    names_, zero = list(seen.parameters), torch.zeros(1, device="cpu")
-    locals_, own = [], []
-    for name in names_:
-        count, index, _ = seen.cut[name]
-        grad = seen.parameters[name].grad
-        mine = seen.sketches.get(name)
-        has = torch.tensor([grad is not None, mine is not None], device="cpu")
-        mine = zero.expand(count, 3) if mine is None else mine.cpu()
-        synced = zero.expand(1, 3) if grad is None else sketch(_flat(grad)).cpu()
+    names_, locals_, own = list(seen.parameters), [], []
+    for place, name in enumerate(names_):
+        index, grad = seen.cut[name][1], seen.parameters[name].grad
+        mine, synced = sketches[2 * place : 2 * place + 2]
+        has = [float(grad is not None), float(name in seen.sketches), float(index)]
         locals_.append(mine.reshape(-1))
-        own.append(torch.cat([synced[0], mine[index], has, zero + index]))
+        own.append(torch.cat([synced[0], mine[index], torch.tensor(has, device="cpu")]))
     if not names_:
         return
     mean = exchange.mean(where, torch.cat(locals_))

@@ -11,7 +11,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from .digests import digest_all, number
+from .digests import digest_all, number, settle, sums
 
 FACTS = [
     "length",
@@ -53,7 +53,7 @@ def row_digests(batch) -> list[int]:
     if any(not isinstance(x, PLAIN) for x in found):
         return []  # an object's text may be alike where the object is not
     if full:
-        return [digest_all([x[i] for x in full]) for i in range(count)]
+        return settle([[sums([x[i] for x in full]) for i in range(count)]])[0][0]
     return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
 
 

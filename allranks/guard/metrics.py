@@ -2,7 +2,7 @@
 
 import torch
 
-from .digests import digest_all
+from .digests import digest_all, settle
 from .exchange import Exchange, GuardError, _int64, names
 from .replicas import Replicas
 
@@ -12,7 +12,7 @@ def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
     where = f"same({', '.join(values)})"
     tensors = {name: _tensor(value) for name, value in values.items()}
     kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
-    table = exchange.integers(where, replicas.numbers(kinds))
+    table = exchange.integers(where, settle([replicas.numbers(kinds)])[0][0])
     replicas.compare(where, {"value": kinds}, [[row] for row in table])
 
 

@@ -5,13 +5,13 @@ import torch
 from .digests import (
     as_bytes,
     canonical,
-    dense,
-    digest,
-    digest_all,
     layout,
     local,
     number,
+    pieces,
+    settle,
     shard,
+    sums,
 )
 from .exchange import Exchange, GuardError, _int64, names
 
@@ -51,15 +51,18 @@ class Replicas:
             found.setdefault(layout(tensor), []).append(tensor)
         return dict(sorted(found.items()))
 
-    def numbers(self, tensors: dict[str, torch.Tensor]) -> list[int]:
-        """What goes round of a kind: names, then part and digest of each layout."""
+    def numbers(self, tensors: dict[str, torch.Tensor]) -> list:
+        """What goes round of a kind: names, then part and digest of each layout.
+
+        Digests are still on their devices, for ``settle``.
+        """
         text = "|".join(f"{k} {layout(v)}" for k, v in tensors.items())
         result = [number(text)]
         for kind, alike in self.layouts(tensors).items():
             key = number(f"{kind} {[shard(t) for t in alike]}")
             # A shard that no other rank holds needs no digest.
             alone = kind and "Replicate" not in kind
-            result += [key, 0 if alone else digest_all([local(t) for t in alike])]
+            result += [key, 0 if alone else sums([local(t) for t in alike])]
         return result
 
     def compare(self, where: str, kinds: dict[str, dict], table: list[list]) -> None:
@@ -102,7 +105,8 @@ class Replicas:
         for tensor in tensors.values():
             part, whole = local(tensor), shard(tensor)
             shape = number(f"{whole} {tuple(part.shape)}")
-            own += [whole, int(digest(canonical(dense(part)))), shape]
+            own += [whole, sums([canonical(x) for x in pieces(part)]), shape]
+        own = settle([own])[0][0]
         table = self.exchange.integers(f"{where}: which {kind}", own)
         different = []
         for place, (name, tensor) in enumerate(items):
@@ -144,12 +148,17 @@ class Replicas:
 
     def element(self, where: str, tensor: torch.Tensor, pairs: list) -> str:
         """Say an element that differs, and each rank's value of it."""
-        flat = dense(local(tensor)).flatten()
+        found = pieces(local(tensor))
+        if len(found) != 1:  # quantised, or of a class of its own
+            groups = self.exchange.split([f"{digest:x}" for _, digest in pairs])
+            said = " and ".join(f"{d} on {names(r)}" for d, r in groups.items())
+            return f"the digest of its bits is {said}"
+        flat = found[0].flatten()
         part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
         if part is None:  # of several shards, take one whose copies differ
             part = next(k for k, _ in pairs if len({v for p, v in pairs if p == k}) > 1)
         shape, size = tuple(local(tensor).shape), max(1, -(-flat.numel() // 1024))
-        blocks = [int(digest(canonical(b))) for b in flat.split(size)]
+        blocks = settle([[sums([canonical(b)]) for b in flat.split(size)]])[0][0]
         table = self.exchange.integers(f"{where}: which block", blocks)
         mine = [row for row, (key, _) in zip(table, pairs, strict=True) if key == part]
         block = next(

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from . import gradients, metrics, preflight
+from . import gradients, metrics, preflight, start
 from .checks import KINDS, Checks
+from .hooks import joining
 
 END = object()
 
@@ -60,7 +61,7 @@ class Guard(Checks):
         super().__init__(model, optimizer, scaler, group, ignore, skip, patience_s)
         self.every, self.tolerance = every, tolerance
         try:
-            self.settings.begin("the start", world_size, self.skip)
+            start.begin(self, "the start", world_size)
             self.compare("the start", ("parameter",))
         except BaseException:
             self.remove()
@@ -118,13 +119,15 @@ class Guard(Checks):
     def check(self) -> None:
         """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
         where = f"step {self.steps}"
-        self.compare(where, tuple(KINDS))
-        if self.local.armed:
-            factor, scaled = self.settings.factor()
-            if factor is not None:
-                gradients.check(
-                    self.exchange, where, self.local, factor, scaled, self.tolerance
-                )
+        stage = self.settings.stage()
+        ready = self.local.armed and stage is not None
+        found = self.compare(where, tuple(KINDS), self.local.look() if ready else [])
+        if found and not joining(self.model):
+            scaled = stage == "scaled"
+            factor = self.settings.factor()
+            gradients.check(
+                self.exchange, where, self.local, found, factor, scaled, self.tolerance
+            )
 
     def preflight(self, loss, *batches, backward=None, tolerance: float = 0.01) -> None:
         """Check that W ranks make the gradient that one process makes on the union.

@@ -10,7 +10,8 @@ import torch
 
 from allranks import Ranks, clinic
 from allranks.guard import Guard, GuardError
-from allranks.guard.digests import digest, digest_all, sketch
+from allranks.guard.digests import digest, digest_all
+from allranks.guard.sketches import sketch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "book" / "_examples" / "guarded.py"

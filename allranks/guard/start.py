@@ -1,0 +1,102 @@
+"""What is checked once, when the guard is built: wrapper, optimizer, devices."""
+
+import torch
+from torch import nn
+
+from .digests import number
+from .exchange import GuardError, names
+from .sharded import WRAPPERS
+
+
+def wraps(model: nn.Module) -> str | None:
+    """Say what is wrong with the wrapper, seen from this rank alone."""
+    if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
+        return (
+            "the model is sharded by FullyShardedDataParallel (FSDP1): its flat "
+            "parts cannot be compared. Use fully_shard; Guard(None) does the rest."
+        )
+    if not isinstance(model, WRAPPERS):
+        return None
+    inner = model.module
+    outside, inside = type(model).__name__, type(inner).__name__
+    if isinstance(inner, WRAPPERS):
+        return (
+            f"the model is wrapped twice, {outside} around {inside}: every key of "
+            "its state dict begins with module.module. Wrap once."
+        )
+    if isinstance(model, nn.DataParallel) and not model.device_ids:
+        return (
+            "nn.DataParallel has no devices here: it calls the module and splits "
+            "nothing. Without an accelerator it does nothing."
+        )
+    return None
+
+
+def empty(parameters: dict) -> str | None:
+    """Say which parameter has no shape yet, seen from this rank."""
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            return (
+                f"the lazy parameter {name} has no shape yet: run one batch through "
+                "the model first, then build the Guard."
+            )
+    return None
+
+
+def holds(model: nn.Module, parameters: dict, optimizers: list) -> str | None:
+    """Say what the optimizer should hold and does not, seen from this rank."""
+    if not optimizers:
+        return None
+    held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+    own = {id(p) for p in model.parameters()}
+    lost = [
+        name for name, p in parameters.items() if p.requires_grad and id(p) not in held
+    ]
+    if not lost:
+        return None
+    foreign = len(held - own)
+    why = (
+        f"It holds {foreign} tensors that are not the model's: it was built before "
+        "fully_shard, parallelize_module or a change of the model. Build it after."
+        if foreign
+        else "Add it, or freeze it with requires_grad_(False)."
+    )
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"the optimizer does not hold {lost[0]}{more}: it never moves. {why}"
+
+
+def device(model: nn.Module) -> int:
+    """The GPU this rank computes on, as a number; 0 on anything else."""
+    first = next(model.parameters(), None)
+    if first is None or first.device.type != "cuda":
+        return 0
+    properties = torch.cuda.get_device_properties(first.device)
+    return number(str(properties.uuid)) if hasattr(properties, "uuid") else 0
+
+
+def begin(checks, where: str, world_size: int | None) -> None:
+    """Check once what does not change."""
+    exchange, skip, model = checks.exchange, checks.skip, checks.model
+    size = exchange.size
+    if world_size is not None and world_size != size:
+        raise GuardError(
+            f"{where}: {world_size} ranks were asked for, the group has {size}. "
+            "Were torchrun's options behind the script's name?"
+        )
+    parameters = checks.parameters()
+    wrong = wraps(model) or empty(parameters)
+    if not wrong and "optimizer" not in skip:
+        wrong = holds(model, parameters, checks.settings.optimizers)
+    failed = [r[0] for r in exchange.integers(where, [int(wrong is not None)])]
+    if any(failed):
+        texts = exchange.texts(wrong or "")
+        who = [r for r, bad in zip(exchange.ranks, failed, strict=True) if bad]
+        text = next(text for text in texts if text)
+        raise GuardError(f"{where}: on {names(who)}, {text}")
+    places = [row[0] for row in exchange.integers(where, [device(model)])]
+    for place, ranks in exchange.split(places).items():
+        if place and len(ranks) > 1 and "devices" not in skip:
+            raise GuardError(
+                f"{where}: {names(ranks)} compute on one and the same GPU. Each "
+                "takes the device LOCAL_RANK of its machine: read it from there."
+            )
