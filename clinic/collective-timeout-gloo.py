@@ -6,8 +6,9 @@ runs on: 2 ranks
 chapter: ch4_ranks
 signature: Timed out waiting 1000ms for recv operation to complete
 
-You see: after a long silence (30 minutes unless you say otherwise), the ranks that wait
-raise in a collective that is innocent. The rank that is missing is not named.
+You see: after a long silence (30 minutes unless you say otherwise; here one second),
+the ranks that wait raise in a collective that is innocent. The rank that is missing is
+not named.
 
 Cause: one rank left the loop early, waits somewhere else, or is slow: a longer file, a
 checkpoint, a download. gloo waits for its bytes until the group's timeout.
@@ -19,6 +20,7 @@ Next time: look at the ranks that did not raise; `py-spy dump` on them, or
 `monitored_barrier`, which names who is missing.
 
 Links: https://github.com/pytorch/gloo/issues/511 (the message names no rank)
+https://github.com/pytorch/gloo/pull/513 (later versions name the ranks)
 https://github.com/facebookresearch/detectron2/issues/5121 (after 1800000 ms)
 """
 

@@ -6,9 +6,9 @@ runs on: 3 ranks
 chapter: ch4_ranks
 signature: Ranks 2 failed to pass monitoredBarrier in 1000 ms
 
-You see: rank 0 says which ranks failed to pass. The others lose their connection to it,
-and say that its log has the reason. With `dist.barrier()` all would hang and say
-nothing.
+You see: the barrier's timeout passes, one second here, 30 minutes if you give none.
+Then rank 0 says which ranks failed to pass. The others lose their connection to it, and
+say that its log has the reason. With `dist.barrier()` nobody would be named.
 
 Cause: rank 2 had nothing to evaluate, and left through an early exit above the barrier.
 `monitored_barrier` lets every rank report to rank 0 by itself, so rank 0 knows who did

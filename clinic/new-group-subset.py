@@ -7,8 +7,8 @@ chapter: ch6_model_parallel
 signature: ranks 0–1: torch\.distributed\.DistStoreError: wait timeout after 1000ms, keys: /\S+//2//
 
 You see: the subset's group works. The next `new_group`, perhaps in a library and much
-later, waits for 30 minutes. Neither a short timeout of the default group nor `DETAIL`
-ends it, since a new group has a timeout of its own.
+later, waits for 30 minutes (here one second). Neither a short timeout of the default
+group nor `DETAIL` ends it, since a new group has a timeout of its own.
 
 Cause: groups have no name of yours. Each rank counts its calls of `new_group`, and the
 ranks find each other in the store under that number. A rank that skipped a call is one

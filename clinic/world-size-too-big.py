@@ -7,8 +7,8 @@ chapter: ch4_ranks
 signature: Timed out after \d+ seconds waiting for clients\. 1/2 clients joined
 
 You see: `init_process_group` does not return on any rank. After its timeout (30 minutes
-unless you say otherwise) rank 0 counts: 1/2 clients joined. The other ranks say "wait
-timeout" and name a key of the store.
+unless you say otherwise; here one second) rank 0 counts: 1/2 clients joined. The other
+ranks say "wait timeout" and name a key of the store.
 
 Cause: the group is complete when as many processes as WORLD_SIZE have come to rank 0's
 store. One was never started, or died before: on import, on a missing file, on a node
