@@ -34,8 +34,10 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_configure() -> None:
-    """Let what the tests start, xdist's workers among it, start sooner."""
+    """Let what the tests start, xdist's workers among it, waste less of two cores."""
     start = str(Path(__file__).parent / "start")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if start not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start, *paths]))
+    # Else torch's threads spin while they wait for those without a core: half of all.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
