@@ -5,6 +5,13 @@ import textwrap
 
 MAX_LINES = 4  # of an exception's message
 FRAMES = re.compile(r'^(?:  File ".*\n(?:    .*\n)*)+', re.MULTILINE)
+
+
+def _in_order(found: re.Match) -> str:
+    """Sort the strings of a set, whose order differs from process to process."""
+    return f"{{{', '.join(sorted(found[0][1:-1].split(', ')))}}}"
+
+
 PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
     re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
@@ -18,6 +25,7 @@ PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"(of binary: )\S+"): r"\1python",
     re.compile(r"[\w./-]*/site-packages/|/__w/pytorch/pytorch/"): "",
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
+    re.compile(r"\{'[\w:]+'(?:, '[\w:]+')+\}"): _in_order,
 }
 
 

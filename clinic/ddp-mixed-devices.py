@@ -16,6 +16,8 @@ Cure: move the whole model right before wrapping. What is on `meta` has to be
 materialised first, with `to_empty` and a new initialisation or a checkpoint.
 
 Next time: `{p.device for p in model.parameters()}`, and the names behind the odd one.
+
+Links: https://github.com/modelscope/ms-swift/issues/634 ({'cuda', 'meta'}: a model of 72B, cut for several GPUs)
 """
 
 # %% given

@@ -42,12 +42,14 @@ limit = timedelta(seconds=1 if rank < 2 else 30)
 if rank in (0, 1):
     pair = dist.new_group([0, 1])
 everyone = dist.new_group(timeout=limit)
-print("members:", dist.get_process_group_ranks(everyone))
+if rank == 0:
+    print("members:", dist.get_process_group_ranks(everyone))
 
 # %% fixed
 pair = dist.new_group([0, 1])
 everyone = dist.new_group(timeout=limit)
-print("members:", dist.get_process_group_ranks(everyone))
+if rank == 0:
+    print("members:", dist.get_process_group_ranks(everyone))
 
 # %% signs
 # maybe: wait timeout after \d+ms, keys: /\S+//\S+//\S+/\d
