@@ -17,7 +17,7 @@ Cure: the barrier belongs behind the `if`, where every rank passes.
 Next time: have every rank write its stack (`py-spy dump`, or `faulthandler`): the one
 that stands in `barrier` has no partner.
 
-Links: https://github.com/talmolab/sleap-nn/pull/437 (barrier inside is_global_zero freezes training after an epoch)
+Links: https://github.com/talmolab/sleap-nn/pull/437 (some ranks return before the barrier; training freezes after an epoch)
 https://github.com/alan-turing-institute/autocast/pull/386 (rank 0 alone enters the barrier of a save)
 """
 

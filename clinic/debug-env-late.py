@@ -15,12 +15,13 @@ puts into `os.environ` afterwards is not seen.
 
 Cure: set it in the shell that starts torchrun, or call
 `dist.set_debug_level_from_env()` before the group is formed. A misspelt value is
-refused: it must be `OFF`, `INFO` or `DETAIL`.
+refused: it must be `OFF`, `INFO` or `DETAIL`. The checks of collectives need no more;
+the extra lines in the log also need `TORCH_CPP_LOG_LEVEL=INFO`.
 
 Next time: `print(dist.get_debug_level())`.
 
-Links: https://github.com/pytorch/pytorch/issues/70667 (set in the script, no effect)
-https://github.com/pytorch/pytorch/pull/73166 (why, and the three functions that came of it)
+Links: https://github.com/pytorch/pytorch/issues/70667 (no extra lines in the log: TORCH_CPP_LOG_LEVEL was not set)
+https://github.com/pytorch/pytorch/pull/73166 (the question of a late setting, and the functions for it)
 """
 
 # %% given

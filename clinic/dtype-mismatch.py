@@ -19,6 +19,9 @@ Cure: the same dtype on every rank, said where the tensor is made.
 Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares dtypes and shapes before each
 collective and names both. An absurd integer may be a float's bits: look at
 `x.view(torch.float32)`.
+
+Links: https://github.com/pytorch/pytorch/issues/150248 (NCCL: float32 and bfloat16 add up to an absurd value)
+https://github.com/modelscope/ms-swift/issues/9550 (a metric: float64 on some ranks, and a hang)
 """
 
 # %% broken

@@ -20,7 +20,7 @@ method. For a plain tensor among DTensors: `distribute_tensor(t, mesh, [Replicat
 Next time: the operator in the message tells the layer. Print `type(p)` of its weight
 and of its input: one of them is the plain one.
 
-Links: https://github.com/pytorch/pytorch/pull/125394 (hooks for generate() and other methods; why they are needed)
+Links: https://github.com/pytorch/pytorch/pull/125394 (hooks for methods such as generate; why they are needed)
 https://github.com/pytorch/pytorch/issues/156535 (the message from an embedding under FSDP2)
 """
 

@@ -20,7 +20,7 @@ Next time: while you debug, `--rdzv-conf join_timeout=60` fails in a minute inst
 ten. With `LOGLEVEL=INFO` in its environment torchrun says when it begins to wait.
 
 Links: https://github.com/ymcui/Chinese-LLaMA-Alpaca-2/issues/274 (two machines; only a RendezvousTimeoutError)
-https://github.com/pytorch/pytorch/issues/79388 (two nodes, timeouts on both)
+https://github.com/facebookresearch/av_hubert/issues/19 (several nodes; the same error without a word)
 """
 
 # %% broken: torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-conf join_timeout=1 train.py

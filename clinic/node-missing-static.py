@@ -19,7 +19,7 @@ Cure: start torchrun on every machine, each with its own `--node-rank`; or corre
 Next time: `--rdzv-conf timeout=60` while you debug. From the missing machine, `nc -zv
 MASTER PORT` tells whether it could connect at all.
 
-Links: https://github.com/OpenRLHF/OpenRLHF/issues/1040 (1/3 clients joined after 30 minutes)
+Links: https://github.com/Liuziyu77/Visual-RFT/issues/123 (1/3 clients joined after 901 seconds)
 https://github.com/pytorch/pytorch/pull/111805 (since torch 2.2 the master fails, too)
 """
 

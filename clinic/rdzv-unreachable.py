@@ -22,7 +22,7 @@ that nobody listens, silence means a firewall.
 
 Links: https://github.com/pytorch/pytorch/issues/107021 (three machines, an IP address as endpoint)
 https://github.com/pytorch/pytorch/issues/69197 (a host's name instead of its address cured it)
-https://github.com/pytorch/pytorch/issues/67581 (torch 1.10: connect() timed out)
+https://github.com/pytorch/pytorch/issues/67581 (torch 1.10: the inner exception is a connect that timed out)
 """
 
 # %% broken: torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-conf is_host=0,read_timeout=1 train.py

@@ -19,6 +19,7 @@ Next time: ask of each file who writes it, who reads it, and what collective sta
 between. On a network disk a barrier may not suffice: let rank 0 read and broadcast.
 
 Links: https://github.com/allenai/OLMo/pull/234 (read before all nodes had written; a barrier)
+https://github.com/huggingface/transformers/pull/10685 (a barrier before the last load)
 https://github.com/Lightning-AI/pytorch-lightning/issues/4504 (FileNotFoundError with two GPUs, right after fitting)
 """
 

@@ -14,13 +14,15 @@ signal to "ignore", but torchrun installs its own handler over it, passes the si
 to the workers and stops.
 
 Cure: start in `tmux`, `screen` or `systemd-run`, where no terminal closes. Or leave
-SIGHUP out of the signals that torchrun handles: then nohup's setting stays.
+SIGHUP out of the signals that torchrun handles: then nohup's setting stays (an option
+of newer versions of torchrun).
 
 Next time: the number in `got signal:` tells who ended the job: 1 a closed terminal, 2
 Ctrl-C, 15 somebody's `kill` or the scheduler.
 
 Links: https://github.com/pytorch/pytorch/issues/67538 (SIGHUP after an hour of training)
-https://github.com/mlvlab/EfficientViM/issues/3 (started with nohup)
+https://github.com/keyu-tian/SparK/issues/19 (started with nohup; tmux cured it)
+https://github.com/pytorch/pytorch/pull/160690 (the option)
 """
 
 # %% given
