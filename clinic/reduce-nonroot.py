@@ -18,6 +18,7 @@ Cure: `all_reduce` if every rank needs it; otherwise read it only where `rank ==
 Next time: print the value on every rank, not only on rank 0.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (reduce: only dst receives)
+https://github.com/pytorch/pytorch/issues/21480 (gloo's partial sums on the other ranks, NCCL's untouched tensors)
 """
 
 # %% given

@@ -13,8 +13,9 @@ Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, 
 local rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
 
 Cure: translate them inside the task (outside, in the batch script, `SLURM_PROCID` is
-that of the script: always 0), and export a `MASTER_ADDR`: the first line of
-`scontrol show hostnames`. Or let srun start one torchrun per node.
+that of the script: always 0). Export a `MASTER_ADDR`, the first line of `scontrol show
+hostnames`, and a `MASTER_PORT` in the batch script. Or let srun start one torchrun per
+node.
 
 Next time: `srun env | grep -E "RANK|SLURM_PROCID|MASTER"` shows what each task sees.
 
