@@ -69,12 +69,14 @@ class Suspect:
     def key(self) -> tuple:
         """What comes first is likeliest.
 
-        A message counts more than an echo, a crash more than the wait of others for it,
-        and both more than a warning; then what is earliest, and best supported.
+        A message counts more than an echo, a crash more than the wait of others for it
+        (a wait that has evidence of its own is as good), and both more than a warning;
+        then what is earliest, and best supported.
         """
-        group = 2 * self.warns or self.case.fields["symptom"] == "hang"
-        level = _LEVELS[self.level]
         support = sum(sign.kind == WITH for sign, _ in self.hits)
+        waits = self.case.fields["symptom"] == "hang" and not support
+        group = 2 * self.warns or waits
+        level = _LEVELS[self.level]
         best = max(len(n) for sign, _ in self.hits for n in sign.needles)
         place = self.first, -support, -best, self.order
         return level == 2, self.warns, level, group, *place

@@ -68,8 +68,12 @@ def plain(text: str) -> str:
         text = _ENTITY.sub(lambda match: ENTITIES[match[1]], text)
     if not text.isascii():
         text = _ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
-        text = _FRAME.sub("", _DASH.sub("--", text))
-    return _QUOTE.sub("", text) if ">" in text else text
+    lines = text.split("\n")
+    for i, line in enumerate(lines):  # the few that are framed or quoted
+        if not line.isascii():
+            line = _FRAME.sub("", _DASH.sub("--", line))
+        lines[i] = _QUOTE.sub("", line) if ">" in line else line
+    return "\n".join(lines)
 
 
 def lower(text: str) -> str:

@@ -49,3 +49,4 @@ print(model(torch.ones(2, 4)).shape)
 # FSDP does not support uneven sharding on dim
 # with: Sharding propagation failed for
 # divisible by (?:the )?tensor[ _](?:model[ _])?parallel
+# is not a multiple of world size|cannot split tensor evenly

@@ -192,12 +192,14 @@
   }
 
   // What comes first is likeliest: messages before echoes, crashes before the waits that
-  // follow from them, both before warnings; then the earliest, and the best supported.
+  // follow from them (not before a wait that has evidence of its own), both before
+  // warnings; then the earliest, and the best supported.
   function keyOf(suspect, order) {
     const named = suspect.hits.filter(([sign]) => sign[0] !== WITH);
     const level = Math.min(...named.map(([sign, hit]) =>
       Math.min(sign[0] + (hit.weak ? 1 : 0), ECHO)));
-    const group = GROUP[suspect.case[3]];
+    const kind = GROUP[suspect.case[3]];
+    const group = kind === 1 && named.length < suspect.hits.length ? 0 : kind;
     suspect.first = Math.min(...named.map(([, hit]) => hit.first));
     suspect.supported = named.some(([sign]) => sign[0] === FULL)
       || named.length < suspect.hits.length

@@ -243,6 +243,8 @@ def test_a_crash_goes_before_the_wait_for_it():
         "the parrot has ceased to be"
     )
     assert names(text, slow, hang, A) == ["a", "hang", "slow"]
+    shown = case("shown", *hang.signs, ("with", r"of the Grail"), symptom="hang")
+    assert names(f"{text}\nof the Grail", A, shown) == ["shown", "a"]
 
 
 @pytest.mark.parametrize(
