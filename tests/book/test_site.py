@@ -1,5 +1,11 @@
-"""The built book: no broken link, no request to the network, no error, no overflow."""
+"""The built book: no broken link, no request to the network, no error, no overflow.
 
+A page is loaded four times: on a server and from a folder, light and dark, on a phone
+and on a laptop. Of these three, the four visits hold every pair once. What it weighs is
+measured in the two visits on a server.
+"""
+
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -8,16 +14,35 @@ from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = {"phone": (390, 844), "laptop": (1280, 800)}
-OVERFLOW = """
-[document.documentElement, ...document.querySelectorAll(
-    "main, .bd-article-container, .bd-article")]
-    .filter(e => e.scrollWidth > Math.min(e.clientWidth, innerWidth))
-    .map(e => `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`)
+KIB = 1024
+# First what moved while it loaded. What a click shows must fit, too: answers, hints.
+LOOK = """
+async () => {
+  const painted = () =>
+    new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
+  const count = (selector) => document.querySelectorAll(selector).length;
+  let shift = 0;
+  new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) shift += entry.value;
+  }).observe({ type: "layout-shift", buffered: true });
+  await painted();
+  await new Promise((done) => setTimeout(done));
+  const moved = shift;
+  for (const box of document.querySelectorAll("details")) box.open = true;
+  await painted();
+  const parts = [document.documentElement, ...document.querySelectorAll(
+    "main, .bd-article-container, .bd-article")];
+  const wide = parts.filter((e) => e.scrollWidth > Math.min(e.clientWidth, innerWidth));
+  return {
+    moved,
+    wide: wide.map((e) =>
+      `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`),
+    theme: document.documentElement.dataset.theme,
+    blocks: count("div:not(.output, .no-copy) > div.highlight > pre"),
+    buttons: count("div.highlight > button.copybtn"),
+  };
+}
 """
-
-# What a click shows must fit, too: answers, hints, longer explanations.
-UNFOLD = "for (const box of document.querySelectorAll('details')) box.open = true"
-PAINTED = "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
 
 
 def parse(path: Path) -> BeautifulSoup:
@@ -74,10 +99,10 @@ def test_every_picture_says_what_it_shows(trees):
     assert not silent
 
 
-def test_each_page_has_one_title_and_a_description(site, pages):
+def test_each_page_has_one_title_and_a_description(site, pages, trees):
     """What a search engine and a screen reader read first."""
     for page in pages:
-        tree = parse(site / f"{page}.html")
+        tree = trees[site / f"{page}.html"]
         assert len(tree.select("article h1")) == 1, page
         described = tree.select("meta[name=description]")
         assert len(described) == 1 and len(described[0]["content"]) > 40, page
@@ -93,6 +118,23 @@ def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):
         assert str(ROOT) not in path.read_text("utf8"), path.name
 
 
+@pytest.fixture(scope="module", params=["http", "file"])
+def base(request, site, http) -> str:
+    """Where the site is: on a server, or in a folder."""
+    return http if request.param == "http" else site.as_uri()
+
+
+def test_one_style_sheet_blocks_and_no_script_does(site, pages, trees):
+    """Before the first paint comes the page itself and one style sheet."""
+    own = re.compile(r"/(all|clinic|quiz|course|diagnose|kit)\.css")
+    for page in pages:
+        tree = trees[site / f"{page}.html"]
+        sheets = [tag["href"] for tag in tree.select("head link[rel=stylesheet]")]
+        assert [sheet for sheet in sheets if not own.search(sheet)] == [], page
+        assert len(sheets) <= 3, page
+        assert tree.select("script[src]:not([defer])") == [], page
+
+
 class Visit:
     """One page in one browser window: what it asked for and complained about."""
 
@@ -104,69 +146,89 @@ class Visit:
         )
         self.page = self.context.new_page()
         self.complaints: list[str] = []
-        self.page.route("**/*", self.answer)
+        self.page.on("request", self.hear)
         self.page.on("console", self.listen)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.urls: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}  # over the wire, uncompressed
+        if base.startswith("http"):
+            self.weigh()
 
-    def answer(self, route) -> None:
-        """Let the site's own files through, and nothing else."""
-        url = route.request.url
-        if url.startswith((f"{self.base}/", "data:", "blob:")):
-            route.continue_()
-        else:
-            self.complaints.append(f"asked the network for {url}")
-            route.abort()
+    def weigh(self) -> None:
+        """Measure what comes over the wire, as if nothing had come before."""
+        cdp = self.context.new_cdp_session(self.page)
+        cdp.send("Network.enable")
+        cdp.send("Network.setCacheDisabled", {"cacheDisabled": True})
+        cdp.on("Network.requestWillBeSent", self.ask)
+        cdp.on("Network.loadingFinished", self.take)
+
+    def hear(self, request) -> None:
+        """Only the site's own files may be asked for; FLAGS refuse all the rest."""
+        if not request.url.startswith((f"{self.base}/", "data:", "blob:")):
+            self.complaints.append(f"asked the network for {request.url}")
 
     def listen(self, message) -> None:
         """Keep errors and warnings of the console."""
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
 
-    def open(self, page: str):
-        """Load a page, wait for its scripts, and return what is wrong with it."""
-        self.complaints.clear()
+    def ask(self, event) -> None:
+        """Note the address of a request."""
+        self.urls[event["requestId"]] = event["request"]["url"]
+
+    def take(self, event) -> None:
+        """Note what came over the wire."""
+        url = self.urls.get(event["requestId"], "")
+        if url.startswith("http"):
+            self.sizes[url] = event["encodedDataLength"]
+
+    def open(self, page: str) -> dict:
+        """Load a page, wait for its scripts, and look at it; complaints are kept."""
+        self.complaints.clear(), self.urls.clear(), self.sizes.clear()
         self.page.goto(f"{self.base}/{page}")
-        self.page.evaluate(UNFOLD)
-        self.page.evaluate(PAINTED)
-        wide = [f"too wide: {text}" for text in self.page.evaluate(OVERFLOW)]
-        return [
-            f"{page}, {self.theme}, {self.width}: {text}"
-            for text in [*self.complaints, *wide]
-        ]
+        sizes = dict(self.sizes)  # until it is loaded
+        look = self.page.evaluate(LOOK) | {"sizes": sizes}
+        self.complaints += [f"too wide: {text}" for text in look["wide"]]
+        return look
 
 
-VISITS = [("http", theme, width) for theme in ("light", "dark") for width in WIDTHS]
-VISITS += [("file", "light", "laptop"), ("file", "dark", "phone")]  # the same files
+@pytest.mark.parametrize(
+    ("base", "theme", "width"),
+    [
+        ("http", "light", "phone"),
+        ("http", "dark", "laptop"),
+        ("file", "light", "laptop"),
+        ("file", "dark", "phone"),
+    ],
+    indirect=["base"],
+)
+def test_pages_are_quiet_light_and_fit(browser, base, pages, theme, width):
+    """No request leaves, no error is logged, nothing sticks out, code can be copied.
 
-
-@pytest.fixture(scope="module", params=["http", "file"])
-def base(request, site, http) -> str:
-    """Where the site is: on a server, or in a folder."""
-    return http if request.param == "http" else site.as_uri()
-
-
-@pytest.mark.parametrize(("base", "theme", "width"), VISITS, indirect=["base"])
-def test_pages_are_quiet_and_fit(browser, base, pages, theme, width):
-    """No request leaves, no error is logged, nothing sticks out, code can be copied."""
-    visit = Visit(browser, base, theme, width)
-    problems = []
+    A page of prose is 300 KiB, a notebook 400, in 20 requests, and nothing jumps.
+    """
+    visit, problems = Visit(browser, base, theme, width), []
     for page in pages:
-        problems += visit.open(f"{page}.html")
-        shown = visit.page.locator("html").get_attribute("data-theme")
-        assert shown == theme
-        code = "div:not(.output, .no-copy) > div.highlight > pre"
-        blocks = visit.page.locator(code).count()
-        buttons = visit.page.locator("div.highlight > button.copybtn")
-        if buttons.count() != blocks:
-            problems.append(f"{page}: {blocks} blocks, {buttons.count()} copy buttons")
+        look = visit.open(f"{page}.html")
+        assert look["theme"] == theme
+        found = [*visit.complaints]
+        if look["buttons"] != look["blocks"]:
+            found.append(f"{look['blocks']} blocks, {look['buttons']} copy buttons")
+        if look["moved"] > 0.02:
+            found.append(f"the layout shifted by {look['moved']:.3f}")
+        total, most = sum(look["sizes"].values()), 300 if "book/" in page else 400
+        if total > most * KIB or len(look["sizes"]) > 20:
+            found.append(f"{total / KIB:.0f} KiB: {look['sizes']}")
+        problems += [f"{page}, {theme}, {width}: {text}" for text in found]
+        assert (total > 50 * KIB) == base.startswith("http")  # it measured something
     visit.context.close()
-    assert not problems
+    assert not problems, "\n".join(problems)
 
 
 def test_search_finds_a_page(browser, base):
     """Search works without a server as well."""
     visit = Visit(browser, base, "light", "laptop")
-    problems = visit.open("search.html?q=rank")
+    visit.open("search.html?q=rank")
     visit.page.wait_for_selector("#search-results li a")
     visit.context.close()
-    assert not problems
+    assert not visit.complaints
