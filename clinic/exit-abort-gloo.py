@@ -29,13 +29,11 @@ https://github.com/pytorch/pytorch/issues/38228 (how Python ends threads of C++)
 """
 
 # %% given
-import contextlib
 import ctypes
 import os
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import torch.distributed as dist
 
@@ -50,23 +48,21 @@ class Last:
         time.sleep(5)
 
 
-def join(rank):
-    store = dist.FileStore("store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-
-
 def run_script(train):
     """Run it as rank 0 in a process that ends as scripts do; be its late rank 1."""
-    if (script := os.fork()) == 0:
+    script = os.fork()
+    store, rank = dist.FileStore("store", 2), 1 if script else 0
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    if not script:
+        store.wait(["rank 1 has joined"])
         os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
-        join(0)
-        sys.modules["script"] = ModuleType("script")
-        sys.modules["script"].last = Last()
-        with contextlib.suppress(Exception):
+        sys.modules["last"] = Last()
+        try:
             train()
-        ctypes.pythonapi.Py_Exit(0)  # the end of a script
+        finally:
+            ctypes.pythonapi.Py_Exit(0)  # the end of a script
+    store.set("rank 1 has joined", "")
     os.close(clearing)
-    join(1)
     if os.read(cleared, 1):  # nothing to read: it has left at once
         dist.all_reduce(torch.ones(1), async_op=True)
     exit_code = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
