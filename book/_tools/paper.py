@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from html import escape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -38,6 +39,9 @@ def build(folder: Path) -> Path:
     """Build the EPUB below a folder: the folder with its pages and the book."""
     out = folder / "_build" / "epub"
     shutil.rmtree(out, ignore_errors=True)  # else a page that is no more stays in it
+    for read in (".doctrees", "jupyter_execute"):  # of pages that need no new reading
+        if (ROOT / "_build/html/.built").exists() and not (out.parent / read).exists():
+            shutil.copytree(ROOT / "_build" / read, out.parent / read)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT]
     command += ["--builder", "custom", "--custom-builder", "epub"]
     command += ["-W", "-n", "--keep-going", "-q", "--path-output", folder]
@@ -65,6 +69,7 @@ def name(page: str) -> str:
     return page.replace("/", "-")
 
 
+@cache
 def joined(out: Path, page: str) -> Tag:
     """A page's content as a part of one long page: ids and links of its own."""
     tree = parse((out / f"{page}.xhtml").read_text("utf8"))
