@@ -11,9 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from . import gradients
 from .data import DataChecks
 from .digests import number, settle
-from .exchange import Exchange, GuardError, names
-from .hooks import joining, strange
-from .loaders import batch_rows
+from .exchange import Exchange
+from .hooks import NOT_THE_MEAN, joining, refuse, strange
 from .randomness import Randomness, draws
 from .replicas import Replicas
 from .settings import Settings
@@ -34,7 +33,7 @@ def _names(given) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """A parameter's name without the wrappers that it begins with."""
     while name.startswith(("module.", "_orig_mod.")):
         name = name.partition(".")[2]
@@ -55,7 +54,7 @@ class Checks:
         self.model, self.skip, self.steps = model, frozenset(skip), 0
         self.scaler = scaler
         ignore += tuple(getattr(model, "parameters_to_ignore", ()))
-        self.ignore = tuple(map(_bare, ignore))
+        self.ignore = tuple(map(bare, ignore))
         first = next(itertools.chain(model.parameters(), model.buffers()), None)
         self.device = torch.device("cpu") if first is None else first.device
         self.exchange = Exchange(group, self.device, patience_s)
@@ -73,6 +72,12 @@ class Checks:
         shared = self.data.teams != len(shares) or "randomness" in self.skip
         self.random = Randomness(self.exchange, model, self.device, shared)
         self.told: set[str] = set()
+        if not all(shares) and "data" not in self.skip:
+            self.tell(
+                "data and tensor parallelism meet, and which ranks share a batch "
+                "cannot be told: data are not checked. Pass the process group of the "
+                'data\'s axis, such as group=mesh["data"].get_group().'
+            )
         self.fed = False  # epoch() is in use
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -80,7 +85,7 @@ class Checks:
         return {n: p for n, p in self.model.named_parameters() if not self._out(n)}
 
     def _out(self, name: str) -> bool:
-        return bool(self.ignore) and _bare(name).startswith(self.ignore)
+        return bool(self.ignore) and bare(name).startswith(self.ignore)
 
     def tensors(self, kinds) -> dict[str, dict[str, torch.Tensor]]:
         """What is compared, by kind and name."""
@@ -127,7 +132,9 @@ class Checks:
                 [row[i] for row in table] for i in range(4)
             )
             self.settings.judge(where, settings, self.skip)
-            self._hooks(where, why, [row[0] for row in hooks])
+            refuse(self.exchange, where, why, [row[0] for row in hooks])
+            if why and "gradients" not in self.skip:
+                self.tell(NOT_THE_MEAN.format(why))
             self.data.judge(where, data)
             self.replicas.compare(where, tensors, [row[4:] for row in table])
             self.random.judge(where, random)
@@ -135,22 +142,15 @@ class Checks:
                 return []
         return host[len(loose) :]
 
-    def _hooks(self, where: str, why: str, numbers: list[int]) -> None:
-        """Say once that the mean is not checked; refuse a hook on some ranks only."""
-        if len(set(numbers)) > 1:
-            texts = [text or "no hook" for text in self.exchange.texts(why)]
-            groups = self.exchange.split(texts).items()
-            said = "; ".join(f"{text} on {names(ranks)}" for text, ranks in groups)
-            blame = self.exchange.suspects(texts)
-            raise GuardError(
-                f"{where}: the ranks reduce gradients in different ways: {said} "
-                f"({blame}). Register one hook, on every rank."
-            )
-        if why and "gradients" not in self.skip:
-            self.tell(
-                f"{why} makes gradients that need not be the mean of the ranks' own: "
-                "the guard does not compare them with it. The other checks go on."
-            )
+    def joins(self) -> bool:
+        """Whether ranks make unequal steps: then none waits here for another."""
+        if not joining(self.model):
+            return False
+        self.tell(
+            "the model trains inside of Join, where a rank may end before the others: "
+            "step() and epoch() check nothing there. Call check() after it."
+        )
+        return True
 
     def tell(self, sentence: str) -> None:
         """Warn once, on one rank."""
@@ -167,26 +167,6 @@ class Checks:
                 self.random.note(start=True)
         elif self.local.armed:
             self.local.disarm()
-
-    def vote(self, where: str, more: bool, done: int) -> None:
-        """Before a batch of unknown number: all ranks have it, or none."""
-        have = [bool(row[0]) for row in self.exchange.integers(where, [int(more)])]
-        if any(have) and not all(have):
-            ranks = zip(self.exchange.ranks, have, strict=True)
-            out = names(rank for rank, yes in ranks if not yes)
-            raise GuardError(
-                f"{where}: no batch is left on {out} after {done}; the others go on: "
-                "they would wait for ever, or pair a step with another collective."
-            )
-
-    def global_batch(self, where: str, batch, expected: int) -> None:
-        """Check how many samples a step takes on all ranks."""
-        counts = [row[0] for row in self.exchange.integers(where, [batch_rows(batch)])]
-        if sum(counts) != expected:
-            raise GuardError(
-                f"{where}: a step takes {sum(counts)} samples ({counts} by rank), not "
-                f"{expected}. batch_size is each rank's own: divide by the ranks."
-            )
 
 
 def _cut(row: list[int]) -> list[list[int]]:

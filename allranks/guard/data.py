@@ -5,7 +5,7 @@ from weakref import ref
 
 from .digests import number
 from .exchange import Exchange, GuardError, names
-from .loaders import facts, row_digests, sampler_of
+from .loaders import batch_rows, facts, row_digests, sampler_of
 
 ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
 
@@ -109,6 +109,26 @@ class DataChecks:
                 f"{rows[0]['samples']} samples: the loader has no DistributedSampler."
             )
 
+    def vote(self, where: str, more: bool, done: int) -> None:
+        """Before a batch of unknown number: all ranks have it, or none."""
+        have = [bool(row[0]) for row in self.exchange.integers(where, [int(more)])]
+        if any(have) and not all(have):
+            ranks = zip(self.exchange.ranks, have, strict=True)
+            out = names(rank for rank, yes in ranks if not yes)
+            raise GuardError(
+                f"{where}: no batch is left on {out} after {done}; the others go on: "
+                "they would wait for ever, or pair a step with another collective."
+            )
+
+    def global_batch(self, where: str, batch, expected: int) -> None:
+        """Check how many samples a step takes on all ranks."""
+        counts = [row[0] for row in self.exchange.integers(where, [batch_rows(batch)])]
+        if sum(counts) != expected:
+            raise GuardError(
+                f"{where}: a step takes {sum(counts)} samples ({counts} by rank), not "
+                f"{expected}. batch_size is each rank's own: divide by the ranks."
+            )
+
     def seen(self, batch) -> None:
         """Keep digests of the first samples."""
         if len(self.rows) < self.keep and not self.proved and self.exchange.size > 1:
@@ -132,7 +152,8 @@ class DataChecks:
                 one, two = self.exchange.ranks[inside[0]], self.exchange.ranks[other]
                 raise GuardError(
                     f"{where}: rank {one} and rank {two} got different batches. Ranks "
-                    "that share a tensor-parallel model need the same."
+                    "that share a tensor-parallel model need the same. If these do "
+                    'not, pass the axis of the data: group=mesh["data"].get_group().'
                 )
         heads = [seen[i] for i in self.heads]
         twice = next((n for n in heads if heads.count(n) > 1), None)

@@ -3,6 +3,7 @@
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .exchange import Exchange, GuardError, names
 from .sharded import groups, units
 
 MEAN = {  # of torch's own, those that leave the mean, if rounded to 16 bits
@@ -11,6 +12,10 @@ MEAN = {  # of torch's own, those that leave the mean, if rounded to 16 bits
     "bf16_compress_hook",
     "_reducer_allreduce_and_upcast_hook",
 }
+NOT_THE_MEAN = (
+    "{} makes gradients that need not be the mean of the ranks' own: the guard does "
+    "not compare them with it. The other checks go on."
+)
 WRAPS = ("fp16_compress_wrapper.", "bf16_compress_wrapper.")
 
 
@@ -33,6 +38,19 @@ def strange(model: nn.Module) -> str:
         if factor not in (None, group.mesh_info.mesh.size()):
             return f"FSDP2's gradient_divide_factor={factor:g}"
     return ""
+
+
+def refuse(exchange: Exchange, where: str, why: str, numbers: list[int]) -> None:
+    """Raise if some ranks have a hook that others have not."""
+    if len(set(numbers)) == 1:
+        return
+    texts = [text or "no hook" for text in exchange.texts(why)]
+    groups_ = exchange.split(texts).items()
+    said = "; ".join(f"{text} on {names(ranks)}" for text, ranks in groups_)
+    raise GuardError(
+        f"{where}: the ranks reduce gradients in different ways: {said} "
+        f"({exchange.suspects(texts)}). Register one hook, on every rank."
+    )
 
 
 def joining(model: nn.Module) -> bool:

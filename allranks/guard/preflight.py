@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .digests import local
+from .digests import dense, fetch, local
 from .exchange import GuardError
 from .loaders import batch_rows
 from .union import join
@@ -75,14 +75,22 @@ def gradients(parameters: dict) -> dict:
     return found
 
 
-def run(exchange, model, parameters, device, loss, batches, backward, tolerance):
+def _products(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Dot product, union squared, ours squared: (3,), still on the device."""
+    ours, theirs = dense(ours).double(), dense(theirs).double()
+    pairs = (ours, theirs), (theirs, theirs), (ours, ours)
+    return torch.stack([(x * y).sum() for x, y in pairs])
+
+
+def run(checks, loss, batches, backward, tolerance):
     """Compare the training's gradient with the union's; raise if they differ.
 
     The union's gradient: one process gives all ranks' samples to ``loss`` in one batch.
     A sharded model cannot be had in one process: there every rank takes the union, and
     the mean of equal gradients is that gradient.
     """
-    where = "preflight"
+    where, exchange, model = "preflight", checks.exchange, checks.model
+    parameters = checks.parameters()
     plain = model.module if isinstance(model, DistributedDataParallel) else model
 
     def default(parts: list) -> None:
@@ -98,23 +106,14 @@ def run(exchange, model, parameters, device, loss, batches, backward, tolerance)
         exchange.agree(where, error)
         return gradients(parameters)
 
-    with untouched(model, device), torch.enable_grad():
+    with untouched(model, checks.device), torch.enable_grad():
         quiet(model)
         gradients(parameters)
         ours = attempt(backward or default, list(batches))
         union = join(exchange, list(batches))
         theirs = attempt(lambda: loss(plain, union).backward())
-    numbers = torch.tensor(
-        [
-            [float((local(x).double() * local(y).double()).sum()) for x, y in pairs]
-            for pairs in (
-                [(ours[n], theirs[n]), (theirs[n], theirs[n]), (ours[n], ours[n])]
-                for n in parameters
-            )
-        ],
-        dtype=torch.float64,
-        device="cpu",
-    ).reshape(-1, 3)
+    numbers = [_products(local(ours[n]), local(theirs[n])) for n in parameters]
+    numbers = torch.stack(fetch(numbers)) if numbers else torch.zeros(0, 3)
     table = exchange.floats(where, numbers).double()  # (W, P, 3)
     counts = exchange.integers(where, [sum(map(batch_rows, batches))])
     judge(

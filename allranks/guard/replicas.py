@@ -19,7 +19,8 @@ WHY = {
     "value": "It is not a value of all ranks: was it reduced to one rank, read before "
     "wait(), or reduced in a group without some?",
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
-    "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
+    "edited on one rank, changed after the wrap, or are they synchronised by nobody? "
+    "Ranks that hold other parts of the model (pipeline stages) need their own group=.",
     "buffer": "No rank has changed it since the check before: it will stay so.",
     "optimizer state": "Equal gradients from equal states give equal states: was it "
     "loaded on one rank, or did one rank skip a step?",
@@ -51,6 +52,12 @@ class Replicas:
             found.setdefault(layout(tensor), []).append(tensor)
         return dict(sorted(found.items()))
 
+    def within(self, tensor: torch.Tensor) -> bool:
+        """Whether all ranks that compare are on the tensor's mesh."""
+        return set(self.exchange.ranks) <= set(
+            tensor.device_mesh.mesh.flatten().tolist()
+        )
+
     def numbers(self, tensors: dict[str, torch.Tensor]) -> list:
         """What goes round of a kind: names, then part and digest of each layout.
 
@@ -60,8 +67,8 @@ class Replicas:
         result = [number(text)]
         for kind, alike in self.layouts(tensors).items():
             key = number(f"{kind} {[shard(t) for t in alike]}")
-            # A shard that no other rank holds needs no digest.
-            alone = kind and "Replicate" not in kind
+            # A shard that no other of these ranks holds needs no digest.
+            alone = kind and "Replicate" not in kind and all(map(self.within, alike))
             result += [key, 0 if alone else sums([local(t) for t in alike])]
         return result
 

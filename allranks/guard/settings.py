@@ -89,7 +89,8 @@ class Settings:
             blame = self.exchange.suspects(list(column))
             raise GuardError(
                 f"{where}: the {what} not the same on all ranks: {said} ({blame})."
-                + (SCALE if place == 2 else "")
+                + ("", "", SCALE)[place]
+                + (PARTS if place == 0 and "nothing" in column else "")
             )
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -125,6 +126,10 @@ class Settings:
         return 1 / self.scale() if self.stage() == "unscaled" else 1.0
 
 
+PARTS = (
+    " Build the same model on all ranks; ranks that hold other parts of one (pipeline "
+    "stages) need their own group=."
+)
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "
     "be synchronised before the scaler looks, or use ShardedGradScaler."

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from . import gradients, metrics, preflight, start
+from . import gradients, marks, metrics, preflight, start
 from .checks import KINDS, Checks
 from .hooks import joining
 
@@ -82,7 +82,7 @@ class Guard(Checks):
             epoch: for the messages.
             global_batch: samples per step on all ranks, if you want it checked.
         """
-        if "data" in self.skip:
+        if "data" in self.skip or self.joins():
             yield from loader
             return
         where, self.fed = f"the start of epoch {epoch}", True
@@ -95,11 +95,11 @@ class Guard(Checks):
             batch = next(batches, END)
             if length < 0:
                 at = f"batch {count} of epoch {epoch}"
-                self.vote(at, batch is not END, count - 1)
+                self.data.vote(at, batch is not END, count - 1)
             if batch is END:
                 break
             if count == 1 and global_batch is not None:
-                self.global_batch(where, batch, global_batch)
+                self.data.global_batch(where, batch, global_batch)
             self.data.seen(batch)
             if due:
                 self.random.note(start=count == 1)
@@ -112,17 +112,17 @@ class Guard(Checks):
         Call it once per optimizer step, at the same place on every rank.
         """
         self.steps += 1
-        if self._due(self.steps):
+        if self._due(self.steps) and not self.joins():
             self.check()
         self.prepare(self._due(self.steps + 1))
 
     def check(self) -> None:
         """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
-        where = f"step {self.steps}"
+        where = "after Join" if joining(self.model) else f"step {self.steps}"
         stage = self.settings.stage()
         ready = self.local.armed and stage is not None
         found = self.compare(where, tuple(KINDS), self.local.look() if ready else [])
-        if found and not joining(self.model):
+        if found and where != "after Join":
             scaled = stage == "scaled"
             factor = self.settings.factor()
             gradients.check(
@@ -144,18 +144,22 @@ class Guard(Checks):
         """
         armed = self.local.armed
         self.local.disarm()
-        preflight.run(
-            self.exchange,
-            self.model,
-            self.parameters(),
-            self.device,
-            loss,
-            batches,
-            backward,
-            tolerance,
-        )
+        preflight.run(self, loss, batches, backward, tolerance)
         if armed:
             self.local.arm()
+
+    def mark(self) -> dict:
+        """Describe the state, in plain numbers, to be saved in the checkpoint."""
+        return marks.made(self)
+
+    def resumed(self, mark: dict) -> None:
+        """Check that weights, optimizer and settings are those of a ``mark``.
+
+        Call it once everything is loaded; the guard counts on from the mark's step.
+        """
+        marks.compare(self, mark)
+        self.steps = mark["steps"]
+        self.prepare(self._due(self.steps + 1))
 
     def same(self, **values) -> None:
         """Check that values, numbers or tensors, are equal on all ranks."""
