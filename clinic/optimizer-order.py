@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: encoder\.weight has the momentum of another
-beyond: All ranks load the same wrong state, in tensors of the right shape; which one was meant stands in no tensor.
+guard: state exp_avg of encoder\.weight .* is not what was saved
 
 You see: the resumed run starts with a jump of the loss and recovers slowly.
 
@@ -52,3 +52,13 @@ for name, parameter in model.named_parameters():
     want = momentum[name].flatten()[0].item()
     figures = f"{got:.1f} instead of {want:.1f}"
     assert got == want, f"{name} has the momentum of another: {figures}"
+
+# %% guarded
+from allranks.guard import Guard
+
+saved = {"optimizer": optimizer.state_dict(), "mark": Guard(model, optimizer).mark()}
+torch.save(saved, "checkpoint.pt")
+resumed = torch.optim.Adam([*decoder, *encoder])
+saved = torch.load("checkpoint.pt")
+resumed.load_state_dict(saved["optimizer"])
+Guard(model, resumed).resumed(saved["mark"])

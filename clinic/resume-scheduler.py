@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch3_save_load
 signature: learning rate 1 after the restart, \S+ before
-beyond: All ranks go on with the same wrong learning rate; the right one stands in no tensor.
+guard: state momentum_buffer of weight .* is missing; .* lr=1\.0, saved was 0\.001
 
 You see: after a restart the loss jumps up and stays there for a while. The run ends
 worse than one that was not interrupted.
@@ -63,3 +63,13 @@ print(f"goes on with learning rate {scheduler.get_last_lr()[0]:g}")
 after = optimizer.param_groups[0]["lr"]
 assert after == before, f"learning rate {after:g} after the restart, {before:g} before"
 assert optimizer.state, "no momentum after the restart"
+
+# %% guarded
+from allranks.guard import Guard
+
+mark = Guard(model, optimizer).mark()
+torch.save({"model": model.state_dict(), "mark": mark}, "checkpoint.pt")
+model, optimizer, scheduler = build()
+saved = torch.load("checkpoint.pt")
+model.load_state_dict(saved["model"])
+Guard(model, optimizer).resumed(saved["mark"])
