@@ -161,7 +161,7 @@ class Checks:
     def prepare(self, due: bool) -> None:
         """Before a step: set hooks if it ends in a check, take them away if not."""
         if due and (self.exchange.size > 1 or self.scaler):
-            if "gradients" not in self.skip and self.data.teams != 1:
+            if "gradients" not in self.skip and not self.data.shared:
                 self.local.arm()
             if not self.fed and draws(self.model):
                 self.random.note(start=True)

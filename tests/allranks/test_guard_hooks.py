@@ -415,3 +415,15 @@ def test_odd_tensors_are_compared_or_left_alone():
     assert digest_all([torch.ones(3, device="meta")]) == digest_all([]) == 0
     with pytest.raises(GuardError, match="lazy parameter weight has no shape yet"):
         Guard(nn.LazyLinear(3))
+
+
+def test_one_process_that_clips_scaled_gradients_is_told():
+    """Without a group there is still the law between .grad and backward."""
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", 1024.0)
+    with Guard(net, optimizer, scaler=scaler) as watch:
+        scaler.scale(net(torch.ones(1, 2)).sum()).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        with pytest.raises(GuardError, match="Clipped while still scaled"):
+            watch.step()
