@@ -69,9 +69,10 @@ class Suspect:
     def key(self) -> tuple:
         """What comes first is likeliest.
 
-        A message counts more than an echo, a crash more than the wait of others for it
-        (a wait that has evidence of its own is as good), and both more than a warning;
-        then what is earliest, and best supported.
+        A message counts more than an echo (one that only may be, and would end no job,
+        does not), a crash more than the wait of others for it (a wait that has evidence
+        of its own is as good), and both more than a warning; then what is earliest, and
+        best supported.
         """
         support = sum(sign.kind == WITH for sign, _ in self.hits)
         waits = self.case.fields["symptom"] == "hang" and not support
@@ -79,7 +80,8 @@ class Suspect:
         level = _LEVELS[self.level]
         best = max(len(n) for sign, _ in self.hits for n in sign.needles)
         place = self.first, -support, -best, self.order
-        return level == 2, self.warns, level, group, *place
+        weak = level + self.warns >= _LEVELS[ECHO]
+        return weak, self.warns, level, group, *place
 
 
 def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:

@@ -46,6 +46,6 @@ norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 print("norm of the gradient:", round(norm.full_tensor().item(), 2))
 
 # %% signs
-# aten\._foreach_[\w.]+:? got mixed torch\.Tensor and DTensor
+# aten\._foreach_(?:norm\.|mul_\.Tensor)[\w.]*:? got mixed torch\.Tensor and DTensor
 # with: clip_grad_norm_
 # aten\.stack\.default:? got mixed torch\.Tensor and DTensor

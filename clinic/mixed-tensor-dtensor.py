@@ -51,5 +51,5 @@ register_fsdp_forward_method(model, "score")
 print(model.score(torch.ones(2, 4)).shape)
 
 # %% signs
-# aten\.(?!copy_\.|_foreach_)[\w.]+:? got mixed torch\.Tensor and DTensor
+# aten\.(?!copy_\.|stack\.|_foreach_(?:norm|mul_\.Tensor))[\w.]+:? got mixed torch\.Tensor and DTensor
 # maybe: got mixed torch\.Tensor and DTensor, need to convert all

@@ -44,3 +44,4 @@ print("trains with", type(ddp.module[1]).__name__)
 # SyncBatchNorm layers only work with (GPU|CUDA) modules
 # SyncBatchNorm expected input tensor to be on
 # maybe: SyncBatchNorm is only supported within
+# maybe: raise ValueError\("SyncBatchN

@@ -207,7 +207,8 @@
     const longest = Math.max(...suspect.hits.flatMap(([sign]) =>
       needlesOf(sign).map((needle) => needle.length)));
     suspect.level = level;
-    return [level === ECHO ? 1 : 0, group === 2 ? 1 : 0, level, group, suspect.first,
+    const warns = group === 2 ? 1 : 0;
+    return [level + warns >= ECHO ? 1 : 0, warns, level, group, suspect.first,
       named.length - suspect.hits.length, -longest, order];
   }
 

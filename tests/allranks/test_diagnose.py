@@ -290,6 +290,15 @@ def test_a_message_that_others_share_needs_evidence():
     assert names("the parrot has ceased to be", echo, shy) == ["echo"]
 
 
+def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
+    """Unless a sign is sure of it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    text = "a swallow\nthe parrot has ceased to be"
+    for kind, found in ("maybe", ["echo", "slow"]), ("full", ["slow", "echo"]):
+        slow = case("slow", (kind, r"a swallow"), symptom="slow")
+        assert names(text, slow, echo) == found
+
+
 def test_an_echo_explains_no_error_before_it():
     """What came first is not known, so nothing is."""
     echo = case("echo", ("echo", r"Connection closed by the bridge keeper"))

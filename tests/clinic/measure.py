@@ -3,6 +3,8 @@
 ``logs/dev.jsonl`` is what signs are written for, ``logs/heldout.jsonl`` what nobody
 looks at: with ``--held-out`` only figures are printed. A row names the cases that are a
 right answer; none means that the clinic does not have it, and "not known" is right.
+``logs/healthy`` are runs in which nothing is wrong, our own and those that others quote
+(``logs/healthy_sources.txt``).
 """
 
 import argparse
