@@ -1,12 +1,14 @@
 """Every control of every explorable on every page does something, by keyboard."""
 
 import pytest
+from playwright.sync_api import TimeoutError
 
 from tests.book.conftest import browser, pages, site  # noqa: F401
 
 # What a reader sees of an explorable: text, pictures, the fields' values.
 SEEN = """box => box.innerHTML + [...box.querySelectorAll("input, select")]
     .map(e => e.type === "checkbox" ? e.checked : e.value).join()"""
+CHANGED = f"([box, before]) => ({SEEN})(box) !== before"
 # What says of itself that it does nothing now: at an end, or chosen already. A file
 # field has a test of its own.
 IDLE = """e => e.ariaDisabled === "true" || e.ariaPressed === "true"
@@ -59,10 +61,10 @@ def test_no_control_is_dead(page, pages, site):  # noqa: F811
                     continue
                 before = box.evaluate(SEEN)
                 use(page, control)
-                page.wait_for_timeout(20)
-                if box.evaluate(SEEN) == before:
-                    page.wait_for_timeout(1000)  # Play takes its first step
-                if box.evaluate(SEEN) == before:
+                try:  # Play takes a moment for its first step
+                    arg = [box.element_handle(), before]
+                    page.wait_for_function(CHANGED, arg=arg, timeout=3000)
+                except TimeoutError:
                     dead.append(
                         f"{name}, {figure.get_attribute('data-explorable')}: {what}"
                     )
