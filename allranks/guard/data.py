@@ -48,10 +48,13 @@ class DataChecks:
             self._sampler(where, rows)
         elif self.teams > 1:
             self._no_sampler(where, rows)
-        if any(row["stale"] == 1 for row in rows):
+        stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
+        if stale:
+            who = names(self.exchange.ranks[i] for i in stale)
             raise GuardError(
-                f"{where}: the sampler's epoch is still {own['epoch']}, so this epoch "
-                "has the last one's order. Call sampler.set_epoch(epoch) before it."
+                f"{where}: the sampler's epoch is still {rows[stale[0]]['epoch']} on "
+                f"{who}, so this epoch has the last one's order. Call "
+                "sampler.set_epoch(epoch) before it."
             )
         return own
 

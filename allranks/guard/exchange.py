@@ -75,6 +75,13 @@ class Exchange:
         self.group, self.size, self.ranks = None, 1, [self.ranks[self.rank]]
         self.rank = 0
 
+    def _late(self, where: str) -> GuardError:
+        return GuardError(
+            f"{where}: one of {names(self.ranks)} did not come within "
+            f"{self.patience_s:g} s. Either it has ended, or the ranks make steps and "
+            "call the guard unequally often."
+        )
+
     def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
         """Every rank's tensor, ``(W, *shape)`` on the CPU."""
         if self.group is None:
@@ -84,10 +91,7 @@ class Exchange:
         try:
             dist.all_gather(everything, tensor, group=self.group)
         except RuntimeError as error:
-            raise GuardError(
-                f"{where}: a rank did not come within {self.patience_s:g} s. Either it "
-                "has ended, or the ranks make steps and call the guard unequally often."
-            ) from error
+            raise self._late(where) from error
         return torch.stack(everything).cpu()
 
     def integers(self, where: str, values: list[int]) -> list[list[int]]:
@@ -128,7 +132,7 @@ class Exchange:
             try:
                 dist.all_reduce(values, group=self.group)
             except RuntimeError as error:
-                raise GuardError(f"{where}: a rank did not come") from error
+                raise self._late(where) from error
         return values.cpu() / self.size
 
     def bytes(self, where: str, data: torch.Tensor) -> list[torch.Tensor]:

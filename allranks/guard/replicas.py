@@ -14,21 +14,7 @@ from .digests import (
     sums,
 )
 from .exchange import Exchange, GuardError, _int64, names
-
-WHY = {
-    "value": "It is not a value of all ranks: was it reduced to one rank, read before "
-    "wait(), or reduced in a group without some?",
-    "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
-    "edited on one rank, changed after the wrap, or are they synchronised by nobody? "
-    "Ranks that hold other parts of the model (pipeline stages) need their own group=.",
-    "buffer": "No rank has changed it since the check before: it will stay so.",
-    "optimizer state": "Equal gradients from equal states give equal states: was it "
-    "loaded on one rank, or did one rank skip a step?",
-    "gradient": "After the exchange every rank must hold one gradient. Nobody "
-    "synchronises this one: was it added or unfrozen after the wrap, was the forward "
-    "not through the wrapper (.module), the backward inside of no_sync or by "
-    "autograd.grad, or clipped by a local norm?",
-}
+from .why import WHY
 
 
 class Replicas:
@@ -90,20 +76,32 @@ class Replicas:
                 self.find(where, kind, tensors)
 
     def presence(self, where: str, kind: str, tensors: dict) -> None:
-        """Say which names one rank has and another has not."""
-        texts = self.exchange.texts("\n".join(tensors))
-        have = [set(text.split("\n")) - {""} for text in texts]
-        for name in sorted(set.union(*have)):
-            there = [name in own for own in have]
-            if not all(there):
+        """Say which tensor one rank has and another has not, or has otherwise."""
+        lines = [f"{name}\t{layout(t) or 'not sharded'}" for name, t in tensors.items()]
+        have = [
+            dict(line.split("\t") for line in text.split("\n") if line)
+            for text in self.exchange.texts("\n".join(lines))
+        ]
+        for name in sorted(set().union(*have)):
+            there = [own.get(name, "none") for own in have]
+            if len(set(there)) == 1:
+                continue
+            blame = self.exchange.suspects(there)
+            if "none" in there:
                 ranks = list(zip(self.exchange.ranks, there, strict=True))
-                with_it = names(r for r, yes in ranks if yes)
-                without = names(r for r, yes in ranks if not yes)
-                raise GuardError(
-                    f"{where}: there is a {kind} {name} on {with_it} and none on "
-                    f"{without} ({self.exchange.suspects(there)}). {WHY[kind]}"
+                with_it = names(r for r, how in ranks if how != "none")
+                without = names(r for r, how in ranks if how == "none")
+                said = f"there is a {kind} {name} on {with_it} and none on {without}"
+            else:
+                groups = self.exchange.split(there).items()
+                said = f"the {kind} {name} lies in different ways: " + "; ".join(
+                    f"{how} on {names(ranks)}" for how, ranks in groups
                 )
-        raise GuardError(f"{where}: the ranks hold their {kind}s in different layouts")
+            raise GuardError(f"{where}: {said} ({blame}). {WHY[kind]}")
+        raise GuardError(
+            f"{where}: the ranks hold their {kind}s in different orders: build the "
+            "model and the optimizer alike on all ranks."
+        )
 
     def find(self, where: str, kind: str, tensors: dict) -> None:
         """Name the first tensor that differs, its element and the ranks."""

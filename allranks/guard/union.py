@@ -50,8 +50,8 @@ def _exchanged(exchange: Exchange, own):
     shapes = exchange.integers(WHERE, list(own.shape))
     if len({tuple(shape[1:]) for shape in shapes}) > 1:
         raise GuardError(
-            f"{WHERE}: samples have other shapes on other ranks: {shapes}. Pad or cut "
-            "the batches of the preflight to one shape."
+            f"{WHERE}: the ranks' batches have the shapes {shapes}, by rank. Pad or "
+            "cut the batches of the preflight to one shape."
         )
     parts = exchange.bytes(WHERE, as_bytes(own.detach()))
     whole = [

@@ -41,7 +41,11 @@ def judge(
     name, rows, mean, scale = next(item for item in found if item[0] == bad[0])
     near = (rows[:, :2] - factor * rows[:, 3:5]).abs() <= factor * tolerance * scale
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    off = ((rows[:, :2] - factor * mean).abs() / (factor * scale + 1e-38)).max().item()
+    each = ((rows[:, :2] - factor * mean).abs() / (factor * scale + 1e-38)).amax(1)
+    off = each.max().item()
+    apart = each > tolerance
+    who = names(r for r, bad in zip(exchange.ranks, apart.tolist(), strict=True) if bad)
+    who = "" if apart.all() else f" on {who}"
     if near.all() and exchange.size > 1:
         cause = f"{names(exchange.ranks)} still hold their own: nobody synchronises it"
     else:
@@ -51,5 +55,5 @@ def judge(
         )
     raise GuardError(
         f"{where}: the gradient of {name}{more} is not the mean of the ranks' local "
-        f"gradients: it is off by {off:.3g} times their norm; {cause}."
+        f"gradients: it is off by {off:.3g} times their norm{who}; {cause}."
     )

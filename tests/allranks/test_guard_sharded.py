@@ -221,7 +221,7 @@ def guarded(case: str):
         ("left out", r"not at the same place: rank 0 at step 2, rank 1 at step 1,"),
         (
             "never",
-            r"^the start of epoch 0: a rank did not come within 1 s",
+            r"^the start of epoch 0: one of ranks 0, 1, 2, 3 did not come within 1 s",
         ),
     ],
 )
