@@ -57,3 +57,4 @@ dist.barrier(group=patient)
 # maybe: watchdog got stuck for \d+ seconds|Heartbeat monitor timed out
 # timed out in call to wait\(\)
 # maybe: flight recorder dump signal from another rank
+# maybe: ProcessGroupNCCL::WorkNCCL::checkTimeout\(
