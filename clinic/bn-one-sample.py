@@ -13,7 +13,8 @@ has none. The batch counts per rank: a global batch of 8 on 8 ranks is one sampl
 and the last batch of an epoch may hold just one.
 
 Cure: `drop_last=True` in the training loader, and at least two samples per rank. With
-one large sample per rank use GroupNorm.
+one large sample per rank use `SyncBatchNorm`, which takes the variance over all ranks,
+or GroupNorm.
 
 Next time: the shape in the message begins with 1: that is the rank's batch.
 

@@ -20,7 +20,7 @@ Next time: compare the indices in the messages of all ranks. Other indices on ea
 mean a branch; the same ones mean an unused layer.
 
 Links: https://github.com/open-mmlab/mmdetection3d/issues/488 (a two-stage detector that needs find_unused_parameters)
-https://github.com/pytorch/pytorch/issues/22049 (a loss that depends on a part of the parameters)
+https://github.com/pytorch/pytorch/issues/55582 (each batch trains some of the output layers)
 """
 
 # %% given

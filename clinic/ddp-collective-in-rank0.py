@@ -23,7 +23,7 @@ Links: https://github.com/alan-turing-institute/autocast/pull/386 (a collective 
 """
 
 # %% given
-correct = torch.tensor(3.0 + rank)
+correct = torch.tensor(3.0 + rank, device=device)
 
 # %% broken
 if rank == 0:

@@ -10,16 +10,17 @@ You see: the constructor of DDP fails on all ranks, each telling its own number 
 parameters and that of another.
 
 Cause: a configuration that differs: another file, another default, a layer that is only
-added on rank 0. "inconsistent 0 params" is another story: that rank did not get here
-in time, because it died, waited for a download, or shares a GPU with another rank.
+added on rank 0. "inconsistent 0 params" is another story: the exchange brought nothing
+from that rank. It died, waits for a download, or NCCL does not reach it: two ranks on
+one GPU, or the wrong network interface.
 
 Cure: build the model from one configuration on all ranks. With 0 params, look at what
-the other rank wrote before.
+the other rank wrote before, and at the output of `NCCL_DEBUG=INFO`.
 
 Next time: print `len(list(model.parameters()))` on every rank before wrapping.
 
 Links: https://github.com/huggingface/accelerate/issues/1481 (inconsistent params on several nodes)
-https://github.com/yifan123/flow_grpo/issues/245 (inconsistent 0 params: number of processes did not match)
+https://github.com/SWivid/F5-TTS/issues/1008 (0 params on several nodes; NCCL's network settings)
 """
 
 # %% given

@@ -33,7 +33,7 @@ ddp = DistributedDataParallel(nn.Linear(4, num_classes))
 print(num_classes, "classes")
 
 # %% fixed
-largest = torch.tensor(max(labels))
+largest = torch.tensor(max(labels), device=device)
 dist.all_reduce(largest, op=dist.ReduceOp.MAX)
 num_classes = largest.item() + 1
 ddp = DistributedDataParallel(nn.Linear(4, num_classes))

@@ -14,10 +14,13 @@ batch waits for one that is done. Files that are dealt out to ranks, filters per
 and iterable data sets give unequal numbers; `DistributedSampler` does not.
 
 Cure: equal numbers of batches: `drop_last`, padding, or `DistributedSampler`. Or
-`with ddp.join():` around the loop, which lets a rank that is done answer with zeros.
+`with ddp.join():` around the loop, which lets a rank that is done answer with zeros. It
+answers DDP's collectives only: not those of `SyncBatchNorm`, and not your own.
 
 Next time: print the number of batches on each rank before the epoch. To find the
 step, use `join(throw_on_early_termination=True)`: all ranks then fail at the same one.
+With NCCL, `torchfrtrace` over the flight recorder's dumps names the ranks that are
+missing.
 
 Links: https://github.com/pytorch/pytorch/issues/38174 (proposal of join for ranks with unequal inputs)
 https://github.com/microsoft/PyMarlin/issues/80 (hang with an uneven number of batches)

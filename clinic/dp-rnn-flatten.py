@@ -12,14 +12,15 @@ Cause: cuDNN wants all weights of a recurrent layer in one block. The layer make
 when it is created or moved. DataParallel's replicas get each weight as a tensor of its
 own, so cuDNN copies them into a block in every call.
 
-Cure: `self.rnn.flatten_parameters()` as the first line of forward: it is done once per
-replica. With DDP the module stays as it is.
+Cure: DDP, where the module stays as it is. With DataParallel,
+`self.rnn.flatten_parameters()` as the first line of forward: that copies once per
+forward, and not in each call of the layer.
 
 Next time: the warning names no layer. Turn it into an error to see the line:
 `warnings.simplefilter("error")`.
 
 Links: https://github.com/pytorch/pytorch/issues/2460 (the warning, and flatten_parameters)
-https://github.com/pytorch/pytorch/issues/32860 (expected with DataParallel, says a maintainer)
+https://github.com/pytorch/pytorch/issues/32860 (expected with DataParallel; seen in spite of the call)
 """
 
 # %% quoted

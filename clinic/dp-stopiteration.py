@@ -6,8 +6,9 @@ runs on: 2 virtual GPUs
 chapter: ch2_data_parallel
 signature: StopIteration
 
-You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, at a line such
-as `next(self.parameters()).device`. Old models do this since torch 1.5.
+You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, and below it the
+replica's traceback. It ends in a bare `StopIteration`, at a line such as
+`next(self.parameters()).device`. Old models do this since torch 1.5.
 
 Cause: a replica's weights are plain tensors, results of the copy from the first device;
 gradients flow back through it. They are attributes of the replica, but no Parameters,

@@ -17,7 +17,8 @@ Cure: decide together. Reduce the flag: `MAX` stops all as soon as one wants to.
 rank 0 decide and broadcast.
 
 Next time: search the loop for `break`, `return` and `continue`, and ask of each
-condition whether it is the same on all ranks.
+condition whether it is the same on all ranks. With NCCL, `torchfrtrace` over the dumps
+of the flight recorder names the ranks that are missing.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/379 (stop condition met in some processes only)
 https://github.com/ultralytics/yolov5/pull/8345 (the stop flag is broadcast to all processes)
@@ -41,7 +42,7 @@ print("stopped after epoch", epoch)
 # %% fixed
 for epoch, loss in enumerate(losses):
     ddp(torch.ones(2, 1)).mean().backward()
-    stop = torch.tensor(int(loss < 0.5))
+    stop = torch.tensor(int(loss < 0.5), device=device)
     dist.all_reduce(stop, op=dist.ReduceOp.MAX)
     if stop:
         break

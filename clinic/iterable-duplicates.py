@@ -14,8 +14,9 @@ Cause: no sampler can deal out a stream. Each worker process of each rank has a 
 the `IterableDataset` and runs its `__iter__` from the beginning.
 
 Cure: in `__iter__`, keep every n-th item, where n counts all workers of all ranks. Read
-the rank before the workers start: they have no process group. Without workers
-`get_worker_info()` is None, and the rank alone decides.
+the rank before the workers start: spawned ones have no process group. Without workers
+`get_worker_info()` is None, and the rank alone decides. Unequal shares make the epoch's
+end hang.
 
 Next time: count the items of an epoch over all ranks, and how many are distinct.
 

@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch4_ranks
 signature: FileExistsError: \[Errno 17\] File exists: 'data'
 
-You see: `FileExistsError` on all ranks but one, at the very start. The second attempt
-works, because now the folder is there.
+You see: `FileExistsError` on some ranks, at the very start, by chance. The second
+attempt works, because now the folder is there.
 
 Cause: torchrun starts the whole script W times. Between the look whether the folder is
 there and the call that makes it, another rank has made it. A download or an unpacking

@@ -18,8 +18,9 @@ Cure: hand over the same list as when saving, and freeze with `requires_grad_(Fa
 rather than by leaving parameters out. Or load the model alone, and start the optimizer
 afresh.
 
-Next time: compare `len(group["params"])` of both sides. `torch.distributed.checkpoint`
-(`get_state_dict`) saves the state under names.
+Next time: compare `len(group["params"])` of both sides. Built from
+`named_parameters()` (since torch 2.6) an optimizer writes the names into the file too.
+`torch.distributed.checkpoint` (`get_state_dict`) saves the state under names.
 
 Links: https://github.com/mli0603/stereo-transformer/issues/58 (layers were removed since the checkpoint)
 https://github.com/CompVis/latent-diffusion/issues/231 (the message when a training is resumed)
