@@ -8,7 +8,7 @@ FRAMES = re.compile(r'^(?:  File ".*\n(?:    .*\n)*)+', re.MULTILINE)
 
 
 def _in_order(found: re.Match) -> str:
-    """Sort the strings of a set, whose order differs from process to process."""
+    """Sort the members of a set, whose order differs from process to process."""
     return f"{{{', '.join(sorted(found[0][1:-1].split(', ')))}}}"
 
 
@@ -26,6 +26,7 @@ PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"[\w./-]*/site-packages/|/__w/pytorch/pytorch/"): "",
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
     re.compile(r"\{'[\w:]+'(?:, '[\w:]+')+\}"): _in_order,
+    re.compile(r"\{torch\.\w+(?:, torch\.\w+)+\}"): _in_order,
 }
 
 

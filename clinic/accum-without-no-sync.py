@@ -14,7 +14,8 @@ The result is the same, since the mean of sums is the sum of means. Only the tra
 8 times as much.
 
 Cure: `with ddp.no_sync():` around forward and backward of all micro-batches but the
-last; FSDP2 has `set_requires_gradient_sync(False)`.
+last; FSDP2 has `set_requires_gradient_sync(False)`, at the price of whole gradients in
+the memory of each rank until the last micro-batch.
 
 Next time: bytes sent per optimizer step, from the interface's counters or a profile:
 they should not grow with the number of micro-batches.

@@ -21,7 +21,7 @@ Cure: reduce a detached copy for the log, and leave the loss alone.
 Next time: look for a collective between the loss and `backward`.
 
 Links: https://github.com/sanderwood/bgpt/issues/5 (loss reduced and divided before backward under DDP)
-https://github.com/Haochen-Wang409/U2PL/issues/16 (all_reduce of a loss in the training step)
+https://github.com/NVIDIA/apex/issues/664 (asks which is right: reduce the loss, or a copy for the log)
 """
 
 # %% given

@@ -17,7 +17,8 @@ Cure: one mesh with all axes for all parameters, and `Replicate()` along the axe
 do not cut a parameter. Or clip the two groups with one norm: `get_total_norm` of each,
 to plain numbers, combined, then `clip_grads_with_norm_`.
 
-Next time: collect `{p.device_mesh for p in model.parameters()}`: one is enough.
+Next time: collect `{getattr(p, "device_mesh", None) for p in model.parameters()}`. It
+should hold one mesh; `None` stands for plain parameters.
 
 Links: https://github.com/pytorch/pytorch/issues/180346 (clipping with two meshes, and why it fails)
 https://github.com/pytorch/pytorch/pull/180501 (an attempt to mend it in torch)

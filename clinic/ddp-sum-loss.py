@@ -7,7 +7,8 @@ chapter: ch5_ddp
 signature: gradient 120 instead of 240
 guard: 0\.5 times the gradient of one process on the union
 
-You see: training runs, and converges more slowly the more ranks there are.
+You see: training runs, and with SGD it converges more slowly the more ranks there are.
+Adam divides the factor out again and hides it; clipping thresholds still shift.
 
 Cause: DDP divides the summed gradients by the number of ranks. That is right for a
 loss that is a mean over its batch. A sum over the union of all batches needs the sum of

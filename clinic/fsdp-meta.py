@@ -14,12 +14,13 @@ shard a model that would not fit. Nobody gave the shards memory and values since
 
 Cure: after sharding, `model.to_empty(device=...)` for memory, and then values: load a
 checkpoint or call `reset_parameters()` of each module. `to_empty` alone leaves whatever
-was in memory, without any error.
+was in memory, without any error. It empties buffers too: those that no checkpoint holds
+(`persistent=False`, such as rotary tables) have to be computed again.
 
 Next time: check `p.is_meta` after loading; the names that remain were in no checkpoint.
 
 Links: https://github.com/pytorch/pytorch/pull/120351 (the intended steps from the meta device)
-https://github.com/pytorch/pytorch/issues/164554 (a meta tensor without data, in FSDP2)
+https://github.com/pytorch/torchtitan/issues/1058 (the shorter message, with fully_shard on another library's model)
 """
 
 # %% given

@@ -8,7 +8,7 @@ signature: gradient \S+ instead of
 guard: 4 times the gradient of one process on the union
 
 You see: training with four micro-batches is unstable at the learning rate that was good
-for one large batch. Clipping hides it.
+for one large batch. Clipping hides it, and so does Adam, which divides the factor out.
 
 Cause: `backward` adds to `.grad`. Four means give four times the mean. DDP divides by
 the number of ranks, not by the number of backward passes.

@@ -20,7 +20,7 @@ metrics use a library that reduces their state, such as torchmetrics.
 Next time: evaluate the same weights in one process. The figures must be equal, not
 close.
 
-Links: https://github.com/pytorch/examples/issues/905 (validation gives another figure on each process)
+Links: https://github.com/roboflow/rf-detr/issues/1507 (samples that the sampler repeats are counted twice)
 https://github.com/Lightning-AI/pytorch-lightning/issues/4493 (mean over batches is not the metric of all data)
 """
 

@@ -26,12 +26,12 @@ https://github.com/Lumi-supercomputer/LUMI-AI-Guide/issues/110 (7 threads a rank
 # %% broken: torchrun --nproc-per-node 2 train.py
 import os
 
-print("threads of a rank:", os.environ["OMP_NUM_THREADS"])
+print(f"threads of a rank: {os.environ['OMP_NUM_THREADS']}\n", end="")
 
 # %% fixed: OMP_NUM_THREADS=4 torchrun --nproc-per-node 2 train.py
 import os
 
-print("threads of a rank:", os.environ["OMP_NUM_THREADS"])
+print(f"threads of a rank: {os.environ['OMP_NUM_THREADS']}\n", end="")
 
 # %% invariant: the number of threads is chosen, not torchrun's 1
 chosen = "Setting OMP_NUM_THREADS" not in text

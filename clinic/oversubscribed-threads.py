@@ -17,7 +17,7 @@ environment, which reaches MKL and OpenMP before they start.
 
 Next time: `torch.get_num_threads()` on a rank, times the ranks, against `nproc`.
 
-Links: https://github.com/pytorch/pytorch/issues/22260 (slower with more than 4 ranks)
+Links: https://github.com/pytorch/pytorch/issues/22260 (slower with more than 4 GPUs, a process each)
 https://github.com/pytorch/torchtitan/pull/4031 (spawned processes take every core)
 """
 

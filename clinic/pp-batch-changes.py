@@ -10,7 +10,8 @@ You see: a whole epoch works, then the last batch fails in "Failed to run stage
 backward", with an output and a gradient of different lengths.
 
 Cause: the stages infer their shapes in the first step and keep the buffers for what
-they receive. A smaller micro-batch arrives in a buffer of the old size.
+they receive. A smaller micro-batch arrives in a buffer of the old size. NCCL demands
+that both sides name one size: there it may hang instead.
 
 Cure: `drop_last=True`, or a new schedule with new stages for the other size.
 

@@ -18,7 +18,6 @@ between them. On a rank with both, `step(x, target=y)`.
 Next time: the message names the stage; look at what that rank passes.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (step: target)
-https://github.com/pytorch/PiPPy/issues/977 (an example: target on the last rank)
 """
 
 # %% given

@@ -15,7 +15,9 @@ last stage has.
 
 Cure: the same number of steps on every stage; let the rank that decides broadcast it.
 
-Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
+Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left. On
+NCCL a wait does not stop Python, so they may stand in a later line, at the next
+`.item()`; the flight recorder shows the `send` or `recv` that nobody answered.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (step on every rank)
 """

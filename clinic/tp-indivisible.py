@@ -16,7 +16,8 @@ one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
 Cure: sizes that the number of ranks divides: hidden size, heads, heads of keys and
 values, vocabulary; pad them if you must.
 
-Next time: divide the size in the message by the number of ranks: it is a local shard.
+Next time: divide the size in the message by the number of ranks: that is the rank's
+part. If it is not the same on all ranks, the cut was uneven.
 
 Links: https://github.com/pytorch/pytorch/issues/150336 (why five features fail, and the six)
 https://github.com/pytorch/pytorch/issues/141335 (sixteen features on six ranks)

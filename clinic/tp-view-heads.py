@@ -15,12 +15,13 @@ the number of heads from the configuration.
 
 Cure: let the heads be what is inferred: `view(batch, time, -1, head_dim)`. The size of
 a head does not change. (`use_local_output=False` keeps a DTensor, which knows the whole
-shape.)
+shape.) It takes no more ranks than there are heads: with 8 heads for keys and values,
+16 ranks hold half a head each, and this view fails as well.
 
 Next time: print the shape after each parallelized layer. Any size from the
 configuration that is used on a sharded axis is wrong by the factor W.
 
-Links: https://github.com/pytorch/torchtitan/issues/932 (an attention view fails under tensor parallelism)
+Links: https://github.com/pytorch/torchtitan/issues/932 (16 ranks, 8 key heads: the view fails with -1 too)
 https://github.com/huggingface/transformers/pull/45109 (T5's view with a fixed number of heads)
 """
 

@@ -17,10 +17,9 @@ Cure: at each boundary `x = x.to(next_layer.weight.device)`, and labels to
 `output.device`. Then the line stays right when the cut moves.
 
 Next time: the end of the message names the argument (`mat2`, `weight`, `index`) that is
-elsewhere. Do not try it with the `meta` device: some ops accept it and return garbage.
+elsewhere. Print the device of each operand above the line that fails.
 
-Links: https://github.com/yuhuixu1993/PC-DARTS/issues/57 (sums of tensors from two devices)
-https://github.com/yuanzhoulvpi2017/zero_nlp/issues/64 (a model that was cut for two GPUs)
+Links: https://github.com/yuanzhoulvpi2017/zero_nlp/issues/64 (a model that was cut for two GPUs)
 """
 
 # %% given

@@ -60,3 +60,5 @@ def test_the_order_of_a_set_is_no_part_of_an_outcome():
     told = "parameters locate in {'cpu', 'meta'}."
     assert clean("parameters locate in {'meta', 'cpu'}.") == clean(told) == told
     assert clean("{'a': 1} {'b'}") == "{'a': 1} {'b'}"
+    told = "dtype but got {torch.bfloat16, torch.float32}"
+    assert clean("dtype but got {torch.float32, torch.bfloat16}") == clean(told) == told
