@@ -15,9 +15,9 @@ call that all ranks must make. Behind `if rank == 0` only one makes it.
 
 Cure: the collective outside, the `print` inside.
 
-Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares the operations and says which rank
-was in which. Or have every rank write its stack: one stands in a collective that the
-others do not have.
+Next time: have every rank write its stack: one stands in a collective that the others
+do not have. On NCCL, `TORCH_DISTRIBUTED_DEBUG=DETAIL` also compares the operations, and
+says which rank was in which.
 
 Links: https://github.com/alan-turing-institute/autocast/pull/386 (a collective save behind is_global_zero hangs)
 """

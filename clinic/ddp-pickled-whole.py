@@ -21,7 +21,7 @@ Next time: a checkpoint should hold tensors and plain values only. Try whether
 `torch.load(path, weights_only=True)` reads it.
 
 Links: https://github.com/xinyangATK/GraphBetaDiffusion/issues/5 (a checkpoint from DDP training asks for a group)
-https://github.com/Lightning-AI/pytorch-lightning/issues/2254 (one answer: the message after `load_from_checkpoint`)
+https://github.com/Lightning-AI/pytorch-lightning/issues/2254 (one answer: the message after load_from_checkpoint)
 """
 
 # %% given

@@ -18,7 +18,8 @@ after a pass under `no_grad` DDP leaves out the next one on rank 0.
 Cure: evaluate the bare model, `ddp.module`. Or let all ranks evaluate, each its share.
 Without buffers the broken code works, by luck.
 
-Next time: search for `if rank == 0` and look for DDP's forward inside.
+Next time: search for `if rank == 0` and look for DDP's forward inside. On NCCL,
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` names the two collectives that met.
 
 Links: https://github.com/pytorch/pytorch/issues/53979 (advice: the bare module in evaluation avoids communication)
 https://github.com/jpata/particleflow/pull/233 (validation on one GPU hangs; repaired with model.module)

@@ -8,9 +8,9 @@ chapter: ch2_data_parallel
 You see: `RNN module weights are not part of single contiguous chunk of memory`, again
 and again. Training works; it is slower and needs more memory.
 
-Cause: cuDNN wants all weights of a recurrent layer in one block. The layer makes one
-when it is created or moved. DataParallel's replicas get each weight as a tensor of its
-own, so cuDNN copies them into a block in every call.
+Cause: all weights of a recurrent layer have to lie in one block for cuDNN. The layer
+makes one when it is created or moved. DataParallel's replicas get each weight as a
+tensor of its own, so cuDNN copies them into a block in every call.
 
 Cure: DDP, where the module stays as it is. With DataParallel,
 `self.rnn.flatten_parameters()` as the first line of forward: that copies once per

@@ -21,7 +21,7 @@ Next time: in forward, avoid everything that goes over `self.parameters()`, also
 
 Links: https://github.com/pytorch/pytorch/issues/40457 (the tutorial's model, torch 1.5)
 https://github.com/kimiyoung/transformer-xl/issues/123 (a ParameterList is empty in replicas)
-https://github.com/lucidrains/BS-RoFormer/issues/25 (a property `device` of the model)
+https://github.com/lucidrains/BS-RoFormer/issues/25 (the model's property device)
 """
 
 # %% given

@@ -15,8 +15,8 @@ the `IterableDataset` and runs its `__iter__` from the beginning.
 
 Cure: in `__iter__`, keep every n-th item, where n counts all workers of all ranks. Read
 the rank before the workers start: spawned ones have no process group. Without workers
-`get_worker_info()` is None, and the rank alone decides. Unequal shares make the epoch's
-end hang.
+`get_worker_info()` is None, and the rank alone decides. With unequal shares the
+end of the epoch hangs.
 
 Next time: count the items of an epoch over all ranks, and how many are distinct.
 

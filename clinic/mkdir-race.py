@@ -9,9 +9,9 @@ signature: FileExistsError: \[Errno 17\] File exists: 'data'
 You see: `FileExistsError` on some ranks, at the very start, by chance. The second
 attempt works, because now the folder is there.
 
-Cause: torchrun starts the whole script W times. Between the look whether the folder is
-there and the call that makes it, another rank has made it. A download or an unpacking
-by all ranks has the same race, with broken files instead of a message.
+Cause: W processes run the whole script. Between the look whether the folder is there
+and the call that makes it, another rank has made it. A download or an unpacking by all
+ranks has the same race, with broken files instead of a message.
 
 Cure: rank 0 prepares, the others wait in a barrier. (On several machines without a
 common disk: local rank 0.) `exist_ok=True` cures the folder alone, not what goes in it.
