@@ -21,7 +21,6 @@ float32 and nothing else.
 
 Links: https://github.com/pytorch/pytorch/issues/74739 (why the scaler wants float32 gradients)
 https://github.com/mk-minchul/AdaFace/issues/127 (one layer in float16 was enough)
-https://github.com/Facico/Chinese-Vicuna/issues/168 (a large model loaded in float16)
 """
 
 # %% given

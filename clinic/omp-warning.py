@@ -20,7 +20,7 @@ Next time: print `torch.get_num_threads()` in a rank. If your job failed, read o
 the box.
 
 Links: https://github.com/pytorch/pytorch/issues/22260 (why launchers set it)
-https://github.com/Lumi-supercomputer/LUMI-AI-Guide/issues/110 (7 threads a rank)
+https://github.com/Lumi-supercomputer/LUMI-AI-Guide/issues/110 (torchrun's 1, or the cores of a rank: a discussion)
 """
 
 # %% broken: torchrun --nproc-per-node 2 train.py

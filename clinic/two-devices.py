@@ -19,7 +19,7 @@ Cure: at each boundary `x = x.to(next_layer.weight.device)`, and labels to
 Next time: the end of the message names the argument (`mat2`, `weight`, `index`) that is
 elsewhere. Print the device of each operand above the line that fails.
 
-Links: https://github.com/yuanzhoulvpi2017/zero_nlp/issues/64 (a model that was cut for two GPUs)
+Links: https://github.com/yuanzhoulvpi2017/zero_nlp/issues/110 (a model that a device map cuts for five GPUs)
 """
 
 # %% given
