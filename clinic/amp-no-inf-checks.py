@@ -1,0 +1,61 @@
+r"""GradScaler finds no gradient at all.
+
+class: AMP
+symptom: crash
+runs on: 2 ranks
+chapter: ch5_ddp
+signature: rank 1: AssertionError: No inf checks were recorded for this optimizer
+
+You see: `No inf checks were recorded for this optimizer` at `scaler.step(optimizer)`,
+here in the second step, on the rank whose expert got no token. The other goes on, and
+will wait for it at the next collective.
+
+Cause: `step` looks for inf and NaN in the gradients of the optimizer's parameters. No
+parameter has one, so there is nothing that it could have looked at. A plain optimizer
+would skip the step in silence.
+
+Cure: let every rank run its part: a batch of no rows gives gradients of zero. With
+several optimizers step only those whose parameters took part in the backward.
+
+Next time: count `p.grad is None` over `optimizer.param_groups`, just before the step.
+All of them: the parameters are frozen, were replaced after the optimizer was made, have
+been reset by `zero_grad()` (which sets None since torch 2.0), or were not used.
+"_scale is None" says that `scaler.scale` was not called even once.
+
+Links: https://github.com/nerfstudio-project/nerfstudio/pull/1919 (a network that is skipped in some steps)
+https://github.com/nerfstudio-project/nerfstudio/issues/1883 (it came with torch 2.0)
+https://github.com/SheldonTsui/GOF_NeurIPS2021/issues/2 (every gradient of one optimizer is None)
+"""
+
+# %% given
+from torch import nn
+
+expert = nn.Linear(1, 1)  # this rank's own: DDP does not reduce it
+optimizer = torch.optim.SGD(expert.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+tokens = torch.ones(4, 1)
+routes = [0, 1, 0, 1], [0, 0, 0, 0]  # which rank each token goes to
+
+# %% broken
+for owner in routes:
+    optimizer.zero_grad()
+    mine = tokens[torch.tensor(owner) == rank]
+    if len(mine):
+        scaler.scale(expert(mine).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print("tokens:", len(mine), "gradient:", expert.weight.grad.item())
+
+# %% fixed
+for owner in routes:
+    optimizer.zero_grad()
+    mine = tokens[torch.tensor(owner) == rank]
+    scaler.scale(expert(mine).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    print("tokens:", len(mine), "gradient:", expert.weight.grad.item())
+
+# %% signs
+# No inf checks were recorded for this optimizer
+# No inf checks were recorded prior to update
+# maybe: Attempted (?:step|unscale_?) but _scale is None

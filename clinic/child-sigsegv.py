@@ -1,0 +1,67 @@
+r"""A rank dies of a segmentation fault.
+
+class: launch
+symptom: crash
+runs on: one process
+chapter: ch4_ranks
+signature: Signal 11 \(SIGSEGV\) received
+
+You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box. No
+traceback of Python; the lines above it are here because the fault handler is switched
+on, as below.
+
+Cause: native code read memory that does not belong to the process: an extension built
+for another version of torch or CUDA, a data loader's library, a driver. Python cannot
+raise any more, and torchrun sees only how the process ended. (The crash is ours: the
+first number of an empty array is read through its address, which is 0.)
+
+Cure: find the line, then hold back what it must not get, or rebuild or replace the
+library that it calls.
+
+Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints each thread's Python stack at the
+crash; the uppermost frame is the call that went down. Of many ranks take the one under
+"Root Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. No import
+left to suspect: one process, `num_workers=0`, and see whether it still dies.
+
+Links: https://github.com/NVIDIA/Megatron-LM/issues/1880 (exitcode -11 and an empty box)
+https://github.com/pytorch/pytorch/issues/61839 (the words of torch.distributed.launch)
+https://github.com/pytorch/translate/pull/287 (what the fault handler adds to it)
+"""
+
+# %% given
+from pathlib import Path
+
+Path("native.py").write_text('''
+from ctypes import c_float
+
+def first(numbers):
+    """What an extension does: take an address, and trust it."""
+    address, count = numbers.buffer_info()
+    return c_float.from_address(address).value
+''')
+
+# %% broken: PYTHONFAULTHANDLER=1 torchrun train.py
+from array import array
+
+import native
+
+share = array("f", [])  # fewer files than ranks: none for this one
+print("first:", native.first(share))
+
+# %% fixed: PYTHONFAULTHANDLER=1 torchrun train.py
+from array import array
+
+import native
+
+share = array("f", [])  # fewer files than ranks: none for this one
+print("first:", native.first(share) if share else None)
+
+# %% signs
+# maybe: Signal 11 \(SIGSEGV\) received
+# maybe: terminated with signal SIGSEGV
+# maybe: died with <Signals\.SIGSEGV: 11>|exited on signal 11 \(Segmentation fault\)
+# maybe: with return code = -11\b
+# maybe: exitcode *[:=]? *-11\b
+# maybe: Caught signal 11 \(Segmentation fault
+# maybe: \d+ Segmentation fault +(?:\(core dumped\) +)?\S*(?:python|torchrun)
+# maybe: srun: error: .*: tasks? [-,\d]+: Segmentation fault

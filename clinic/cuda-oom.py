@@ -1,0 +1,63 @@
+r"""One rank runs out of GPU memory, and all of them stop.
+
+class: DDP
+symptom: crash
+runs on: quoted
+chapter: ch5_ddp
+
+You see: `CUDA out of memory` on one rank. The others say something else, and later: a
+connection closed by a peer, or ten minutes of silence and NCCL's watchdog. Whoever
+reads the end of the log reads about a timeout.
+
+Cause: the batch size is per rank, so one that filled a GPU before still does, and DDP
+adds to it: buckets as large as the gradients, and NCCL's buffers. Ranks do not need the
+same: one has the longest sequences or images, and rank 0 often holds a checkpoint that
+was loaded onto its GPU, or the contexts of processes that never chose theirs.
+
+Cure: a smaller batch per rank, with gradient accumulation for the rest, and batches of
+equal work on all ranks. `gradient_as_bucket_view=True` saves one copy of the gradients.
+Do not catch the error and skip the batch on one rank: the others wait in its
+all-reduce.
+
+Next time: find the rank that failed first; the others are echoes. If the message's
+"reserved by PyTorch but unallocated" is large, memory is in pieces:
+`expandable_segments:True`, as it says. Several processes of yours on GPU 0 in
+`nvidia-smi`: `torch.cuda.set_device(local_rank)` comes too late.
+
+Links: https://github.com/modelscope/FunASR/issues/2006 (rank 2 has no memory, ranks 3 and 5 a timeout)
+https://github.com/facebookresearch/detectron2/issues/2053 (ranks with larger images need more)
+https://github.com/dptech-corp/deepmd-pytorch/pull/76 (other ranks' contexts on GPU 0)
+"""
+
+# %% quoted
+# [rank2]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00
+# MiB. GPU  has a total capacity of 79.15 GiB of which 141.25 MiB is free.
+# [0] NCCL INFO [Service thread] Connection closed by localRank 2
+# [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=15734,
+# OpType=ALLREDUCE, NumelIn=220084533, NumelOut=220084533, Timeout(ms)=600000) ran for
+# 600037 milliseconds before timing out.
+
+# %% broken
+loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+ddp = DistributedDataParallel(model, device_ids=[local_rank])
+for x, y in loader:
+    loss(ddp(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+# %% fixed
+loader = DataLoader(dataset, batch_size=16, sampler=sampler)
+ddp = DistributedDataParallel(
+    model, device_ids=[local_rank], gradient_as_bucket_view=True
+)
+for i, (x, y) in enumerate(loader, start=1):
+    last = i % 4 == 0
+    with nullcontext() if last else ddp.no_sync():
+        (loss(ddp(x), y) / 4).backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+
+# %% signs
+# CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError
+# maybe: CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'

@@ -1,0 +1,52 @@
+r"""The older FSDP flattens frozen and trained parameters together.
+
+class: TP/FSDP2
+symptom: crash
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: ValueError: Must flatten tensors with uniform `requires_grad`
+
+You see: "Must flatten tensors with uniform `requires_grad` when
+`use_orig_params=False`" while `FullyShardedDataParallel` wraps a model with frozen
+layers or LoRA adapters. In torch 2.0 it read "`FlatParameter` requires uniform
+`requires_grad`".
+
+Cause: the older FSDP joins all parameters of a wrapped module into one flat tensor,
+and a tensor needs a gradient as a whole or not at all.
+
+Cure: `use_orig_params=True` keeps the parameters, and their `requires_grad`, apart. The
+gradient of the whole flat tensor still takes memory until it is reduced, so wrap frozen
+layers apart where you can. The successor, `fully_shard`, shards each parameter for
+itself and does not care.
+
+Next time: list `{p.requires_grad for p in module.parameters()}` for each module that
+the wrapping policy chooses: two values in one set are the ones it stumbles over.
+
+Links: https://github.com/huggingface/peft/issues/1702 (LoRA with FSDP, torch 2.2)
+https://github.com/pytorch/pytorch/issues/104690 (the older words, with adapters in each layer)
+https://github.com/pytorch/pytorch/issues/91167 (what use_orig_params does with frozen parameters)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+model[0].requires_grad_(False)
+cpu = torch.device("cpu")
+
+# %% broken
+model = FullyShardedDataParallel(model, device_id=cpu)
+model(torch.ones(2, 4)).sum().backward()
+held = [p.grad.numel() for p in model.parameters() if p.grad is not None]
+print("numbers with a gradient:", sum(held))
+
+# %% fixed
+model = FullyShardedDataParallel(model, device_id=cpu, use_orig_params=True)
+model(torch.ones(2, 4)).sum().backward()
+held = [p.grad.numel() for p in model.parameters() if p.grad is not None]
+print("numbers with a gradient:", sum(held))
+
+# %% signs
+# Must flatten tensors with uniform `?requires_grad
+# `?FlatParameter`? requires uniform `?requires_grad
