@@ -27,6 +27,13 @@ PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
     re.compile(r"\{'[\w:]+'(?:, '[\w:]+')+\}"): _in_order,
     re.compile(r"\{torch\.\w+(?:, torch\.\w+)+\}"): _in_order,
+    # A dead peer's socket is reset if it had not read all, and closed otherwise.
+    re.compile(
+        r"pair\.cc:\d+\] Connection closed by peer (\[\S+\]:PORT)\. (This is typically "
+        r"caused by a remote worker )crashing"
+        r"(?=[\s\S]*\nranks? [\d–, and]+ (?:was|were|ended) )"
+    ): r"pair.cc:537] Read error \1: Connection reset by peer. \2hanging or bugs in "
+    r"the application",
 }
 
 

@@ -62,3 +62,20 @@ def test_the_order_of_a_set_is_no_part_of_an_outcome():
     assert clean("{'a': 1} {'b'}") == "{'a': 1} {'b'}"
     told = "dtype but got {torch.bfloat16, torch.float32}"
     assert clean("dtype but got {torch.float32, torch.bfloat16}") == clean(told) == told
+
+
+def test_how_a_dead_peers_socket_ended_is_no_part_of_an_outcome():
+    """It depends on what the peer had read when it died: a record would flip."""
+    closed = (
+        "rank 0: RuntimeError: [gloo/pair.cc:553] Connection closed by peer "
+        "[127.0.0.1]:4321. This is typically caused by a remote worker crashing. Check"
+    )
+    reset = (
+        "rank 0: RuntimeError: [gloo/pair.cc:537] Read error [127.0.0.1]:PORT: "
+        "Connection reset by peer. This is typically caused by a remote worker hanging "
+        "or bugs in the application. Check"
+    )
+    for end in ("rank 1 was killed by SIGABRT", "ranks 1 and 2 ended their processes"):
+        told = f"{reset}\n{end}"
+        assert clean(f"{closed}\n{end}") == clean(told) == told
+    assert "closed by peer" in clean(closed), "nobody died: the words are gloo's"
