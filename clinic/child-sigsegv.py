@@ -6,9 +6,9 @@ runs on: one process
 chapter: ch4_ranks
 signature: Signal 11 \(SIGSEGV\) received
 
-You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box. No
-traceback of Python; the lines above it are here because the fault handler is switched
-on, as below.
+You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box, and
+no traceback. `Fatal Python error` is here only because the fault handler is switched
+on; the log goes on with `File "native.py", line 7 in first`.
 
 Cause: native code read memory that does not belong to the process: an extension built
 for another version of torch or CUDA, a data loader's library, a driver. Python cannot
@@ -18,10 +18,10 @@ first number of an empty array is read through its address, which is 0.)
 Cure: find the line, then hold back what it must not get, or rebuild or replace the
 library that it calls.
 
-Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints each thread's Python stack at the
-crash; the uppermost frame is the call that went down. Of many ranks take the one under
-"Root Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. No import
-left to suspect: one process, `num_workers=0`, and see whether it still dies.
+Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints the Python stacks at the crash; the
+uppermost frame is the call that went down. Of many ranks take the one under "Root
+Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. If nothing is
+suspect, see whether one process with `num_workers=0` still dies.
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1880 (exitcode -11 and an empty box)
 https://github.com/pytorch/pytorch/issues/61839 (the words of torch.distributed.launch)
