@@ -6,9 +6,9 @@ runs on: one process
 chapter: ch4_ranks
 signature: Signal 11 \(SIGSEGV\) received
 
-You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box, and
-no traceback. `Fatal Python error` is here only because the fault handler is switched
-on; the log goes on with `File "native.py", line 7 in first`.
+You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box,
+and no traceback. `Fatal Python error` is here only because the fault handler is
+switched on; the log goes on with `File "native.py", line 7 in first`.
 
 Cause: native code read memory that does not belong to the process: an extension built
 for another version of torch or CUDA, a data loader's library, a driver. Python cannot
@@ -18,8 +18,8 @@ first number of an empty array is read through its address, which is 0.)
 Cure: find the line, then hold back what it must not get, or rebuild or replace the
 library that it calls.
 
-Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints the Python stacks at the crash; the
-uppermost frame is the call that went down. Of many ranks take the one under "Root
+Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints the Python stacks at the crash;
+the uppermost frame is the call that went down. Of many ranks take the one under "Root
 Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. If nothing is
 suspect, see whether one process with `num_workers=0` still dies.
 
