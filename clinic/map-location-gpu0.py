@@ -35,9 +35,9 @@ checkpoint = torch.load("last.pt", map_location="cpu")
 model.load_state_dict(checkpoint["model"])
 
 # %% quoted
-# GPU    PID Type Process name        Usage
+# GPU   PID Type Process name         Usage
 # =========================================
-#   0  62250    C /usr/bin/python3.6 4903MiB
-#   0  62251    C /usr/bin/python3.6  725MiB
-#   0  62252    C /usr/bin/python3.6  725MiB
-#   0  62253    C /usr/bin/python3.6  725MiB
+#   0 62250  C   /usr/bin/python3.6 4903MiB
+#   0 62251  C   /usr/bin/python3.6  725MiB
+#   0 62252  C   /usr/bin/python3.6  725MiB
+#   0 62253  C   /usr/bin/python3.6  725MiB
