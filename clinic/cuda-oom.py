@@ -38,22 +38,25 @@ https://github.com/dptech-corp/deepmd-pytorch/pull/76 (other ranks' contexts on 
 # 600037 milliseconds before timing out.
 
 # %% broken
-loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+parts = 1
+loader = DataLoader(dataset, batch_size=64 // parts, sampler=sampler)
 ddp = DistributedDataParallel(model, device_ids=[local_rank])
-for x, y in loader:
-    loss(ddp(x), y).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+for i, (x, y) in enumerate(loader, start=1):
+    last = i % parts == 0
+    with nullcontext() if last else ddp.no_sync():
+        (loss(ddp(x), y) / parts).backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
 
 # %% fixed
-loader = DataLoader(dataset, batch_size=16, sampler=sampler)
-ddp = DistributedDataParallel(
-    model, device_ids=[local_rank], gradient_as_bucket_view=True
-)
+parts = 4
+loader = DataLoader(dataset, batch_size=64 // parts, sampler=sampler)
+ddp = DistributedDataParallel(model, device_ids=[local_rank])
 for i, (x, y) in enumerate(loader, start=1):
-    last = i % 4 == 0
+    last = i % parts == 0
     with nullcontext() if last else ddp.no_sync():
-        (loss(ddp(x), y) / 4).backward()
+        (loss(ddp(x), y) / parts).backward()
     if last:
         optimizer.step()
         optimizer.zero_grad()
