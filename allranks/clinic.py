@@ -37,10 +37,10 @@ SYMPTOMS = {  # how the broken cell may end
 }
 PARTS = "You see", "Cause", "Cure", "Next time", "Links"
 QUOTED = "quoted"
-FULL, MAYBE, ECHO, WITH = KINDS = "full", "maybe", "echo", "with"
+FULL, MAYBE, ECHO, WITH, UNLESS = KINDS = "full", "maybe", "echo", "with", "unless"
 CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
 _PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
-_SIGN = re.compile(rf"# (?:({MAYBE}|{ECHO}|{WITH}): )?(\S.*)")
+_SIGN = re.compile(rf"# (?:({MAYBE}|{ECHO}|{WITH}|{UNLESS}): )?(\S.*)")
 _LINK = re.compile(r"(https://[^\s()]+)(?: \(([^)]+)\))?")
 
 
@@ -154,7 +154,7 @@ def _faults(title, fields, parts, cells, notes, signs):
         yield "both a field guard and a cell # %% guarded, or neither"
     if symptom == "silent" and ("guard" in fields) == ("beyond" in fields):
         yield "either a field guard, or a field beyond: why the guard cannot see it"
-    if symptom == "crash" and all(m and m[1] == WITH for m in signs):
+    if symptom == "crash" and all(m and m[1] in (WITH, UNLESS) for m in signs):
         yield "signs: a regular expression for a line of a log"
     if not all(signs):
         yield "signs of the form '# REGEX', or '# maybe:', '# echo:', '# with: REGEX'"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from allranks.clinic import ECHO, FULL, MAYBE, WITH, Case
+from allranks.clinic import ECHO, FULL, MAYBE, UNLESS, WITH, Case
 from allranks.log_search import TRIES, Hit, find, find_folded, vocabulary
 from allranks.log_text import Log
 from allranks.signs import Sign, signs_of
@@ -17,6 +17,7 @@ BRIEF = 12  # lines of a paste in which a warning is the question
 REST = 4  # lines in which NCCL goes on with what it says of an error
 _WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
 _RAISED = re.compile(r"(?:Error|Exception): ")
+_LATE = WITH, UNLESS  # not looked for in vain
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
 _ERRORS = "Error: ", "Exception: ", "error: "
 
@@ -90,27 +91,31 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
     suspects = []
     for order, case in enumerate(cases):
         signs, hits = signs_of(case), {}
-        for late in False, True:  # what only supports is not looked for in vain
+        for late in False, True:
             for one in signs:
-                if (one.kind == WITH) == late and (hit := find(log, one, possible)):
+                if (one.kind in _LATE) == late and (hit := find(log, one, possible)):
                     hits[one] = hit
             if not hits:
                 break
         else:
+            if any(one.kind == UNLESS for one in hits):
+                continue
             found = [(one, hits[one]) for one in signs if one in hits]
             suspects.append(Suspect(case, order, found))
     if not suspects and len(log.lines) <= BRIEF:
-        suspects = _folded(log, cases)
+        suspects = _folded(log, cases, possible)
     return _honest(log, sorted(suspects, key=lambda suspect: suspect.key))
 
 
-def _folded(log: Log, cases: list[Case]) -> list[Suspect]:
+def _folded(log: Log, cases: list[Case], possible) -> list[Suspect]:
     """A title, a question: people write messages without the capitals."""
     suspects = []
     for order, case in enumerate(cases):
-        full = [one for one in signs_of(case) if one.kind == FULL]
+        signs = signs_of(case)
+        full = [one for one in signs if one.kind == FULL]
         hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
-        if hits:
+        unless = [one for one in signs if one.kind == UNLESS]
+        if hits and not any(find(log, one, possible) for one in unless):
             suspects.append(Suspect(case, order, hits))
     return suspects
 

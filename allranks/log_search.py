@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, product
 
-from allranks.clinic import WITH
+from allranks.clinic import UNLESS, WITH
 from allranks.log_text import Log, bare, lower
 from allranks.signs import Sign
 
@@ -19,6 +19,7 @@ CUT = 16  # letters of a piece that are enough at the end of the log, if half of
 _SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
 )
+_BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
 _NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
 
 
@@ -74,15 +75,23 @@ def find(log: Log, one: Sign, possible) -> Hit | None:
             if (line, end) != last:
                 last = line, end
                 hit = _try(log, expression, line, end)
+                if hit and _complete(hit.text):
+                    hit = None
                 if hit and not hit.weak:
                     found.append(hit)
                     break
                 if hit:
                     code.append(hit)
             at = log.squeezed.find(needle, at + 1)
-    pieces = [] if found or code or one.kind == WITH else one.needles
+    pieces = [] if found or code or one.kind in (WITH, UNLESS) else one.needles
     hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
     return min(hits, key=lambda hit: hit.first, default=None)
+
+
+def _complete(text: str) -> bool:
+    """Whether it is a store's barrier that waits though nobody is missing."""
+    match = _BARRIER.search(text)
+    return match is not None and int(match[2]) >= int(match[1])
 
 
 @cache
@@ -97,7 +106,8 @@ def find_folded(log: Log, one: Sign) -> Hit | None:
         if (at := log.folded.find(needle)) >= 0:
             expression = re.compile(one.pattern, re.ASCII | re.IGNORECASE)
             ends = log.line_at(at), log.line_at(at + len(needle) - 1)
-            if hit := _try(log, expression, *ends):
+            hit = _try(log, expression, *ends)
+            if hit and not _complete(hit.text):
                 return replace(hit, weak=True)
     return None
 

@@ -21,6 +21,11 @@ PLAIN = {
 }
 ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
 ENTITIES |= {"#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`"}
+_ESCAPES = {"n": "\r", "t": " ", '"': '"', "\\": "\\"}
+_ESCAPED = re.compile(
+    r'\\n +File \\*"|\\n(?:Traceback|\[rank\d|\w*(?:Error|Exception): )', re.ASCII
+)
+_ESCAPE = re.compile(r'\\(["\\nt])')
 _LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
 _ANSI = re.compile(
@@ -72,8 +77,22 @@ def plain(text: str) -> str:
     for i, line in enumerate(lines):  # the few that are framed or quoted
         if not line.isascii():
             line = _FRAME.sub("", _DASH.sub("--", line))
-        lines[i] = _QUOTE.sub("", line) if ">" in line else line
+        line = _QUOTE.sub("", line) if ">" in line else line
+        lines[i] = unescaped(line) if "\\n" in line else line
     return "\n".join(lines)
+
+
+def unescaped(line: str) -> str:
+    r"""The lines that JSON holds in one, each with a carriage return at its end.
+
+    >>> unescaped(r'{"py": "\\n  File \\"x\\"\\nOSError: gone"}').split("\r")[1:]
+    ['  File "x"', 'OSError: gone"}']
+    """
+    for _ in range(3):  # JSON in JSON
+        if not _ESCAPED.search(line):
+            break
+        line = _ESCAPE.sub(lambda match: _ESCAPES[match[1]], line)
+    return line
 
 
 def lower(text: str) -> str:

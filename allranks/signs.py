@@ -31,7 +31,7 @@ class Sign:
     """A sign of one case.
 
     Attributes:
-        kind: full, maybe, echo or with.
+        kind: full, maybe, echo, with or unless.
         pattern: the regular expression.
         spans: pieces of the pattern, (begin, end), of which a match holds at least one.
     """

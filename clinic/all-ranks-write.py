@@ -55,3 +55,4 @@ print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
 # storage has wrong (?:byte )?size: expected
 # maybe: invalid load key, '\\+x00'|unexpected pos \d+ vs \d+
 # with: torch.serialization|torch\.load\(|load_checkpoint|file might be|was truncated|record size|load key|unexpected pos
+# unless: No space left on device|PytorchStreamWriter failed|Disk quota exceeded

@@ -86,5 +86,4 @@ watch.preflight(lambda model, union: contrast(model(union)), x, backward=backwar
 
 # %% signs
 # maybe: element 0 of tensors does not require grad and does not have a grad_fn
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
 # with: all_?gather

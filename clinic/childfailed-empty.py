@@ -66,9 +66,10 @@ main()
 
 # %% signs
 # echo: ChildFailedError
-# echo: error_file: <N/A>
+# echo: Process failed with exitcode [1-9]
 # echo: To enable traceback see: https://pytorch\.org/docs/stable/elastic/errors
-# echo: failed \(exitcode: -?\d+\) local_rank: \d+
-# echo: CalledProcessError: Command '?\[.*(?:python|local[-_]rank)
+# echo: failed \(exitcode: [1-9]\d*\) local_rank: \d+
+# echo: CalledProcessError: Command '?\[.*(?:'-u',|local[-_]rank)
 # echo: process \d+ terminated with exit code
 # echo: exits with return code = \d
+# unless: exitcode *[:=]? *-\d+\b

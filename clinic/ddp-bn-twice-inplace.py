@@ -57,5 +57,5 @@ print("gradient", model.weight.grad.shape)
 
 # %% signs
 # maybe: one of the variables needed for gradient computation has been modified by an inplace operation
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
-# with: DistributedDataParallel|batch_norm|BatchNorm|nn.parallel|broadcast_buffers|[. ]distributed\b
+# with: DistributedDataParallel|nn[./]parallel[./]distributed|broadcast_buffers
+# with: Error detected in (?:Cudnn|Native)?BatchNorm

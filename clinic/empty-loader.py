@@ -42,4 +42,5 @@ print("mean loss", sum(losses) / len(losses))
 
 # %% signs
 # maybe: ZeroDivisionError: (?:float |integer )?(?:division|modulo)[\w ]* by zero|num_samples=0
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
+# with: len\((?:self\.)?\w*(?:loader|Loader)\w*\)
+# with: distributed[./]?_?sampler|DistributedSampler|drop_last

@@ -58,9 +58,10 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # %% signs
 # maybe: network addresses of \(.*\) cannot be retrieved
 # maybe: socket\.gaierror: \[Errno -?\d+\]
-# host not found: |[Cc]ould not resolve hostname
+# host not found: 
+# maybe: [Cc]ould not resolve hostname
 # RuntimeError: Name or service not known
-# maybe: Temporary failure in name resolution
-# with: torch.distributed|rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|elastic|gai error
+# maybe: ^(?!.*(?:HTTP|urlopen)).*Temporary failure in name resolution
+# with: rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|gai error|hostfile|deepspeed
 # IPv4 network addresses of \(.*\) cannot be retrieved
-# maybe: : (?:Name or service not known|nodename nor servname provided)
+# maybe: ^(?!.*(?:HTTP|urlopen)).*: (?:Name or service not known|nodename nor servname provided)

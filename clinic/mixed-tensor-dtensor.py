@@ -52,4 +52,4 @@ print(model.score(torch.ones(2, 4)).shape)
 
 # %% signs
 # aten\.(?!copy_\.|stack\.|_foreach_(?:norm|mul_\.Tensor))[\w.]+:? got mixed torch\.Tensor and DTensor
-# maybe: got mixed torch\.Tensor and DTensor, need to convert all
+# maybe: got mixed torch\.Tensor and DTensor

@@ -43,6 +43,6 @@ print("ready:", os.listdir())
 # %% signs
 # maybe: FileExistsError: \[Errno 17\] File exists
 # with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
-# with: makedirs\(|\.mkdir\(|mkdir\(name
+# with: \[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]|single_main|device_id,|CPUs and [2-9] GPUs
 # maybe: \[WinError 183\]
 # with: istributed training|ulti-GPU|ulti GPU

@@ -41,3 +41,4 @@ print(num_layers, "layers")
 # attempted relative import (?:with no known parent|beyond top-level) package
 # maybe: No module named '?(?:pkg|src|source|libs?|core|utils?|models?|model|data\w*|tools|configs?|cfg|common|engine|scripts?|projects?|modules|networks?|nets|layers|loss|losses|helpers|train\w*|options?|opts?|metrics?|evaluat\w*|runners?|tests?|misc|main|ops)(?:\.\w+)*'?$
 # cannot perform relative import
+# with: torchrun|torch[./]distributed|ChildFailedError|\[rank0\]|\[rank1\]|local_rank|--nproc|dist_train|accelerate|deepspeed

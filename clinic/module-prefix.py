@@ -42,10 +42,11 @@ print(model.load_state_dict(torch.load("model.pt")))
 # [Uu]nexpected key "module\.[\w.]+" in state_dict
 # in source state_dict: module\.
 # KeyError: '?\W?module\.\w+\.|not used by the model: *module\.
-# maybe: ["']module\.\w+\.[\w.]+["']
-# [Uu]nexpected key\(s\) in state_dict: "?module\.
-# key\(s\) in state_dict: "?module\.[^"]*(?:", "module\.[^"]*){6}
-# key\(s\) in state_dict: "?module\.[^"]*(?:", "module\.[^"]*)*",? ?\.\.
+# maybe: ["']module\.\w+\.(?![\w.]*num_batches_tracked)[\w.]+["']
+# [Uu]nexpected key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)
+# key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*){6}
+# key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*)*",? ?\.\.
 # maybe: [Mm]issing key\(s\) in state_dict: "?module\.
 # with: [Uu]nexpected key
 # with: KeyError: |source state_dict
+# unless: state_dict for (?:Distributed)?DataParallel:?\s*Unexpected key\(s\) in state_dict: "?module\.

@@ -62,6 +62,7 @@ dist.all_gather(steps, torch.tensor([10]))
 print("steps:", torch.cat(steps).tolist())
 
 # %% signs
-# RuntimeError: Numpy is not available
+# maybe: RuntimeError: Numpy is not available
 # maybe: Failed to initialize NumPy: No module named|umpy is not available
 # maybe: A module that was compiled using NumPy 1\.x cannot be run in NumPy
+# with: distributed_c10d|(?:gather|broadcast|scatter)_object|_object_to_tensor|_tensor_to_object

@@ -39,3 +39,4 @@ assert chosen, "1 thread for each rank, chosen by torchrun"
 
 # %% signs
 # maybe: Setting OMP_NUM_THREADS environment variable for each process to be 1
+# unless: Timed out initializing process group

@@ -54,7 +54,7 @@ dist.broadcast(batch, src=1)
 print(batch.tolist())
 
 # %% signs
-# echo: Connection (?:closed|reset) by peer(?!')
+# echo: ^(?!.*\[Errno 104\]).*Connection (?:closed|reset) by peer(?!')
 # echo: remote process exited or there was a network error
 # echo: This is typically caused by a remote worker
 # echo: NCCL communicator was aborted
@@ -62,5 +62,5 @@ print(batch.tolist())
 # echo: closed by remote peer|Horovod has been shut down
 # echo: pair\.cc:\d+\] .*(?:Broken pipe|Read (?:error|timeout))
 # echo: ncclRemoteError
-# echo: NET/IB ?: Got completion (?:from peer .*)?with (?:error|status)
+# echo: NET/IB ?: Got completion (?:from peer .*)?with (?:error|status)[= ](?:5|10|11|12|13)\b
 # echo: Socket recv failed while polling

@@ -54,3 +54,5 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # Only one usage of each socket address
 # \[WinError 10048\]
 # maybe: EADDRINUSE
+# with: torch[./]distributed|torchrun|TCPStore|init_process_group|rendezvous|master[-_ ]port|MASTER_PORT
+# with: accelerate|deepspeed|lightning|\[rank0\]|\[rank1\]|local_rank|socket\.cpp|NCCL INFO|DistNetworkError|ChildFailedError

@@ -47,3 +47,4 @@ print("trained on", len(batch))
 # %% signs
 # Number of microbatches \(\d+\) must be greater than or equal to the number of stages
 # maybe: requires the number of microbatches .* to be a multiple of
+# contiguous micro-batches in a virtual pipeline stage

@@ -50,5 +50,4 @@ for batch in DataLoader(samples, batch_size=4, drop_last=True):
 
 # %% signs
 # maybe: Failed to run stage backward
-# maybe: Tensor\(torch\.Size\(\[[\d, ]*\]\), grad=(?:True|False), dtype=
 # maybe: PipeliningShapeError: |has a shape mismatch: expected .* actual

@@ -51,4 +51,3 @@ print("trained on", len(batch))
 # %% signs
 # maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0
 # with: torch.distributed.pipelining
-# with: Using a target size .* that is different to the input size

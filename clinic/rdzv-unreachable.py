@@ -38,3 +38,5 @@ print("machines:", os.environ["GROUP_WORLD_SIZE"])
 # %% signs
 # The connection to the C10d store has failed
 # RendezvousConnectionError(?!\.$)
+# c10d_rendezvous_backend\.py", line \d+, in _create_tcp_store
+# maybe: c10d_rendezvous_backend\.py", line \d+, in (?:get_state|set_state|_call_store)

@@ -35,4 +35,4 @@ print("gloo:", torch.distributed.is_gloo_available())
 # partially initialized module '(?:random|types|queue|copy|enum|signal|select|torch)'
 # ImportError: cannot import name '\w+' from '(?:random|types|queue|enum|signal)'
 # module '(?:random|types|queue|copy|enum|signal|select|logging|inspect)' has no attribute
-# maybe: partially initialized module '(?!torch|cv2|charset_|transformers|jax|tensorflow|flash_|deepspeed|apex|PIL)\w+' .*circular import
+# maybe: partially initialized module '(?!torch|cv2|charset_|transformers|jax|tensorflow|flash_|deepspeed|apex|PIL)\w+' has no attribute .*circular import

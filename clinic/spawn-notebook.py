@@ -62,5 +62,5 @@ spawn(worker)
 # Can't get attribute '\w+' on <module '__main__' \(built-in\)>
 # Can't get attribute '\w+' on <module '__main__' \(<class '_frozen_importlib
 # FileNotFoundError: .*<stdin>
-# maybe: Can't get attribute '?[\w.<>]+'? on <module '?__(?:mp_)?main__
+# maybe: Can't get attribute '?[\w.<>]+'? on <module '?__mp_main__
 # not compatible with an interactive environment

@@ -59,4 +59,5 @@ print(model(torch.ones(2, 4)).shape)
 
 # %% signs
 # maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
+# with: parallelize_module|[Tt]ensor[ _]?[Pp]arallel|wiseParallel|(?:Column|Row)ParallelLinear
+# with: distributed[./]_?tensor|DTensor|\[TP\] RuntimeError|tp_mesh

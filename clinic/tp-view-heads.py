@@ -46,4 +46,5 @@ print("heads of this rank:", q.shape[2])
 
 # %% signs
 # maybe: RuntimeError: shape '\[[-\d, ]+\]' is invalid for input of size
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
+# with: parallelize_module|[Tt]ensor[ _]?[Pp]arallel|wiseParallel|(?:Column|Row)ParallelLinear
+# with: distributed[./]_?tensor|DTensor|\[TP\] RuntimeError|tp_mesh

@@ -65,5 +65,5 @@ print("rows read:", epoch(rows))
 
 # %% signs
 # is killed by signal: Killed
-# maybe: DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by)
-# maybe: Unexpected (?:segmentation fault|floating-point exception) encountered in worker
+# maybe: DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by(?! signal: (?:Segm|Abor|Bus|Floa|Ille)))
+# unless: killed by signal: (?:Segmentation|Aborted|Floating|Illegal)|Unexpected (?:segmentation fault|floating-point exception)

@@ -46,7 +46,8 @@ print("first column:", model.weight.to_local()[:, 0].tolist())
 # %% signs
 # maybe: size mismatch for [\w.]+: copying a param with shape
 # maybe: Missing key in checkpoint state_dict
-# with: \[rank0\]|\[rank1\]|rank 0: |rank 1: |ranks 0|torch.distributed|ChildFailedError|local_rank|Process \d terminated with|<stderr>
+# with: model_parallel|mp_rank_\d|tensor[ _]?parallel|FlatParameter|flat_param|sharded|zero_pp_rank
+# with: Missing key in checkpoint state_dict
 # used a DP world size of \d+ but the current world size
 # (?:rank|world size) at save time was \d+, but at load time was
 # parallel_size value from checkpoint \(\d+\) is not equal to

@@ -50,7 +50,7 @@ print(store.get("hello").decode())
 # maybe: The client socket has failed to connect to(?!.*errno: 22\b)
 # maybe: connect\(\) timed out
 # maybe: RuntimeError: Connection (?:timed out|refused)
-# maybe: No route to host
+# maybe: (?:errno: 113 - |RuntimeError: |[Nn][Cc][Cc][Ll].*)No route to host
 # maybe: The client socket has timed out after \d+ ?m?s while trying to connect to
 # maybe: Connect to \S+ failed ?: |Call to connect returned|socketStartConnect
 # maybe: Call to connect failed|[Nn]ccl.*Connection refused

@@ -8,10 +8,12 @@
   const CUT = 16;
   const BRIEF = 12;
   const SHOWN = 3;
-  const FULL = 0, ECHO = 2, WITH = 3; // 1: maybe
+  const FULL = 0, ECHO = 2, WITH = 3, UNLESS = 4; // 1: maybe
   const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
   const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: " ",
     "#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`" };
+  const ESCAPES = { n: "\r", t: " ", '"': '"', "\\": "\\" };
+  const ESCAPED = /\\n +File \\*"|\\n(?:Traceback|\[rank\d|\w*(?:Error|Exception): )/;
   const STAMP = "\\d{4}[-/]\\d\\d[-/]\\d\\d[T ][\\d:.,]+(?:Z|[+-]\\d\\d:?\\d\\d)?";
   const PREFIX = new RegExp("^(?: *(?:\\[(?:rank|default|worker|Rank )?\\d+\\]:?"
     + "|\\[\\d+,\\d+\\]<std(?:out|err)>:?|\\d{1,5}:(?= )|[\\w.-]{1,80} +\\|"
@@ -27,13 +29,27 @@
   const REST = 4; // lines in which NCCL goes on with what it says of an error
   const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
   const RAISED = /(?:Error|Exception): /;
+  const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
   const ERRORS = ["Error:", "Exception:", "error:"];
 
   const bare = (line) => line.slice(PREFIX.exec(line)[0].length).trimEnd();
 
+  // The lines that JSON holds in one, each with a carriage return at its end.
+  function unescaped(line) {
+    for (let i = 0; i < 3 && ESCAPED.test(line); i++) { // JSON in JSON
+      line = line.replace(/\\(["\\nt])/g, (all, name) => ESCAPES[name]);
+    }
+    return line;
+  }
+
   // Colours, entities, typographic quotes, frames: what only decorates a text.
   function plain(text) {
+    const lines = undecorated(text).split("\n");
+    return lines.map((line) => (line.includes("\\n") ? unescaped(line) : line)).join("\n");
+  }
+
+  function undecorated(text) {
     return text.replace(/\r\n/g, "\n").replace(/[\t\x0b\x0c\x1c-\x1f]/g, " ")
       .replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])/g, "")
       .replace(/\[\d{1,3}(?:;\d{1,3})*m/g, "")
@@ -149,6 +165,12 @@
     return null;
   }
 
+  // A store's barrier that waits though nobody is missing.
+  function complete(text) {
+    const match = BARRIER.exec(text);
+    return match !== null && Number(match[2]) >= Number(match[1]);
+  }
+
   // The earliest place of a sign; a message goes before a line of code.
   function find(log, sign) {
     const found = [], code = [];
@@ -160,7 +182,8 @@
         if (line + "-" + end !== last) {
           last = line + "-" + end;
           expression ??= new RegExp(sign[1]);
-          const hit = attempt(log, expression, line, end);
+          let hit = attempt(log, expression, line, end);
+          if (hit && complete(hit.text)) hit = null;
           if (hit && !hit.weak) {
             found.push(hit);
             break;
@@ -170,7 +193,7 @@
         at = log.squeezed.indexOf(needle, at + 1);
       }
     }
-    const needles = found.length || code.length || sign[0] === WITH ? [] : needlesOf(sign);
+    const needles = found.length || code.length || sign[0] >= WITH ? [] : needlesOf(sign);
     const cut = needles.map((needle) => logEnd(log, needle)).filter((hit) => hit);
     const hits = found.length ? found : code.length ? code : cut;
     return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
@@ -186,7 +209,7 @@
       if (at < 0) continue;
       const ends = [log.lineAt(at), log.lineAt(at + needle.length - 1)];
       const hit = attempt(log, new RegExp(sign[1], "i"), ...ends);
-      if (hit) return { ...hit, weak: true };
+      if (hit && !complete(hit.text)) return { ...hit, weak: true };
     }
     return null;
   }
@@ -218,6 +241,7 @@
       const suspect = { case: one, hits: [] };
       for (const sign of one[4]) {
         const hit = look(log, sign);
+        if (hit && sign[0] === UNLESS) return;
         if (hit) suspect.hits.push([sign, hit]);
       }
       if (!suspect.hits.some(([sign]) => sign[0] !== WITH)) return;
@@ -231,7 +255,8 @@
     let suspects = suspected(log, cases, find);
     if (!suspects.length && log.lines.length <= BRIEF) {
       // A title, a question: people write messages without the capitals.
-      const full = (...args) => (args[1][0] === FULL ? findFolded(...args) : null);
+      const full = (...args) => (args[1][0] === FULL ? findFolded(...args)
+        : args[1][0] === UNLESS ? find(...args) : null);
       suspects = suspected(log, cases, full);
     }
     const compare = (a, b) => {

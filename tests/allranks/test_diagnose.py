@@ -28,6 +28,14 @@ SHARED = {  # the message is another case's, too: which, or none if it is anybod
     "dp-stopiteration": set(),  # the same, of a StopIteration
     "peer-died": set(),  # an echo, and here the error before it is shown
     "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP
+    "ddp-bn-twice-inplace": set(),  # any change in place, unless DDP is named
+    "empty-loader": set(),  # a division, unless the traceback names the loader
+    "module-not-found": set(),  # a missing module, unless a launcher is named
+    "object-collective-numpy": set(),  # any .numpy(), unless a collective is named
+    "pp-indivisible-batch": set(),  # two tensors, unless the traceback is a pipeline's
+    "tp-plain-parameter": set(),  # the same, unless tensor parallelism is named
+    "tp-view-heads": set(),  # a view, unless tensor parallelism is named
+    "world-size-changed": set(),  # another model's weights, unless shards are named
     "pp-stage-width": set(),  # two matrices, unless the traceback is a pipeline's
     "spawn-missing-rank": set(),  # a missing argument, unless it is torch's spawn
 }
@@ -66,6 +74,18 @@ def test_healthy_logs_are_left_alone():
     logs = measure.healthy()
     assert len(logs) >= 50
     assert measure.alarms(logs, CASES) == {}
+
+
+def strangers():
+    """Logs of failures that are no case of the clinic, by name."""
+    text = (measure.LOGS / "unknown.txt").read_text("utf8")
+    return [tuple(part.split("\n", 1)) for part in text.split("=== ")[1:]]
+
+
+@pytest.mark.parametrize(("what", "text"), strangers(), ids=lambda x: x.split("\n")[0])
+def test_what_is_no_case_is_not_known(what, text):
+    """Ordinary failures, inside and outside of distributed training: no guess."""
+    assert names(text, *CASES) == []
 
 
 def test_figures_show_no_text():
@@ -288,6 +308,42 @@ def test_a_message_that_others_share_needs_evidence():
     assert names("the parrot has ceased to be", A, shy) == ["a", "shy"]
     echo = case("echo", ("echo", r"the parrot"))
     assert names("the parrot has ceased to be", echo, shy) == ["echo"]
+
+
+def test_evidence_against_a_case_takes_it_away():
+    """Also where only the capitals differ."""
+    alive = case("alive", *A.signs, ("unless", r"beautiful plumage"))
+    assert names("the parrot has ceased to be", alive) == ["alive"]
+    assert names("the parrot has ceased to be\nbeautiful plumage", alive) == []
+    assert names("the Parrot has CEASED to be", alive) == ["alive"]
+    assert names("the Parrot has CEASED to be\nbeautiful plumage", alive) == []
+    assert names("beautiful plumage", alive) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "found"), [(4, 3, ["a"]), (4, 4, []), (4, 16, []), (16, 4, ["a"])]
+)
+def test_a_barrier_that_all_have_reached_lacks_nobody(size, count, found):
+    """A store that is used twice counts on; an expression cannot compare."""
+    waits = case("a", ("full", r"Timed out in the store's barrier"))
+    text = f"Timed out in the store's barrier (world_size={size}, worker_count={count})"
+    assert names(text, waits) == found
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_json_holds_a_traceback_in_one_line(depth):
+    """Error files of torchrun, pods: lines, quotes and ranks are taken out of it."""
+    last = case("last", ("full", r"^ParrotError: \"it\" has ceased to be$"))
+    text = 'Traceback\n  File "a.py", line 1, in b\n\t[rank2]: ParrotError: "it" has'
+    text += " ceased to be\n"
+    assert names(text, last) == ["last"]
+    for _ in range(depth):
+        text = json.dumps({"message": text})
+    assert names(f"ok\n{text}", last) == ["last"]
+    log = Log(("log", f"ok\n{text}"))
+    assert {line for _, line in log.places[1:]} == {2}
+    path = r"C:\new\table\nodes"
+    assert Log(("log", path)).lines == [path]
 
 
 def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
