@@ -75,7 +75,7 @@ def find(log: Log, one: Sign, possible) -> Hit | None:
             if (line, end) != last:
                 last = line, end
                 hit = _try(log, expression, line, end)
-                if hit and _complete(hit.text):
+                if hit and one.kind != UNLESS and _complete(hit.text):
                     hit = None
                 if hit and not hit.weak:
                     found.append(hit)

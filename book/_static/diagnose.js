@@ -183,7 +183,7 @@
           last = line + "-" + end;
           expression ??= new RegExp(sign[1]);
           let hit = attempt(log, expression, line, end);
-          if (hit && complete(hit.text)) hit = null;
+          if (hit && sign[0] !== UNLESS && complete(hit.text)) hit = null;
           if (hit && !hit.weak) {
             found.push(hit);
             break;
