@@ -32,6 +32,7 @@ SYMPTOMS = {
     "silent": "silent, and wrong",
     "slow": "slow",
 }
+NAMES = ("torch", "gloo")  # written small at the start of a sentence, too
 
 
 def load(root: Path) -> list[clinic.Case]:
@@ -135,7 +136,9 @@ class Clinic(ClinicDirective):
     def part(self, case: clinic.Case, name: str) -> list[nodes.Node]:
         """A paragraph that begins with its name."""
         text = case.parts[name]
-        return self.markdown(f"**{name}.** {text[0].upper()}{text[1:]}")
+        if not text.startswith(NAMES):
+            text = text[0].upper() + text[1:]
+        return self.markdown(f"**{name}.** {text}")
 
     def code(self, label: str, text: str, language: str, name: str) -> nodes.Node:
         """Labelled code."""

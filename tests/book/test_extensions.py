@@ -332,7 +332,7 @@ You see: three *wheels*.
 
 Cause: one is lost.
 
-Cure: find it.
+Cure: torchrun finds it.
 
 Next time: count.
 
@@ -374,7 +374,8 @@ def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
     parts = ["A case with code", "silent, and wrong · run on 2 ranks", "You see."]
-    parts += ["Three wheels.", "AssertionError: 3", "Cause. One is lost.", "Cure."]
+    parts += ["Three wheels.", "AssertionError: 3", "Cause. One is lost."]
+    parts += ["Cure. torchrun finds it."]
     parts += ["Before both", "x = 1", "-y = 3 +$ torchrun train.py +y = 4 same = x"]
     parts += ["it rolls", "Must hold: there are four", "assert y == 4", "Count."]
     assert re.search(".* ".join(map(re.escape, parts)), text), text
