@@ -54,3 +54,4 @@ watch = Guard(ddp)
 # %% signs
 # "module\.module\.
 # with: Unexpected key\(s\) in state_dict
+# with: Error\(s\) in loading state_dict

@@ -93,3 +93,4 @@ print("exit code", run_script(train))
 
 # %% signs
 # maybe: terminate called without an active exception
+# with: \[rank0\]|\[c10d\]|torchrun|destroy_process_group|ProcessGroupGloo|torch[./]distributed|ChildFailedError|DataLoader

@@ -43,3 +43,4 @@ Guard(world_size=2)  # in train.py: its torchrun has started one process
 
 # %% signs
 # \.py: error: unrecognized arguments:.*--(?:nproc[-_]per[-_]node|nnodes|rdzv[-_]|master[-_])
+# [Nn]o such option:? '?--(?:nproc[-_]per[-_]node|nnodes|master[-_]addr|rdzv[-_]endpoint)

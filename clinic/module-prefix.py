@@ -42,11 +42,12 @@ print(model.load_state_dict(torch.load("model.pt")))
 # [Uu]nexpected key "module\.[\w.]+" in state_dict
 # in source state_dict: module\.
 # KeyError: '?\W?module\.\w+\.|not used by the model: *module\.
-# maybe: ["']module\.\w+\.(?![\w.]*num_batches_tracked)[\w.]+["']
-# [Uu]nexpected key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)
-# key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*){6}
-# key\(s\) in state_dict: "?module\.(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*)*",? ?\.\.
-# maybe: [Mm]issing key\(s\) in state_dict: "?module\.
+# maybe: ^(?!.*(?:missing_keys=|not used when init)).*["']module\.\w+\.(?![\w.]*num_batches_tracked)[\w.]+["']
+# [Uu]nexpected key\(s\) in state_dict: "?module\.(?!module\.)(?![\w.]*num_batches_tracked)
+# [Kk]ey\(s\) in state_dict: "?module\.(?!module\.)(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*){6}
+# key\(s\) in state_dict: "?module\.(?!module\.)(?![\w.]*num_batches_tracked)[^"]*(?:", "module\.[^"]*)*",? ?\.\.
+# maybe: [Mm]issing key\(s\) in state_dict: "?module\.(?!module\.)
 # with: [Uu]nexpected key
 # with: KeyError: |source state_dict
+# unless: "module\.module\.
 # unless: state_dict for (?:Distributed)?DataParallel:?\s*Unexpected key\(s\) in state_dict: "?module\.

@@ -47,3 +47,5 @@ Guard().same(count=count)
 
 # %% signs
 # on global rank \d+ which does not belong to the given group
+# Global rank \d+ is not part of group|Invalid process group specified
+# maybe: is not registered, please create group with torch

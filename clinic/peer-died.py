@@ -54,7 +54,8 @@ dist.broadcast(batch, src=1)
 print(batch.tolist())
 
 # %% signs
-# echo: ^(?!.*\[Errno 104\]).*Connection (?:closed|reset) by peer(?!')
+# echo: (?:gloo.*|\]:\d+:? |errno: 104 - |RuntimeError: |[Nn][Cc][Cc][Ll].*|socket.*)Connection (?:closed|reset) by peer(?!')
+# echo: Connection (?:closed|reset) by peer ?[\[<]
 # echo: remote process exited or there was a network error
 # echo: This is typically caused by a remote worker
 # echo: NCCL communicator was aborted

@@ -40,3 +40,4 @@ print(batch.tolist())
 # op\.preamble\.length <= op\.nbytes
 # Received data size doesn't match expected size
 # maybe: [Mm]essage truncated ?: receiv(?:ed|ing) \d+ bytes instead of
+# maybe: Collectives differ in the following aspects:\s+Tensor Tensor shapes

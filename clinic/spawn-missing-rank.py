@@ -40,7 +40,7 @@ def worker(rank, lr):
 mp.start_processes(worker, args=(0.1,), nprocs=1, start_method="fork")
 
 # %% signs
-# maybe: TypeError: (?!__|forward|step|training|train_step|collate|build|get|create|load)(?:\w+\.<locals>\.)?[\w<>]+\(\) (?:takes .*positional arguments? but \d+ (?:was|were) given|missing \d required positional arg)
+# maybe: TypeError: (?!__|forward|step|training|train_step|collate|build|get|create|load)(?:[\w.]+\.<locals>\.)?[\w<>]+\(\) (?:takes .*positional arguments? but \d+ (?:was|were) given|missing \d required positional arg)
 # maybe: (?:Value|argument) after \* must be an iterable, not
 # with: ProcessRaisedException
 # with: torch.multiprocessing.spawn

@@ -54,5 +54,5 @@ model.load_state_dict(state, strict=False)
 Guard(model).resumed(mark)
 
 # %% signs
-# maybe: missing_keys=\['[^\]]+\], unexpected_keys=\['(?:module|_orig_mod)\.
+# missing_keys=\['[^\]]+\], unexpected_keys=\['(?:module|_orig_mod)\.
 # maybe: were not used when initializing .*: \['(?:module|_orig_mod)\.

@@ -52,3 +52,4 @@ print(len(kept), "batches")
 # items of ancdata
 # maybe: [Tt]oo many open files
 # : Too many open files \(24\)
+# with: DataLoader|dataloader|data_loader|ultiprocessing|num_workers|of ancdata

@@ -61,3 +61,4 @@ print("the others:", [batch.tolist() for batch in batches])
 # maybe: Bus error \(core dumped\)
 # raise your shared memory limit
 # maybe: torch_shm_manager
+# with: python|DataLoader|shared memory|num_workers

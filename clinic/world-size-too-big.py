@@ -47,5 +47,5 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined
 # maybe: DistStoreError: (?:wait timeout after|Timed out)
 # maybe: Timed out initializing process group in store based barrier
-# maybe: Socket Timeout|Timeout waiting for key|[Ww]ait timeout after \d+ms
+# maybe: [Ee]rror: Socket Timeout|Timeout waiting for key|[Ww]ait timeout after \d+ms
 # echo: Waiting in store based barrier to initialize

@@ -48,7 +48,7 @@ print(store.get("hello").decode())
 # (?:Error|exception): The client socket has timed out after \d+ ?m?s while trying to connect to
 # The client socket has failed to connect to any network address of
 # maybe: The client socket has failed to connect to(?!.*errno: 22\b)
-# maybe: connect\(\) timed out
+# maybe: connect\(\) timed out\. Original|RuntimeError: connect\(\) timed out
 # maybe: RuntimeError: Connection (?:timed out|refused)
 # maybe: (?:errno: 113 - |RuntimeError: |[Nn][Cc][Cc][Ll].*)No route to host
 # maybe: The client socket has timed out after \d+ ?m?s while trying to connect to

@@ -30,6 +30,7 @@ SHARED = {  # the message is another case's, too: which, or none if it is anybod
     "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP
     "ddp-bn-twice-inplace": set(),  # any change in place, unless DDP is named
     "empty-loader": set(),  # a division, unless the traceback names the loader
+    "exit-abort-gloo": set(),  # any program of C++, unless torch is named
     "module-not-found": set(),  # a missing module, unless a launcher is named
     "object-collective-numpy": set(),  # any .numpy(), unless a collective is named
     "pp-indivisible-batch": set(),  # two tensors, unless the traceback is a pipeline's
