@@ -43,4 +43,4 @@ print("mean loss", sum(losses) / len(losses))
 # %% signs
 # maybe: ZeroDivisionError: (?:float |integer )?(?:division|modulo)[\w ]* by zero|num_samples=0
 # with: len\((?:self\.)?\w*(?:loader|Loader)\w*\)
-# with: utils[./]data[./]distributed|DistributedSampler|drop_last
+# with: utils[./]data[./]distributed|distributed_sampler|across ranks is zero|DistributedSampler|drop_last

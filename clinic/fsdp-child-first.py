@@ -42,4 +42,4 @@ print("features:", model[0](x).shape)
 # %% signs
 # FSDP state has already been lazily initialized for
 # FSDP requires running forward through the root module first
-# `_is_root` should not have been set yet or should have been set to
+# _is_root`? should not have been set yet or should have been set to

@@ -46,7 +46,7 @@ print("first column:", model.weight.to_local()[:, 0].tolist())
 # %% signs
 # maybe: size mismatch for [\w.]+: copying a param with shape
 # maybe: Missing key in checkpoint state_dict
-# with: model_parallel|mp_rank_\d|tensor[ _]?parallel|FlatParameter|flat_param|sharded|zero_pp_rank
+# with: model_parallel|model parallel with size|mp_rank_\d|tensor[ _]?parallel|FlatParameter|flat_param|sharded|zero_pp_rank
 # with: Missing key in checkpoint state_dict
 # used a DP world size of \d+ but the current world size
 # (?:rank|world size) at save time was \d+, but at load time was
