@@ -61,7 +61,8 @@ def main(lr):
 main(lr=0.1)
 
 # %% signs
-# [Cc]an'?t (?:pickle|get) local object
+# [Cc]an(?:no|'?)t (?:pickle|get) local object
 # [Cc]an'?t pickle <function <lambda>
 # maybe: [Cc]an(?:not|'?t) pickle '?[\w.]+'? objects?|h5py objects can(?:not|'t) be pickled
 # maybe: Can't pickle <.*(?:attribute lookup|it's not the same object)
+# unless: multiprocessing[./]pool|concurrent[./]futures|joblib[./]externals|pickle\.dump\(
