@@ -5,7 +5,7 @@ symptom: silent
 runs on: 2 ranks
 chapter: ch4_ranks
 signature: read 1\.0 instead of 2\.0
-guard: reported is 0\.5 on ranks 0, 1; the mean .* is 1 
+guard: reported is 0\.5 on ranks 0, 1; the mean .* is 1
 
 You see: a sum that is sometimes this rank's own value, sometimes right, sometimes half
 of each. It gets worse when another rank is late.

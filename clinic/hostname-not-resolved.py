@@ -58,7 +58,7 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # %% signs
 # maybe: network addresses of \(.*\) cannot be retrieved
 # maybe: socket\.gaierror: \[Errno -?\d+\]
-# host not found: 
+# host not found:
 # maybe: [Cc]ould not resolve hostname
 # RuntimeError: Name or service not known
 # maybe: ^(?!.*(?:HTTP|urlopen)).*Temporary failure in name resolution

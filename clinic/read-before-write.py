@@ -37,5 +37,5 @@ print(torch.load("last.pt"))
 
 # %% signs
 # maybe: FileNotFoundError: \[Errno 2\] No such file or directory: '[^']*\.(?:pt|pth|ckpt|tar|bin|distcp)'
-# with: \[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]|rank 1: 
+# with: \[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]|rank 1:
 # unless: \[rank0\]: *FileNotFoundError
