@@ -5,6 +5,7 @@ would wait for it. So ``make test`` also keeps xdist from sorting by number of t
 """
 
 import os
+import signal
 from pathlib import Path
 
 FIRST = [  # minutes, not tests, decide; make test's report has them
@@ -41,3 +42,5 @@ def pytest_configure() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start, *paths]))
     # Else torch's threads spin while they wait for those without a core: half of all.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # In a shell's background Ctrl-C is ignored, and by all that is started there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -432,6 +432,20 @@ def test_evidence_decides_between_equals():
     assert names(text, A, rich) == ["rich", "a"]
 
 
+def test_a_message_alone_cannot_show_evidence():
+    """Anchored at both ends, ``with`` takes it as the one line of a log."""
+    alone = case(
+        "alone", ("maybe", r"the parrot"), ("with", r"^\W*the parrot rests\W*$")
+    )
+    line = "(the parrot rests)."
+    for text in line, f"\n\n{line}\n", f"  \n[rank0]: {line}":
+        assert names(text, alone) == ["alone"]
+    for text in f"{line}\n{line}", f"a swallow\n{line}", "the parrot rests here":
+        assert names(text, alone) == []
+    assert names(line + 8 * "\n", alone) == ["alone"]
+    assert names(line + 9 * "\n", alone) == []
+
+
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
 def test_what_the_page_shows_is_diagnosed(one):
     """The output that is recorded for a crash names it, or one with its message."""

@@ -74,6 +74,7 @@ def test_a_variable_that_only_a_pages_own_style_reads_is_kept(monkeypatch):
     assert purge(":root { --rank-6: red; --idle: 1 }", uses) == ":root{--rank-6:red}"
 
 
+@pytest.mark.timeout(300)  # every page, in three settings
 def test_no_page_misses_a_rule_that_was_left_out(browser, site, pages):
     """Every element looks as it does with the themes' whole style sheets.
 

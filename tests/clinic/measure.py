@@ -1,7 +1,7 @@
 """How well the diagnosis works on real logs: ``python tests/clinic/measure.py``.
 
 ``logs/dev.jsonl`` is what signs are written for, ``heldout.jsonl`` and
-``heldout3.jsonl`` what nobody looks at: with ``--held-out`` only figures are printed. A
+``heldout4.jsonl`` what nobody looks at: with ``--held-out`` only figures are printed. A
 row names the cases that are a right answer; none means that the clinic does not have
 it, and "not known" is right.
 ``logs/healthy`` are runs in which nothing is wrong, our own and those that others quote
@@ -20,7 +20,7 @@ from allranks.log_text import Log
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = Path(__file__).parent / "logs"
-HELD_OUT = "heldout", "heldout3"
+HELD_OUT = "heldout", "heldout4"
 
 
 @dataclass
