@@ -63,6 +63,8 @@ def vocabulary(log: Log):
 
 def find(log: Log, one: Sign, possible) -> Hit | None:
     """The earliest place of a sign; a message goes before a line of code."""
+    if one.alone and not log.alone:
+        return None
     expression = re.compile(one.pattern, re.ASCII)
     found, code = [], []
     for needle in one.needles if possible(one) else ():

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 
 CHUNK = 4000  # a longer line is cut: an expression has to end
+FEW = 9  # lines, most of them blank, of a message without its log
 NARROW, WIDE = 40, 250  # a line that a terminal or a mail program may have broken
 PLAIN = {
     **dict.fromkeys("\u2018\u2019\u201a\u201b\u00b4\u2032", "'"),
@@ -123,6 +124,12 @@ class Log:
         self.squeezed = tight.replace("\n", "")
         self.tail = self.squeezed[-2 * CHUNK :].rstrip(".`*\u2026")
         self.starts = [0, *accumulate(sizes)]
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether it is one line: the rest of what a job said is not to be had."""
+        full = [line for line in self.lines[: FEW + 1] if line.strip(" ")]
+        return len(self.lines) <= FEW and len(full) == 1
 
     @cached_property
     def folded(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-from allranks.clinic import CLASSES, KINDS, SYMPTOMS, Case
+from allranks.clinic import CLASSES, KINDS, SYMPTOMS, WITH, Case
 
 SHORTEST = 6  # letters of the literal piece
 _ATOM = re.compile(
@@ -39,6 +39,12 @@ class Sign:
     kind: str
     pattern: str
     spans: tuple[tuple[int, int], ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is evidence only as the one line of a log: a message as asked."""
+        ends = self.pattern[:1] + self.pattern[-1:]
+        return self.kind == WITH and ends == "^$"
 
     @property
     def needles(self) -> list[str]:

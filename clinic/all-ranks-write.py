@@ -56,3 +56,7 @@ print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
 # maybe: invalid load key, '\\+x00'|unexpected pos \d+ vs \d+
 # with: torch.serialization|torch\.load\(|load_checkpoint|file might be|was truncated|record size|load key|unexpected pos
 # unless: No space left on device|PytorchStreamWriter failed|Disk quota exceeded
+# maybe: (?:Errno 39\] Directory not empty|FileNotFoundError): .*tmp-checkpoint-
+# with: tmp-checkpoint-
+# maybe: Invalid magic number; corrupt file|deserializing header: (?:MetadataIncompleteBuffer|incomplete metadata)
+# with: corrupt file|deserializing header

@@ -76,3 +76,4 @@ print("loaded", len(weights) >> 20, "MiB")
 # maybe: Out of memory: Killed process \d+ \((?:pt_main|python)
 # exitcode *[:=]? *-9\b
 # srun: error: .*: tasks? [-,\d]+: (?:Killed|Out Of Memory)
+# maybe: Memory cgroup out of memory: Kill(?:ed)? process \d+,? \((?:pt_main|python)

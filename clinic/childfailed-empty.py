@@ -73,3 +73,5 @@ main()
 # echo: process \d+ terminated with exit code
 # echo: exits with return code = \d
 # unless: exitcode *[:=]? *-\d+\b
+# unless: can't open file '|: command not found|Error while finding module specification
+# echo: commands/launch\.py", line \d+, in \w+_launcher

@@ -64,3 +64,5 @@ for i, (x, y) in enumerate(loader, start=1):
 # %% signs
 # CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError
 # maybe: CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'
+# CUDA (?:driver )?[Ee]rror:? out of memory|cuda runtime error \(2\) ?: out of memory|(?:HIP|NPU|XPU) out of memory
+# maybe: cudaMalloc failed: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED

@@ -59,3 +59,7 @@ print("gradient", model.weight.grad.shape)
 # maybe: one of the variables needed for gradient computation has been modified by an inplace operation
 # with: DistributedDataParallel|nn[./]parallel[./]distributed|broadcast_buffers
 # with: Error detected in (?:Cudnn|Native)?BatchNorm
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: FloatTensor \[\d+\]\](?:,? which is output \d+ of BroadcastBackward)? is at version

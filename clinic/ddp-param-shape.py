@@ -40,4 +40,4 @@ ddp = DistributedDataParallel(nn.Linear(4, num_classes))
 print(num_classes, "classes")
 
 # %% signs
-# appears not to match (sizes|strides) of the same param in process
+# appears not to match sizes of the same param in process

@@ -55,3 +55,4 @@ watch = Guard(ddp)
 # "module\.module\.
 # with: Unexpected key\(s\) in state_dict
 # with: Error\(s\) in loading state_dict
+# 'module\.module\.

@@ -57,3 +57,6 @@ print("loss", loss.tolist(), "gradient", net.weight.grad.item())
 # with: nn.parallel|[Dd]ata_?[Pp]arallel|Data parallel|asked to gather
 # maybe: zero-dimensional tensor \(at position \d+\) cannot be concatenated
 # maybe: dimension specified as 0 but tensor has no dimensions
+# with: ", line \d+, in (?:train|main|run|fit|<module>|train_\w+|training_step)$
+# with: device_ids|gpu_ids|multi_gpu|multi-gpu|CUDA_VISIBLE_DEVICES
+# with: ^\W*(?:RuntimeError: )?grad can be implicitly created only for scalar outputs\W*$

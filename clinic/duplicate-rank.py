@@ -57,3 +57,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # %% signs
 # maybe: The server socket has failed to listen on any local network address
 # with: WORLD_SIZE|node_rank|node-rank
+# Bootstrap Root ?: rank \d+ of \d+ ranks has already checked in

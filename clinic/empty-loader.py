@@ -44,3 +44,10 @@ print("mean loss", sum(losses) / len(losses))
 # maybe: ZeroDivisionError: (?:float |integer )?(?:division|modulo)[\w ]* by zero|num_samples=0
 # with: len\((?:self\.)?\w*(?:loader|Loader)\w*\)
 # with: utils[./]data[./]distributed|distributed_sampler|across ranks is zero|DistributedSampler|drop_last
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: log_every|metric_logger|dataloader|DataLoader|data_loader|Dataloader|train_one_epoch|len\(iterable\)
+# not a single sample in your epoch_iterator
+# maybe: across ranks is zero|within local rank has zero length
+# assert len\(indices\) == self\.(?:total_size|num_samples)|sampler cannot pad your dataset

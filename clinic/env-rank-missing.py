@@ -44,3 +44,4 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # nvironment variable '?(?:RANK|WORLD_SIZE)'? (?:expected|is not set|not set|must be set)
 # KeyError: '?(?:RANK|WORLD_SIZE)\b
 # maybe: rror initializing torch\.distributed using env
+# maybe: int\(os\.(?:environ\.get|getenv)\(.(?:RANK|WORLD_SIZE)

@@ -41,5 +41,4 @@ print(model(torch.ones(2, 4)).shape)
 # %% signs
 # FSDP parameters should be materialized from meta device
 # maybe: Cannot copy out of meta tensor; no data
-# with: fully_shard|torch.distributed.fsdp|FSDPParam|FSDP param|FullyShardedDataParallel
 # Must flatten tensors on the same device but got both .*\bmeta\b

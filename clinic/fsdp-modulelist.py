@@ -52,3 +52,4 @@ print(model(torch.ones(2, 4)).shape)
 
 # %% signs
 # fully_shard does not support containers that do not implement forward
+# FSDP will not all-gather parameters for containers|does not support containers that do not implement forward

@@ -65,3 +65,10 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # with: rendezvous|TCPStore|init_process_group|MASTER_ADDR|\[c10d\]|gai error|hostfile|deepspeed
 # IPv4 network addresses of \(.*\) cannot be retrieved
 # maybe: ^(?!.*(?:HTTP|urlopen)).*: (?:Name or service not known|nodename nor servname provided)
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]
+# unless: urllib3|requests\.exceptions|huggingface\.co|HTTPSConnection|wandb\.errors|github\.com
+# maybe: hostname of the client socket cannot be retrieved
+# with: client socket cannot be retrieved

@@ -52,3 +52,5 @@ torch.cuda.set_device(local_rank)
 # Invalid device id|But your machine only has
 # device < num_gpus INTERNAL ASSERT FAILED
 # Invalid device argument
+# insufficient CUDA devices for DDP
+# No slot '\d+' specified on host

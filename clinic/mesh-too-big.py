@@ -40,3 +40,4 @@ print(dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)))
 # Mesh should not be bigger than default world size
 # maybe: [Ww]orld[ _]size ?\(\d+\) is not divisible by
 # maybe: Invalid parallel dims: .*WORLD_SIZE
+# maybe: total_size \(\d+\) does not match num_processes

@@ -46,3 +46,12 @@ print("ready:", os.listdir())
 # with: \[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]|single_main|device_id,|CPUs and [2-9] GPUs
 # maybe: \[WinError 183\]
 # with: istributed training|ulti-GPU|ulti GPU
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]
+# maybe: OSError: \[Errno 39\] Directory not empty|OSError: \[Errno 16\] Device or resource busy: '\.nfs
+# maybe: FileNotFoundError: .*tmp-checkpoint-\d+.*->
+# with: Errno 17\] File exists: '[^']*(?:checkpoint|ckpt|logs?/|logs'|runs/|results|save|work_dir|tensorboard|cache|wandb)
+# with: tmp-checkpoint-|_save_checkpoint
+# with: ^\W*FileExistsError: \[Errno 17\] File exists: .*$

@@ -42,3 +42,7 @@ print(num_layers, "layers")
 # maybe: No module named '?(?:pkg|src|source|libs?|core|utils?|models?|model|data\w*|tools|configs?|cfg|common|engine|scripts?|projects?|modules|networks?|nets|layers|loss|losses|helpers|train\w*|options?|opts?|metrics?|evaluat\w*|runners?|tests?|misc|main|ops)(?:\.\w+)*'?$
 # cannot perform relative import
 # with: torchrun|torch[./]distributed|ChildFailedError|\[rank0\]|\[rank1\]|local_rank|--nproc|dist_train|accelerate|deepspeed
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]

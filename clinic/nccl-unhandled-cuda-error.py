@@ -47,3 +47,4 @@ https://github.com/NVIDIA/nccl/issues/1092 (NCCL 2.18: network errors read "inte
 # maybe: ncclUnhandledCudaError|unhandled cuda error
 # maybe: ncclInternalError|NCCL [Ee]rror.*internal error
 # maybe: NCCL WARN Cuda failure
+# unless: device-side assert triggered

@@ -66,3 +66,7 @@ print("steps:", torch.cat(steps).tolist())
 # maybe: Failed to initialize NumPy: No module named|umpy is not available
 # maybe: A module that was compiled using NumPy 1\.x cannot be run in NumPy
 # with: distributed_c10d|(?:gather|broadcast|scatter)_object|_object_to_tensor|_tensor_to_object
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]

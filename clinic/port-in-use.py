@@ -56,3 +56,8 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 # maybe: EADDRINUSE
 # with: torch[./]distributed|torchrun|TCPStore|init_process_group|rendezvous|master[-_ ]port|MASTER_PORT
 # with: accelerate|deepspeed|lightning|\[rank0\]|\[rank1\]|local_rank|socket\.cpp|NCCL INFO|DistNetworkError|ChildFailedError
+# with: torchrun|torch[./]distributed|distributed_c10d|ChildFailedError|DistributedDataParallel|local_rank|local-rank|LOCAL_RANK|init_process_group|world_size|WORLD_SIZE
+# with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
+# with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
+# with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]
+# with: ^\W*(?:[\w.]+: )?(?:\[Errno (?:98|48)\] )?Address already in use\W*$

@@ -51,3 +51,6 @@ for batch in DataLoader(samples, batch_size=4, drop_last=True):
 # %% signs
 # maybe: Failed to run stage backward
 # maybe: PipeliningShapeError: |has a shape mismatch: expected .* actual
+# maybe: Mismatch in shape: grad_output\[\d+\] has a shape of
+# with: ipeline|pipelining|backward_by_grad|Failed to run stage|PipeliningShapeError|has a shape mismatch
+# unless: Stage output: \('Tensor\(torch\.Size\(\[\d+\]\).{0,80}Output gradient: .'Tensor\(torch\.Size\(\[\d+,

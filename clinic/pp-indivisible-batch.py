@@ -51,3 +51,4 @@ print("trained on", len(batch))
 # %% signs
 # maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0
 # with: torch.distributed.pipelining
+# with: pipelining|PipelineStage|ScheduleGPipe|Schedule1F1B|PipelineSchedule|pipeline_parallel

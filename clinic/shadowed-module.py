@@ -31,8 +31,9 @@ import torch.distributed
 print("gloo:", torch.distributed.is_gloo_available())
 
 # %% signs
-# '?torch'? is not a package
+# '?torch(?:\.(?!_C)\w+)*'? is not a package
 # partially initialized module '(?:random|types|queue|copy|enum|signal|select|torch)'
 # ImportError: cannot import name '\w+' from '(?:random|types|queue|enum|signal)'
 # module '(?:random|types|queue|copy|enum|signal|select|logging|inspect)' has no attribute
 # maybe: partially initialized module '(?!torch|cv2|charset_|transformers|jax|tensorflow|flash_|deepspeed|apex|PIL)\w+' has no attribute .*circular import
+# maybe: No module named '[\w.]+'; '(?!torch)\w+' is not a package

@@ -51,3 +51,8 @@ print(model(torch.ones(2, 4)).shape)
 # with: Sharding propagation failed for
 # divisible by (?:the )?tensor[ _](?:model[ _])?parallel
 # is not a multiple of world size|cannot split tensor evenly
+# (?:heads|hidden|vocab)\w* ?.{0,40}(?:divisible by|a multiple of) (?:the )?(?:tensor|tp_size|tp size|TP size|model[-_ ]parallel|world_size|world size)
+# maybe: AssertionError: \d+ is not divisible by \d+
+# with: egatron|tensor_parallel|model_parallel|fairscale|ParallelLinear
+# divisible by (?:the )?(?:number of tensor parallel|mp_size)
+# with: , in divide|ensure_divisibility|assert numerator % denominator|ColumnParallel

@@ -61,3 +61,4 @@ print(model(torch.ones(2, 4)).shape)
 # maybe: The size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton
 # with: parallelize_module|[Tt]ensor[ _]?[Pp]arallel|wiseParallel|(?:Column|Row)ParallelLinear
 # with: distributed[./]_?tensor|DTensor|\[TP\] RuntimeError|tp_mesh
+# with: tp_size|tp_plan|device_mesh|DeviceMesh|ParallelStyle|SequenceParallel

@@ -48,3 +48,4 @@ print("heads of this rank:", q.shape[2])
 # maybe: RuntimeError: shape '\[[-\d, ]+\]' is invalid for input of size
 # with: parallelize_module|[Tt]ensor[ _]?[Pp]arallel|wiseParallel|(?:Column|Row)ParallelLinear
 # with: distributed[./]_?tensor|DTensor|\[TP\] RuntimeError|tp_mesh
+# with: tp_size|tp_plan|device_mesh|DeviceMesh|ParallelStyle|SequenceParallel

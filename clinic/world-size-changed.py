@@ -51,3 +51,6 @@ print("first column:", model.weight.to_local()[:, 0].tolist())
 # used a DP world size of \d+ but the current world size
 # (?:rank|world size) at save time was \d+, but at load time was
 # parallel_size value from checkpoint \(\d+\) is not equal to
+# Loading a checkpoint for MP=[1-9]\d* but world size is
+# with: ShardedTensor|sharded_state_dict|dist_checkpointing|fsdp_state|tp_rank|pp_rank|zero_stage|consolidated\.
+# optimizer state partitioning with a new world size

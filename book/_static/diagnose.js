@@ -6,6 +6,7 @@
   const [NARROW, WIDE] = [40, 250];
   const TRIES = 300;
   const CUT = 16;
+  const FEW = 9;
   const BRIEF = 12;
   const SHOWN = 3;
   const FULL = 0, ECHO = 2, WITH = 3, UNLESS = 4; // 1: maybe
@@ -80,6 +81,8 @@
       const tight = this.lines.join("\n").replaceAll(" ", "").split("\n");
       this.squeezed = tight.join("");
       this.tail = this.squeezed.slice(-2 * CHUNK).replace(/[.`*\u2026]+$/, "");
+      this.alone = this.lines.length <= FEW
+        && this.lines.filter((line) => /[^ ]/.test(line)).length === 1;
       this.starts = [0];
       for (const line of tight) this.starts.push(this.starts.at(-1) + line.length);
     }
@@ -174,6 +177,7 @@
   // The earliest place of a sign; a message goes before a line of code.
   function find(log, sign) {
     const found = [], code = [];
+    if (sign[0] === WITH && /^\^.*\$$/.test(sign[1]) && !log.alone) return null;
     let expression;
     for (const needle of needlesOf(sign)) {
       let at = log.squeezed.indexOf(needle), last = "";
