@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 STILL = (
     "*, ::before, ::after { animation: none !important; transition: none !important }"
