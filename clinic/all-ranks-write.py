@@ -60,3 +60,4 @@ print({key: list(t.shape) for key, t in torch.load("last.pt").items()})
 # with: tmp-checkpoint-
 # maybe: Invalid magic number; corrupt file|deserializing header: (?:MetadataIncompleteBuffer|incomplete metadata)
 # with: corrupt file|deserializing header
+# unless: pickle\.load\(from_parent\)

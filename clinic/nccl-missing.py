@@ -44,3 +44,4 @@ print("backend:", dist.get_backend())
 # with: NCCL support is not compiled
 # ProcessGroupNCCL'? (?:is not defined|from)
 # No rendezvous handler for env:
+# no attribute '_?ProcessGroupNCCL

@@ -66,3 +66,4 @@ main(lr=0.1)
 # maybe: [Cc]an(?:not|'?t) pickle '?[\w.]+'? objects?|h5py objects can(?:not|'t) be pickled
 # maybe: Can't pickle <.*(?:attribute lookup|it's not the same object)
 # unless: multiprocessing[./]pool|concurrent[./]futures|joblib[./]externals|pickle\.dump\(
+# echo: reduction\.pickle\.load\(from_parent\)

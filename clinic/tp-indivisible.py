@@ -51,7 +51,7 @@ print(model(torch.ones(2, 4)).shape)
 # with: Sharding propagation failed for
 # divisible by (?:the )?tensor[ _](?:model[ _])?parallel
 # is not a multiple of world size|cannot split tensor evenly
-# (?:heads|hidden|vocab)\w* ?.{0,40}(?:divisible by|a multiple of) (?:the )?(?:tensor|tp_size|tp size|TP size|model[-_ ]parallel|world_size|world size)
+# (?:heads|hidden|vocab|groups|experts)\w* ?.{0,40}(?:divisible by|a multiple of) (?:the )?(?:tensor|tp_size|tp size|TP size|model[-_ ]parallel|world_size|world size|ep_size|expert_model_parallel)
 # maybe: AssertionError: \d+ is not divisible by \d+
 # with: egatron|tensor_parallel|model_parallel|fairscale|ParallelLinear
 # divisible by (?:the )?(?:number of tensor parallel|mp_size)
