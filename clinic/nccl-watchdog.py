@@ -58,3 +58,4 @@ dist.barrier(group=patient)
 # timed out in call to wait\(\)
 # maybe: flight recorder dump signal from another rank
 # maybe: ProcessGroupNCCL::WorkNCCL::checkTimeout\(
+# maybe: Received a (?:global )?timeout (?:signal )?from another rank
