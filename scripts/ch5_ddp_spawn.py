@@ -1,7 +1,7 @@
 """Chapter 5 - DDP without torchrun: start the ranks yourself.
 
 Run it (no GPU needed):
-    python scripts/ch5_ddp_spawn.py
+    python scripts/ch5_ddp_spawn.py --epochs 3
 """
 
 import argparse

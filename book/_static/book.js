@@ -7,7 +7,6 @@ if (location.protocol === "file:") {
 
 // What is too wide scrolls: let the keyboard scroll it too. Explorables draw anew.
 (() => {
-  const known = new WeakSet();
   let waiting = 0;
   const soon = () => {
     cancelAnimationFrame(waiting);
@@ -19,8 +18,8 @@ if (location.protocol === "file:") {
     for (const box of document.querySelectorAll(wide)) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
-      if (!known.has(box)) sizes.observe(box); // twice would call it again, for ever
-      known.add(box);
+      if (!box.watched) sizes.observe(box); // twice would call it again, for ever
+      box.watched = true;
     }
   };
   addEventListener("load", reach);
