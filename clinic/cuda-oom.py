@@ -29,6 +29,19 @@ https://github.com/facebookresearch/detectron2/issues/2053 (ranks with larger im
 https://github.com/dptech-corp/deepmd-pytorch/pull/76 (other ranks' contexts on GPU 0)
 """
 
+
+# %% given
+def train(parts):
+    loader = DataLoader(dataset, batch_size=64 // parts, sampler=sampler)
+    for i, (x, y) in enumerate(loader, start=1):
+        last = i % parts == 0
+        with nullcontext() if last else ddp.no_sync():
+            (loss(ddp(x), y) / parts).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 # %% quoted
 # [rank2]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 336.00
 # MiB. GPU  has a total capacity of 79.15 GiB of which 141.25 MiB is free.
@@ -38,28 +51,12 @@ https://github.com/dptech-corp/deepmd-pytorch/pull/76 (other ranks' contexts on 
 # 600037 milliseconds before timing out.
 
 # %% broken
-parts = 1
-loader = DataLoader(dataset, batch_size=64 // parts, sampler=sampler)
 ddp = DistributedDataParallel(model, device_ids=[local_rank])
-for i, (x, y) in enumerate(loader, start=1):
-    last = i % parts == 0
-    with nullcontext() if last else ddp.no_sync():
-        (loss(ddp(x), y) / parts).backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
+train(parts=1)
 
 # %% fixed
-parts = 4
-loader = DataLoader(dataset, batch_size=64 // parts, sampler=sampler)
 ddp = DistributedDataParallel(model, device_ids=[local_rank])
-for i, (x, y) in enumerate(loader, start=1):
-    last = i % parts == 0
-    with nullcontext() if last else ddp.no_sync():
-        (loss(ddp(x), y) / parts).backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
+train(parts=4)
 
 # %% signs
 # CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError

@@ -433,9 +433,8 @@ def sharded_in_mixed_precision():
     fit(net, step=step)
 
 
-@case
-def sharded_and_accumulated_without_reducing():
-    net = mixed(network())
+def fit_in_thirds(net):
+    """Train with three passes a step, of which the last one reduces."""
 
     def step(x, y):
         for part in range(3):
@@ -443,6 +442,12 @@ def sharded_and_accumulated_without_reducing():
             (mse(net(x + part).float(), y) / 3).backward()
 
     fit(net, step=step)
+
+
+@case
+def sharded_and_accumulated_without_reducing():
+    net = mixed(network())
+    fit_in_thirds(net)
 
 
 @case
@@ -450,13 +455,7 @@ def sharded_and_accumulated_in_full_precision():
     net = network()
     fully_shard(net[0], reshard_after_forward=False)
     fully_shard(net)
-
-    def step(x, y):
-        for part in range(3):
-            net.set_requires_gradient_sync(part == 2)
-            (mse(net(x + part).float(), y) / 3).backward()
-
-    fit(net, step=step)
+    fit_in_thirds(net)
 
 
 @case

@@ -61,6 +61,13 @@ def test_ranks_see_the_parents_environment_of_now(monkeypatch):
             assert ranks.run("import os; os.environ.get('ALLRANKS_TEST')") == ["late"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no fork server")
+def test_what_the_fork_server_imported_is_frozen(ranks):
+    """Nobody looks for garbage in torch; in what a rank makes, everybody does."""
+    counts = ranks.run("import gc\n(gc.get_freeze_count() > 100_000, gc.isenabled())")
+    assert counts == [(True, True)] * len(counts)
+
+
 def test_output_is_folded_in_rank_order(ranks, capsys):
     """Equal outputs are said once; each line has its ranks in front."""
     ranks.run("print('even' if rank % 2 == 0 else f'odd\\n{rank}')")
