@@ -157,7 +157,7 @@ def show(number: int, one: dict, several: bool) -> str:
 
 def unknown(log: Log, number: int) -> str:
     """What to say if there is no sign of any case."""
-    text = f"Not known: none of {number} cases shows in {len(log.lines)} lines."
+    text = f"Not known: none of {number} cases shows in this log."
     if (line := first_error(log)) is not None:
         file, number = log.places[line]
         text += f" The first line that looks like an error is {number} of {file}."
