@@ -5,24 +5,36 @@ outcome: runs
 hardware: GPU
 chapter: ch1_environment
 
-"Install the CUDA toolkit and cuDNN, then PyTorch." PyTorch's CUDA wheels bring the CUDA
-libraries and cuDNN that they were built for; the machine needs a driver that is new
-enough. Without a GPU we look at the same thing on the CPU: PyTorch computes with
-OpenMP, and brings the library along. You need a toolkit only to compile CUDA code of
-your own.
+"Install the CUDA toolkit and cuDNN, then PyTorch." A wheel states what pip has to
+install beside it. Below are such lines, as they stand in the metadata of the wheel that
+plain `pip install torch` takes on Linux (2.13.0, x86-64; the others are left out). And
+torch itself knows the folders into which pip unpacks them: the last cell lays down an
+empty file where the cuDNN wheel has its library, and torch's own search finds it. The
+machine must bring a driver, and a toolkit only if you compile CUDA code.
 """
 
 # %% given
-import pathlib
+import re
+from pathlib import Path
 
 import torch
 
-libraries = pathlib.Path(torch.__file__).parent / "lib"
-own = list(libraries.glob("lib*omp*"))
+METADATA = """\
+Requires-Dist: cuda-toolkit[cublas,cudart,nvrtc]==13.0.3; platform_system == "Linux"
+Requires-Dist: nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"
+Requires-Dist: nvidia-nccl-cu13==2.29.7; platform_system == "Linux"
+"""
 
 # %% claim
-print("OpenMP must come from somewhere else:", not own)
+asked_of_pip = re.findall(r"Dist: ([\w-]*(?:cuda|cudnn)[\w-]*)", METADATA)
+left = {"cuda-toolkit", "nvidia-cudnn-cu13"} - {*asked_of_pip}
+print("left to be installed by hand:", left or "nothing")
 
 # %% fact
-print("OpenMP came with PyTorch:", bool(own))
-print("parallel with it:", "OpenMP" in torch.__config__.parallel_info())
+for name, version in re.findall(r"Dist: ([\w-]+).*==([\d.]+)", METADATA):
+    print("pip installs", name, version)
+folder = Path("site-packages/nvidia/cudnn/lib")
+folder.mkdir(parents=True)
+(folder / "libcudnn.so.9").touch()
+found = torch._get_cuda_dep_paths("site-packages", "cudnn", "libcudnn.so.*")
+print("torch finds", *found)

@@ -12,7 +12,7 @@ from book._ext import records
 
 ROOT = Path(__file__).resolve().parents[1]
 ERRATA = specimens.folder(ROOT / "errata")
-ROWS = {"a": 12, "b": 8, "c": 12, "d": 5, "e": 7}  # of each source's table
+ROWS = {"a": 12, "b": 8, "c": 14, "d": 5, "e": 7}  # of each source's table
 FIRST = ("wrong", "claim")
 
 
@@ -66,3 +66,26 @@ class TestSpecimen:
         for code in (specimen.given, *specimen.cells.values()):
             assert len(code.splitlines()) <= 25
             assert all(len(line) <= 88 for line in code.splitlines())
+
+
+def text(name: str) -> str:
+    """A page as one line."""
+    return " ".join((ROOT / "book" / f"{name}.md").read_text("utf8").split())
+
+
+def test_the_sources_are_called_by_their_names():
+    """Source D is a book of its own, and A1's slip is one letter."""
+    pages = {path.stem: text(path.stem) for path in ROOT.glob("book/*.md")}
+    for name, page in pages.items():
+        for other in "Dive into Deep Learning (PyTorch)", "Dive into Deep Learning in":
+            assert other not in page, name
+    assert "## D. Dive-into-DL-PyTorch" in pages["app_errata"]
+    wrong = specimens.recorded(ERRATA[0])["wrong"].text
+    assert "'DistributedDataParalled'" in wrong
+
+
+def test_no_praise_contradicts_a_row():
+    """A step that the table below repairs cannot be called right above it."""
+    praise = text("app_errata").partition("## A.")[2].partition("```")[0]
+    assert "(A3)" in praise and "(A9)" in praise
+    assert "the right ones" not in praise and "right order" not in praise
