@@ -12,7 +12,7 @@ from itertools import chain, product
 
 from allranks.clinic import UNLESS, WITH
 from allranks.log_text import Log, bare, lower
-from allranks.signs import Sign
+from allranks.signs import DIGITS, Sign
 
 TRIES = 300  # places that are tried for one piece of a sign
 CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
@@ -37,26 +37,16 @@ class Hit:
 
 def vocabulary(log: Log):
     """A quick test that refuses most signs: a piece's words are not in the log."""
-    digits = b"0123456789"
     lines, ends = log.lines, []
     for i in range(len(lines) - 1):
         if log.goes_on(i):
             head, rest = lines[i].strip(" "), lines[i + 1].strip(" ")
             ends.append(head.rpartition(" ")[2] + rest.partition(" ")[0])
-    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, digits)
+    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, DIGITS)
     words = b"\n".join(set(text.split()))
 
     def possible(one: Sign) -> bool:
-        for begin, end in one.spans:
-            piece = re.sub(
-                r"(?:\\s| )[+*?]?|\\(.)",
-                lambda match: match[1] or " ",
-                one.pattern[begin:end],
-            )
-            piece = piece.encode().translate(None, digits)
-            if all(word in words for word in piece.split()):
-                return True
-        return False
+        return any(all(word in words for word in piece) for piece in one.words)
 
     return possible
 
@@ -116,6 +106,8 @@ def find_folded(log: Log, one: Sign) -> Hit | None:
 
 def _cut(log: Log, needle: str) -> Hit | None:
     """The beginning of a piece where the log is cut."""
+    if needle[:CUT] not in log.tail:
+        return None
     for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
         if log.tail.endswith(needle[:size]):
             line = log.line_at(len(log.squeezed) - 1)

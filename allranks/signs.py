@@ -7,11 +7,12 @@ place the expression is tried. What a browser would read otherwise is refused.
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 
 from allranks.clinic import CLASSES, KINDS, SYMPTOMS, WITH, Case
 
+DIGITS = b"0123456789"
 SHORTEST = 6  # letters of the literal piece
 _ATOM = re.compile(
     r"""
@@ -46,19 +47,25 @@ class Sign:
         ends = self.pattern[:1] + self.pattern[-1:]
         return self.kind == WITH and ends == "^$"
 
-    @property
+    @cached_property  # each log asks each sign, and the answer is the same
     def needles(self) -> list[str]:
         """The literal text of each piece, without spaces."""
-        return [needle(self.pattern[begin:end]) for begin, end in self.spans]
+        return [literal(self.pattern[begin:end]) for begin, end in self.spans]
+
+    @cached_property
+    def words(self) -> list[list[bytes]]:
+        """The words of each piece, without digits."""
+        pieces = [literal(self.pattern[begin:end], " ") for begin, end in self.spans]
+        return [piece.encode().translate(None, DIGITS).split() for piece in pieces]
 
 
-def needle(source: str) -> str:
-    r"""A literal piece of a pattern as text, without spaces.
+def literal(source: str, space: str = "") -> str:
+    r"""A literal piece of a pattern as text, each white space as ``space``.
 
-    >>> needle(r"op\.preamble\s+<= op")
+    >>> literal(r"op\.preamble\s+<= op")
     'op.preamble<=op'
     """
-    return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or "", source)
+    return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or space, source)
 
 
 @cache
