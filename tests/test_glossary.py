@@ -85,3 +85,33 @@ def test_a_word_that_a_chapter_introduces_is_in_the_glossary(page):
     assert {
         w for w in introduced if {w, w.removesuffix("s")}.isdisjoint(TERMS)
     } == set()
+
+
+def test_words_with_more_than_one_meaning_are_admitted():
+    """The page's last box lists exactly the entries that number their meanings."""
+    several = [m["term"] for m in FOUND if m and "(1)" in m["sentence"]]
+    (listed,) = re.findall(r"number them in their entries: (.+)\.$", PAGE, re.M)
+    assert listed.split(", ") == several
+    for match in FOUND:  # nor a second meaning behind a semicolon
+        if match and match["term"] not in several:
+            assert "; also " not in " ".join(match["sentence"].split())
+
+
+def test_a_barrier_and_replicate_are_what_the_chapters_say():
+    """A barrier reduces one element in NCCL; scatter comes before replicate."""
+    of = {m["term"]: " ".join(m["sentence"].split()) for m in FOUND if m}
+    assert "no data of yours" in of["barrier"]
+    chapter = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
+    steps = re.findall(r"^\d\. \*\*(\w+)\*\*", chapter, re.M)[:4]
+    order = {"first": "scatter", "second": "replicate", "last": "gather"}
+    for word, name in order.items():
+        assert f"DataParallel's {word} step" in of[name]
+    assert (steps[0], steps[1], steps[-1]) == tuple(order.values())
+
+
+def test_terms_of_hangs_and_pipelines_are_here():
+    """A reader meets them in the clinic and in chapter 6."""
+    missing = (
+        "activation checkpointing, agent, flight recorder, join, store, zero bubble"
+    )
+    assert set(missing.split(", ")) <= TERMS
