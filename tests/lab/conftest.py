@@ -1,12 +1,15 @@
 """A real JupyterLab, started as ``make lab`` starts it, and a browser in it."""
 
 import contextlib
+import itertools
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import nbformat
@@ -77,8 +80,9 @@ def wait_for_address(process, log: Path) -> str:
 class Notebook:
     """An open notebook, driven as a reader does: click a cell, Shift+Enter."""
 
-    def __init__(self, page, num_cells: int):
+    def __init__(self, page, path: Path, num_cells: int):
         self.page = page
+        self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
         expect(self.cells).to_have_count(num_cells, timeout=60_000)  # they come slowly
         self.idle()
@@ -127,24 +131,59 @@ class Notebook:
         self.page.keyboard.press("ControlOrMeta+a")
         self.page.keyboard.insert_text(source)
 
+    def save(self) -> dict:
+        """Save; return what is in the file as soon as all of it is there."""
+        before = self.path.stat().st_mtime_ns
+        self.command("File", re.compile("^Save Notebook"))
+        while True:
+            self.page.wait_for_timeout(50)
+            if self.path.stat().st_mtime_ns != before:
+                with contextlib.suppress(ValueError):  # it is being written
+                    return json.loads(self.path.read_text("utf8"))
+
     def command(self, menu: str, entry: str) -> None:
         """Choose an entry of a menu."""
         self.page.get_by_role("menuitem", name=menu, exact=True).click()
         self.page.get_by_role("menuitem", name=entry).first.click()
 
 
+def end_kernels(address: str) -> None:
+    """Shut down every kernel of the server, as "Shut Down All Kernels" does."""
+    base, _, token = address.partition("?")
+    base = base.partition("/lab")[0]
+
+    def ask(method: str, path: str = "") -> bytes:
+        url = f"{base}/api/sessions{path}?{token}"
+        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as got:
+            return got.read()
+
+    for session in json.loads(ask("GET")):
+        ask("DELETE", f"/{session['id']}")
+
+
 @pytest.fixture
 def opened(lab, browser):  # noqa: F811
-    """Open a notebook by its name; end its kernel afterwards."""
-    _, address = lab
+    """Open a copy of a notebook by its name; end its kernel afterwards.
+
+    A copy, since JupyterLab saves by itself every two minutes, and Shift+Enter in the
+    last cell adds one: what a test did, the next must not find.
+    """
+    server, address = lab
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    folder = Path(server.cwd()) / "notebooks"
 
     def open_notebook(name: str) -> Notebook:
         page = context.new_page()
         base, _, token = address.partition("?")
-        page.goto(f"{base}/tree/{name}.ipynb?{token}")
+        copies = (f"{name}-{number}.ipynb" for number in itertools.count(1))
+        copy = next(copy for copy in copies if not (folder / copy).exists())
+        shutil.copy(ROOT / "notebooks" / f"{name}.ipynb", folder / copy)
+        page.goto(f"{base}/tree/{copy}?{token}")
         cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
-        return Notebook(page, sum(cell.cell_type == "code" for cell in cells))
+        return Notebook(
+            page, folder / copy, sum(cell.cell_type == "code" for cell in cells)
+        )
 
     yield open_notebook
     context.close()
+    end_kernels(address)

@@ -49,6 +49,21 @@ def gone(pids: set[int], within_s: float = 10) -> bool:
     return True
 
 
+def wait_until_all_sleep(pids: set[int], page) -> None:
+    """Wait until no process has work: a rank in a barrier sleeps, a slow one does not.
+
+    A process that only lacks a core is runnable, so load cannot be taken for a wait.
+    """
+    used = None
+    while True:
+        processes = [psutil.Process(pid) for pid in sorted(pids)]
+        states = {process.status() for process in processes}
+        last, used = used, [process.cpu_times()[:2] for process in processes]
+        if used == last and states == {psutil.STATUS_SLEEPING}:
+            return
+        page.wait_for_timeout(250)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["ch4_ranks", "app_vgpu"])
 def test_a_notebook_runs_cell_by_cell(opened, name):
@@ -65,6 +80,7 @@ def test_a_notebook_runs_cell_by_cell(opened, name):
     if name == "ch4_ranks":
         explorable_is_live_both_ways(notebook)
         exercise_is_checked(notebook)
+    notebook.save()  # as JupyterLab does by itself, every two minutes
 
 
 def explorable_is_live_both_ways(notebook) -> None:
@@ -107,7 +123,7 @@ def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     folder = Path(server.cwd()) / "notebooks"
     while len(list(folder.glob("here-*"))) < 4:
         notebook.page.wait_for_timeout(50)
-    notebook.page.wait_for_timeout(500)  # from the file to the barrier
+    wait_until_all_sleep(children(server) - before, notebook.page)
     assert hang.locator(".jp-InputPrompt").inner_text() == "[*]:"
     notebook.page.get_by_role("button", name=re.compile("Interrupt")).first.click()
     notebook.idle(timeout=10)
