@@ -11,8 +11,11 @@ import io
 import itertools
 import os
 import pickle
+import re
 import signal
+import socket
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +31,8 @@ from allranks.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
 from allranks.topology import device_of, equal_nodes, rank_of, visible_devices
 from scripts import ch1_environment
 from tests.book.quizzes import NUMBERS, QUIZZES
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PROOFS, LAWS = {}, {}
 BACKED = {  # by what cannot be run here, or is run elsewhere
@@ -423,27 +428,70 @@ def _():
     assert dist.get_default_backend_for_device("cuda") == "nccl"
 
 
-@proves("ch4_rdzv_count")
-def _():
-    """The rendezvous ends before any rank is started; by default after ten minutes."""
-    from torch.distributed.elastic.rendezvous import (
-        RendezvousParameters,
-        RendezvousTimeoutError,
-    )
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-        RendezvousTimeout,
-    )
+def rendezvous(*flags):
+    """What torchrun would meet with, given these flags."""
+    from torch.distributed import run
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    assert RendezvousTimeout().join == datetime.timedelta(minutes=10)
-    how = {"backend": "c10d", "endpoint": "localhost:0", "run_id": "quiz"}
-    parameters = RendezvousParameters(
-        **how, min_nodes=2, max_nodes=2, is_host=True, join_timeout=1
+    config, *_ = run.config_from_args(run.parse_args([*flags, "train.py"]))
+    return get_rendezvous_handler(
+        RendezvousParameters(
+            config.rdzv_backend,
+            config.rdzv_endpoint,
+            config.run_id,
+            config.min_nodes,
+            config.max_nodes,
+            **config.rdzv_configs,
+        )
     )
-    handler = get_rendezvous_handler(parameters)
-    with pytest.raises(RendezvousTimeoutError):
+
+
+C10D = "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "seconds"),
+    [
+        ([*C10D, "--rdzv-conf=is_host=1"], 600),
+        ([*C10D, "--rdzv-conf=is_host=1,timeout=60"], 600),
+        ([*C10D, "--rdzv-conf=is_host=1,join_timeout=60"], 60),
+        (["--master-port=29500"], 900),
+        (["--master-port=29500", "--rdzv-conf=timeout=60"], 60),
+        (["--master-port=29500", "--rdzv-conf=join_timeout=60"], 900),
+    ],
+)
+def test_each_rendezvous_has_a_limit_of_its_own_name(flags, seconds):
+    """c10d reads join_timeout, static reads timeout; neither complains of the other.
+
+    Source: create_handler in torch.distributed.elastic.rendezvous.dynamic_rendezvous
+    and create_rdzv_handler in static_tcp_rendezvous; torch.distributed.launcher.api's
+    LaunchConfig sets timeout to 900 where nobody does.
+    """
+    handler = rendezvous("--nnodes=2", *flags)
+    static = handler.get_backend() == "static"
+    limit = handler.timeout if static else handler._settings.timeout.join
+    assert limit == datetime.timedelta(seconds=seconds)
+
+
+def test_no_page_gives_c10d_the_limit_of_a_static_rendezvous():
+    """A line that states ``timeout=`` alone says that it is for static."""
+    lines = "\n".join(p.read_text("utf8") for p in ROOT.glob("book/*.md")).splitlines()
+    found = [line for line in lines if re.search(r"rdzv-conf \S*timeout=", line)]
+    bare = re.compile(r"[\s`,]timeout=")
+    assert found and not [x for x in found if bare.search(x) and "static" not in x]
+
+
+@proves("ch4_rdzv_count")
+def _():
+    """The rendezvous ends before any rank is started: static, as in the command."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    how = "--nnodes=2", "--nproc-per-node=4", f"--master-port={port}"
+    handler = rendezvous(*how, "--rdzv-conf=timeout=1")
+    assert handler.get_backend() == "static"
+    with pytest.raises(dist.DistStoreError, match="1/2 clients joined"):
         handler.next_rendezvous()
-    handler.shutdown()
 
 
 @law("ch4_all_reduce")
@@ -596,18 +644,21 @@ def _(samples, ranks):
 
 @proves("ch5_rank_zero_only")
 def _(two):
-    """Saving and ddp.module need nobody; DDP's forward does; shares overlap."""
+    """ddp.module needs nobody; DDP's forward does, even in eval; shares overlap."""
 
-    def alone(call):
+    def alone(evaluate):
         import torch
         from torch import nn
 
-        ddp = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(2))
+        net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        ddp, x = nn.parallel.DistributedDataParallel(net), torch.ones(4, 2)
+        ddp(x).sum().backward()
         if torch.distributed.get_rank() == 0:
             ddp.module.state_dict()
-            ddp.module(torch.ones(4, 2))
-            for _ in range(2 * call):
-                ddp(torch.ones(4, 2))
+            ddp.module(x)
+            if evaluate:
+                with torch.no_grad():
+                    ddp.eval()(x)
         return True
 
     assert two.run(alone, False, timeout=30) == [True, True]
@@ -616,6 +667,143 @@ def _(two):
     ranks = [sampler(100, 2, rank) for rank in range(2)]
     ranks[0].set_epoch(1)
     assert set(ranks[0]) & set(ranks[1])
+
+
+def test_buffers_are_sent_after_a_forward_that_synchronises(two):
+    """Counted where DDP calls torch's broadcast; the page's table says the same.
+
+    Source: torch.nn.parallel.distributed, require_forward_param_sync.
+    """
+
+    def count():
+        import contextlib
+        from unittest import mock
+
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        ddp, x, counts = nn.parallel.DistributedDataParallel(net), torch.ones(4, 2), []
+        real = dist._broadcast_coalesced
+        for how in ("step", "no_sync", "no_sync", "step", "eval", "eval", "step"):
+            ddp.train(how != "eval")
+            modes = {"step": contextlib.nullcontext, "eval": torch.no_grad}
+            sent = mock.patch.object(dist, "_broadcast_coalesced", wraps=real)
+            with sent as sent, modes.get(how, ddp.no_sync)():
+                loss = ddp(x).sum()
+                if how != "eval":
+                    loss.backward()
+            counts.append(sent.call_count)
+        return counts
+
+    assert two.run(count) == [[1, 1, 0, 0, 1, 0, 0]] * 2
+
+
+def test_dropout_makes_w_ranks_another_training_than_one(two):
+    """With equal seeds on the ranks and with different ones; without it they agree."""
+
+    def distance(dropout, spread):
+        import copy
+
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        def train(net, x, y):
+            torch.manual_seed(spread * dist.get_rank())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(20):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(net(x), y).backward()
+                optimizer.step()
+            return nn.utils.parameters_to_vector(net.parameters())
+
+        torch.manual_seed(0)
+        layers = nn.Linear(8, 32), nn.ReLU(), nn.Dropout(dropout), nn.Linear(32, 1)
+        net, data = nn.Sequential(*layers), [torch.randn(32, 8), torch.randn(32, 1)]
+        one = train(copy.deepcopy(net), *data)
+        ddp = nn.parallel.DistributedDataParallel(net)
+        many = train(ddp, *[part[dist.get_rank() :: 2] for part in data])
+        return (one - many).abs().max().item()
+
+    for spread in (0, 1):
+        assert two.run(distance, 0.0, spread)[0] < 1e-6
+        assert two.run(distance, 0.5, spread)[0] > 0.05
+
+
+def test_the_optimizer_may_be_made_before_the_wrap_or_after(two):
+    """DDP writes into the parameters that are there: same objects, same bits."""
+
+    def train(wrap_first):
+        import torch
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        torch.manual_seed(torch.distributed.get_rank())
+        net = nn.Linear(4, 4)
+        ddp = DDP(net) if wrap_first else None
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        ddp = ddp or DDP(net)
+        torch.manual_seed(2)
+        for x in torch.randn(3, 2, 4, 4)[:, torch.distributed.get_rank()]:
+            optimizer.zero_grad()
+            ddp(x).square().sum().backward()
+            optimizer.step()
+        held = optimizer.param_groups[0]["params"]
+        assert all(a is b for a, b in zip(held, ddp.parameters(), strict=True))
+        return net.weight.detach()
+
+    first, second = two.run(train, True), two.run(train, False)
+    assert all(torch.equal(weight, first[0]) for weight in [*first, *second])
+
+
+def test_bits_depend_on_threads_and_torchrun_sets_them_for_several_ranks(monkeypatch):
+    """Source: torch.distributed.run, config_from_args."""
+    from torch.distributed import run
+
+    from scripts import ch5_single
+
+    torch.manual_seed(0)
+    data, _, net = ch5_single.make_task(96)
+    x, y = data[:]
+    gradients, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 1, 2):
+            torch.set_num_threads(count)
+            net.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            gradients.append(
+                nn.utils.parameters_to_vector(p.grad for p in net.parameters())
+            )
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(gradients[0], gradients[1])
+    assert not torch.equal(gradients[0], gradients[2])
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    found = []
+    for count in (1, 2):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        run.config_from_args(run.parse_args([f"--nproc-per-node={count}", "x.py"]))
+        found.append(os.environ.get("OMP_NUM_THREADS"))
+    assert found == [None, "1"]
+
+
+def test_restarted_ranks_meet_in_a_store_of_their_own_with_the_variable(monkeypatch):
+    """Without it all attempts share the launcher's, and gloo's keys in it.
+
+    ``_create_c10d_store`` in torch.distributed.rendezvous adds no prefix for an attempt
+    to the agent's store: it counts on a new one for each.
+    """
+    shared = []
+    for value in ("0", "1"):
+        monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", value)
+        handler = rendezvous("--nnodes=1", *C10D, "--rdzv-conf=is_host=1")
+        shared.append(handler.use_agent_store)
+    assert shared == [True, False]
+    page = (ROOT / "book" / "ch5_ddp.md").read_text("utf8")
+    assert "--max-restarts" in page and "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in page
 
 
 @proves("ch5_pays")
