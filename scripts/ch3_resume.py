@@ -7,6 +7,7 @@ Run it (no GPU needed):
 import argparse
 import gc
 import os
+from contextlib import suppress
 from datetime import timedelta
 from tempfile import TemporaryFile
 
@@ -54,10 +55,20 @@ def say(text: str) -> None:
 
 def save(path: str, state: dict) -> None:
     """Write a new file, then rename it: no crash can break the old one."""
-    with open(f"{path}.new", "wb", buffering=0) as file:
-        torch.save(state, file)
-        os.fsync(file)
-    os.replace(f"{path}.new", path)
+    try:
+        with open(f"{path}.new", "wb") as file:  # buffered: it writes it all
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file)
+        os.replace(f"{path}.new", path)
+    except BaseException as error:  # a full disk, Ctrl-C: leave nothing half
+        with suppress(OSError):
+            os.remove(f"{path}.new")
+        for cause in error, error.__context__:
+            if isinstance(cause, OSError):
+                why = f"{path} is not saved: {cause.strerror}"
+                raise SystemExit(f"{why}: make room or name another") from None
+        raise
 
 
 def collect(parts: dict, epoch: int, step: int, gen, first) -> dict:

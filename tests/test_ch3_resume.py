@@ -1,13 +1,16 @@
 """Chapter 3's resume: the same to the last bit, and only with every piece."""
 
 import contextlib
+import io
+import os
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from allranks import Ranks
-from scripts import ch3_resume
+from scripts import ch2_after, ch2_before, ch3_resume, ch5_ddp
 
 NUM_STEPS = 18  # 3 epochs of 240 samples, 20 on each of 2 ranks
 
@@ -161,3 +164,83 @@ def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=f"--stop {stop}: not in 1 to 17"):
         ch3_resume.main([f"--stop={stop}", "--checkpoint", str(tmp_path / "a.pt")])
     assert not list(tmp_path.iterdir())
+
+
+class ShortFile(io.FileIO):
+    """A raw file whose write takes 4 KiB at once, as Linux takes 2 GiB - 4 KiB."""
+
+    def write(self, data):
+        """Return how many bytes were written: fewer than there are."""
+        return super().write(memoryview(data).cast("B")[:4096])
+
+
+def open_short(path, mode, buffering=-1):
+    """Open as open() does, on a ShortFile."""
+    raw = ShortFile(path, mode.replace("b", ""))
+    return raw if buffering == 0 else io.BufferedWriter(raw)
+
+
+SAVERS = pytest.mark.parametrize(
+    "script", [ch2_before, ch2_after, ch3_resume, ch5_ddp], ids=lambda s: s.__name__
+)
+
+
+@SAVERS
+class TestSave:
+    """What stands under the name is whole, whatever happens meanwhile."""
+
+    def test_a_write_that_takes_less_is_asked_again(
+        self, script, tmp_path, monkeypatch
+    ):
+        """Above 2 GiB each write is short; a raw file would lose the rest."""
+        monkeypatch.setattr(script, "open", open_short, raising=False)
+        state = {"weight": torch.arange(100_000)}
+        script.save(str(tmp_path / "last.pt"), state)
+        found = torch.load(tmp_path / "last.pt", weights_only=True)
+        assert torch.equal(found["weight"], state["weight"])
+        assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+
+    @pytest.mark.parametrize("num", [1, 100_000], ids=["at the flush", "at a write"])
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+    def test_a_full_disk(self, script, num, tmp_path):
+        """One sentence; the old file stays, the new one does not."""
+        path = tmp_path / "last.pt"
+        script.save(str(path), {"epoch": 1})
+        os.symlink("/dev/full", f"{path}.new")
+        with pytest.raises(SystemExit) as refusal:
+            script.save(str(path), {"weight": torch.ones(num)})
+        assert re.fullmatch(
+            r"\S+last.pt is not saved: No space left on device: make room or name "
+            "another",
+            refusal.value.code,
+        )
+        assert torch.load(path, weights_only=True) == {"epoch": 1}
+        assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+    @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
+    def test_a_crash_in_the_middle(self, script, fault, tmp_path, monkeypatch):
+        """It goes on up, the old file stays, and no half of the new one does."""
+        path = tmp_path / "last.pt"
+        script.save(str(path), {"epoch": 1})
+
+        def crash(state, file):
+            file.write(b"half")
+            raise fault
+
+        monkeypatch.setattr(torch, "save", crash)
+        with pytest.raises(fault):
+            script.save(str(path), {"epoch": 2})
+        assert torch.load(path, weights_only=True) == {"epoch": 1}
+        assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_more_than_one_write_can_take(tmp_path):
+    """2,147,487,744 bytes of a tensor, 8 KiB above what Linux takes at once."""
+    weight = torch.ones(2_147_487_744, dtype=torch.uint8)
+    weight[-1] = 2
+    ch3_resume.save(str(tmp_path / "large.pt"), {"weight": weight})
+    assert os.path.getsize(tmp_path / "large.pt") > weight.nbytes
+    found = torch.load(tmp_path / "large.pt", weights_only=True, mmap=True)
+    assert torch.equal(found["weight"], weight)

@@ -358,21 +358,6 @@ class TestWrongUse:
         assert losses.shape == (2, 1)
 
 
-def test_a_crash_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    """Half a new file lies beside the old one, never in its place."""
-    path = tmp_path / "checkpoint.pt"
-    ch5_ddp.save(str(path), {"epoch": 1})
-
-    def crash(state, file):
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch, "save", crash)
-    with pytest.raises(KeyboardInterrupt):
-        ch5_ddp.save(str(path), {"epoch": 2})
-    assert torch.load(path, weights_only=True) == {"epoch": 1}
-
-
 DYING = """
 import sys, time
 sys.path.insert(0, {scripts!r})
