@@ -17,17 +17,19 @@ the GPU behind `cuda:i`.
   negative, or too large.
 - A GPU that is named twice before this end hides **all** GPUs.
 
-An entry is a number in digits, as in `10`, or it is none. PyTorch is more lenient: it
-reads the 1 of `1gpu`, and `+2` and `07`. It also reads on behind a number that is too
-large, so that a GPU named twice there hides all. None of this is asked for here, nor
-are UUIDs.
+An entry is the number of a GPU as `str` writes it, in the digits 0 to 9: `10` is one;
+`+2`, `1_0`, `07`, `1gpu` and a full-width `２` are none, though `int()` reads some of
+them. PyTorch is more lenient here: it reads the 1 of `1gpu`, and `+2` and `07`. It also
+reads on behind a number that is too large, so that a GPU named twice there hides all.
+None of this is asked for, nor are UUIDs.
 
 Hint 1: What is `cuda:0` of a job that was started with `CUDA_VISIBLE_DEVICES=3`? And is
     an empty string the same as no variable?
 Hint 2: Walk through the entries in their order, and stop at the first that is wrong. A
     GPU that comes up again ends everything, with another result.
-Hint 3: `entry.strip().isdecimal()` is False for "-1", "" and "gpu1". If it is False, or
-    `int(entry) >= num_gpus`: `break`. If it is in the list already: `return []`.
+Hint 3: Make a list of all names that are valid, `known = [str(gpu) for gpu in
+    range(num_gpus)]`. If `entry.strip()` is not in it: `break`. If its number is in
+    your own list already: `return []`.
 """
 
 
@@ -54,6 +56,10 @@ def check(answer, case):
         ("a trailing comma", "1,0,", 4, [1, 0]),
         ("named twice", "0,1,0", 4, []),
         ("twice, but behind the end", "1,-1,1", 4, [1]),
+        ("a plus sign", "1,+2,0", 4, [1]),
+        ("an underscore", "9,1_0,0", 16, [9]),
+        ("a zero in front", "1,02,0", 4, [1]),
+        ("a digit of another script", "1,\uff12,0", 4, [1]),
         ("no GPU in the machine", None, 0, []),
     ):
         case(name)
@@ -72,14 +78,32 @@ def ex1_1(value, num_gpus):
     """Return the physical GPU behind each cuda:i that a job sees."""
     if value is None:
         return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+    known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+    for entry in map(str.strip, value.split(",")):
+        if entry not in known:
             break
         if int(entry) in gpus:
             return []
         gpus.append(int(entry))
     return gpus
+
+
+# %% right: a pattern for the entry, and a dictionary that keeps the order
+import re
+
+
+def ex1_1(value, num_gpus):
+    if value is None:
+        return [*range(num_gpus)]
+    seen = {}
+    for entry in value.split(","):
+        match = re.fullmatch(r" *(0|[1-9][0-9]*) *", entry)
+        if match is None or int(match[1]) >= num_gpus:
+            break
+        if int(match[1]) in seen:
+            return []
+        seen[int(match[1])] = True
+    return list(seen)
 
 
 # %% right: asks the machine's own numbers, and looks for twins at the end
@@ -151,3 +175,37 @@ def ex1_1(value, num_gpus):
     if value is None:
         return [str(gpu) for gpu in range(num_gpus)]
     return [entry.strip() for entry in value.split(",") if entry]
+
+
+# %% wrong: takes what int() takes: +2, 1_0, 07
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    gpus = []
+    for entry in value.split(","):
+        try:
+            gpu = int(entry)
+        except ValueError:
+            break
+        if not 0 <= gpu < num_gpus:
+            break
+        if gpu in gpus:
+            return []
+        gpus.append(gpu)
+    return gpus
+
+
+# %% wrong: takes the decimal digits of any script
+def ex1_1(value, num_gpus):
+    if value is None:
+        return list(range(num_gpus))
+    gpus = []
+    for entry in map(str.strip, value.split(",")):
+        if not entry.isdecimal() or entry[0] == "0" < entry[1:]:
+            break
+        if int(entry) >= num_gpus:
+            break
+        if int(entry) in gpus:
+            return []
+        gpus.append(int(entry))
+    return gpus

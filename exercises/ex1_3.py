@@ -49,6 +49,7 @@ def check(answer, case):
         case(name)
         text = "\n".join(", ".join(row) for row in [head, *rows]) + "\n"
         got = answer(text, need)
+        got = list(got) if isinstance(got, tuple) else got
         if isinstance(got, list) and all(type(i) is int for i in got) and got != want:
             raise Wrong(f"you choose {got}, and it should be {want}: {why}.")
         expect("your list", got, want)
@@ -74,6 +75,8 @@ def check(answer, case):
     ask("memory that cannot be read", rows, [2], "GPUs 0 and 1 do not tell theirs")
     rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "9000 MiB", "99 %", "0")]
     ask("utilization that cannot be read", rows, [1, 0], "[N/A] counts as 100 %")
+    rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "8000 MiB", "100 %", "0")]
+    ask("[N/A] and 100 % are equals", rows, [0, 1], "both count as 100 %, GPU 0 has more")
     head = (ECC, "utilization.gpu [%]", "memory.free [MiB]", "index")
     rows = [row[::-1] for row in (idle, busy)]
     ask(
@@ -122,6 +125,29 @@ def ex1_3(text, need_mib):
         key=lambda r: 100 if r["utilization.gpu"] is None else r["utilization.gpu"]
     )
     return [r["index"] for r in fit]
+
+
+# %% right: a default for what is no number, and a tuple
+def ex1_3(text, need_mib):
+    head, *rows = [line.split(",") for line in text.strip().splitlines()]
+    place = {cell.split()[0]: i for i, cell in enumerate(head)}
+
+    def number(row, name, otherwise):
+        if name not in place:
+            return otherwise
+        try:
+            return int(row[place[name]].split()[0])
+        except ValueError:
+            return otherwise
+
+    found = []
+    for row in rows:
+        free = number(row, "memory.free", -1)
+        bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
+        if free >= need_mib and bad == 0:
+            used = number(row, "utilization.gpu", 100)
+            found.append((used, -free, number(row, "index", 0)))
+    return tuple(index for *_, index in sorted(found))
 
 
 # %% wrong: takes the columns as they come
@@ -199,3 +225,26 @@ def ex1_3(text, need_mib):
         if free is not None and free >= need_mib:
             found.append((100 if used is None else used, -free, gpu["index"]))
     return [index for *_, index in sorted(found)]
+
+
+# %% wrong: what has no utilisation comes behind all others
+def ex1_3(text, need_mib):
+    head, *rows = [line.split(",") for line in text.strip().splitlines()]
+    place = {cell.split()[0]: i for i, cell in enumerate(head)}
+
+    def number(row, name, otherwise):
+        if name not in place:
+            return otherwise
+        try:
+            return int(row[place[name]].split()[0])
+        except ValueError:
+            return otherwise
+
+    found = []
+    for row in rows:
+        free = number(row, "memory.free", -1)
+        bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
+        if free >= need_mib and bad == 0:
+            used = number(row, "utilization.gpu", 999)
+            found.append((used, -free, number(row, "index", 0)))
+    return tuple(index for *_, index in sorted(found))

@@ -5,7 +5,10 @@ Ranks: 1
 Minutes: 8
 
 `nn.DataParallel` cuts each batch along its first dimension and gives every device one
-piece. Do the same without calling `chunk`, `split`, `tensor_split` or their relatives.
+piece. Do the same with slices, at places that you compute yourself. The check refuses
+`chunk`, `split` and their relatives by name, and it puts a batch on a (virtual) GPU,
+where NumPy's `split` does not reach. No list of names is complete: whoever gets around
+it has the shards, and has not learnt where to cut.
 
 `ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards,
 in order, that **share the batch's memory** (views, no copies). The cut is the one of
@@ -45,6 +48,9 @@ def refusing(name):
 
 
 def check(answer, case):
+    from allranks import vgpu
+
+    vgpu.plug_in(1)
     for num_samples, num_devices, name in (
         (8, 4, "an even cut"),
         (10, 4, "10 samples on 4 devices"),
@@ -53,6 +59,7 @@ def check(answer, case):
         (6, 1, "one device"),
         (7, 3, "a batch that is not contiguous"),
         (9, 2, "labels: one dimension, integers"),
+        (5, 2, "a batch on a GPU"),
     ):
         case(name)
         batch = torch.randn(num_samples, 3)
@@ -60,6 +67,8 @@ def check(answer, case):
             batch = torch.randn(3, num_samples).t()
         if "labels" in name:
             batch = torch.randint(10, (num_samples,))
+        if "GPU" in name:
+            batch = batch.to("vgpu:0")
         untouched = Untouched(batch=batch)
         want = list(batch.chunk(num_devices))
         for owner, cut, _ in ORIGINALS:
@@ -79,7 +88,9 @@ def check(answer, case):
                 )
         expect("the list of shards", got, want)
         for i, shard in enumerate(got):
-            if shard.data_ptr() != want[i].data_ptr():
+            before = want[i].clone()
+            batch += 1
+            if torch.equal(shard, before):
                 raise Wrong(f"shard {i} is a copy; it should be a view of the batch.")
 
 
@@ -145,3 +156,14 @@ from torch import split
 
 def ex2_1(batch, num_devices):
     return split(batch, -(-len(batch) // num_devices))
+
+
+# %% wrong: lets NumPy split, which knows no GPU
+import numpy as np
+import torch
+
+
+def ex2_1(batch, num_devices):
+    size = -(-len(batch) // num_devices)
+    parts = np.split(batch.numpy(), range(size, len(batch), size))
+    return [torch.from_numpy(part) for part in parts]

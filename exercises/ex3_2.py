@@ -43,6 +43,18 @@ def net(classes=3):
     return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, classes))
 
 
+def pair(key, value):
+    """Two shapes as tuples, whatever kind of sequence they were."""
+    try:
+        file, model = map(tuple, value)
+    except (TypeError, ValueError):
+        raise Wrong(
+            f"the report's shapes[{key!r}] is {value!r:.60}; a pair is asked for: the "
+            "shape in the file, and the shape in the model."
+        ) from None
+    return file, model
+
+
 def check(answer, case):
     def ask(name, model, saved, **want):
         case(name)
@@ -80,9 +92,8 @@ def check(answer, case):
             for key in "missing", "unexpected":
                 if isinstance(report.get(key), (list, tuple, set)):
                     report = report | {key: sorted(report[key])}
-            if isinstance(report.get("shapes"), dict):
-                shapes = {k: tuple(map(tuple, v)) for k, v in report["shapes"].items()}
-                report = report | {"shapes": shapes}
+            if isinstance(shapes := report.get("shapes"), dict):
+                report = report | {"shapes": {k: pair(k, v) for k, v in shapes.items()}}
         want |= {key: sorted(want[key]) for key in ("missing", "unexpected")}
         expect("the report", report, want)
 
@@ -93,6 +104,14 @@ def check(answer, case):
     saved["2.bias"] = torch.ones(1)
     shapes = {"2.bias": ((1,), (3,))}
     ask("a shape that would be broadcast", net(), saved, shapes=shapes)
+    saved = net().state_dict()
+    saved["2.weight"], saved["1.weight"] = torch.ones(5, 3), torch.ones(1, 5)
+    shapes = {"2.weight": ((5, 3), (3, 5)), "1.weight": ((1, 5), (5,))}
+    ask("as many numbers in another shape", net(), saved, shapes=shapes)
+    saved = net().state_dict()
+    saved["1.num_batches_tracked"] = torch.tensor([7])
+    shapes = {"1.num_batches_tracked": ((1,), ())}
+    ask("a vector of one for a number", net(), saved, shapes=shapes)
     saved = net().state_dict()
     del saved["0.bias"], saved["1.running_mean"]
     ask("missing names", net(), saved, missing=["0.bias", "1.running_mean"])
@@ -241,4 +260,40 @@ def ex3_2(model, saved):
             own[name].data = saved[name].to(own[name].dtype)
     missing = [name for name in own if name not in saved]
     unexpected = [name for name in saved if name not in own]
+    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
+
+
+# %% wrong: compares numbers of elements, not shapes
+def ex3_2(model, saved):
+    own, shapes = model.state_dict(), {}
+    for name in own.keys() & saved.keys():
+        if saved[name].numel() == own[name].numel():
+            own[name].copy_(saved[name].view_as(own[name]))
+        else:
+            shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
+    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
+
+
+# %% wrong: lets load_state_dict try, which takes a vector of one for a number
+def ex3_2(model, saved):
+    own, shapes = model.state_dict(), {}
+    for name in own.keys() & saved.keys():
+        try:
+            model.load_state_dict({name: saved[name]}, strict=False)
+        except RuntimeError:
+            shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
+    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
+
+
+# %% wrong: reports one shape where two are asked for
+def ex3_2(model, saved):
+    own = model.state_dict()
+    both = own.keys() & saved.keys()
+    other = [name for name in both if saved[name].shape != own[name].shape]
+    fit = {name: saved[name] for name in both if name not in other}
+    model.load_state_dict(fit, strict=False)
+    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+    shapes = {name: tuple(saved[name].shape) for name in other}
     return {"missing": missing, "unexpected": unexpected, "shapes": shapes}

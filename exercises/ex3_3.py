@@ -13,6 +13,8 @@ the whole old file or the whole new one (or missing, if there was none):
 - Who has opened the old file goes on reading the old bytes.
 - The bytes are on the disk (`os.fsync`) before they get the name. A machine that loses
   its power may otherwise remember the name and not the bytes.
+- The state may be larger than 2 GiB. One write to an unbuffered file takes no more,
+  and `torch.save` does not look at how much it took: leave the buffer of `open` on.
 - A rename works within one file system only. `path` may be relative; what you write
   first belongs in the same folder.
 - If the save fails, say for a full disk, the caller gets the exception, and your
@@ -39,6 +41,7 @@ def ex3_3(state, path):
 
 # %% check
 import errno
+import io
 import os
 
 
@@ -65,8 +68,13 @@ def check(answer, case):
     load(path, new)
     if os.path.samefile("reader", path):
         raise Wrong("the old file was written over: who reads it gets half of each.")
-    case("power failure")
     kinds = [kind for kind, _ in events]
+    if ("rename", False) in events:
+        raise Wrong(
+            "the old file was gone when the new one got its name. A job that dies "
+            "between has neither: os.replace puts one over the other in one step."
+        )
+    case("power failure")
     if "rename" not in kinds:
         raise Wrong("no rename: between removing and writing there is no file at all.")
     before = events[: kinds.index("rename")]
@@ -95,8 +103,16 @@ def check(answer, case):
 
 
 def spy():
-    """Note each fsync, with the size, and each rename; renames stay in one folder."""
-    events, sync = [], os.fsync
+    """Note each fsync, with the size, and each rename, with whether it replaces."""
+    events, sync, save = [], os.fsync, torch.save
+
+    def save_whole(obj, f, *args, **kwargs):
+        if isinstance(f, io.RawIOBase):
+            raise Wrong(
+                "torch.save writes into an unbuffered file: of more than 2 GiB, the "
+                "rest would be lost without an exception. Leave buffering=0 out."
+            )
+        save(obj, f, *args, **kwargs)
 
     def note_sync(file):
         sync(file)
@@ -108,12 +124,13 @@ def spy():
             folders = [os.path.dirname(os.path.abspath(p)) for p in (source, target)]
             if folders[0] != folders[1]:
                 raise OSError(errno.EXDEV, "Invalid cross-device link")
-            events.append(("rename", 0))
+            events.append(("rename", os.path.exists(target)))
             rename(source, target, **kwargs)
 
         return note_rename
 
     patch(os, "fsync", note_sync)
+    patch(torch, "save", save_whole)
     for name in "replace", "rename":
         patch(os, name, within_a_folder(getattr(os, name)))
     return events
@@ -304,3 +321,44 @@ def ex3_3(state, path):
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+# %% wrong: removes the old file before the new one has its name
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    new = f"{path}.new"
+    try:
+        with open(new, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.exists(path):
+            os.remove(path)
+        os.rename(new, path)
+    except BaseException:
+        if os.path.exists(new):
+            os.remove(new)
+        raise
+
+
+# %% wrong: an unbuffered file, which loses what is beyond 2 GiB
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    new = f"{path}.new"
+    try:
+        with open(new, "wb", buffering=0) as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        if os.path.exists(new):
+            os.remove(new)
+        raise

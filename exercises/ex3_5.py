@@ -165,6 +165,11 @@ def expect_same(what, run, facts):
     found = describe(run)
     rng = [None] * world_size
     dist.all_gather_object(rng, facts["state of torch's random numbers"])
+    if not all(map(torch.is_tensor, rng)):
+        raise Wrong(
+            "a collective of yours met one that comes behind your function: not every "
+            "rank called it. All ranks are asked for a checkpoint, not rank 0 alone."
+        )
     for name, want in facts.items():
         got, end = found.get(name, "nothing"), ""
         if isinstance(want, torch.Tensor) and torch.is_tensor(got):
@@ -364,3 +369,28 @@ def ex3_5(run, saved=None):
     run.epoch, run.step = saved["epoch"], saved["step"]
     torch.set_rng_state(saved["rng"][dist.get_rank()][0])
     random.setstate(saved["rng"][dist.get_rank()][1])
+
+
+# %% wrong: asks rank 0 alone for what all ranks have
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        if dist.get_rank() != 0:
+            return None
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    own = saved["rng"][dist.get_rank()]
+    torch.set_rng_state(own[0])
+    random.setstate(own[1])

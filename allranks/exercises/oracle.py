@@ -44,7 +44,8 @@ def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
             expect(f"{what}[{i}]", got[i], value, rtol, atol)
     elif isinstance(want, float) and isinstance(got, (int, float)):
         if not abs(got - want) <= (atol or 0) + (rtol or 1e-6) * abs(want):  # or NaN
-            raise Wrong(f"{what} is {got:.6g}; it should be {want:.6g}.")
+            off = _off(got, want)
+            raise Wrong(f"{what} is {got:.6g}; it should be {want:.6g}{off}.")
     else:
         _expect_type(what, got, want)
         if got != want:
@@ -108,7 +109,9 @@ def _is_plain(values) -> bool:
 def _expect_type(what: str, got: Any, want: Any) -> None:
     if isinstance(got, type(want)) and isinstance(got, bool) == isinstance(want, bool):
         return
-    kind = type(got).__name__
+    kind, right = type(got).__name__, type(want).__name__
+    if isinstance(want, (list, tuple, dict, set)) and "tensor(" in describe(got):
+        raise Wrong(f"{what} is of type {kind}; it should be of type {right}.")
     raise Wrong(
         f"{what} is of type {kind} ({describe(got)}); it should be {describe(want)}."
     )
@@ -151,7 +154,11 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
     values = f"it is {_show(got)}, and should be {_show(want)}"
     factor = _factor(got, want)
     if factor is None and want.numel() == 1:
-        raise Wrong(f"{what} is {_show(got)}; it should be {_show(want)}.")
+        off = "" if got.dtype is torch.bool else _off(got.item(), want.item())
+        raise Wrong(f"{what} is {_show(got)}; it should be {_show(want)}{off}.")
+    if factor == 1:
+        most = (got - want).abs().max().item()
+        raise Wrong(f"{what} is almost right, but off by up to {most:.2g}: {values}.")
     if factor is not None:
         much = "zero" if factor == 0 else f"{factor:.4g} times what it should be"
         raise Wrong(f"{what} is {much}: {values}.")
@@ -175,6 +182,17 @@ def _factor(got, want) -> float | None:
     whole = round(ratio) if abs(ratio) >= 1 else 1 / round(1 / ratio) if ratio else 0
     # Of one element, any wrong value is some multiple: only 4 or 1/4 says something.
     return round(ratio, 6) if want.numel() > 1 or abs(ratio - whole) < 1e-4 else None
+
+
+def _off(got: float, want: float) -> str:
+    """By how much, as the end of a sentence: a whole factor, or the difference."""
+    if got != got or got in (0, want) or want == 0:
+        return ""
+    if got / want > 1.5 and abs(got / want - round(got / want)) < 1e-4:
+        return f", and is {round(got / want)} times that"
+    if want / got > 1.5 and abs(want / got - round(want / got)) < 1e-4:
+        return f", and is 1/{round(want / got)} of that"
+    return f", and is {abs(got - want):.4g} too {'large' if got > want else 'small'}"
 
 
 def _show(tensor, most: int = 4) -> str:
