@@ -76,7 +76,12 @@ def check(answer, case):
     rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "9000 MiB", "99 %", "0")]
     ask("utilization that cannot be read", rows, [1, 0], "[N/A] counts as 100 %")
     rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "8000 MiB", "100 %", "0")]
-    ask("[N/A] and 100 % are equals", rows, [0, 1], "both count as 100 %, GPU 0 has more")
+    ask(
+        "[N/A] and 100 % are equals",
+        rows,
+        [0, 1],
+        "both count as 100 %, GPU 0 has more",
+    )
     head = (ECC, "utilization.gpu [%]", "memory.free [MiB]", "index")
     rows = [row[::-1] for row in (idle, busy)]
     ask(

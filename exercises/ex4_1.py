@@ -29,6 +29,8 @@ def ex4_1(host):
 
 
 # %% check
+import itertools
+
 from allranks.exercises.mistakes import compare
 
 LAYOUTS = {
@@ -39,6 +41,11 @@ LAYOUTS = {
     "ranks dealt out in turn": "zaza",
     "one rank per node": "zamb",
 }
+
+
+def runs(hosts):
+    """How often the host changes from one rank to the next, and one."""
+    return 1 + sum(a != b for a, b in itertools.pairwise(hosts))
 
 
 def check(answer, case):
@@ -55,9 +62,12 @@ def check(answer, case):
             "This takes all nodes to have equally many ranks.": rank // even,
             "The names are sorted; the ranks' order counts.": sorted(nodes).index(host),
             "Nodes have numbers, not ranks.": hosts.index(host),
+            "This is the local_rank; it comes second in the pair.": before.count(host),
+            "A node that comes again is no new node.": runs(hosts[: rank + 1]) - 1,
         }
         compare(f"{where} node_rank", got[0], nodes.index(host), mistakes)
         mistakes = {
+            "This is the node_rank; it comes first in the pair.": nodes.index(host),
             "This is the global rank.": rank,
             "This counts the rank itself; the first is 0.": before.count(host) + 1,
             "This takes all nodes to have equally many ranks.": rank % even,

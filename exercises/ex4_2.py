@@ -48,9 +48,29 @@ def forbid(name):
     patch(dist, name, refuse)
 
 
+GIVEN = []  # the tensor of the case
+
+
+def matching(receive):
+    """gloo ends the process if more bytes come than the buffer has."""
+
+    def guarded(buffer, *args, **kwargs):
+        if buffer.nbytes != GIVEN[-1].nbytes:
+            raise Wrong(
+                f"rank {rank} receives into {buffer.nbytes} bytes ({buffer.dtype}) "
+                f"what has {GIVEN[-1].nbytes} ({GIVEN[-1].dtype}): make room in x's "
+                "dtype."
+            )
+        return receive(buffer, *args, **kwargs)
+
+    return guarded
+
+
 def check(answer, case):
     for name in communications(allowed="send recv isend irecv"):
         forbid(name)
+    for name in "recv", "irecv":
+        patch(dist, name, matching(getattr(dist, name)))
     for name, make in MAKERS.items():
         case(name)
         for src in sorted({0, world_size - 1, world_size // 2}):
@@ -59,6 +79,7 @@ def check(answer, case):
                 numbers = torch.arange(x.numel()) + 100 * other + 1
                 brought.append(numbers.view(x.shape).to(x.dtype))
             x.copy_(brought[rank])
+            GIVEN.append(x)
             returned = answer(x, src)
             mistakes = {"It holds what it held before.": brought[rank]}
             if isinstance(returned, torch.Tensor) and rank != src:
@@ -224,3 +245,19 @@ def ex4_2(x, src):
     parts = [x] * get_world_size() if get_rank() == src else None
     scatter_object_list(box, parts, src=src)
     x.copy_(box[0])
+
+
+# %% wrong: receives integers into a buffer of float32
+import torch
+import torch.distributed as dist
+
+
+def ex4_2(x, src):
+    if dist.get_rank() == src:
+        for other in range(dist.get_world_size()):
+            if other != src:
+                dist.send(x.contiguous(), other)
+    else:
+        buffer = torch.empty(x.shape)
+        dist.recv(buffer, src)
+        x.copy_(buffer)

@@ -44,6 +44,18 @@ CASES = {  # samples by rank, where they lie, how far apart
 }
 
 
+LOST = (
+    "The samples are about 10,000 and lie 1 apart. Their squares, about 100,000,000, "
+    "are 8 apart at best in float32: the difference of two of them is noise. Take the "
+    "distances from the mean first, or sum in float64."
+)
+
+
+def cut_sum(parts):
+    """As a sum of the ranks' sums without their fractions."""
+    return sum(int(part.double().sum()) for part in parts)
+
+
 def shares(name, lengths, centre, spread):
     """The same on all ranks: what each of them gets."""
     dice = torch.Generator().manual_seed(len(name))
@@ -59,14 +71,15 @@ def check(answer, case):
         case(name)
         parts = shares(name, *values)
         mine, whole = parts[rank], torch.cat(parts).double()
-        untouched = Untouched(x=mine)
+        untouched, lost = Untouched(x=mine), f" {LOST}" * ("far from 0" in name)
         got = answer(mine)
         untouched()
         if not isinstance(got, (tuple, list)) or len(got) != 2:
             raise Wrong(f"it returned {got!r}, not a pair (mean, std).")
         for what, value in zip(("mean", "std"), got, strict=True):
             if value != value:
-                raise Wrong(f"{what} is NaN on rank {rank}; so is the mean of nothing.")
+                why = lost or " So is the mean of nothing."
+                raise Wrong(f"{what} is NaN on rank {rank}.{why}")
         means = torch.stack([part.double().mean() for part in parts])
         spreads = torch.stack([part.double().var(correction=0) for part in parts])
         sizes = torch.tensor([len(part) for part in parts])
@@ -79,7 +92,18 @@ def check(answer, case):
             "This is the mean of its own samples.": means[rank].item(),
             "This is divided by the world size too.": mean / world_size,
         }
-        compare("mean", got[0], mean, mistakes, atol=1e-3 * std)
+        mistakes |= {
+            "This is the standard deviation: the pair is (mean, std).": std,
+            "This is the median.": whole.median().item(),
+            "This divides by the largest number of samples; add the numbers up.": (
+                whole.sum().item() / sizes.max().item()
+            ),
+            "The ranks' sums were cut to integers.": cut_sum(parts) / len(whole),
+            "A rank without samples counted as a mean of 0.": (
+                means.nan_to_num().mean().item()
+            ),
+        }
+        compare(f"on rank {rank}, mean", got[0], mean, mistakes, atol=1e-3 * std)
         inside = ((spreads * sizes).nansum() / len(whole)).sqrt().item()
         mistakes = {
             "This is the variance: take the root.": std**2,
@@ -88,7 +112,19 @@ def check(answer, case):
             "This is the mean of the ranks' deviations.": spreads.sqrt().mean().item(),
             "This is the deviation of its own samples.": spreads[rank].sqrt().item(),
         }
-        compare("std", got[1], std, mistakes, atol=1e-3 * std)
+        own = (parts[rank].double() - mean).square().sum().item()
+        distances = (whole - mean).abs()
+        mistakes |= {
+            "This is the mean distance; square the distances before you take their "
+            "mean, and take the root of it.": distances.mean().item(),
+            "Only its own samples' squared distances are in it: sum them over the "
+            "ranks.": (own / len(whole)) ** 0.5,
+            "This is divided by the root of the world size too.": std / world_size**0.5,
+        }
+        try:
+            compare(f"on rank {rank}, std", got[1], std, mistakes, atol=1e-3 * std)
+        except Wrong as error:
+            raise Wrong(f"{error}{lost}") from None
 
 
 # %% solution
@@ -262,3 +298,56 @@ def ex4_4(x):
     total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
     dist.all_reduce(total)
     return (total[0] / total[1]).item()
+
+
+# %% wrong: divides by the number of samples of the largest rank
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    sums = torch.stack([x.double().sum(), x.double().square().sum()])
+    dist.all_reduce(sums)
+    num = torch.tensor(len(x))
+    dist.all_reduce(num, dist.ReduceOp.MAX)
+    mean, square = (sums / num).tolist()
+    return mean, abs(square - mean**2) ** 0.5
+
+
+# %% wrong: the mean distance in place of the root of the mean square
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+    dist.all_reduce(total)
+    mean = total[0] / total[1]
+    distance = (x.double() - mean).abs().sum()
+    dist.all_reduce(distance)
+    return mean.item(), (distance / total[1]).item()
+
+
+# %% wrong: forgets that squares must be summed over the ranks too
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+    dist.all_reduce(total)
+    mean = total[0] / total[1]
+    squares = (x.double() - mean).square().sum()
+    return mean.item(), (squares / total[1]).sqrt().item()
+
+
+# %% wrong: returns (std, mean)
+import torch
+import torch.distributed as dist
+
+
+def ex4_4(x):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, x.tolist())
+    whole = torch.tensor(sum(parts, []), dtype=torch.float64)
+    return whole.std(correction=0).item(), whole.mean().item()

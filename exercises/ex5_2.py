@@ -93,10 +93,15 @@ def judge(every, num):
             f"{lost} of {num} samples are drawn by no rank, and {twice} draws repeat a "
             f"sample; each rank draws {lengths[0]}."
         )
-    if lengths[0] != share or max(counts.values()) > -(-share * world_size // num):
+    if lengths[0] != share:
         raise Wrong(
-            f"each rank draws {lengths[0]} of {num} samples, one of them "
-            f"{max(counts.values())} times; it takes {share} each."
+            f"each rank draws {lengths[0]} of {num} samples; {share} each would do."
+        )
+    (index, most), enough = counts.most_common(1)[0], -(-share * world_size // num)
+    if most > enough:
+        raise Wrong(
+            f"index {index} is drawn {most} times, and {enough} would do: fill up with "
+            "different samples, from the beginning of the shuffled list."
         )
 
 
@@ -325,3 +330,16 @@ def ex5_2(num_samples, epoch, seed):
     order = torch.randperm(num_samples, generator=dice).repeat(world_size)
     total = -(-num_samples // world_size) * world_size
     return order[:total][dist.get_rank() :: world_size].tolist()
+
+
+# %% wrong: fills up with one sample again and again
+import torch
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    dice = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    order += [order[0]] * (-num_samples % world_size)
+    return order[rank::world_size]

@@ -102,6 +102,10 @@ def check(answer, case):
             f"The last {num - even} of {num} are left out.": hits[:even].mean(),
             f"This is rank {rank}'s own share.": shares[rank].mean(),
             "This is the number of hits.": hits.sum(),
+            "This is in percent; a share of 1 is asked for.": 100 * hits.mean(),
+            "Each batch weighs the same, also the last one, which is smaller.": (
+                torch.stack([b.mean() for s in shares for b in s.split(4) if len(b)])
+            ).mean(),
         }
         mistakes = {key: value.item() for key, value in mistakes.items()}
         what = f"with {num - len(errors)} of {num} right, the accuracy on rank {rank}"
@@ -298,3 +302,22 @@ def ex5_3(model, x, y, batch_size):
     counts = torch.tensor([hits, len(y[mine])])
     dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
+
+
+# %% wrong: the mean of the batches' accuracies
+import torch
+import torch.distributed as dist
+
+
+def ex5_3(model, x, y, batch_size):
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    modes, means = {m: m.training for m in model.modules()}, torch.zeros(2)
+    model.eval()
+    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+        if len(labels):
+            hits = model(inputs).argmax(dim=1) == labels
+            means += torch.tensor([hits.float().mean(), 1])
+    for module, mode in modes.items():
+        module.training = mode
+    dist.all_reduce(means)
+    return (means[0] / means[1]).item()

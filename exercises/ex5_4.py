@@ -112,6 +112,11 @@ def judge(key, buffer, parts):
     what = f"on rank {rank}, `{key}`"
     if not buffer.is_floating_point():
         mistakes = {"It holds what it held before; rank 0's should be there.": own}
+        mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
+        for r in range(1, world_size):
+            mistakes[f"This is what rank {r} held; rank 0's should be there."] = parts[
+                r
+            ]
         if buffer.dtype is not torch.bool:
             mistakes["This is the mean over the ranks."] = sum(parts) // world_size
             mistakes["This is the sum over the ranks."] = sum(parts)
@@ -119,14 +124,42 @@ def judge(key, buffer, parts):
         return
     every = [None] * world_size
     dist.all_gather_object(every, buffer)
+    stack, mean = torch.stack(parts), sum(parts) / world_size
     mistakes = {"It holds what it held before.": own}
     if all(torch.equal(found, first) for found in every) and world_size > 1:
         mistakes = {"All ranks hold rank 0's; the mean was asked for.": first}
+    if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
+        mistakes = {
+            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all.": (
+                buffer
+            )
+        }
     mistakes |= {
+        "This is the largest of the ranks' values; their mean was asked for.": (
+            stack.amax(dim=0)
+        ),
+        "This is the smallest of the ranks' values; their mean was asked for.": (
+            stack.amin(dim=0)
+        ),
+        "The mean was computed in fewer digits than the buffer has.": (
+            buffer if torch.allclose(buffer, mean, rtol=1e-2) else stack[:0]
+        ),
+        "The own value weighs more than the others'.": (
+            buffer if _on_the_way(buffer, own, mean) else stack[:0]
+        ),
         "This is the sum: divide it by the world size.": sum(parts),
         "This was divided twice.": sum(parts) / world_size**2,
     }
-    compare(what, buffer, sum(parts) / world_size, mistakes)
+    compare(what, buffer, mean, mistakes)
+
+
+def _on_the_way(value, own, mean):
+    """Whether a value is the mean and some more of the rank's own."""
+    way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
+    if not way.any():
+        return False
+    share = (gone @ way / way.square().sum()).item()
+    return 0 < share < 1 and torch.allclose(gone, share * way)
 
 
 # %% solution
@@ -254,3 +287,45 @@ def ex5_4(model):
                 setattr(module, name, mean)
             else:
                 dist.broadcast(buffer, src=0)
+
+
+# %% wrong: the largest of the counters
+import torch
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer, dist.ReduceOp.AVG)
+        elif buffer.dtype is torch.bool:
+            dist.broadcast(buffer, src=0)
+        else:
+            dist.all_reduce(buffer, dist.ReduceOp.MAX)
+
+
+# %% wrong: reduces to rank 0, and everybody divides
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.reduce(buffer, 0)
+            buffer /= dist.get_world_size()
+        else:
+            dist.broadcast(buffer, src=0)
+
+
+# %% wrong: averages in bfloat16, which is faster
+import torch.distributed as dist
+
+
+def ex5_4(model):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            short = buffer.bfloat16()
+            dist.all_reduce(short, dist.ReduceOp.AVG)
+            buffer.copy_(short)
+        else:
+            dist.broadcast(buffer, src=0)

@@ -83,12 +83,11 @@ def check(answer, case):
         through = []
         ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
         room, largest = [], max(sizes[rank])
-        model.register_forward_pre_hook(
-            lambda _, inputs, room=room: room.append(len(inputs[0]))
-        )
+        stop_watching = watch(model, room)
         every = [pieces_of(r, sizes[r]) for r in range(world_size)]
         given = [(x.clone(), y) for x, y in every[rank]]
         answer(ddp, given)
+        stop_watching()
         lacking = [key for key, p in model.named_parameters() if p.grad is None]
         if lacking:
             raise Wrong(f"`{lacking[0]}` has no gradient after the call.")
@@ -114,6 +113,31 @@ def check(answer, case):
             )
 
 
+def watch(model, room):
+    """Note what goes forward; refuse it while an earlier one waits for backward."""
+    waiting = set()
+
+    def before(module, inputs):
+        if waiting:
+            raise Wrong(
+                f"forward number {len(room) + 1} comes before the backward of number "
+                f"{min(waiting)}: the activations of both are in memory."
+            )
+        room.append(len(inputs[0]))
+
+    def after(module, inputs, output):
+        if output.requires_grad:
+            waiting.add(len(room))
+            number = len(room)
+            output.register_hook(lambda _: waiting.discard(number))
+
+    hooks = (
+        model.register_forward_pre_hook(before),
+        model.register_forward_hook(after),
+    )
+    return lambda: [hook.remove() for hook in hooks]
+
+
 def judge(model, got, every):
     """Compare the gradient with that of one batch, and with common mistakes'."""
     sums = []  # of each piece, by rank
@@ -130,6 +154,8 @@ def judge(model, got, every):
     of_pieces = sum(sum(part) / len(part) for part in means) / world_size
     of_ranks = [g / sum(n) for g, n in zip(by_rank, sizes, strict=True)]
     last = sum(part[-1] for part in means) / world_size
+    own = by_rank[rank] * world_size / total
+    early = own + (sum(s[0] for s in sums) - world_size * sums[rank][0]) / total
     added = sum(sum(part) for part in means) / world_size
     whole = sum(by_rank) / world_size
     mistakes = {
@@ -143,9 +169,9 @@ def judge(model, got, every):
         "This is the gradient of the last piece only.": last,
         "This is the rank's own gradient.": by_rank[rank] / sum(sizes[rank]),
         "This is the rank's own gradient, scaled: DDP never averaged. The last piece "
-        "goes outside of no_sync, forward and backward.": (
-            by_rank[rank] * world_size / total
-        ),
+        "goes outside of no_sync, forward and backward.": (own),
+        "DDP averaged the first piece only. What comes in no_sync after it stays on "
+        "its rank: the last piece, not the first, goes outside.": early,
     }
     want = sum(by_rank) / total
     compare(f"on rank {rank}, the gradient", got, want, mistakes, 1e-6, 1e-9)
@@ -330,3 +356,33 @@ def ex5_5(ddp, pieces):
     dist.all_reduce(total)
     scale = dist.get_world_size() / total
     (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+
+
+# %% wrong: one graph for all pieces, whose activations are all in memory
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
+    (sum(losses) * dist.get_world_size() / total).backward()
+
+
+# %% wrong: the first piece talks, not the last
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    scale = dist.get_world_size() / total
+    for i, (x, y) in enumerate(pieces):
+        with ddp.no_sync() if i > 0 else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()

@@ -44,6 +44,7 @@ CASES = {
     "one stage": ([2, 3, 4], 1),
     "as many stages as layers": ([5, 1, 1, 7], 4),
     "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
+    "even is not fastest": ([5, 4, 9, 1, 1], 3),
 }
 
 
@@ -183,3 +184,17 @@ def ex6_1(costs, num_stages):
     while len(sizes) < num_stages - 1:
         sizes.append(len([costs.pop() for _ in range(share)]))
     return [len(costs), *sizes]
+
+
+# %% wrong: makes the stages as even as possible, by squares
+import itertools
+
+
+def ex6_1(costs, num_stages):
+    def squares(cuts):
+        ends = [0, *cuts, len(costs)]
+        return sum(sum(costs[a:b]) ** 2 for a, b in itertools.pairwise(ends))
+
+    inner = range(1, len(costs))
+    best = min(itertools.combinations(inner, num_stages - 1), key=squares)
+    return [b - a for a, b in itertools.pairwise([0, *best, len(costs)])]

@@ -11,8 +11,8 @@ the call the gradients, which were None before, are those of `cross_entropy(mode
 y)`, computed a micro-batch at a time: its backward comes before the next one's forward,
 or all their activations would be in memory at once. Return that loss as a float.
 
-There is at least one label, but a micro-batch may have none at all (and needs no
-backward then).
+There is at least one label, but a micro-batch may have none at all: then it needs no
+backward, and no forward either.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the *whole* batch,
@@ -53,8 +53,8 @@ def check(answer, case):
         x, y = torch.randn(size, 5).double(), torch.randint(0, 4, (size,))
         y[list(without)] = -100
         facts = judge_by(model, x, y, num)
-        seen, most = [], len(x.chunk(num)[0])
-        hooks = watch(model, x, y, seen)
+        seen, gone, most = [], set(), len(x.chunk(num)[0])
+        hooks = watch(model, x, y, seen, gone)
         untouched = Untouched(x=x, y=y, model=model)
         loss = answer(model, x, y, num)
         untouched()
@@ -62,8 +62,12 @@ def check(answer, case):
             hook.remove()
         if max(seen, default=0) > most:
             raise Wrong(f"{max(seen)} samples went through at once; {most} may.")
-        if sum(seen) < size:
-            raise Wrong(f"{sum(seen)} of {size} samples went through the model.")
+        labelled = {i for i, label in enumerate(y.tolist()) if label != -100}
+        if lost := labelled - gone:
+            raise Wrong(
+                f"{len(lost)} of {len(labelled)} samples with a label never went "
+                f"through the model: {sorted(lost)}."
+            )
         grads = [p.grad for p in model.parameters()]
         if any(grad is None for grad in grads):
             raise Wrong("there are no gradients after the call: it lacks backward().")
@@ -76,8 +80,8 @@ def check(answer, case):
             compare(what, value, want, mistakes, 1e-6, 1e-9)
 
 
-def watch(model, x, y, seen):
-    """Note what goes forward; refuse it while an earlier one waits for backward."""
+def watch(model, x, y, seen, gone):
+    """Note how many samples go forward, and which; refuse it while one is waiting."""
     waiting = set()
 
     def before(module, args):
@@ -90,6 +94,7 @@ def watch(model, x, y, seen):
 
     def after(module, args, output):
         rows = (x[:, None] == args[0][None]).all(dim=2).any(dim=1)
+        gone.update(rows.nonzero().flatten().tolist())
         if output.requires_grad and (y[rows] != -100).any():
             waiting.add(len(seen))
             output.register_hook(lambda _, number=len(seen): waiting.discard(number))
@@ -156,6 +161,37 @@ def ex6_2(model, x, y, num):
             loss = F.cross_entropy(output, target) * n / sum(labels)
             loss.backward()
             batch_loss += float(loss)
+    return batch_loss
+
+
+# %% right: skips a micro-batch without labels, forward too
+from torch.nn import functional as F
+
+
+def ex6_2(model, x, y, num):
+    labels, batch_loss = (y != -100).sum(), 0.0
+    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+        if (target == -100).all():
+            continue
+        loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
+        loss.backward()
+        batch_loss += loss.item()
+    return batch_loss
+
+
+# %% right: takes only the samples with a label forward
+from torch.nn import functional as F
+
+
+def ex6_2(model, x, y, num):
+    labels, batch_loss = (y != -100).sum(), 0.0
+    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+        known = target != -100
+        if known.any():
+            output = model(piece[known])
+            loss = F.cross_entropy(output, target[known], reduction="sum") / labels
+            loss.backward()
+            batch_loss += loss.item()
     return batch_loss
 
 

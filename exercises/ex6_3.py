@@ -38,7 +38,17 @@ from torch import nn
 CASES = "float32", "float64", "a gradient with transposed memory"
 
 
+groups, new_group = [], dist.new_group
+
+
+def counting(*args, use_local_synchronization=False, **kwargs):
+    groups.extend([0] * (not use_local_synchronization))  # which only members call
+    local = {"use_local_synchronization": use_local_synchronization}
+    return new_group(*args, **kwargs, **local)
+
+
 def check(answer, case):
+    patch(dist, "new_group", counting)
     ends = {0, world_size - 1}
     for name in CASES:
         case(name)
@@ -52,9 +62,18 @@ def check(answer, case):
                 parts[end] = parts[end].contiguous()
         if weight is not None:
             weight.grad = parts[rank].clone()
+        groups.clear()
         answer(weight)
         every = [None] * world_size
-        dist.all_gather_object(every, weight is not None and weight.grad)
+        dist.all_gather_object(every, (weight is not None and weight.grad, len(groups)))
+        made = [num for _, num in every]
+        if len(set(made)) > 1:
+            raise Wrong(
+                f"ranks 0 to {world_size - 1} called new_group {made} times: every "
+                "rank must call it, also one that is not in the group. Else the ranks "
+                "count their groups differently, and the next one of all goes wrong."
+            )
+        every = [grad for grad, _ in every]
         if weight is None:
             continue
         compare("the weight itself", weight.detach(), matrix, {})
@@ -211,3 +230,15 @@ def ex6_3(weight):
             dist.recv(theirs, last - dist.get_rank())
             sending.wait()
         weight.grad = mine + theirs
+
+
+# %% wrong: a group that only its two members make
+import torch.distributed as dist
+
+
+def ex6_3(weight):
+    last = dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        both = dist.new_group([0, last])
+        weight.grad = weight.grad.contiguous()
+        dist.all_reduce(weight.grad, group=both)

@@ -12,6 +12,7 @@ from allranks.report import RanksError, RanksInterrupted, name_ranks
 
 MAX_PRINTED = 8  # lines of what the reader's function printed
 _BY_TWO = re.compile(r"(send|recv)\w*\(")
+_LOST = re.compile(r"Connection (reset|closed|refused)|closed by peer|Broken pipe")
 _WAIT = re.compile(r"(wait in|run) `(.*)` at (.*) line (\d+)", re.DOTALL)
 
 
@@ -58,7 +59,8 @@ def explain(
         verdicts[rank] = facts
     alone = max(exercise.world_sizes) == 1
     printed = [_cut(output) for output in outputs]
-    if verdicts:
+    orphans = all(_LOST.search(facts["text"]) for facts in verdicts.values())
+    if verdicts and not (error.deaths and orphans):
         rank = min(verdicts)
         facts = verdicts[rank]
         lines, status = _lines(facts, name, place)
