@@ -38,6 +38,8 @@ try:
     import torch.distributed as dist
 
     no_torch = ""
+except KeyboardInterrupt:
+    sys.exit(130)  # importing takes seconds: Ctrl-C falls into them
 except Exception as error:  # not installed, or one of its libraries is not
     torch, no_torch = None, error
 
@@ -597,15 +599,25 @@ def interfaces():
     return found
 
 
+def leaving(names):
+    """Those that lead to other machines, as NCCL would take them."""
+    out = [n for n in names if not re.match("lo$|docker|veth|br-|virbr", n)]
+    return sorted(out, key=lambda name: not name.startswith("ib"))
+
+
 @check("hostname", seconds=8)
 def check_hostname():
     """gloo listens at the address that the machine's own name has."""
     start, name = time.perf_counter(), socket.gethostname()
-    fix = f'echo "127.0.1.1 {name}" | sudo tee -a /etc/hosts'
+    has = interfaces() if sys.platform == "linux" else {}
+    address = [has[name] for name in leaving(has)] + ["127.0.0.1"]
+    fix = f'echo "{address[0]} {name}" | sudo tee -a /etc/hosts'
     try:
         found = f"{name} is {', '.join(addresses())}"
     except OSError as error:
         return "warn", f"{name} has no address: {error}", fix
+    loops = all(ip.startswith(("127.", "::1")) for ip in addresses())
+    found += ": ranks on this machine meet there, others do not" * loops
     slow = time.perf_counter() - start > 1
     found += ", but the name server took seconds to say so" if slow else ""
     return warn_if(slow, found, fix)
@@ -627,8 +639,7 @@ def check_interfaces():
     """On many machines, gloo and NCCL must take one that joins them."""
     has = interfaces()
     there = f"there are {', '.join(has)}"
-    out = [n for n in has if not re.match("lo$|docker|veth|br-|virbr", n)]
-    out.sort(key=lambda name: not name.startswith("ib"))  # NCCL likes those
+    out = leaving(has)
     taken = {"NCCL": (out or ["lo"])[0]}
     try:
         own = addresses()[0]
@@ -677,7 +688,7 @@ def check_rendezvous():
     try:
         socket.getaddrinfo(host, port)
         socket.create_server(("", int(port))).close()
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         return "fail", f"MASTER_ADDR={host}: {error}", "unset MASTER_ADDR"
     except OSError as error:
         fix = "torchrun --standalone ... takes a free one"
@@ -793,6 +804,8 @@ def parse_args(argv=None):
     """Read the flags; a wrong one is answered in a sentence, exit code 2."""
 
     def refuse(message):
+        if len(message) > 600:
+            message = f"{message[:300]} ... {message[-300:]}"
         sys.stderr.write(f"{message} (--help tells what there is)\n")
         sys.exit(2)
 
@@ -800,12 +813,16 @@ def parse_args(argv=None):
     parser.error = refuse
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--list", action="store_true", help="name all checks")
-    parser.add_argument("--only", metavar="NAMES", help="such as torch,gpus")
-    args = parser.parse_args(argv)
-    args.only = re.findall("[^, ]+", args.only or "") or list(CHECKS)
-    for name in args.only:
+    more = {"metavar": "NAMES", "help": "such as torch,gpus"}
+    parser.add_argument("--only", action="append", **more)
+    args, other = parser.parse_known_args(argv)
+    if other:
+        refuse(f"unknown argument {other[0]!r}")
+    asked = ",".join(CHECKS if args.only is None else args.only)
+    args.only = list(dict.fromkeys(re.findall(r"[^,\s]+", asked)))
+    for name in args.only or [asked]:
         if name not in CHECKS:
-            refuse(f"--only {name}: there are {', '.join(CHECKS)}")
+            refuse(f"--only {name!r}: there are {', '.join(CHECKS)}")
     return args
 
 
@@ -813,12 +830,12 @@ def main(argv=None):
     """Examine this machine; return the exit code."""
     args, start = parse_args(argv), time.perf_counter()
     if args.list:
-        for name, (function, _, _) in CHECKS.items():
-            print(f"{name:12} {function.__doc__}")
+        for name in args.only:
+            print(f"{name:12} {CHECKS[name][0].__doc__}")
         return 0
     local_rank = env("LOCAL_RANK") if env("TORCHELASTIC_RUN_ID") else ""
     local_rank = local_rank or env("OMPI_COMM_WORLD_LOCAL_RANK", "0")
-    if local_rank != "0":
+    if integer(local_rank):
         sys.stderr.write(f"local rank {local_rank}: local rank 0 reports\n")
         return 0
     report, names = [], {"ok": [], "warn": [], "fail": [], "skip": []}
@@ -843,8 +860,17 @@ if __name__ == "__main__":
     while os.open(os.devnull, os.O_RDWR) < 3:
         pass  # our pipes must not get the numbers of a closed stdout
     try:
-        code = main()
+        try:
+            code = main()
+        except SystemExit as end:  # argparse's: 0 after --help, or 2
+            code = end.code
         print(end="", flush=True)
-    except (KeyboardInterrupt, OSError):  # nobody reads, or a full disk
+    except KeyboardInterrupt:
         code = 130
+    except BrokenPipeError:  # nobody reads any more, as head after its lines
+        code = 141
+    except OSError as error:
+        code = 1
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"cannot print what was found: {error}\n")
     os._exit(code)  # a check that hangs must not keep us

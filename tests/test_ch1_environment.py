@@ -148,12 +148,36 @@ def test_every_warning_says_what_to_do(machine):
         assert line["fix"] or line["status"] in ("ok", "skip"), line
 
 
-@pytest.mark.parametrize("flags", [["--only", "gpu"], ["--nope"], ["now"]], ids=str)
+WRONG = [
+    ["--only", "gpu"],
+    ["--only", ""],  # a variable of a script that was never set
+    ["--only", " , "],
+    ["--only", "\n"],
+    ["--only", "NUMPY"],
+    ["--only", "numpy,é"],
+    ["--only", "x" * 3000],
+    ["--nope"],
+    ["now"],
+    [""],
+]
+
+
+@pytest.mark.parametrize("flags", WRONG, ids=lambda flags: repr(flags)[:30])
 def test_answers_a_wrong_argument_in_a_sentence(flags, capsys):
+    """It names the value and where to look; one line, however long the value is."""
     with pytest.raises(SystemExit) as end:
         doctor.main(flags)
-    assert end.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1 and len(said) < 700
+    assert repr(flags[-1].removeprefix("numpy,"))[:20] in said
+    assert said.endswith("(--help tells what there is)\n")
+
+
+def test_only_may_be_given_twice_and_counts_once(capsys):
+    """The second flag does not take away the first."""
+    doctor.main(["--only", "numpy, clock", "--only", "numpy,", "--list"])
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["numpy", "clock"]
 
 
 def test_lists_every_check_with_its_reason(capsys):
@@ -697,6 +721,8 @@ def test_a_name_without_an_address(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     status, found, fix = look("hostname")["hostname"]
     assert status == "warn" and "Name or service" in found and "/etc/hosts" in fix
+    monkeypatch.setenv("MASTER_ADDR", "x" * 300)  # no label of a name is so long
+    assert look("rendezvous")["rendezvous"][2] == "unset MASTER_ADDR"
     if sys.platform == "linux":
         assert "gloo takes lo" in look("interfaces")["interfaces"][1]
     monkeypatch.setenv("MASTER_ADDR", "nowhere")
@@ -773,6 +799,26 @@ def test_a_loopback_between_machines(monkeypatch):
     assert (status, fix) == ("warn", "export GLOO_SOCKET_IFNAME=eth0")
 
 
+@LINUX
+def test_the_cure_for_a_name_is_not_what_is_wrong_on_two_machines(monkeypatch):
+    """127.0.1.1 for the own name keeps gloo on the loopback, so it is no cure."""
+    cards = CARDS | {"ibp3": "10.1.0.5"}
+    monkeypatch.setattr(doctor, "interfaces", lambda: cards)
+    monkeypatch.setattr(doctor, "addresses", lambda: socket.getaddrinfo("", "x", 9))
+    fix = look("hostname")["hostname"][2]
+    address = re.match(r'echo "(\S+) \S+" \| sudo tee -a /etc/hosts$', fix)[1]
+    assert address == "10.1.0.5"
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    for own, expected in ("127.0.1.1", "warn"), (address, "ok"):
+        monkeypatch.setattr(doctor, "addresses", lambda own=own: [own])
+        assert status("interfaces") == expected
+        found = look("hostname")["hostname"][1]
+        assert ("others do not" in found) == (expected == "warn")
+    monkeypatch.setattr(doctor, "interfaces", lambda: {"lo": "127.0.0.1"})
+    monkeypatch.setattr(doctor, "addresses", lambda: socket.getaddrinfo("", "x", 9))
+    assert '"127.0.0.1 ' in look("hostname")["hostname"][2]  # there is no other
+
+
 def children():
     return psutil.Process().children(recursive=True)
 
@@ -808,11 +854,27 @@ def test_no_folder_for_temporary_files(monkeypatch):
 
 
 @LINUX
-@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
-def test_output_that_cannot_be_written_is_no_traceback(where):
-    command = f"{sys.executable} {SCRIPT} --only numpy {where}"
-    end = subprocess.run(command, shell=True, stderr=subprocess.PIPE, timeout=60)
-    assert end.stderr == b""
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        (">/dev/full", 1, "cannot print what was found: [Errno 28] No space left"),
+        (">&-", 0, ""),
+        ("| true", 141, ""),
+        ("2>/dev/full --only nope", 1, ""),
+    ],
+)
+def test_output_that_cannot_be_written_is_no_traceback(where, code, said):
+    """A full disk is told, a reader who has left is not; neither ends with 0."""
+    command = f"{sys.executable} {SCRIPT} --only numpy {where}; exit ${{PIPESTATUS[0]}}"
+    end = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert end.returncode == code and end.stderr.count(b"\n") == bool(said)
+    assert said in end.stderr.decode()
+
+
+def test_ctrl_c_while_torch_is_imported_is_no_traceback(tmp_path):
+    """The import takes most of the doctor's time, so this is where it falls."""
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    assert start(SCRIPT, PYTHONPATH=str(tmp_path)) == (130, "", "")
 
 
 def test_what_the_page_says_of_collect_env():
