@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -884,3 +885,60 @@ def test_what_the_page_says_of_collect_env():
         assert field in has
     for field in "shm", "topo", "memory", "process", "interface", "port", "ecc":
         assert field not in has
+
+
+def installs():
+    """Every install command of the page, in console blocks and in its table."""
+    text = PAGE.read_text("utf8")
+    return re.findall(r"(?:^\$ |`)((?:uv )?pip install torch\b[^`#\n]*)", text, re.M)
+
+
+def test_install_commands_name_the_release_that_the_book_runs():
+    """The pin of requirements.txt, an index of this release, a backend uv knows."""
+    pins = (SCRIPT.parents[1] / "requirements.txt").read_text("utf8")
+    pin = re.search(r"^(torch==\S+)", pins, re.M)[1]
+    builds = {"cpu", "cu126", "cu130", "cu132", "rocm7.2"}
+    found = set()
+    for command in installs():
+        words = shlex.split(command)
+        where = words[words.index("install") + 2 :]
+        assert words[words.index("install") + 1] == pin, command
+        if where and words[0] == "uv":
+            assert where[0] == "--torch-backend" and len(where) == 2
+            assert where[1] in builds | {"auto"}
+        elif where:
+            assert where[0] == "--index-url" and len(where) == 2
+            base, _, build = where[1].rpartition("/")
+            assert base == "https://download.pytorch.org/whl" and build in builds
+        found.add((words[0], where[-1].rpartition("/")[2] if where else ""))
+    for way in "cpu", "", "cu126", "rocm7.2":
+        assert ("pip", way) in found
+    assert {("uv", "cpu"), ("uv", "auto")} <= found
+
+
+def test_pip_understands_the_install_commands():
+    """Its own parser reads each line: no flag is misspelt."""
+    from pip._internal.commands import create_command
+
+    lines = [c for c in installs() if not c.startswith("uv")]
+    assert len(lines) >= 5
+    for line in lines:
+        options, wanted = create_command("install").parse_args(shlex.split(line)[2:])
+        assert [str(word) for word in wanted] == ["torch==2.13.0"]
+        assert options.index_url.startswith("https://")
+
+
+def test_the_page_and_the_errata_say_the_same_of_plain_pip():
+    """The CUDA of the wheel's metadata, and the driver that NVIDIA asks for it."""
+    text = " ".join(PAGE.read_text("utf8").split())
+    row = (SCRIPT.parents[1] / "errata/c5_cuda_by_hand.py").read_text("utf8")
+    toolkit = re.search(r"cuda-toolkit\S*==([\d.]+)", row)[1]
+    assert f"`cuda-toolkit=={toolkit}`" in text
+    brings, needs = re.search(
+        r"which brings CUDA ([\d.]+) \| (\d+) or newer", text
+    ).groups()
+    assert toolkit.startswith(brings)
+    assert doctor.driver_runs(needs, brings) and not doctor.driver_runs("579.9", brings)
+    older = re.search(r"whl/cu126` \| ([\d.]+) or newer", text)[1]
+    assert doctor.driver_runs(older, "12.6")
+    assert not doctor.driver_runs("525.60.12", "12.6")
