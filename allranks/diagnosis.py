@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from allranks.clinic import ECHO, FULL, MAYBE, UNLESS, WITH, Case
-from allranks.log_search import TRIES, Hit, find, find_folded, vocabulary
-from allranks.log_text import Log
+from allranks.log_search import TRIES, Hit, find, find_folded, possible
+from allranks.log_text import Log, bare
 from allranks.signs import Sign, signs_of
 
 SHOWN = 3
@@ -20,6 +20,13 @@ _RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # not looked for in vain
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
 _ERRORS = "Error: ", "Exception: ", "error: "
+_INTERRUPTS = "KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"
+_INTERRUPT = re.compile(
+    r"^KeyboardInterrupt\b|Received (?:2|Signals\.SIGINT) death signal"
+    r"|got signal: 2\b|closing signal SIGINT|Signal 2 \(SIGINT\)"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+STACK = 200  # lines of a traceback
 
 
 @dataclass
@@ -85,15 +92,22 @@ class Suspect:
         return weak, self.warns, level, group, *place
 
 
-def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
-    """All cases that a log shows, the likeliest first."""
-    possible = vocabulary(log)
+def diagnose(
+    log: Log, cases: list[Case], ends: dict[int, int] | None = None
+) -> list[Suspect]:
+    """All cases that a log shows, the likeliest first.
+
+    Args:
+        ends: what follows from Ctrl-C, and is no cause: as ``ended`` finds it.
+    """
+    ends = ended(log) if ends is None else ends
+    usable = possible(log, [one for case in cases for one in signs_of(case)])
     suspects = []
     for order, case in enumerate(cases):
         signs, hits = signs_of(case), {}
         for late in False, True:
             for one in signs:
-                if (one.kind in _LATE) == late and (hit := find(log, one, possible)):
+                if (one.kind in _LATE) == late and (hit := find(log, one, usable)):
                     hits[one] = hit
             if not hits:
                 break
@@ -103,11 +117,30 @@ def diagnose(log: Log, cases: list[Case]) -> list[Suspect]:
             found = [(one, hits[one]) for one in signs if one in hits]
             suspects.append(Suspect(case, order, found))
     if not suspects and len(log.lines) <= BRIEF:
-        suspects = _folded(log, cases, possible)
-    return _honest(log, sorted(suspects, key=lambda suspect: suspect.key))
+        suspects = _folded(log, cases, usable)
+    return _honest(log, sorted(suspects, key=lambda suspect: suspect.key), ends)
 
 
-def _folded(log: Log, cases: list[Case], possible) -> list[Suspect]:
+def ended(log: Log) -> dict[int, int]:
+    """Where each log says that somebody ended the job: its number, and the line."""
+    found = {}
+    for word in _INTERRUPTS:
+        at = -1
+        for _ in range(TRIES):
+            if (at := log.find(word, at + 1)) < 0:
+                break
+            line = log.line_at(at)
+            if _INTERRUPT.search(bare(log.lines[line])):
+                file = log.file(line)
+                begin = max(log.begins[file], line - STACK)
+                stack = range(line, begin - 1, -1)
+                heads = (i for i in stack if _TRACEBACK in log.lines[i])
+                line = next(heads, line)
+                found[file] = min(line, found.get(file, line))
+    return found
+
+
+def _folded(log: Log, cases: list[Case], usable: set[Sign]) -> list[Suspect]:
     """A title, a question: people write messages without the capitals."""
     suspects = []
     for order, case in enumerate(cases):
@@ -115,21 +148,24 @@ def _folded(log: Log, cases: list[Case], possible) -> list[Suspect]:
         full = [one for one in signs if one.kind == FULL]
         hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
         unless = [one for one in signs if one.kind == UNLESS]
-        if hits and not any(find(log, one, possible) for one in unless):
+        if hits and not any(find(log, one, usable) for one in unless):
             suspects.append(Suspect(case, order, hits))
     return suspects
 
 
-def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
+def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
     """What may be said aloud.
 
     A ``maybe`` of a case that has ``with`` signs, all of which are missing, is shown
     beside a better one only. What may be is no news if it is a mere warning, unless the
-    log is brief. Warnings do not explain an error, nor do echoes one before them.
+    log is brief. Warnings do not explain an error, nor do echoes one before them. What
+    is said after Ctrl-C explains nothing.
     """
-    if len(log.lines) > BRIEF:
+    if ends or len(log.lines) > BRIEF:
         suspects = [one for one in suspects if not one.mere_warning(log)]
+    suspects = [one for one in suspects if not _over(log, ends, one.first)]
     error = first_error(log)
+    error = None if error is not None and _over(log, ends, error) else error
     sure = [one for one in suspects if one.level != ECHO and one.supported]
     if sure:
         lines = {hit.first for one in suspects for _, hit in one.hits}
@@ -142,13 +178,18 @@ def _honest(log: Log, suspects: list[Suspect]) -> list[Suspect]:
     return echoes if any(one.first <= last for one in echoes) else []
 
 
+def _over(log: Log, ends: dict[int, int], line: int) -> bool:
+    """Whether a line was written after somebody ended the job."""
+    return line >= ends.get(log.file(line), len(log.lines))
+
+
 def first_error(log: Log) -> int | None:
     """The first line that looks like an error's and is no warning."""
     found = []
     for word in _ERRORS:
         at = -1
         for _ in range(TRIES):
-            at = log.squeezed.find(word.replace(" ", ""), at + 1)
+            at = log.find(word.replace(" ", ""), at + 1)
             if at < 0 or not _WARNING.search(log.lines[log.line_at(at)]):
                 break
         else:

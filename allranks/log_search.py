@@ -6,12 +6,12 @@ terminal had broken it. book/_static/diagnose.js does the same.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain, product
+from itertools import chain, pairwise, product
 
 from allranks.clinic import UNLESS, WITH
-from allranks.log_text import Log, bare, lower
+from allranks.log_text import Log, bare
 from allranks.signs import DIGITS, Sign
 
 TRIES = 300  # places that are tried for one piece of a sign
@@ -20,6 +20,7 @@ _SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
 )
 _BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
+MANY = 2**16  # words that are kept at a time
 _NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
 
 
@@ -35,30 +36,42 @@ class Hit:
     weak: bool  # a line of code, or a message that is cut or in other capitals
 
 
-def vocabulary(log: Log):
-    """A quick test that refuses most signs: a piece's words are not in the log."""
-    lines, ends = log.lines, []
-    for i in range(len(lines) - 1):
-        if log.goes_on(i):
-            head, rest = lines[i].strip(" "), lines[i + 1].strip(" ")
-            ends.append(head.rpartition(" ")[2] + rest.partition(" ")[0])
-    text = "\n".join([*lines, *ends]).encode("utf8", "replace").translate(None, DIGITS)
-    words = b"\n".join(set(text.split()))
-
-    def possible(one: Sign) -> bool:
-        return any(all(word in words for word in piece) for piece in one.words)
-
-    return possible
+def possible(log: Log, signs: list[Sign]) -> set[Sign]:
+    """Refuse most signs quickly: the words of their pieces are not in the log."""
+    missing = {word for one in signs for piece in one.words for word in piece}
+    seen = set()
+    for words in _vocabulary(log):
+        new = {word for word in missing if word in words}
+        seen, missing = seen | new, missing - new
+    return {one for one in signs if any(seen.issuperset(piece) for piece in one.words)}
 
 
-def find(log: Log, one: Sign, possible) -> Hit | None:
-    """The earliest place of a sign; a message goes before a line of code."""
+def _vocabulary(log: Log) -> Iterator[bytes]:
+    """The words of a log, also those that a line's end cut, in a few long pieces."""
+    words = set()
+    for part in log.lines.pieces():
+        lines = [line.strip() for line in part.translate(None, DIGITS).split(b"\n")]
+        for head, rest in pairwise(lines):
+            words.add(head.rpartition(b" ")[2] + rest.partition(b" ")[0])
+        words.update(b"\n".join({*lines}).split())
+        if len(words) > MANY:
+            yield b"\n".join(words)
+            words.clear()
+    yield b"\n".join(words)
+
+
+def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
+    """The earliest place of a sign; a message goes before a line of code.
+
+    Args:
+        usable: what is ``possible``; of another sign only a cut piece may be there.
+    """
     if one.alone and not log.alone:
         return None
     expression = re.compile(one.pattern, re.ASCII)
     found, code = [], []
-    for needle in one.needles if possible(one) else ():
-        at, last = log.squeezed.find(needle), -1
+    for needle in one.needles if one in usable else ():
+        at, last = log.find(needle), -1
         for _ in range(TRIES):
             if at < 0:
                 break
@@ -74,7 +87,7 @@ def find(log: Log, one: Sign, possible) -> Hit | None:
                     break
                 if hit:
                     code.append(hit)
-            at = log.squeezed.find(needle, at + 1)
+            at = log.find(needle, at + 1)
     pieces = [] if found or code or one.kind in (WITH, UNLESS) else one.needles
     hits = found or code or [hit for n in pieces if (hit := _cut(log, n))]
     return min(hits, key=lambda hit: hit.first, default=None)
@@ -86,16 +99,11 @@ def _complete(text: str) -> bool:
     return match is not None and int(match[2]) >= int(match[1])
 
 
-@cache
-def folded(one: Sign) -> list[str]:
-    """The long pieces of a sign, without capitals."""
-    return [lower(needle) for needle in one.needles if len(needle) >= CUT]
-
-
 def find_folded(log: Log, one: Sign) -> Hit | None:
     """The earliest place of a sign with a long piece, in capitals or not."""
-    for needle in folded(one):
-        if (at := log.folded.find(needle)) >= 0:
+    for needle in one.needles:
+        at = log.folded.find(needle.lower().encode()) if len(needle) >= CUT else -1
+        if at >= 0:
             expression = re.compile(one.pattern, re.ASCII | re.IGNORECASE)
             ends = log.line_at(at), log.line_at(at + len(needle) - 1)
             hit = _try(log, expression, *ends)
@@ -106,10 +114,10 @@ def find_folded(log: Log, one: Sign) -> Hit | None:
 
 def _cut(log: Log, needle: str) -> Hit | None:
     """The beginning of a piece where the log is cut."""
-    if needle[:CUT] not in log.tail:
+    if needle[:CUT].encode() not in log.tail:
         return None
     for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
-        if log.tail.endswith(needle[:size]):
+        if log.tail.endswith(needle[:size].encode()):
             line = log.line_at(len(log.squeezed) - 1)
             return Hit(line, line, log.lines[line], 0, len(log.lines[line]), True)
     return None

@@ -33,6 +33,12 @@
   const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
   const ERRORS = ["Error:", "Exception:", "error:"];
+  const INTERRUPTS = ["KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"];
+  const INTERRUPT = new RegExp("^KeyboardInterrupt\\b"
+    + "|Received (?:2|Signals\\.SIGINT) death signal"
+    + "|got signal: 2\\b|closing signal SIGINT|Signal 2 \\(SIGINT\\)");
+  const TRACEBACK = "Traceback (most recent call last)";
+  const STACK = 200; // lines of a traceback
 
   const bare = (line) => line.slice(PREFIX.exec(line)[0].length).trimEnd();
 
@@ -267,7 +273,26 @@
       const i = a.key.findIndex((value, k) => value !== b.key[k]);
       return i < 0 ? 0 : a.key[i] - b.key[i];
     };
-    return honest(log, suspects.sort(compare));
+    return honest(log, suspects.sort(compare), ended(log));
+  }
+
+  // The line where the log says that somebody ended the job.
+  function ended(log) {
+    let end = Infinity;
+    for (const word of INTERRUPTS) {
+      let at = -1;
+      for (let tries = 0; tries < TRIES; tries++) {
+        at = log.squeezed.indexOf(word, at + 1);
+        if (at < 0) break;
+        let line = log.lineAt(at);
+        if (!INTERRUPT.test(bare(log.lines[line]))) continue;
+        let head = line;
+        while (head >= 0 && line - head <= STACK && !log.lines[head].includes(TRACEBACK)) head--;
+        if (head >= 0 && line - head <= STACK) line = head;
+        end = Math.min(end, line);
+      }
+    }
+    return end;
   }
 
   function mereWarning(log, { level, case: one, hits }) {
@@ -280,11 +305,14 @@
 
   // A maybe whose case has evidence to show, and shows none, stands beside a better one
   // only. What may be is no news if it is a mere warning, unless the log is brief.
-  // Warnings do not explain an error, nor do echoes one before them.
-  function honest(log, all) {
-    const brief = log.lines.length <= BRIEF;
-    const suspects = brief ? all : all.filter((one) => !mereWarning(log, one));
-    const error = firstError(log);
+  // Warnings do not explain an error, nor do echoes one before them. What is said after
+  // Ctrl-C explains nothing.
+  function honest(log, all, end) {
+    const brief = log.lines.length <= BRIEF && end === Infinity;
+    const suspects = (brief ? all : all.filter((one) => !mereWarning(log, one)))
+      .filter((one) => one.first < end);
+    let error = firstError(log);
+    if (error !== null && error >= end) error = null;
     const sure = suspects.filter((one) => one.level !== ECHO && one.supported);
     if (sure.length) {
       const hits = suspects.flatMap((one) => one.hits);
@@ -313,7 +341,7 @@
     return found.length ? Math.min(...found) : null;
   }
 
-  const core = { plain, bare, Log, diagnose, firstError, SHOWN, FULL, ECHO };
+  const core = { plain, bare, Log, diagnose, firstError, ended, SHOWN, FULL, ECHO };
   if (typeof module === "object") module.exports = core;
   else globalThis.allRanksDiagnose = core;
 })();

@@ -1,11 +1,12 @@
 // The form around diagnose.js: paste, drop or choose a log; the failures that it shows.
 // Nothing is sent: the log stays in this page.
 (() => {
-  const { Log, diagnose, firstError, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { Log, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
   const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
   const MOST = 64 * 2 ** 20;
   const EXCERPT = 240;
+  const CONTROL = /[\0-\x08\x0e-\x1a\ufffd]/g;
   const EXAMPLE = [
     "[rank1]: Traceback (most recent call last):",
     '[rank1]:   File "train.py", line 31, in <module>',
@@ -57,6 +58,17 @@
       make("ul", { class: "diagnose-lines" }, ...lines));
   }
 
+  // UTF-16 has a mark, or zeros at every other byte. As allranks/log_input.py says.
+  function encoding(bytes) {
+    const mark = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
+    const head = bytes.subarray(0, 8192), half = head.length >> 1;
+    const zeros = [0, 0];
+    head.forEach((byte, i) => { zeros[i % 2] += byte === 0; });
+    const [even, odd] = zeros;
+    const wide = half && Math.max(even, odd) >= 0.4 * half && Math.min(even, odd) <= half >> 3;
+    return mark ?? (wide ? (even > odd ? "utf-16be" : "utf-16le") : "utf-8");
+  }
+
   class Box {
     constructor(box) {
       this.box = box;
@@ -102,7 +114,7 @@
       this.status.textContent = text;
     }
 
-    // A file, read here; Windows' UTF-16 is known by its first bytes.
+    // A file, read here.
     read(file) {
       if (!file) return;
       if (file.size > MOST) {
@@ -114,14 +126,13 @@
       reader.onerror = () => this.say(file.name + " cannot be read.");
       reader.onload = () => {
         const bytes = new Uint8Array(reader.result);
-        const wide = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
-        const text = new TextDecoder(wide ?? "utf-8").decode(bytes);
-        const odd = (text.slice(0, 8192).match(/[\0\ufffd]/g) ?? []).length;
+        const text = new TextDecoder(encoding(bytes)).decode(bytes);
+        const odd = (text.slice(0, 8192).match(CONTROL) ?? []).length;
         if (odd > 8 + Math.min(text.length, 8192) / 10) {
           this.say(file.name + " is no text: give the log, unpacked.");
           return;
         }
-        this.find(text, " in " + file.name);
+        this.find(text.replaceAll("\0", ""), " in " + file.name);
       };
       reader.readAsArrayBuffer(file);
     }
@@ -137,6 +148,13 @@
 
     show(log, where) {
       const found = diagnose(log, cases).slice(0, SHOWN);
+      const end = ended(log);
+      if (!found.length && end < Infinity) {
+        this.say("Ctrl-C ended this job, in line " + log.numbers[end] + where + ", and nothing"
+          + " before it shows a failure. If it stood still: the page on hangs, below, says"
+          + " which tool finds the rank that the others wait for.");
+        return;
+      }
       if (!found.length) {
         const line = firstError(log);
         const first = line === null ? "" : " The first line that looks like an error is "

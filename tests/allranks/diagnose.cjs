@@ -1,5 +1,5 @@
 // What the page's script makes of texts: node diagnose.cjs SCRIPT < {table, texts}
-const { Log, diagnose, firstError, plain, bare } = require(process.argv[2]);
+const { Log, diagnose, firstError, ended } = require(process.argv[2]);
 const { table, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const answers = texts.map((text) => {
   const log = new Log(text);
@@ -9,6 +9,7 @@ const answers = texts.map((text) => {
     suspect.hits.map(([sign, hit]) => [sign[1], hit.text, hit.begin, hit.end,
       log.numbers[hit.first], log.rank(hit.first)]),
   ]);
-  return [suspects, firstError(log)];
+  const end = ended(log);
+  return [suspects, firstError(log), end === Infinity ? null : end];
 });
 process.stdout.write(JSON.stringify(answers));

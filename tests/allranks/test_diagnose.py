@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from playwright._impl._driver import compute_driver_executable
 
-from allranks import clinic, diagnose, specimens
+from allranks import clinic, diagnose, log_input, specimens
 from allranks.diagnosis import diagnose as suspects_of
-from allranks.diagnosis import first_error
+from allranks.diagnosis import ended, first_error
+from allranks.log_input import decoded, read
+from allranks.log_lines import BLOCK, CHUNK
 from allranks.log_search import CUT
 from allranks.log_text import Log, bare
 from allranks.signs import sign, signs_of, table
@@ -343,9 +345,9 @@ def test_json_holds_a_traceback_in_one_line(depth):
         text = json.dumps({"message": text})
     assert names(f"ok\n{text}", last) == ["last"]
     log = Log(("log", f"ok\n{text}"))
-    assert {line for _, line in log.places[1:]} == {2}
+    assert {log.place(i)[1] for i in range(1, len(log.lines))} == {2}
     path = r"C:\new\table\nodes"
-    assert Log(("log", path)).lines == [path]
+    assert [*Log(("log", path)).lines] == [path]
 
 
 def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
@@ -472,7 +474,7 @@ def cut_short():
 
 TEXTS = {  # a test each: its time must not depend on what else the machine does
     "logs": lambda: [row["text"] for row in measure.rows("dev")],
-    "healthy": lambda: [*measure.healthy().values(), "", "\r\n"],
+    "healthy": lambda: [*measure.healthy().values(), "", "\r\n", STACKS],
     "mixed": lambda: list(mixed([row["text"] for row in measure.rows("dev")], 400)),
     "cut": cut_short,
 }
@@ -503,7 +505,7 @@ def test_the_page_finds_the_same(kind):
             ]
             for suspect in suspects_of(log, CASES)
         ]
-        mine = json.loads(json.dumps([mine, first_error(log)]))
+        mine = json.loads(json.dumps([mine, first_error(log), ended(log).get(0)]))
         told += len(mine[0]) > 0
         assert answer == mine, repr(text)
     assert told > 100 or kind == "healthy"
@@ -511,7 +513,7 @@ def test_the_page_finds_the_same(kind):
 
 def at(log, line):
     """The number of a line, and its rank."""
-    return log.places[line][1], log.rank(line)
+    return log.place(line)[1], log.rank(line)
 
 
 def mixed(rows, number):
@@ -613,7 +615,7 @@ def test_not_known_says_what_to_do(capsys, tmp_path):
 )
 def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
     """It names the file; the exit code is 2."""
-    monkeypatch.setattr(diagnose, "LIMIT", 1000)
+    monkeypatch.setattr(log_input, "LIMIT", 1000)
     path = tmp_path / "train.log"
     if content == "folder":
         path.mkdir()
@@ -633,9 +635,13 @@ def test_a_file_that_may_not_be_read(capsys, monkeypatch):
 
     monkeypatch.setattr("builtins.open", refuse)
     with pytest.raises(ValueError, match=r"a\.log cannot be read: Permission denied"):
-        diagnose.load("a.log")
+        list(read("a.log"))
 
 
+WIDE = "étape 1\r\n日本\r\n" + LOG.decode().replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 9000])
 @pytest.mark.parametrize(
     "data",
     [
@@ -644,64 +650,114 @@ def test_a_file_that_may_not_be_read(capsys, monkeypatch):
         b"caf\xe9 \xff\xfe\n" + LOG,
         LOG.replace(b"\n", b"\r\n"),
         LOG + b"\x00",
+        WIDE.encode("utf-16-le"),  # PowerShell's >> in a file, a part of a pipe
+        WIDE.encode("utf-16-be"),
+        ("\ufeff" + WIDE).encode("utf-16-be"),
+        b"C:\\> python train.py\r\n" * 400 + LOG.decode().encode("utf-16-le"),
+        b"C:\\> python train.py\r\n" * 400 + LOG.decode().encode("utf-16-be"),
     ],
 )
-def test_bytes_of_any_kind(data):
-    """UTF-16 of PowerShell, Latin-1, a stray zero."""
-    text = diagnose.decode(data, "log")
-    assert names(text, *CASES)[0] == "local-rank-keyerror"
+def test_bytes_of_any_kind(data, size):
+    """UTF-16 with a mark and without, in a part of a file, Latin-1, a stray zero."""
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    log = Log(("log", decoded(chunks, "log")))
+    assert suspects_of(log, CASES)[0].case.slug == "local-rank-keyerror"
+    assert log.lines[-2].endswith("KeyError: 'LOCAL_RANK'")
 
 
-def test_a_reader_that_goes_away():
-    """``| head`` gets no traceback."""
-    command = [sys.executable, "-m", "allranks.diagnose"]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        process.stdout.close()
-        process.stdin.write(LOG)
-        process.stdin.close()
-        assert process.stderr.read() == b""
-        assert process.wait(60) == 0
+def test_what_powershell_makes_of_stderr():
+    """Its > is UTF-16, puts a program's name in front, and breaks what is long."""
+    error = "RuntimeError: Expected to have finished reduction in the prior iteration "
+    lines = [
+        "Epoch 1",
+        "python.exe : Traceback (most recent call last):",
+        "At line:1 char:1",
+        "+ python.exe train.py > train.log 2>&1",
+        "    + CategoryInfo          : NotSpecified: (Traceback:String) [], RemoteE",
+        "   xception",
+        "    + FullyQualifiedErrorId : NativeCommandError",
+        " ",
+        f"{error}before starting a new o",
+        "ne. This error indicates that your module has parameters that were not used",
+    ]
+    data = "\r\n".join(lines).encode("utf-16")
+    log = Log(("log", decoded([data], "log")))
+    assert "ddp-unused-params" in [one.case.slug for one in suspects_of(log, CASES)]
 
 
-def test_control_c_ends_the_job_and_not_the_diagnosis(monkeypatch, capsys):
-    """The rest of what the job says is read; a second one ends this too."""
-    for second, code in (LOG, 0), (KeyboardInterrupt(), 130):
-        parts = iter([b"Epoch 1\n", KeyboardInterrupt(), second, b""])
-
-        class Stream:
-            buffer = None
-
-            def read1(self, size, parts=parts):
-                part = next(parts)
-                if isinstance(part, BaseException):
-                    raise part
-                return part
-
-            def isatty(self):
-                return False
-
-        stream = Stream()
-        stream.buffer = stream
-        monkeypatch.setattr("sys.stdin", stream)
-        assert diagnose.main([]) == code
-    assert "local-rank-keyerror" in capsys.readouterr().out
-
-
-def test_a_closed_stdin(monkeypatch, capsys):
-    """``<&-`` in a shell."""
-    monkeypatch.setattr("sys.stdin", None)
-    assert diagnose.main([]) == 2
-    assert capsys.readouterr().err.startswith("diagnose: stdin is closed")
+def test_a_log_is_cut_where_its_lines_end():
+    """Blocks change neither lines nor numbers."""
+    draw, parts = random.Random(3), []
+    for i in range(4000):
+        kind = draw.choice(["step", "\u2588" * 70, "x " * 40, "y" * 5000])
+        parts += [f"{kind} {i}", draw.choice(["\n", "\n", "\r", "\r\n"])]
+    text = "".join(parts)
+    assert len(text) > 8 * BLOCK
+    whole = [
+        (row[at : at + CHUNK], number)
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+        for row in line.split("\r")
+        for at in range(0, max(1, len(row)), CHUNK)
+    ]
+    for size in 4096, len(text):
+        parts = (text[i : i + size] for i in range(0, len(text), size))
+        log = Log(("a", "1\r2\n3"), ("b", parts))
+        assert [log.place(i) for i in range(3)] == [("a", 1), ("a", 1), ("a", 2)]
+        rows = range(3, len(log.lines))
+        assert [(log.lines[i], log.place(i)[1]) for i in rows] == whole
+        assert {log.place(i)[0] for i in rows} == {"b"}
+    log = Log(("a", "z" * (3 * BLOCK) + "\nend"))
+    assert [*log.lines][-1] == "end" and log.place(len(log.lines) - 1) == ("a", 2)
 
 
-def test_an_empty_pipe():
-    """Exit code 2, from a shell."""
-    code, out, error = run()
-    assert (code, out) == (2, "")
-    assert error == "diagnose: stdin is empty: nothing to diagnose\n"
+def test_a_log_is_joined_across_blocks():
+    """A sign in the middle of a long log, in words that a line's end cut."""
+    head = "it is long enough to be broken by a terminal: the parrot has cea"
+    filler = "epoch\n" * (BLOCK // 6)
+    for end in range(0, 84, 6):
+        text = f"{filler[end:]}{head}\nsed to be\n{filler}"
+        (suspect,) = suspects_of(Log(("log", text)), [A])
+        assert suspect.first == text[: text.index(head)].count("\n")
+
+
+STACKS = """Epoch 1
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 9, in <module>
+[rank1]: KeyboardInterrupt
+RuntimeError: Connection closed by the bridge keeper
+"""
+
+
+def test_what_follows_from_control_c_is_no_cause():
+    """A dead peer is dead by the hand that ended the job; what came before counts."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    assert names(STACKS, echo) == []
+    assert ended(Log(("log", STACKS))) == {0: 1}
+    before = "RuntimeError: Connection closed by the bridge keeper\n"
+    assert names(before + STACKS, echo) == ["echo"]
+    assert names(f"the parrot has ceased to be\n{STACKS}", A, echo) == ["a"]
+    slow = case("slow", ("maybe", r"Epoch 1"), symptom="slow")
+    assert names("Epoch 1", slow) == ["slow"]
+    assert names(STACKS, slow) == []
+    two = Log(("a", STACKS), ("b", "ok\nthe parrot has ceased to be\n" + STACKS))
+    assert ended(two) == {0: 1, 1: 9}
+    assert [one.case.slug for one in suspects_of(two, [A, echo])] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("KeyboardInterrupt", True),
+        ("[rank3]: KeyboardInterrupt: ", True),
+        ("W0 api.py:704] Received 2 death signal, shutting down workers", True),
+        ("WARNING Received Signals.SIGINT death signal, shutting down", True),
+        ("SignalException: Process 4711 got signal: 2", True),
+        ("SignalException: Process 4711 got signal: 23", False),
+        ("    except KeyboardInterrupt:", False),
+        ("Received 15 death signal, shutting down workers", False),
+        ("press Ctrl-C to stop", False),
+    ],
+)
+def test_a_log_tells_that_somebody_ended_the_job(line, told):
+    """As Python and torchrun say it."""
+    assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})
