@@ -8,14 +8,16 @@ signature: rank 1: AssertionError: No inf checks were recorded for this optimize
 
 You see: `No inf checks were recorded for this optimizer` at `scaler.step(optimizer)`,
 here in the second step, on the rank whose expert got no token. The other goes on, and
-will wait for it at the next collective.
+will wait for it at the next collective. A fused optimizer passes `step` and fails one
+line later, in `scaler.update()`: "No inf checks were recorded prior to update".
 
-Cause: `step` looks for inf and NaN in the gradients of the optimizer's parameters. No
-parameter has one, so there is nothing that it could have looked at. A plain optimizer
-would skip the step in silence.
+Cause: the scaler looks for inf and NaN in the gradients of the optimizer's parameters.
+None of them has one, so nothing was looked at. Without a scaler the optimizer would skip
+these parameters in silence.
 
-Cure: let every rank run its part: a batch of no rows gives gradients of zero. With
-several optimizers step only those whose parameters took part in the backward.
+Cure: let every rank run its part: a batch of no rows gives gradients of zero. Zero is
+not None: with momentum or weight decay the weights still move. Where they must not, call
+`scaler.step` only if a parameter has a gradient, and `scaler.update` only after a step.
 
 Next time: count `p.grad is None` over `optimizer.param_groups`, just before the step.
 All of them: the parameters are frozen, were replaced after the optimizer was made, have

@@ -16,7 +16,10 @@ Cause: `async_op=True` returns at once; the tensor belongs to the collective unt
 Cure: call `wait()` before anybody reads or writes the tensor, and do other work before
 it. Keep the handle.
 
-Next time: search for `async_op=True` and follow each handle to its `wait()`.
+Next time: search for `async_op=True` and follow each handle to its `wait()`. The guard
+cannot see a handle that nobody waits for. What it sees is the figure that comes of it: a
+mean that you hand to `metric`, which adds up all ranks' totals and counts itself. A sum
+that only the training uses passes.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (async_op)
 """

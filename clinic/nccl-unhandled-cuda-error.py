@@ -16,15 +16,18 @@ under "Last error", or only in NCCL's own log: a driver that is too old, GPUs th
 cannot map each other's memory, no memory left, a broken GPU.
 
 Cure: run ten lines that only call `all_reduce`, with NCCL's log on, and repair what its
-first WARN line names. NCCL is a wheel of its own beside torch's; a newer one has
-repaired this before.
+first WARN line names. If they run with `NCCL_P2P_DISABLE=1`, the GPUs cannot read each
+other's memory although the driver says so: look at ACS and IOMMU, at the virtual
+machine, at the driver. Do not leave the variable set: it forbids NVLink too, and all
+data goes through the host's memory. If they fail all the same, it is something else.
+NCCL is a wheel of its own beside torch's; a newer one has repaired this before.
 
 Next time: in the log look for the first "NCCL WARN" of any rank, not for the last line.
-`NCCL_P2P_DISABLE=1` shows whether GPUs that read each other are the matter; `nvidia-smi
-topo -m` how they are joined; `dmesg | grep -i xid` whether one is ill. NCCL 2.18 calls
-network errors "internal", too.
+`nvidia-smi topo -m` shows how the GPUs are joined, `dmesg | grep -i xid` whether one is
+ill. NCCL 2.18 calls network errors "internal", too.
 
 Links: https://github.com/NVIDIA/nccl/issues/1410 (Cuda failure 1 under "Last error")
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_P2P_DISABLE: NVLink and PCI)
 https://github.com/NVIDIA/nccl/issues/1024 (two GPUs; repaired in a newer NCCL)
 https://github.com/NVIDIA/nccl/issues/1092 (NCCL 2.18: network errors read "internal error")
 """
@@ -42,6 +45,7 @@ https://github.com/NVIDIA/nccl/issues/1092 (NCCL 2.18: network errors read "inte
 
 # %% fixed
 # NCCL_DEBUG=INFO torchrun --nproc-per-node 2 reduce.py  # says what failed
+# NCCL_P2P_DISABLE=1 torchrun --nproc-per-node 2 reduce.py  # runs? peer access failed
 
 # %% signs
 # maybe: ncclUnhandledCudaError|unhandled cuda error

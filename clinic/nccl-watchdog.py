@@ -19,11 +19,13 @@ looks at that. Raise the timeout of NCCL's group only if its collectives are rea
 slow.
 
 Next time: compare SeqNum and OpType of all ranks; the odd one is guilty. NumelIn=1 is a
-metric or a flag, a large one a gradient bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes
+metric, a flag, or a barrier, as below: NCCL has none, so torch all-reduces one element,
+and OpType reads ALLREDUCE. A large one is a gradient bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes
 the flight recorder write each rank's last collectives with their stacks (older versions
 need `TORCH_NCCL_TRACE_BUFFER_SIZE=2000` as well).
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1207 (NumelIn=1 after 600000 ms)
+https://github.com/pytorch/pytorch/pull/132701 (the all-reduce inside of NCCL's barrier)
 https://github.com/hiyouga/LlamaFactory/issues/7396 (a bucket of 466 million numbers)
 https://github.com/pytorch/pytorch/issues/118369 (old wording, 1800000 ms)
 """

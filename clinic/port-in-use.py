@@ -13,12 +13,14 @@ Cause: rank 0 opens a server on `MASTER_PORT`, where the ranks find each other. 
 job on this machine has the port: a colleague's, a zombie of your last run, or a second
 process of this job that also thinks it is rank 0.
 
-Cure: let torchrun choose. `--standalone` takes a free port; torch 2.13 does so for one
-machine without it. In a single process, as here, port 0 means "any free one"; several
-need a number that all of them know.
+Cure: find out who has it: `ss -ltnp 'sport = :29500'`, or `lsof -i :29500`, names the
+process (with `sudo` if it is not yours). End it if it is the rest of your last run. If
+it is somebody's job, take another port, `--master-port 29501`, or let torchrun choose:
+`--standalone` takes a free one, and so does torch 2.13 on one machine if you name none.
+In a single process, as here, port 0 means "any free one"; several need a number that all
+of them know.
 
-Next time: `ss -ltnp | grep 29500` names the process that listens. With two torchruns on
-one host look for a `--master-port` that both were given.
+Next time: never write a port into a script that two people may start on one machine.
 
 Links: https://github.com/meta-pytorch/torchtune/issues/392 (two fine-tunings on one machine, port 29500)
 https://github.com/pytorch/pytorch/issues/85604 (two processes of one job open the same port)

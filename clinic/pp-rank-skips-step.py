@@ -13,7 +13,9 @@ Cause: only the first stage needs inputs and only the last one targets, so each 
 reads what it wants: another loader, another length, a `break` on a loss that only the
 last stage has.
 
-Cure: the same number of steps on every stage; let the rank that decides broadcast it.
+Cure: agree before the loop on the smallest number of steps that any stage has, with one
+all_reduce, as below. If one stage decides on the way (a `break` on the loss), it must
+broadcast its decision in every step, before the others call `schedule.step`.
 
 Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left. On
 NCCL a wait does not stop Python, so they may stand in a later line, at the next

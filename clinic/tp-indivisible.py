@@ -13,8 +13,10 @@ Cause: five features are cut into three and two. `ColwiseParallel` hands its par
 a plain tensor, which has forgotten the whole. `RowwiseParallel` takes the part to be
 one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
 
-Cure: sizes that the number of ranks divides: hidden size, heads, heads of keys and
-values, vocabulary; pad them if you must.
+Cure: choose the number of ranks by the model: one that divides its heads, its heads of
+keys and values, its hidden sizes and its vocabulary. A model that somebody has trained
+has its heads for good, and 40 of them can be cut 2, 4, 5, 8 ways, never 16. Only in a
+model of your own can you choose the size, as below; a vocabulary can be padded.
 
 Next time: divide the size in the message by the number of ranks: that is the rank's
 part. If it is not the same on all ranks, the cut was uneven.

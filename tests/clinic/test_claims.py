@@ -1,0 +1,126 @@
+"""What the prose of a case claims of torch, and no cell of it plays."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import distributed_c10d, run
+
+from allranks import clinic, specimens
+
+CLINIC = Path(__file__).resolve().parents[2] / "clinic"
+
+
+def prose(slug, part):
+    """A paragraph of a case as one line."""
+    return " ".join(clinic.read(CLINIC / f"{slug}.py").parts[part].split())
+
+
+def test_the_default_timeouts_differ():
+    """nccl waits 10 minutes for the ranks that never come, gloo 30."""
+    says = prose("world-size-too-big", "You see")
+    short, long = re.search(
+        r'(\d+) minutes for "nccl", and (\d+) for "gloo"', says
+    ).groups()
+    document = torch.distributed.init_process_group.__doc__
+    assert f"{short} minutes for NCCL and {long} minutes for other" in document
+    for name in "gloo", "undefined":  # no name at all
+        assert distributed_c10d._get_default_timeout(name).seconds == 60 * int(long)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_fused_optimizer_fails_one_line_later(fused):
+    """And zero gradients move weights that no gradient would leave alone."""
+    net, says = nn.Linear(1, 1), prose("amp-no-inf-checks", "You see")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(num_rows):
+        optimizer.zero_grad()
+        if num_rows is not None:
+            scaler.scale(net(torch.ones(num_rows, 1)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return net.weight.item()
+
+    after_one = step(1)
+    with pytest.raises(AssertionError) as end:
+        step(None)
+    assert str(end.value).rstrip(".") in says
+    assert end.traceback[-1].name == ("update" if fused else "step")
+    if not fused:
+        assert net.weight.item() == after_one
+        scaler = torch.amp.GradScaler("cpu")
+        assert step(0) < after_one, prose("amp-no-inf-checks", "Cure")
+
+
+def test_a_guard_sees_the_figure_and_not_the_handle():
+    """What is caught was handed to metric; the case says so."""
+    case = clinic.read(CLINIC / "async-no-wait.py")
+    assert "metric: reported is" in specimens.recorded(case)["guarded"].text
+    says = prose("async-no-wait", "Next time")
+    assert "cannot see a handle" in says and "`metric`" in says
+
+
+def test_cures_say_what_the_repaired_code_does():
+    """A stage's cure is the reduction below it; NCCL's variable is in both."""
+    stage = clinic.read(CLINIC / "pp-rank-skips-step.py")
+    assert "ReduceOp.MIN" in stage.cells["fixed"]
+    assert "smallest number" in stage.parts["Cure"]
+    peer = clinic.read(CLINIC / "nccl-unhandled-cuda-error.py")
+    assert "NCCL_P2P_DISABLE=1" in peer.cells["fixed"]
+    assert "NVLink" in peer.parts["Cure"]
+    watchdog = clinic.read(CLINIC / "nccl-watchdog.py")
+    assert "dist.barrier()" in watchdog.cells["broken"]
+    assert "NumelIn=1," in watchdog.path.read_text("utf8")  # of the quoted line
+    assert "or a barrier, as below" in " ".join(watchdog.parts["Next time"].split())
+
+
+def test_heads_are_divided_by_what_the_case_says():
+    """40 of them 2, 4, 5 and 8 ways."""
+    says = prose("tp-indivisible", "Cure")
+    heads, ways, never = re.search(
+        r"and (\d+) of them can be cut ([\d, ]+) ways, never (\d+)", says
+    ).groups()
+    assert all(int(heads) % int(way) == 0 for way in ways.split(","))
+    assert int(heads) % int(never)
+
+
+@pytest.mark.parametrize("tool", ["ss", "lsof"])
+def test_the_holder_of_a_port_is_named(tool):
+    """The command of the case, on a port that this process holds."""
+    if not shutil.which(tool):
+        pytest.skip(f"no {tool} on this machine")
+    command = re.search(rf"`({tool} [^`]+)`", prose("port-in-use", "Cure"))[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = command.replace("29500", str(server.getsockname()[1]))
+        answer = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert str(os.getpid()) in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "backend", "endpoint"),
+    [
+        ([], "c10d", "localhost:0"),
+        (["--standalone"], "c10d", "localhost:0"),
+        (["--master-port", "29501"], "static", "127.0.0.1:29501"),
+    ],
+)
+def test_torchrun_takes_a_free_port_unless_one_is_named(
+    flags, backend, endpoint, monkeypatch
+):
+    """As the case on a port in use says of torch 2.13."""
+    taken = []
+    monkeypatch.setattr(
+        run,
+        "elastic_launch",
+        lambda config, entrypoint: lambda *a: taken.append(config),
+    )
+    run.run(run.parse_args([*flags, "train.py"]))
+    assert (taken[0].rdzv_backend, taken[0].rdzv_endpoint) == (backend, endpoint)
