@@ -13,7 +13,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf serve lab test check notebooks bench lighthouse browser clean force
+.PHONY: help book epub pdf serve lab test check notebooks bench gpu lighthouse browser clean force
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -65,6 +65,9 @@ lighthouse: book ## measure a plain and the heaviest page with Lighthouse (needs
 
 bench: $(READY) ## measure this machine (about 15 minutes)
 	@$(BIN)/python tests/bench
+
+gpu: $(READY) ## play on this machine's GPUs what the book can only quote
+	@$(BIN)/python tests/gpu
 
 browser: ## install Chromium for the browser tests, unless there is a browser
 	@for name in chromium chromium-browser google-chrome; do \

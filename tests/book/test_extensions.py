@@ -2,7 +2,9 @@
 
 import doctest
 import io
+import json
 import re
+from html import unescape
 from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar
@@ -15,7 +17,7 @@ from book._ext import bench, fresh, mathml, records, squeeze
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml", "specimen"]
-EXTENSIONS += ["clinic_cases", "clinic_lists"]
+EXTENSIONS += ["clinic_cases", "clinic_lists", "gpu"]
 
 
 @pytest.fixture
@@ -420,3 +422,79 @@ def test_the_clinic_refuses_what_it_cannot_show(build, page, files, complaint):
     """A case without a record or a paragraph, and names that do not exist."""
     _, warnings = build(page, **WARD | files)
     assert complaint in warnings
+
+
+H100 = {"names": ["H100", "H100"], "memory_bytes": [85 * 10**9] * 2, "num_gpus": 2}
+H100 |= {"date": "2026-11-22", "driver": "580.1", "cuda": "13.0", "torch": "2.13.0"}
+STEPS = {"step_ms": 2.5, "loss": 0.9, "off_float32": 0.001}
+RATIO = {"step_ms_without": 2.0, "step_ms_with": 2.02, "ratio": 1.01, "backend": "nccl"}
+RATIO |= {"ratio_min": 0.99, "ratio_max": 1.03, "pairs": 7}
+BYTES = {"weights": 4_000_000, "gradients": 4_000_000, "optimizer": 8_000_000}
+PLAYED = [
+    {"group": "doctor", "name": "d", "outcome": "failed", "why": "ecc fails"},
+    {"group": "doctor", "name": "e", "outcome": "passed", "checks": {"a": ["ok", ""]}},
+    {"group": "scripts", "name": "ch5_ddp, 2 ranks", "outcome": "passed"}
+    | {"last": "accuracy 0.97", "devices": ["cuda:0", "cuda:1"]},
+    {"group": "scripts", "name": "x", "outcome": "not run", "why": "needs 4 GPUs"},
+    {"group": "AMP", "name": "a", "outcome": "passed"}
+    | {"figures": {"width": 4096, "float32": STEPS, "bfloat16": STEPS}},
+    {"group": "memory", "name": "m", "outcome": "passed"}
+    | {"figures": {"formula": BYTES, "allocated": BYTES, "peak_allocated": 17_000_000}},
+    {"group": "guard", "name": "g", "outcome": "passed", "figures": RATIO},
+    {"group": "clinic", "name": "cuda-oom", "outcome": "passed"}
+    | {"said": "CUDA out of memory. Tried <20 GiB>"},
+]
+GPU = "book/_data/gpu.json"
+
+
+def test_gpu_says_that_no_run_is_recorded(build):
+    """One sentence, and no empty table."""
+    html, warnings = build("```{gpu}\n```\n")
+    assert not warnings
+    assert "No GPU run is recorded: make gpu on a machine with one writes it." in html
+    assert "<table" not in html
+
+
+def test_gpu_shows_what_was_played_with_machine_and_date(build):
+    """Failures and what was not run too, in bold; figures with their units."""
+    text = json.dumps({"machine": H100, "items": PLAYED})
+    html, warnings = build("```{gpu}\n```\n", **{GPU: text})
+    assert not warnings
+    shown = html_words(html)
+    assert "Run on 2026-11-22: 2 × H100 (79 GiB each), driver 580.1, CUDA 13.0" in shown
+    assert "NCCL unknown. 1 failed, 1 not run, 6 passed." in shown
+    for part in (
+        "ecc fails",
+        "1 ok",
+        "on cuda:0, cuda:1: accuracy 0.97",
+        "needs 4 GPUs",
+        "float32: 2.5 ms a step; bfloat16: 2.5 ms a step, loss +0.10%",
+        "weights 4.0 MB (formula 4.0)",
+        "peak allocated 17.0 MB",
+        "with the guard 2.02 ms: 1.010 (0.990 to 1.030, 7 pairs), nccl",
+        "CUDA out of memory. Tried <20 GiB>",
+    ):
+        assert part in shown
+    assert len(re.findall("<strong>(?:failed|not run)</strong>", html)) == 2
+
+
+def html_words(html: str) -> str:
+    """The text of a page, its entities read."""
+    return " ".join(unescape(words(html)).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "is not what make gpu writes"),
+        ("{}", "is not what make gpu writes"),
+        ("[]", "is not what make gpu writes"),
+        (json.dumps({"machine": H100, "items": [{}]}), "outcome"),
+        (json.dumps({"machine": H100 | {"rehearsal": True}, "items": []}), "rehearsal"),
+    ],
+)
+def test_gpu_fails_the_build_on_another_file(build, text, fault):
+    """Above all on a rehearsal: no CPU stands in for a GPU on a page."""
+    _, warnings = build("```{gpu}\n```\n", **{GPU: text})
+    assert fault in warnings
+    assert "gpu.json" in warnings

@@ -1,0 +1,143 @@
+"""The clinic's quoted cases: played for real, and their messages compared.
+
+Each program makes the mistake of a case on as few GPUs as show it. It passes if it ends
+as a mistake does (not with exit code 0, unless it is only a warning), if a sign of the
+case matches what it prints, and if ``allranks.diagnose`` names the case first.
+"""
+
+import re
+import sys
+from dataclasses import dataclass
+
+from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
+
+from allranks import clinic
+from allranks.diagnosis import diagnose
+from allranks.log_text import Log
+
+HEAD = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+"""
+WATCHDOG = """
+import time
+from datetime import timedelta
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl", timeout=timedelta(seconds=10))
+dist.all_reduce(torch.ones(1, device="cuda"))
+if dist.get_rank() == 0:
+    time.sleep(60)
+dist.all_reduce(torch.ones(1, device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A mistake: its code, its ranks (0: no torchrun), the GPUs that it takes."""
+
+    code: str
+    ranks: int = 0
+    needs: int = 1
+    warns: bool = False
+
+
+PLAYED = {
+    "cuda-oom": Program(
+        # A fraction of the memory: nobody else's job may suffer.
+        "torch.cuda.set_per_process_memory_fraction(0.02)\n"
+        "total = torch.cuda.get_device_properties(0).total_memory\n"
+        "torch.empty(total // 8, device='cuda')\n"
+    ),
+    "invalid-device-ordinal": Program(
+        "torch.cuda.set_device(torch.cuda.device_count())\n"
+    ),
+    "duplicate-gpu": Program(
+        "dist.init_process_group('nccl')\n"
+        "dist.all_reduce(torch.ones(1, device='cuda'))\n",
+        ranks=2,
+    ),
+    "no-backend-for-device": Program(
+        "torch.cuda.set_device(0)\ndist.init_process_group('nccl')\n"
+        "dist.all_reduce(torch.ones(1))\n",
+        ranks=1,
+    ),
+    "two-devices": Program("nn.Linear(2, 2).cuda()(torch.ones(1, 2))\n"),
+    "cuda-fork": Program(
+        "import torch.multiprocessing as mp\n"
+        "def worker(rank):\n    torch.ones(1, device='cuda')\n"
+        "torch.ones(1, device='cuda')\n"
+        "mp.start_processes(worker, nprocs=2, start_method='fork')\n"
+    ),
+    "dp-rnn-flatten": Program(
+        "rnn = nn.LSTM(8, 8, 2).cuda()\n"
+        "for p in rnn.parameters():\n    p.data = p.data.clone()\n"
+        "rnn(torch.ones(3, 1, 8, device='cuda'))\n",
+        warns=True,
+    ),
+    "device-side-assert": Program(
+        "logits = torch.randn(4, 3, device='cuda')\n"
+        "labels = torch.tensor([0, 1, 2, 3], device='cuda')\n"
+        "nn.functional.cross_entropy(logits, labels).item()\n"
+    ),
+    "nccl-watchdog": Program(WATCHDOG, ranks=2, needs=2),
+}
+NOT_PLAYED = {
+    "gloo-wrong-address": "it takes two machines, one with a wrong name",
+    "map-location-gpu0": "its symptom is a table of nvidia-smi, and no message",
+    "nccl-shm": "it takes a container with a /dev/shm that is too small",
+    "nccl-unhandled-cuda-error": "it takes a GPU or a driver that is broken",
+}
+
+
+def judge(case: clinic.Case | None, all_cases: list, program: Program):
+    """Return the judge of a case: what it printed, against signs and the diagnosis."""
+
+    def compare(ended: Ended) -> tuple[str, dict]:
+        log = Log(("log", ended.text))
+        suspects = [suspect.case.slug for suspect in diagnose(log, all_cases)]
+        facts = {"said": said(ended, case), "diagnosis": suspects[:3]}
+        if not program.warns and ended.code == 0:
+            return FAILED, facts | {"why": f"the mistake went through: {ended.last}"}
+        if case is None:
+            return PASSED, facts | {"signs": "the clinic has no such case yet"}
+        hits = [hit for s in diagnose(log, [case]) for hit in s.hits]
+        facts["signs"] = [sign.pattern for sign, _ in hits]
+        if not hits:
+            return FAILED, facts | {"why": f"no sign matches: {facts['said']}"}
+        if suspects[:1] != [case.slug]:
+            first = suspects[0] if suspects else "nothing"
+            return FAILED, facts | {"why": f"the diagnosis says {first} first"}
+        return PASSED, facts
+
+    return compare
+
+
+def said(ended: Ended, case: clinic.Case | None) -> str:
+    """The line that a sign matches, or the last that names an error, or the last."""
+    lines = [line.strip() for line in ended.text.splitlines() if line.strip()]
+    for _, sign in case.signs if case else ():
+        for line in lines:
+            if re.search(sign, line):
+                return line[:400]
+    errors = [line for line in lines if re.search(r"Error\b|error:|Warning:", line)]
+    return (errors or [ended.last])[-1][:400]
+
+
+def items(num_gpus: int) -> list[Item]:
+    """All quoted cases, those that are not played with the reason."""
+    cases = {case.slug: case for case in clinic.folder(ROOT / "clinic")}
+    found = []
+    for slug, program in PLAYED.items():
+        command = (sys.executable, "-c", HEAD + program.code)
+        if program.ranks:
+            size = ("--nproc-per-node", str(program.ranks))
+            starter = "import sys; exec(sys.argv[1])"
+            command = (*TORCHRUN, *size, "--no-python", sys.executable, "-c", starter)
+            command += (HEAD + program.code,)
+        compare = judge(cases.get(slug), list(cases.values()), program)
+        item = Item("clinic", slug, program.needs, command, "", 120.0, compare)
+        found.append(item)
+    return found + [Item("clinic", slug, why=why) for slug, why in NOT_PLAYED.items()]

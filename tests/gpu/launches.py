@@ -1,0 +1,70 @@
+"""The doctor and the chapters' scripts: as their pages launch them, a GPU per rank."""
+
+import json
+import re
+import sys
+
+from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
+
+ALONE = {  # started with python
+    "ch2_before": (),
+    "ch2_data_parallel": (),
+    "ch3_save_load": ("demo", "wrapped.pt"),
+    "ch5_single": (),
+    "ch6_model_parallel": (),
+}
+RANKS = {  # by torchrun: the least number of ranks
+    "ch2_after": 1,
+    "ch3_resume": 1,
+    "ch4_ranks": 1,
+    "ch5_async": 2,
+    "ch5_ddp": 1,
+    "ch6_by_hand": 2,
+    "ch6_pipeline": 2,
+    "ch6_tensor": 1,
+}
+SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
+
+
+def doctor(ended: Ended) -> tuple[str, dict]:
+    """Passed if it answered and no check failed; with what it found, check by check."""
+    try:
+        found = json.loads(ended.text[ended.text.index("{") :])
+        checks = {c["name"]: [c["status"], c["found"]] for c in found["checks"]}
+    except (ValueError, KeyError, TypeError):
+        return FAILED, {"why": f"no JSON came from it; its last line: {ended.last}"}
+    bad = [name for name, (status, _) in checks.items() if status == "fail"]
+    why = {"why": f"these checks fail: {', '.join(bad)}"} if bad else {}
+    return (FAILED if bad else PASSED), {"checks": checks} | why
+
+
+def launched(ended: Ended) -> tuple[str, dict]:
+    """Passed if it ended well; with the devices that it named, and NCCL's version."""
+    outcome = PASSED if ended.code == 0 else FAILED
+    facts = {"last": ended.last}
+    if devices := sorted(set(re.findall(r"\bcuda:\d+", ended.text))):
+        facts["devices"] = devices
+    if version := re.search(r"NCCL version (\S+)", ended.text):
+        facts["nccl"] = version[1]
+    return outcome, facts
+
+
+def items(num_gpus: int) -> list[Item]:
+    """The doctor, and each script on 1 to ``num_gpus`` ranks."""
+    scripts = ROOT / "scripts"
+    command = (sys.executable, str(scripts / "ch1_environment.py"), "--json")
+    found = [Item("doctor", "ch1_environment --json", 1, command, judge=doctor)]
+    for name, arguments in ALONE.items():
+        command = (sys.executable, str(scripts / f"{name}.py"), *arguments)
+        found.append(Item("scripts", name, 1, command, judge=launched))
+    for name, least in sorted([*RANKS.items(), (SPAWNS, 1)]):
+        for world_size in range(least, max(least, num_gpus) + 1):
+            size = ("--nproc-per-node", str(world_size))
+            script = str(scripts / f"{name}.py")
+            command = (*TORCHRUN, *size, script)
+            if name == SPAWNS:
+                command = (sys.executable, script, *size)
+            ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+            item = Item("scripts", f"{name}, {ranks}", world_size, command)
+            found.append(Item(**vars(item) | {"judge": launched}))
+    return found

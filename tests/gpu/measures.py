@@ -1,0 +1,39 @@
+"""What a GPU's steps, memory and the guard cost: ``on_gpu.py`` measures, on the GPU."""
+
+import json
+import sys
+
+from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
+
+PROGRAM = str(ROOT / "tests" / "gpu" / "on_gpu.py")
+MARK = "FIGURES "
+
+
+def figures(ended: Ended) -> tuple[str, dict]:
+    """Passed if it ended well and printed its figures, with no fault among them."""
+    lines = [line for line in ended.text.splitlines() if line.startswith(MARK)]
+    if ended.code != 0 or not lines:
+        return FAILED, {}
+    found = json.loads(lines[-1].removeprefix(MARK))
+    fault = found.pop("fault", "")
+    facts = {"figures": found} | ({"why": fault} if fault else {})
+    return (FAILED if fault else PASSED), facts
+
+
+def items(num_gpus: int, device: str) -> list[Item]:
+    """AMP and memory on one GPU, the guard on one rank and on all."""
+    alone = (sys.executable, PROGRAM)
+    # Memory is rehearsed on virtual GPUs: the CPU does not count what it hands out.
+    counted = "vgpu" if device == "cpu" else device
+    found = [
+        Item("AMP", "step and loss", 1, (*alone, "amp", device), judge=figures),
+        Item(
+            "memory", "weights to peak", 1, (*alone, "memory", counted), judge=figures
+        ),
+    ]
+    for world_size in sorted({1, max(2, num_gpus)}):
+        command = (*TORCHRUN, "--nproc-per-node", str(world_size), PROGRAM)
+        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        arguments = (*command, "guard", device)
+        found.append(Item("guard", ranks, world_size, arguments, judge=figures))
+    return found
