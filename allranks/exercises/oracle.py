@@ -109,9 +109,9 @@ def _is_plain(values) -> bool:
 def _expect_type(what: str, got: Any, want: Any) -> None:
     if isinstance(got, type(want)) and isinstance(got, bool) == isinstance(want, bool):
         return
-    kind, right = type(got).__name__, type(want).__name__
-    if isinstance(want, (list, tuple, dict, set)) and "tensor(" in describe(got):
-        raise Wrong(f"{what} is of type {kind}; it should be of type {right}.")
+    kind = type(got).__name__
+    if "tensor(" in describe(got):  # no numbers where the type is wrong
+        raise Wrong(f"{what} is of type {kind}, not {type(want).__name__}.")
     raise Wrong(
         f"{what} is of type {kind} ({describe(got)}); it should be {describe(want)}."
     )
@@ -140,9 +140,8 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
             is_, should = (
                 (list(is_), list(should)) if name == "shape" else (is_, should)
             )
-            verb, on = ("is", "on ") if name == "device" else ("has", "")
-            kind = "" if on else f" {name}"
-            raise Wrong(f"{what} {verb}{kind} {on}{is_}; it should be {on}{should}.")
+            how, on = ("is", "on ") if name == "device" else (f"has {name}", "")
+            raise Wrong(f"{what} {how} {on}{is_}; it should be {on}{should}.")
     got, want = got.detach().cpu(), want.detach().cpu()
     try:
         torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
@@ -185,18 +184,17 @@ def _factor(got, want) -> float | None:
 
 
 def _off(got: float, want: float) -> str:
-    """By how much, as the end of a sentence: a whole factor, or the difference."""
-    if got != got or got in (0, want) or want == 0:
+    """By how much, as a sentence's end: a whole factor, or the difference."""
+    if got != got or 0 in (got, want):
         return ""
-    if got / want > 1.5 and abs(got / want - round(got / want)) < 1e-4:
-        return f", and is {round(got / want)} times that"
-    if want / got > 1.5 and abs(want / got - round(want / got)) < 1e-4:
-        return f", and is 1/{round(want / got)} of that"
+    for ratio, much in (got / want, "{:.0f} times"), (want / got, "1/{:.0f} of"):
+        if ratio > 1.5 and abs(ratio - round(ratio)) < 1e-4:
+            return f", and is {much.format(ratio)} that"
     return f", and is {abs(got - want):.4g} too {'large' if got > want else 'small'}"
 
 
 def _show(tensor, most: int = 4) -> str:
     flat = tensor.flatten().tolist()
-    shown = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in flat[:most]]
+    shown = [f"{x:.4g}" if type(x) is float else str(x) for x in flat[:most]]
     text = ", ".join(shown) + (", …" if len(flat) > most else "")
     return text if tensor.ndim == 0 else f"[{text}]"
