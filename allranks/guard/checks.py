@@ -9,35 +9,32 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from . import gradients
+from .attributes import Attributes
+from .calls import Calls
 from .data import DataChecks
 from .digests import number, settle
-from .exchange import Exchange
+from .exchange import Exchange, cut
+from .forward import Forward
+from .health import Health
 from .hooks import NOT_THE_MEAN, joining, refuse, strange
-from .randomness import Randomness, draws
+from .randomness import Randomness
 from .replicas import Replicas
 from .settings import Settings
-from .sharded import share
+from .sharded import bare, share
+from .tensorhooks import TensorHooks
 
 KINDS = {  # in the order of cause and effect: what is first is named first
     "gradient": "gradients",
     "optimizer state": "optimizer",
     "parameter": "parameters",
     "buffer": "buffers",
+    "attribute": "buffers",
 }
-
-
-SKIPS = {*KINDS.values(), "data", "devices", "randomness"}
+SKIPS = {*KINDS.values(), "data", "devices", "modes", "randomness"}
 
 
 def _names(given) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def bare(name: str) -> str:
-    """A parameter's name without the wrappers that it begins with."""
-    while name.startswith(("module.", "_orig_mod.")):
-        name = name.partition(".")[2]
-    return name
 
 
 class Checks:
@@ -60,17 +57,24 @@ class Checks:
         self.exchange = Exchange(group, self.device, patience_s)
         self.replicas = Replicas(self.exchange)
         self.settings = Settings(
-            self.exchange, model, self.parameters, optimizer, scaler
+            self.exchange, model, self.parameters, self._out, optimizer, scaler
         )
+        self.attributes = Attributes(model)
+        self.replicas.written = self.attributes.written
         self.local = gradients.LocalGradients(model, self.parameters())
         own = share(
             model, self.local.units, dist.get_rank() if self.exchange.group else 0
         )
         rows = self.exchange.integers("the start: who shares a batch", [own])
         shares = [row[0] for row in rows]
-        self.data = DataChecks(self.exchange, shares if all(shares) else None)
+        self.data = DataChecks(self.exchange, shares if all(shares) else None, model)
         shared = self.data.teams != len(shares) or "randomness" in self.skip
         self.random = Randomness(self.exchange, model, self.device, shared)
+        self.forward = Forward(model, self.device, self.random)
+        self.hooks = TensorHooks()
+        self.settings.forward, self.settings.hooked = self.forward.text, self.hooks.text
+        self.health = Health(self)
+        self.calls = Calls(self.settings.optimizers, self._probe)
         self.told: set[str] = set()
         if not all(shares) and "data" not in self.skip:
             self.tell(
@@ -100,10 +104,16 @@ class Checks:
                 name: p.grad for name, p in parameters.items() if p.grad is not None
             }
         if "buffer" in found:
-            out = self.replicas.moving
+            out = self.replicas.moving.free
             buffers = self.model.named_buffers()
             found["buffer"] = {
                 n: b for n, b in buffers if n not in out and not self._out(n)
+            }
+        if "attribute" in found:
+            found["attribute"] = {
+                n: t
+                for n, t in self.attributes.tensors().items()
+                if n not in self.replicas.moving.free and not self._out(n)
             }
         if "optimizer state" in found:
             state = self.settings.state().items()
@@ -123,24 +133,37 @@ class Checks:
         rows = [self.replicas.numbers(found) for found in tensors.values()]
         rows, host = settle(rows, [*loose, *more])
         self.settings.land(host[: len(loose)])
-        parts = [self.settings.numbers(), self.data.numbers(), self.random.numbers()]
-        parts += [[number(why), int(bool(more))], *rows]
+        parts = [
+            self.settings.numbers(where),
+            self.data.numbers(),
+            self.random.numbers(),
+            [number(why), int(bool(more))],
+            self.health.numbers(where, host[len(loose) :]),
+        ]
+        parts += rows
         own = [x for part in parts for x in (len(part), *part)]
-        table = [_cut(row) for row in self.exchange.integers(where, own)]
+        table = [cut(row) for row in self.exchange.integers(where, own)]
+        settings, data, random, hooks, health = (
+            [row[i] for row in table] for i in range(5)
+        )
         if self.exchange.size > 1:
-            settings, data, random, hooks = (
-                [row[i] for row in table] for i in range(4)
-            )
             self.settings.judge(where, settings, self.skip)
             refuse(self.exchange, where, why, [row[0] for row in hooks])
             if why and "gradients" not in self.skip:
                 self.tell(NOT_THE_MEAN.format(why))
             self.data.judge(where, data)
-            self.replicas.compare(where, tensors, [row[4:] for row in table])
+        self.health.judge(where, health)
+        if self.exchange.size > 1:
+            self.replicas.compare(where, tensors, [row[5:] for row in table])
             self.random.judge(where, random)
+            self.attributes.checked()
             if why or not all(row[1] for row in hooks):
                 return []
         return host[len(loose) :]
+
+    def _probe(self, where: str) -> None:
+        if self.exchange.size > 1 and not joining(self.model):
+            self.exchange.integers(where, [])
 
     def joins(self) -> bool:
         """Whether ranks make unequal steps: then none waits here for another."""
@@ -163,15 +186,13 @@ class Checks:
         if due and (self.exchange.size > 1 or self.scaler):
             if "gradients" not in self.skip and not self.data.shared:
                 self.local.arm()
-            if not self.fed and draws(self.model):
-                self.random.note(start=True)
-        elif self.local.armed:
-            self.local.disarm()
+            self.forward.arm()
+            self.hooks.arm(self.parameters())
+        else:
+            self.disarm()
 
-
-def _cut(row: list[int]) -> list[list[int]]:
-    parts, at = [], 0
-    while at < len(row):
-        parts.append(row[at + 1 : at + 1 + row[at]])
-        at += 1 + row[at]
-    return parts
+    def disarm(self) -> None:
+        """Take every hook of the model's away."""
+        self.local.disarm()
+        self.forward.disarm()
+        self.hooks.disarm()

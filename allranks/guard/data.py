@@ -1,11 +1,14 @@
 """Invariants of the data: equal counts, disjoint shares, a new order each epoch."""
 
 import itertools
+from collections import Counter
 from weakref import ref
 
+from .codes import Codes
 from .digests import number
 from .exchange import Exchange, GuardError, names
 from .loaders import batch_rows, facts, row_digests, sampler_of
+from .samplers import LENGTH, Samplers
 
 ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
 
@@ -18,15 +21,19 @@ class DataChecks:
             tensor parallelism does, and others need others. None: nobody knows.
     """
 
-    def __init__(self, exchange: Exchange, shares: list[int] | None):
+    def __init__(self, exchange: Exchange, shares: list[int] | None, model=None):
         self.exchange, self.shares = exchange, shares
-        self.teams = len(set(shares or ()))  # 0: nothing is known
-        self.shared = self.teams == 1 < exchange.size
-        self.heads = [i for i, n in enumerate(shares or ()) if n not in shares[:i]]
+        self.codes = Codes(exchange, model)
+        self.samplers = Samplers(exchange, shares)
+        self.teams, self.heads = self.samplers.teams, self.samplers.heads
+        self.shared = self.samplers.shared
         self.last: list = []  # samplers, and the order of their last epoch
         self.proved = False  # a DistributedSampler deals the samples out
+        self.drawn = False  # samples are drawn with replacement: some meet twice
+        self.workers = 0  # of an iterable data set
         self.rows: list[int] = []
         self.keep = ROWS
+        self.taken = 0  # batches since the last step
 
     def begin(self, where: str, loader) -> dict:
         """Check the loader before its first batch; return its facts."""
@@ -39,15 +46,14 @@ class DataChecks:
             self.last = [old for old in self.last if old not in mine]
             self.last.append((ref(sampler), order))
         self.keep -= len(self.rows)  # of an epoch that was left early
-        self.rows = []
+        self.rows, self.taken = [], 0
+        self.codes.look(own, loader)
         table = self.exchange.integers(where, list(own.values()))
         rows = [dict(zip(own, row, strict=True)) for row in table]
-        self.proved = False
-        self._same(where, rows, "length", "batches in this epoch", LENGTH)
-        if all(row["replicas"] >= 0 for row in rows):
-            self._sampler(where, rows)
-        elif self.teams > 1:
-            self._no_sampler(where, rows)
+        self.codes.judge(where, [row["codes"] for row in rows])
+        self.proved = self.samplers.proved(where, rows)
+        self.drawn = any(row["drawn"] == 1 for row in rows)
+        self.workers = own["workers"]
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)
@@ -57,60 +63,6 @@ class DataChecks:
                 "sampler.set_epoch(epoch) before it."
             )
         return own
-
-    def _same(self, where: str, rows: list, key: str, what: str, why: str) -> None:
-        values = [row[key] for row in rows]
-        if len(set(values)) == 1:
-            return
-        groups = self.exchange.split(values).items()
-        said = ", ".join(f"{value} on {names(ranks)}" for value, ranks in groups)
-        raise GuardError(f"{where}: {what}: {said}. {why}")
-
-    def _sampler(self, where: str, rows: list[dict]) -> None:
-        size = self.exchange.size
-        for key, what in (
-            ("replicas", "the sampler's num_replicas differs"),
-            ("samples", "samples in the data set"),
-            ("seed", "the sampler's seed differs"),
-            ("epoch", "the sampler's epoch differs"),
-            ("shuffle", "the sampler's shuffle differs"),
-            (
-                "dataset",
-                "the data sets or subsets are not the same; their digests",
-            ),
-        ):
-            self._same(where, rows, key, what, SHARES)
-        if not self.teams:
-            return
-        taken = [row["share"] for row in rows]
-        for team in dict.fromkeys(self.shares):
-            inside = [i for i, own in enumerate(self.shares) if own == team]
-            if len({taken[i] for i in inside}) > 1:
-                who = names(self.exchange.ranks[i] for i in inside)
-                raise GuardError(
-                    f"{where}: {who} of one tensor-parallel model take different "
-                    f"shares, {[taken[i] for i in inside]}: they need the same batch. "
-                    "Give the sampler the size of the data axis, and the rank in it."
-                )
-        if self.shared:
-            return
-        heads = [taken[i] for i in self.heads]
-        if rows[0]["replicas"] < self.teams or len(set(heads)) < self.teams:
-            raise GuardError(
-                f"{where}: the sampler makes {rows[0]['replicas']} shares, and the "
-                f"{size} ranks take the shares {taken}: some samples are trained on "
-                "twice. Build it with this group's size and rank."
-            )
-        self.proved = True
-
-    def _no_sampler(self, where: str, rows: list[dict]) -> None:
-        prints = [row["dataset"] for row in rows]
-        whole = all(row["whole"] == 1 for row in rows)
-        if whole and prints[0] > 0 and len(set(prints)) == 1:
-            raise GuardError(
-                f"{where}: each of the {self.exchange.size} ranks goes through all "
-                f"{rows[0]['samples']} samples: the loader has no DistributedSampler."
-            )
 
     def vote(self, where: str, more: bool, done: int) -> None:
         """Before a batch of unknown number: all ranks have it, or none."""
@@ -134,17 +86,20 @@ class DataChecks:
 
     def seen(self, batch) -> None:
         """Keep digests of the first samples."""
+        self.taken += 1
         if len(self.rows) < self.keep and not self.proved and self.exchange.size > 1:
             self.rows += row_digests(batch)[: self.keep - len(self.rows)]
 
     def numbers(self) -> list[int]:
         """What goes round at a check: the samples so far, as one number."""
+        full = int(len(self.rows) >= self.keep > 0)
         if self.proved or not self.rows:
-            return [0, 0]
-        return [number(str(self.rows)), len(set(self.rows))]
+            return [0, 0, self.taken, 0]
+        return [number(str(self.rows)), len(set(self.rows)), self.taken, full]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Compare the samples so far: equal on two ranks is wrong (on TP: needed)."""
+        self._windows(where, [row[2] for row in rows])
         if self.exchange.size == 1 or not self.teams or any(not r[0] for r in rows):
             return
         seen = [row[0] for row in rows]
@@ -169,13 +124,47 @@ class DataChecks:
                 "islice(rank, None, world_size) if iterable."
             )
 
+        if all(row[3] for row in rows):
+            own = [0, len(set(self.rows)), len(self.rows), *self.rows]
+            self._disjoint(where, self.exchange.integers(f"{where}: samples", own))
+            self.rows, self.keep = [], 0
+
+    def _windows(self, where: str, taken: list[int]) -> None:
+        """Equally many batches make a step, if ``epoch`` yields them."""
+        if all(taken) and len(set(taken)) > 1:
+            groups = self.exchange.split(taken).items()
+            said = ", ".join(f"{n} on {names(ranks)}" for n, ranks in groups)
+            raise GuardError(
+                f"{where}: batches since the last step: {said}. The ranks must step "
+                "after equally many: one accumulation window, and a batch that is "
+                "skipped is skipped on every rank."
+            )
+
     def end(self, where: str, batches: int) -> None:
         """At the end of an epoch: equal counts, and no sample on two ranks."""
-        own = [batches, len(set(self.rows)), len(self.rows), *self.rows]
+        own = [batches, len(set(self.rows)), len(self.rows), *self.rows, self._whole()]
         table = self.exchange.integers(where, own)
-        self._same(where, [{"n": r[0]} for r in table], "n", "batches made", LENGTH)
+        whole = [row.pop() for row in table]
+        self.samplers.same(where, [{"n": r[0]} for r in table], "n", MADE, LENGTH)
         self.rows, self.keep = [], 0
-        if self.proved or self.teams < 2:
+        if any(whole):
+            raise GuardError(
+                f"{where}: each sample came {max(whole)} times: each of the loader's "
+                "workers reads the whole stream. Let __iter__ take every n-th sample "
+                "by get_worker_info()."
+            )
+        self._disjoint(where, table)
+
+    def _whole(self) -> int:
+        """How often each sample came, if each worker read a whole stream; else 0."""
+        counts, times = Counter(self.rows).values(), self.workers
+        if times < 2 or len(counts) < 4:
+            return 0
+        each = sum(count % times == 0 for count in counts)
+        return times * (each >= 0.9 * len(counts))
+
+    def _disjoint(self, where: str, table: list) -> None:
+        if self.proved or self.drawn or self.teams < 2:
             return
         kept = [table[i][3:] for i in self.heads]
         each, union = [set(row) for row in kept], set(itertools.chain(*kept))
@@ -188,12 +177,9 @@ class DataChecks:
             raise GuardError(
                 f"{where}: {twice} samples were on more than one rank, most on {who} "
                 f"({len(union)} different ones in {sum(map(len, kept))}). The ranks' "
-                "shares must be apart: use a DistributedSampler."
+                "shares must be apart: use a DistributedSampler, on one order of the "
+                "samples (sort what listdir or a set gives)."
             )
 
 
-LENGTH = (
-    "The ranks must make equally many steps: a rank that has no batch left leaves the "
-    "others in a collective, or pairs with it another one."
-)
-SHARES = "Shares of one order are apart only if all ranks draw that order alike."
+MADE = "batches made"

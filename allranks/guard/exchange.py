@@ -173,3 +173,12 @@ class Exchange:
             odd = sorted(rank for group in groups[1:] for rank in group)
             return f"{names(odd)} {'is' if len(odd) == 1 else 'are'} in the minority"
         return "no majority, so any of them may be wrong"
+
+
+def cut(row: list[int]) -> list[list[int]]:
+    """The parts of a row, each of which begins with its length."""
+    parts, at = [], 0
+    while at < len(row):
+        parts.append(row[at + 1 : at + 1 + row[at]])
+        at += 1 + row[at]
+    return parts

@@ -7,10 +7,10 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from .digests import DTensor, dense, local
-from .exchange import Exchange
+from .exchange import Exchange, GuardError
 from .sharded import Kept, managed, sharding, units
 from .sketches import sketch
-from .verdict import judge
+from .verdict import emptied, judge
 
 
 class LocalGradients:
@@ -115,6 +115,18 @@ class LocalGradients:
             return before
         return torch.where(held.detach().any(), before, torch.zeros_like(before))
 
+    def reached(self) -> bool:
+        """Whether there is any gradient, or was one since ``arm``."""
+        if self.sketches or not self.parameters:
+            return True
+        found = self.parameters.values()
+        return any(p.grad is not None or not p.requires_grad for p in found)
+
+    def taken(self) -> bool:
+        """Whether a hook takes gradients as they are made, to save memory."""
+        found = self.parameters.values()
+        return any(getattr(p, "_post_accumulate_grad_hooks", None) for p in found)
+
     def look(self) -> list[torch.Tensor]:
         """What a check compares, still on the devices.
 
@@ -138,6 +150,7 @@ def check(
     factor: float,
     scaled: bool,
     tolerance: float,
+    hint: str = "",
 ) -> None:
     """Raise unless each gradient is ``factor`` times the mean of the local ones.
 
@@ -148,6 +161,7 @@ def check(
         factor: 1, or 1 / scale once a GradScaler has unscaled.
         scaled: a GradScaler's factor is still in them, so none may be clipped.
         tolerance: relative to the norm of the local gradients.
+        hint: see ``verdict.judge``.
     """
     names_, locals_, own = list(seen.parameters), [], []
     for place, name in enumerate(names_):
@@ -160,6 +174,12 @@ def check(
         return
     mean = exchange.mean(where, torch.cat(locals_))
     table = exchange.floats(where, torch.stack(own))  # (W, P, 9)
+    if emptied(table) and not seen.units and not seen.taken():
+        raise GuardError(
+            f"{where}: backward made gradients, and .grad is empty or zero on all "
+            "ranks: step() was called after zero_grad(). Call it between backward() "
+            "and optimizer.step(), before the gradients are zeroed."
+        )
     found = []
     offset = 0
     for place, name in enumerate(names_):
@@ -172,7 +192,7 @@ def check(
         at = rows[:, 8].long()
         scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
         found.append((name, rows, expected[at, :2], scale[:, None]))
-    judge(exchange, where, found, factor, scaled, tolerance)
+    judge(exchange, where, found, factor, scaled, tolerance, hint)
 
 
 def _flat(gradient: torch.Tensor) -> torch.Tensor:

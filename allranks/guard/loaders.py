@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import torch
 from torch.utils.data import (
     BatchSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
-    Subset,
-    TensorDataset,
 )
 
-from .digests import digest_all, number, settle, sums
+from .datasets import fingerprint
+from .digests import number, settle, sums
 
 FACTS = [
     "length",
@@ -21,9 +21,14 @@ FACTS = [
     "epoch",
     "shuffle",
     "samples",
+    "total",
     "dataset",
+    "known",
     "whole",
     "stale",
+    "drawn",
+    "workers",
+    "codes",
 ]
 
 
@@ -57,21 +62,6 @@ def row_digests(batch) -> list[int]:
     return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
 
 
-def fingerprint(dataset) -> int:
-    """What a data set in memory holds, as a number; 0 if that cannot be told."""
-    if isinstance(dataset, Subset):
-        inner = fingerprint(dataset.dataset) or number(type(dataset.dataset).__name__)
-        return number(f"{inner} {[str(index) for index in dataset.indices]}")
-    if isinstance(dataset, TensorDataset):
-        heads = [t[:1024].contiguous() for t in dataset.tensors]
-        return number(f"{[len(t) for t in dataset.tensors]} {digest_all(heads)}")
-    if isinstance(dataset, range) or (
-        isinstance(dataset, list) and all(isinstance(x, int | float) for x in dataset)
-    ):
-        return number(str(list(dataset[:1024])))
-    return 0
-
-
 def facts(loader) -> dict[str, int]:
     """What a loader says about itself; -1 where it says nothing."""
     sampler = sampler_of(loader)
@@ -82,12 +72,17 @@ def facts(loader) -> dict[str, int]:
         found["share"] = int(getattr(sampler, "rank", -1))
         found["seed"] = int(getattr(sampler, "seed", None) or 0)
         found["epoch"] = int(getattr(sampler, "epoch", None) or 0)
+        found["total"] = int(getattr(sampler, "total_size", -1))
         if hasattr(sampler, "epoch") and hasattr(sampler, "set_epoch"):
             found["shuffle"] = int(bool(getattr(sampler, "shuffle", True)))
+    found["drawn"] = int(bool(getattr(sampler, "replacement", False)))
     dataset = getattr(loader, "dataset", None)
+    if isinstance(dataset, IterableDataset):
+        found["workers"] = int(getattr(loader, "num_workers", 0))
     if hasattr(dataset, "__getitem__") and _length(dataset) >= 0:
         found["samples"] = len(dataset)
-        found["dataset"] = fingerprint(dataset)
+        found["dataset"], known = fingerprint(dataset)
+        found["known"] = int(known)
         plain = type(sampler) in (RandomSampler, SequentialSampler)
         batches = getattr(loader, "batch_sampler", None)
         plain = plain and type(batches) in (BatchSampler, type(None))

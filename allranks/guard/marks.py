@@ -1,8 +1,10 @@
 """Invariant: a restart goes on with what was saved, all of it, under its own names."""
 
-from .checks import Checks, bare
+from .checks import Checks
 from .digests import local, pieces, settle, shard, sums
 from .exchange import GuardError, names
+from .settings import OPTIMIZER
+from .sharded import bare
 
 WHY = {
     "parameter": "Was the checkpoint loaded, with strict=True, into this very model?",
@@ -30,7 +32,7 @@ def made(checks: Checks) -> dict:
                 keys.append(f"{kind} {key}{of}{bare(parameter)}")
                 own += [shard(tensor), sums(pieces(local(tensor)))]
     rows = checks.exchange.integers("a mark of the state", settle([own])[0][0])
-    settings = "" if "optimizer" in checks.skip else checks.settings.texts()[1]
+    settings = "" if "optimizer" in checks.skip else checks.settings.texts()[OPTIMIZER]
     found: dict[str, dict[str, int]] = {}
     for place, key in enumerate(keys):
         pairs = [row[2 * place : 2 * place + 2] for row in rows]

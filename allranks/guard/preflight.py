@@ -13,6 +13,7 @@ from .digests import dense, fetch, local
 from .exchange import GuardError
 from .loaders import batch_rows
 from .union import join
+from .worldsize import CANCELS, reads_world_size
 
 
 def accelerator(device: torch.device):
@@ -92,6 +93,9 @@ def run(checks, loss, batches, backward, tolerance):
     where, exchange, model = "preflight", checks.exchange, checks.model
     parameters = checks.parameters()
     plain = model.module if isinstance(model, DistributedDataParallel) else model
+
+    if backward is None and reads_world_size(loss):
+        checks.tell(CANCELS)
 
     def default(parts: list) -> None:
         for part in parts:

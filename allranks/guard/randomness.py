@@ -1,5 +1,8 @@
 """Invariant: ranks that draw random numbers draw different ones."""
 
+import random
+import sys
+
 import torch
 from torch import nn
 
@@ -9,10 +12,11 @@ from .preflight import accelerator
 
 
 class Randomness:
-    """Looks at torch's generators, without using them.
+    """Looks at the generators, without using them.
 
     Equal states alone are healthy: all ranks may be seeded alike to start with equal
-    weights. They are wrong once a step, or a fetch of a batch, moves them on.
+    weights. They are wrong once a step, or a fetch of a batch, moves them on. Without
+    ``epoch`` only forward passes count: there loaders draw seeds between them.
 
     Args:
         shared: all ranks are one model (tensor parallel): then equal is right.
@@ -22,7 +26,9 @@ class Randomness:
         self, exchange: Exchange, model: nn.Module, device: torch.device, shared: bool
     ):
         self.exchange, self.model, self.device = exchange, model, device
-        self.shared, self.points = shared, []
+        self.shared, self.points = shared or exchange.size == 1, []
+        self.passes: list = []  # states around forward passes
+        self.fetches: list = []  # states of other generators around a fetch
 
     def state(self) -> list[int]:
         """A number for the CPU's generator, and one for the model's device."""
@@ -35,42 +41,52 @@ class Randomness:
 
     def note(self, start: bool = False) -> None:
         """Remember the states of now; ``start`` forgets the earlier ones."""
-        if self.shared or self.exchange.size == 1:
+        if not self.shared:
+            self.points = [*([] if start else self.points), self.state()]
+
+    def enter(self) -> None:
+        """Remember the states at the begin of a forward pass."""
+        if not self.shared:
+            self.passes.append([self.state()])
+
+    def leave(self) -> None:
+        """Remember the states at the end of a forward pass."""
+        if self.passes and len(self.passes[-1]) == 1:
+            self.passes[-1].append(self.state())
+
+    def fetch(self, start: bool) -> None:
+        """Remember Python's and NumPy's generators before or after a fetch."""
+        if self.shared:
             return
-        self.points = [*([] if start else self.points), self.state()]
+        numpy, found = sys.modules.get("numpy"), [number(str(random.getstate())), 0]
+        if numpy:
+            state = numpy.random.get_state()
+            found[1] = number(state[1].tobytes() + str(state[2]).encode())
+        self.fetches = [*([] if start else self.fetches), found]
 
     def numbers(self) -> list[int]:
         """For each generator: all its states since the start, and whether it moved."""
-        if not self.points:
-            return []
-        points = [*self.points, self.state()]
-        self.points = []
-        columns = zip(*points, strict=True)
-        return [x for c in columns for x in (number(str(c)), int(len(set(c)) > 1))]
+        ours = [[*self.points, self.state()]] if self.points else self.passes
+        result = []
+        for spans, count in (ours, len(self.state())), ([self.fetches], 2):
+            for place in range(count):
+                lines = [[state[place] for state in span] for span in spans]
+                moved = any(len(set(line)) > 1 for line in lines)
+                result += [number(str(lines)), int(moved)]
+        self.points, self.passes, self.fetches = [], [], []
+        return result
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise if two ranks went through the same states, and these moved."""
+        count = len(rows[0]) // 2
+        kinds = [*("CPU", self.device.type)[: count - 2], "Python's", "NumPy's"]
         for place in range(0, min(map(len, rows)), 2):
             values = [tuple(row[place : place + 2]) for row in rows]
             for (_, moved), ranks in self.exchange.split(values).items():
                 if moved and len(ranks) > 1:
-                    kind = "CPU" if place == 0 else self.device.type
                     raise GuardError(
                         f"{where}: {names(ranks)} draw the same random numbers "
-                        f"({kind} generator): the same dropout, the same augmentation. "
-                        "After building the model, seed with seed + rank; if it is "
-                        'meant, skip=("randomness",).'
+                        f"({kinds[place // 2]} generator): the same dropout, the same "
+                        "augmentation. After building the model, seed with "
+                        'seed + rank; if it is meant, skip=("randomness",).'
                     )
-
-
-def draws(model: nn.Module) -> bool:
-    """Whether a module in training draws random numbers (dropout of any kind)."""
-    for module in model.modules():
-        if not module.training:
-            continue
-        chance = getattr(module, "p", getattr(module, "drop_prob", 1))
-        if "Drop" in type(module).__name__ and chance:
-            return True
-        if isinstance(getattr(module, "dropout", None), float) and module.dropout > 0:
-            return True
-    return False

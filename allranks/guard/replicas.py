@@ -14,7 +14,10 @@ from .digests import (
     sums,
 )
 from .exchange import Exchange, GuardError, _int64, names
+from .moving import Moving
 from .why import WHY
+
+FREE = "buffer", "attribute"  # kinds of which a rank may have its own
 
 
 class Replicas:
@@ -27,9 +30,8 @@ class Replicas:
 
     def __init__(self, exchange: Exchange):
         self.exchange = exchange
-        self.moving: set[str] = set()  # buffers that each rank updates by itself
-        self.waiting: dict[str, list] = {}  # buffers that differed at the last check
-        self.waited_at = ""
+        self.moving = Moving(exchange)
+        self.written = lambda kind, name, tensor: False  # see Attributes
 
     def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
         """Sort tensors by how they lie on the ranks."""
@@ -63,11 +65,12 @@ class Replicas:
         for place, (kind, tensors) in enumerate(kinds.items()):
             rows = [row[place] for row in table]
             if len({tuple(row) for row in rows}) == 1:
-                if kind == "buffer":
-                    self.waiting = {}
+                if kind in FREE:
+                    self.moving.equal(kind)
                 continue
             if len({row[0] for row in rows}) > 1:
                 self.presence(where, kind, tensors)
+                continue
             by_part = [set(zip(row[1::2], row[2::2], strict=True)) for row in rows]
             parts: dict = {}
             for key, value in (pair for pairs in by_part for pair in pairs):
@@ -86,6 +89,9 @@ class Replicas:
             there = [own.get(name, "none") for own in have]
             if len(set(there)) == 1:
                 continue
+            if kind == "attribute":
+                self.moving.free.add(name)
+                continue
             blame = self.exchange.suspects(there)
             if "none" in there:
                 ranks = list(zip(self.exchange.ranks, there, strict=True))
@@ -98,6 +104,8 @@ class Replicas:
                     f"{how} on {names(ranks)}" for how, ranks in groups
                 )
             raise GuardError(f"{where}: {said} ({blame}). {WHY[kind]}")
+        if kind == "attribute":
+            return
         raise GuardError(
             f"{where}: the ranks hold their {kind}s in different orders: build the "
             "model and the optimizer alike on all ranks."
@@ -107,22 +115,28 @@ class Replicas:
         """Name the first tensor that differs, its element and the ranks."""
         items = list(tensors.items())
         own = []
-        for tensor in tensors.values():
+        for name, tensor in tensors.items():
             part, whole = local(tensor), shard(tensor)
             shape = number(f"{whole} {tuple(part.shape)}")
-            own += [whole, sums([canonical(x) for x in pieces(part)]), shape]
+            free = kind in FREE and self.written(kind, name, tensor)
+            own += [whole, sums([canonical(x) for x in pieces(part)]), shape, int(free)]
         own = settle([own])[0][0]
         table = self.exchange.integers(f"{where}: which {kind}", own)
         different = []
         for place, (name, tensor) in enumerate(items):
-            rows = [row[3 * place : 3 * place + 3] for row in table]
+            rows = [row[4 * place : 4 * place + 4] for row in table]
             parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
-            if len({row[2] for row in rows}) > len(parts):
-                self.moving.add(name)  # a buffer that grows with a rank's own batches
+            free = (any if kind == "attribute" else all)(row[3] for row in rows)
+            if free or len({row[2] for row in rows}) > len(parts):
+                self.moving.free.add(
+                    name
+                )  # a buffer that grows with a rank's own batches
             elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
-        if kind == "buffer":
-            different = self.constant(where, different)
+        why = WHY[kind]
+        if kind in FREE:
+            different, still = self.moving.wrong(where, kind, different)
+            why = f"{still}{why}"
         if not different:
             return  # NaNs of another kind, zeros of another sign, or moving buffers
         name, tensor, pairs = different[0]
@@ -130,26 +144,8 @@ class Replicas:
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "
             f"{self.element(where, tensor, pairs)} ({self.exchange.suspects(pairs)}). "
-            f"{WHY[kind]}"
+            f"{why}"
         )
-
-    def constant(self, where: str, different: list) -> list:
-        """Of buffers that differ: those that have not moved since they did so before.
-
-        BatchNorm's statistics are each rank's own between two forward passes. What
-        moves is left alone from then on; what differs and stands still is a mistake.
-        """
-        if where == self.waited_at:
-            return []  # the same step: nothing can have moved
-        self.waited_at = where
-        stuck = [d for d in different if self.waiting.get(d[0]) == d[2]]
-        self.moving |= {
-            name
-            for name, _, pairs in different
-            if name in self.waiting and self.waiting[name] != pairs
-        }
-        self.waiting = {name: pairs for name, _, pairs in different}
-        return stuck
 
     def element(self, where: str, tensor: torch.Tensor, pairs: list) -> str:
         """Say an element that differs, and each rank's value of it."""

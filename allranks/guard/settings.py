@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from . import modes
 from .digests import layout, number
 from .exchange import GuardError, names
 
@@ -10,12 +11,14 @@ from .exchange import GuardError, names
 class Settings:
     """Compares a model's structure, optimizers and GradScaler over the ranks."""
 
-    def __init__(self, exchange, model: nn.Module, parameters, optimizer, scaler):
+    def __init__(self, exchange, model: nn.Module, parameters, out, optimizer, scaler):
         self.exchange, self.model, self.scaler = exchange, model, scaler
+        self.out = out  # whether a name is to be ignored
         self.parameters = parameters  # a function: name to parameter, as of now
         given = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         self.optimizers = [found for found in given if found is not None]
         self.host: dict[int, torch.Tensor] = {}  # tensors among settings, fetched
+        self.forward = self.hooked = str  # what forward ran in; hooks on gradients
 
     def groups(self):
         """Optimizer, group, name and value of each setting that can be compared."""
@@ -49,31 +52,56 @@ class Settings:
             return self.host.get(id(value), value).tolist()
         return value
 
-    def texts(self) -> tuple[str, str, str]:
-        """The structure, the optimizers' settings and the scale, in words."""
-        structure = "\n".join(
-            f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad}"
-            f"{layout(p) and ' '}{layout(p)}{' on meta' if p.is_meta else ''}"
+    def members(self) -> list[str]:
+        """Which group of which optimizer holds each parameter."""
+        held: dict = {}
+        for i, optimizer in enumerate(self.optimizers):
+            for j, group in enumerate(optimizer.param_groups):
+                for p in group["params"]:
+                    held.setdefault(id(p), []).append(f"group {j} of optimizer {i}")
+        return [
+            f"{name} is in {' and '.join(held.get(id(p), ['no optimizer']))}"
             for name, p in self.parameters().items()
-        )
-        settings = "\n".join(
+            if held
+        ]
+
+    def texts(self, start: bool = False) -> dict[str, str]:
+        """All that is compared, in words. At the ``start`` modes may still change."""
+        kinds = [
+            f"optimizer {i} is {type(optimizer).__name__}"
+            for i, optimizer in enumerate(self.optimizers)
+        ]
+        settings = [
             f"optimizer {i} group {j}: {key}={self.plain(value)}"
             for i, j, key, value in self.groups()
-        )
-        scale = "none" if self.scaler is None else f"{self.scale():.9g}"
-        return structure, settings, f"GradScaler's scale={scale}"
-
-    def numbers(self) -> list[int]:
-        """The three texts as numbers, for the exchange."""
-        return [number(text) for text in self.texts()]
+        ]
+        return {
+            "model's parameters are": "\n".join(
+                f"{name} {tuple(p.shape)} {p.dtype} requires_grad={p.requires_grad}"
+                f"{layout(p) and ' '}{layout(p)}{' on meta' if p.is_meta else ''}"
+                for name, p in self.parameters().items()
+            ),
+            "model's modules are": modes.modules(self.model, self.out),
+            HOOKS: "" if start else self.hooked(),
+            "modes are": ""
+            if start
+            else modes.modes(self.model, self.out, self.forward()),
+            OPTIMIZER: "\n".join(kinds + self.members() + settings),
+            SCALER: "scale=none"
+            if self.scaler is None
+            else f"GradScaler's scale={self.scale():.9g}",
+        }
 
     def judge(self, where: str, rows: list[list[int]], skip: frozenset) -> None:
         """Raise for the first line of the texts that is not the same on all ranks."""
-        for place, text in enumerate(self.texts()):
-            values = [row[place] for row in rows]
-            if len(set(values)) == 1 or ("optimizer" in skip and place == 1):
+        texts = self.texts(where == START)
+        for (what, text), values in zip(
+            texts.items(), zip(*rows, strict=True), strict=True
+        ):
+            if len(set(values)) == 1 or SKIPPED.get(what) in skip:
                 continue
-            lines = [own.split("\n") for own in self.exchange.texts(text)]
+            texts_ = self.exchange.texts(text)
+            lines = [own.split("\n") if own else [] for own in texts_]
             longest = max(map(len, lines))
             for own in lines:
                 own += ["nothing"] * (longest - len(own))
@@ -81,17 +109,18 @@ class Settings:
             column = next(c for c in columns if len(set(c)) > 1)
             groups = self.exchange.split(list(column)).items()
             said = "; ".join(f"{line} on {names(ranks)}" for line, ranks in groups)
-            what = (
-                "model's parameters are",
-                "optimizer's settings are",
-                "GradScaler is",
-            )[place]
             blame = self.exchange.suspects(list(column))
+            why = PARTS if "nothing" in column and what in PARTED else ""
+            if what in MODES:
+                why = why or modes.why(column[0])
             raise GuardError(
                 f"{where}: the {what} not the same on all ranks: {said} ({blame})."
-                + ("", "", SCALE)[place]
-                + (PARTS if place == 0 and "nothing" in column else "")
+                + {SCALER: SCALE, HOOKS: REGISTER}.get(what, why)
             )
+
+    def numbers(self, where: str) -> list[int]:
+        """The texts as numbers, for the exchange."""
+        return [number(text) for text in self.texts(where == START).values()]
 
     def state(self) -> dict[str, torch.Tensor]:
         """The optimizers' state as tensors, by parameter and key."""
@@ -126,10 +155,21 @@ class Settings:
         return 1 / self.scale() if self.stage() == "unscaled" else 1.0
 
 
+START = "the start"
+OPTIMIZER, SCALER = "optimizer's settings are", "GradScaler is"
+HOOKS = "hooks on parameters are"
+MODES = "model's modules are", "modes are"
+PARTED = "model's parameters are", "model's modules are"
+SKIPPED = {
+    HOOKS: "gradients",
+    OPTIMIZER: "optimizer",
+    **dict.fromkeys(MODES, "modes"),
+}
 PARTS = (
     " Build the same model on all ranks; ranks that hold other parts of one (pipeline "
     "stages) need their own group=."
 )
+REGISTER = " DDP averages what the hooks leave: register them on every rank, or none."
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "
     "be synchronised before the scaler looks, or use ShardedGradScaler."

@@ -14,6 +14,13 @@ except ImportError:  # a torch without FSDP2
 WRAPPERS = (nn.DataParallel, DistributedDataParallel)
 
 
+def bare(name: str) -> str:
+    """A parameter's name without the wrappers that it begins with."""
+    while name.startswith(("module.", "_orig_mod.")):
+        name = name.partition(".")[2]
+    return name
+
+
 def units(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that ``fully_shard`` was called on, by name."""
     modules = model.named_modules()

@@ -1,5 +1,7 @@
 """What a gradient is that is not the mean of the ranks' local ones."""
 
+import torch
+
 from .exchange import Exchange, GuardError, names
 
 
@@ -10,8 +12,13 @@ def judge(
     factor: float,
     scaled: bool,
     tolerance: float,
+    hint: str = "",
 ) -> None:
-    """Raise for the first parameter whose gradient is not the mean; say what it is."""
+    """Raise for the first parameter whose gradient is not the mean; say what it is.
+
+    Args:
+        hint: what it may come from, if ``step()`` is called where it should not be.
+    """
 
     def wrong(by: float) -> list:
         return [
@@ -33,7 +40,8 @@ def judge(
         elif abs(ratio / factor - exchange.size) < 0.05 * exchange.size:
             why = "It is their sum: divide by the number of ranks."
         else:
-            why = "They were changed, or not zeroed, since the last step."
+            why = hint or "they were changed, or not zeroed, since the last step"
+            why = f"{why[0].upper()}{why[1:]}."
         raise GuardError(
             f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
             f"ranks' local gradients. {why}"
@@ -47,9 +55,10 @@ def judge(
     who = names(r for r, bad in zip(exchange.ranks, apart.tolist(), strict=True) if bad)
     who = "" if apart.all() else f" on {who}"
     if near.all() and exchange.size > 1:
-        cause = f"{names(exchange.ranks)} still hold their own: nobody synchronises it"
+        cause = f"{names(exchange.ranks)} still hold their own: "
+        cause += hint or "nobody synchronises it"
     else:
-        cause = (
+        cause = hint or (
             "a collective was paired with another one, or gradients were changed, "
             "clipped or not zeroed between backward and here"
         )
@@ -57,3 +66,10 @@ def judge(
         f"{where}: the gradient of {name}{more} is not the mean of the ranks' local "
         f"gradients: it is off by {off:.3g} times their norm{who}; {cause}."
     )
+
+
+def emptied(table: torch.Tensor) -> bool:
+    """Whether each gradient that backward made is gone by now, on every rank."""
+    made = (table[..., 7] > 0) & (table[..., 5] != 0)
+    gone = (table[..., 6] == 0) | (table[..., 2] == 0)
+    return bool(made.any() and gone[made].all())

@@ -36,8 +36,8 @@ class Guard(Checks):
         group: the ranks that hold the same part of the model, if not all of them;
             None takes DDP's.
         ignore: prefixes of parameters' names that may differ between ranks.
-        skip: of "parameters", "buffers", "optimizer", "gradients", "data", "devices"
-            and "randomness": what not to check.
+        skip: of "parameters", "buffers", "optimizer", "gradients", "data", "devices",
+            "modes" and "randomness": what not to check.
         tolerance: for gradients, relative to their norm: what 16 bits round off.
         patience_s: how long a check waits for a rank that does not come.
     """
@@ -62,7 +62,7 @@ class Guard(Checks):
         self.every, self.tolerance = every, tolerance
         try:
             start.begin(self, "the start", world_size)
-            self.compare("the start", ("parameter",))
+            self.compare("the start", ("parameter", "attribute"))
         except BaseException:
             self.remove()
             raise
@@ -92,7 +92,10 @@ class Guard(Checks):
             due = self._due(self.steps + 1)
             if due and count > 1:
                 self.random.note(start=True)
+                self.random.fetch(start=True)
             batch = next(batches, END)
+            if due and count > 1:
+                self.random.fetch(start=False)
             if length < 0:
                 at = f"batch {count} of epoch {epoch}"
                 self.data.vote(at, batch is not END, count - 1)
@@ -112,8 +115,10 @@ class Guard(Checks):
         Call it once per optimizer step, at the same place on every rank.
         """
         self.steps += 1
+        self.calls.counted()
         if self._due(self.steps) and not self.joins():
             self.check()
+        self.data.taken = 0
         self.prepare(self._due(self.steps + 1))
 
     def check(self) -> None:
@@ -124,10 +129,8 @@ class Guard(Checks):
         found = self.compare(where, tuple(KINDS), self.local.look() if ready else [])
         if found and where != "after Join":
             scaled = stage == "scaled"
-            factor = self.settings.factor()
-            gradients.check(
-                self.exchange, where, self.local, found, factor, scaled, self.tolerance
-            )
+            how = self.settings.factor(), scaled, self.tolerance, self.health.hint
+            gradients.check(self.exchange, where, self.local, found, *how)
 
     def preflight(self, loss, *batches, backward=None, tolerance: float = 0.01) -> None:
         """Check that W ranks make the gradient that one process makes on the union.
@@ -142,11 +145,9 @@ class Guard(Checks):
                 the default calls ``loss(model, batch).backward()``.
             tolerance: relative error that is rounding; take 0.05 for 16 bits.
         """
-        armed = self.local.armed
-        self.local.disarm()
+        self.disarm()
         preflight.run(self, loss, batches, backward, tolerance)
-        if armed:
-            self.local.arm()
+        self.prepare(self._due(self.steps + 1))
 
     def mark(self) -> dict:
         """Describe the state, in plain numbers, to be saved in the checkpoint."""
@@ -183,7 +184,8 @@ class Guard(Checks):
 
     def remove(self) -> None:
         """Take the guard away: hooks and group. A second call does nothing."""
-        self.local.disarm()
+        self.disarm()
+        self.calls.remove()
         self.exchange.close()
 
     def __enter__(self):

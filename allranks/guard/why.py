@@ -6,7 +6,9 @@ WHY = {
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
     "edited on one rank, changed after the wrap, or are they synchronised by nobody? "
     "Ranks that hold other parts of the model (pipeline stages) need their own group=.",
-    "buffer": "No rank has changed it since the check before: it will stay so.",
+    "buffer": "",
+    "attribute": " It is neither a parameter nor a buffer, so nobody sends it from one "
+    "rank to the others: register_buffer, or make it alike on all ranks.",
     "optimizer state": "Equal gradients from equal states give equal states: was it "
     "loaded on one rank, or did one rank skip a step?",
     "gradient": "After the exchange every rank must hold one gradient. Nobody "

@@ -61,8 +61,8 @@ def train(case: str, watched: bool = True, steps: int = 9):
         net[3].weight = net[2].weight
     if case in ("frozen", "unfrozen", "trainable"):
         net[0].requires_grad_(False)
-    if case == "not finite":
-        net[3].bias.data[0] = torch.nan
+    if case == "not finite":  # as masks are
+        net.never = nn.Parameter(torch.full((2,), -torch.inf), requires_grad=False)
     if case == "half":
         net.to(torch.bfloat16)
     options = {

@@ -1,0 +1,58 @@
+"""Where the loop calls ``step()``, seen from the optimizer: told when that is wrong."""
+
+from collections.abc import Callable
+
+WHERE = "optimizer.step(), with no watch.step() before it"
+
+
+class Calls:
+    """Counts optimizer steps between the guard's own.
+
+    Args:
+        probe: asks all ranks whether they are here too; called once, and only if an
+            optimizer steps where ``watch.step()`` should have come first.
+    """
+
+    def __init__(self, optimizers: list, probe: Callable[[str], None]):
+        self.probe, self.settled = probe, False
+        self.since: dict[int, int] = {}  # optimizer steps after the last watch.step()
+        self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
+        self.handles = [
+            o.register_step_pre_hook(self._stepping)
+            for o in optimizers
+            if hasattr(o, "register_step_pre_hook")
+        ]
+
+    def counted(self) -> None:
+        """Take note that ``watch.step()`` was called."""
+        self.again = 1 if self.since or not self.handles else self.again + 1
+        self.steps, self.since = self.steps + 1, {}
+
+    def _stepping(self, optimizer, _args, _kwargs) -> None:
+        late = not self.steps or id(optimizer) in self.since
+        self.since[id(optimizer)] = self.since.get(id(optimizer), 0) + 1
+        if late and not self.settled:
+            self.settled = True
+            self.probe(WHERE)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+
+def hint(again: int, unsynced: bool) -> str:
+    """Say what a gradient that is not the mean may come from, by where step() was."""
+    if again > 1:
+        return (
+            f"watch.step() was called {again} times since the last optimizer.step(): "
+            "call it once for each, after the last backward() that adds up"
+        )
+    if unsynced:
+        return (
+            "the last forward was inside of no_sync(): if more passes follow before "
+            "optimizer.step(), call watch.step() after the last one only; if not, the "
+            "last pass must be outside of it"
+        )
+    return ""
