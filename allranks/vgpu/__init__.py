@@ -26,7 +26,10 @@ def plugged_in(num_devices: int, memory="1 GiB", costs: Costs | None = None):
 
 
 def events(device=None) -> list[Event]:
-    """Return what was done since the last ``clear_events``, or what one device did."""
+    """Return what was done since the last ``clear_events``, or what one device did.
+
+    The log keeps the last 65,536 events. ``traffic`` counts all copies nevertheless.
+    """
     found = list(current().events)
     if device is None:
         return found

@@ -11,7 +11,7 @@ import math
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from allranks.vgpu import face, machine, patches
+from allranks.vgpu import face, generators, machine, patches
 from allranks.vgpu.costs import Costs
 from allranks.vgpu.machine import Machine
 from allranks.vgpu.tensor import VirtualTensor
@@ -85,6 +85,7 @@ def _make(factory, *args, device=None, **kwargs) -> torch.Tensor:
     """Make a tensor on the CPU and put it on a virtual GPU."""
     home = machine.current().device(device)
     kwargs.pop("pin_memory", None)
+    generators.check(kwargs.get("generator"))
     size = next((a for a in args if isinstance(a, (list, tuple))), ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     home.require(math.prod(size) * dtype.itemsize)  # before the CPU tries

@@ -4,8 +4,9 @@ import types
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._mode_utils import no_dispatch
 
+from allranks.vgpu import autocast, generators, lists
+from allranks.vgpu.births import Births, births_here
 from allranks.vgpu.costs import count_flops
 
 aten = torch.ops.aten
@@ -24,22 +25,55 @@ COPIES = (aten.copy_.default, aten._to_copy.default)
 
 def call(cls, func, args, kwargs):
     """Run a function of torch's Python face: __torch_function__ of a virtual tensor."""
+    if func is torch._has_compatible_shallow_copy_type:  # nn.Module.to asks
+        return isinstance(args[0], torch.nn.Parameter)  # True: it will set .data
     with torch._C.DisableTorchFunctionSubclass():
-        if func.__name__ not in MIXES:
-            leaves = pytree.arg_tree_leaves(*args, **kwargs)
-            if func.__name__ in RECURRENT:
-                leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
-            check_one_device(leaves)
-        if func.__name__ in ("__getitem__", "__setitem__"):
-            _check_indices(args[0].device, pytree.tree_leaves(args[1]))
-        where = kwargs.get("device")
-        if func is torch._VF._pad_packed_sequence:
-            return _PadPacked.apply(*args)
-        if where is None or isinstance(func, types.FunctionType):
-            return func(*args, **kwargs)
-        others = {key: value for key, value in kwargs.items() if key != "device"}
+        if func.__name__ in MIXES:
+            return _call_mixed(func, args, kwargs)
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        if func.__name__.startswith("_foreach_"):
+            return lists.call_by_device(func, args, kwargs)
+        if func.__name__ in RECURRENT:
+            leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
+        check_one_device(leaves)
+        goes_on = False
+        if "out" not in kwargs and torch.is_autocast_enabled("vgpu"):
+            func, args, kwargs, goes_on = autocast.cast(func, args, kwargs)
+        if not goes_on:
+            home = next((x._home for x in leaves if isinstance(x, cls)), None)
+            if not torch.is_autocast_enabled("cpu"):
+                return _call_here(cls, home, func, args, kwargs)
+            with autocast.cpu_off():
+                return _call_here(cls, home, func, args, kwargs)
+    return func(*args, **kwargs)  # each function in its body comes here again
+
+
+def _call_mixed(func, args, kwargs):
+    """Run a function that takes tensors of several devices, but not any."""
+    if func.__name__ in ("__getitem__", "__setitem__"):
+        _check_indices(args[0].device, pytree.tree_leaves(args[1]))
+    elif func is torch._VF._pack_padded_sequence and args[1].device.type != "cpu":
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got "
+            f"{args[1].dim()}D {args[1].device} tensor"
+        )
+    elif func is torch._VF._pad_packed_sequence:
+        return _PadPacked.apply(*args)
+    return func(*args, **kwargs)
+
+
+@births_here
+def _call_here(cls, home, func, args, kwargs):
+    """Run a function whose tensors, and all that C++ makes, are on one device."""
+    if isinstance(func, types.FunctionType):
+        return func(*args, **kwargs)
+    where = kwargs.get("device")
+    others = {key: value for key, value in kwargs.items() if key != "device"}
+    with Births(cls, lambda: home):
         made = func(*args, **others)
-        return pytree.tree_map_only(cls, lambda tensor: tensor._settle(where), made)
+    if where is None:
+        return made
+    return pytree.tree_map_only(cls, lambda tensor: tensor._settle(where), made)
 
 
 class _PadPacked(torch.autograd.Function):
@@ -97,6 +131,7 @@ def run(cls, func, args, kwargs):
     check_one_device(tensors)
     home = tensors[0]._home
     home.machine.check_plugged_in(home)
+    generators.check(kwargs.get("generator"))
     where = kwargs.get("device")
     if where is not None and where.type == "vgpu":  # else C++ means the coat's: here
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
@@ -112,14 +147,9 @@ def run(cls, func, args, kwargs):
     )
     if func is aten._pack_padded_sequence.default:
         out = (out[0], made[1])  # torch keeps the lengths on the host
-    if torch.Tag.inplace_view in func.tags:
-        with no_dispatch():
-            func(*args, **kwargs)  # transpose_ and so on change the coat's shape too
-    elif func._schema.is_mutable and any(t.shape != t._inner.shape for t in tensors):
-        raise NotImplementedError(
-            f"{func} would change a tensor's size in place: not on {home}. "
-            "Give out= a tensor of the right shape"
-        )
+    if func._schema.is_mutable:
+        for tensor in tensors:
+            tensor._follow()  # transpose_, resize_, an out= of another size
     if not (func.is_view or torch.Tag.inplace_view in func.tags):
         _log(home, func, inner_args, inner_kwargs, made, tensors)
     return out

@@ -1,6 +1,7 @@
 """``torch.vgpu``: the functions that ``torch.cuda`` has for CUDA devices."""
 
 import types
+from collections import OrderedDict
 
 import torch
 
@@ -66,16 +67,47 @@ def memory_reserved(device=None) -> int:
     return machines.current().device(device).reserved
 
 
+def memory_stats(device=None) -> OrderedDict:
+    """Return what is counted, by the names that torch.cuda.memory_stats uses.
+
+    There is one pool: ``all``. What has no meaning here, such as segments, is left out.
+    """
+    device = machines.current().device(device)
+    bytes_now = {
+        "allocated_bytes.all.current": device.allocated,
+        "allocated_bytes.all.peak": device.peak,
+        "allocated_bytes.all.allocated": device.taken,
+        "allocated_bytes.all.freed": device.taken - device.allocated,
+        "reserved_bytes.all.current": device.reserved,
+        "reserved_bytes.all.peak": device.most_reserved,
+        "allocation.all.current": device.num_blocks,
+        "num_alloc_retries": 0,
+        "num_ooms": device.num_ooms,
+    }
+    return OrderedDict(sorted(bytes_now.items()))
+
+
+def reset_accumulated_memory_stats(device=None) -> None:
+    """Count what was allocated and freed, and failures, from here on."""
+    device = machines.current().device(device)
+    device.taken, device.num_ooms = device.allocated, 0
+
+
 def reset_peak_memory_stats(device=None) -> None:
     """Start a new peak at what is allocated now."""
     device = machines.current().device(device)
-    device.peak = device.allocated
+    device.peak, device.most_reserved = device.allocated, device.reserved
 
 
 def empty_cache() -> None:
     """Give back what is reserved but not allocated, on all devices."""
     for device in machines.current().devices:
         device.reserved = device.allocated
+
+
+def max_memory_reserved(device=None) -> int:
+    """Return the most bytes that a caching allocator would have held."""
+    return machines.current().device(device).most_reserved
 
 
 def mem_get_info(device=None) -> tuple[int, int]:
@@ -113,12 +145,13 @@ def set_rng_state(new_state: torch.Tensor, device="vgpu") -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Do nothing: torch.manual_seed seeds the CPU generator, which is used here."""
+    """Seed the CPU generator: it makes the random numbers here."""
+    torch.default_generator.manual_seed(int(seed))
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Return no dtype: there is no autocast on virtual GPUs."""
-    return []
+    """Return the dtypes that ``torch.autocast("vgpu")`` may cast to."""
+    return [torch.float16, torch.bfloat16]
 
 
 module = types.ModuleType("torch.vgpu", __doc__)
@@ -129,7 +162,6 @@ module.device = _DeviceContext
 module.is_initialized = lambda: True
 module._is_in_bad_fork = lambda: False
 module.manual_seed = manual_seed_all
-module.max_memory_reserved = memory_reserved
 
 # torch.accelerator asks C++, which knows nothing of these devices: these answer for it.
 ACCELERATOR = {
@@ -139,6 +171,8 @@ ACCELERATOR = {
     "device_index": _DeviceContext,
 }
 for _name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
+    ACCELERATOR[_name] = getattr(module, _name)
+for _name in ("memory_stats", "reset_accumulated_memory_stats"):
     ACCELERATOR[_name] = getattr(module, _name)
 for _name in ("max_memory_reserved", "reset_peak_memory_stats", "empty_cache"):
     ACCELERATOR[_name] = getattr(module, _name)

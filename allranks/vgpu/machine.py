@@ -8,57 +8,17 @@ and an op takes as long as :class:`Costs` says. Nothing here measures this compu
 
 import threading
 import weakref
+from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 
 from allranks.vgpu.costs import Costs
-from allranks.vgpu.sizes import from_bytes, to_bytes
+from allranks.vgpu.devices import Device, Event
+from allranks.vgpu.sizes import to_bytes
 
 BLOCK_BYTES = 512
-
-
-@dataclass(frozen=True)
-class Event:
-    """One op on a device, or one copy between two places. Times are modelled."""
-
-    device: str
-    op: str
-    shape: tuple[int, ...]
-    start_s: float
-    end_s: float
-    num_bytes: int  # read and written by an op, moved by a copy
-    source: str | None = None  # copies only: "cpu", "vgpu:0", ...
-    target: str | None = None
-    label: str = ""
-
-
-@dataclass(eq=False)
-class Device:
-    """One virtual GPU. Sizes in bytes."""
-
-    index: int
-    capacity: int
-    machine: "Machine" = field(repr=False)
-    allocated: int = 0
-    peak: int = 0
-    reserved: int = 0  # what a caching allocator would hold: the peak since it emptied
-    free_s: float = 0.0  # when it has done all that it was given
-    busy_s: float = 0.0
-
-    def __str__(self) -> str:
-        return f"vgpu:{self.index}"
-
-    def require(self, num_bytes: int) -> None:
-        """Raise torch.OutOfMemoryError unless that many more bytes fit."""
-        if self.allocated + num_bytes > self.capacity:
-            free = from_bytes(self.capacity - self.allocated)
-            raise torch.OutOfMemoryError(
-                f"vGPU out of memory. Tried to allocate {from_bytes(num_bytes)}. "
-                f"{self} has a total capacity of {from_bytes(self.capacity)} of which "
-                f"{free} is free. {from_bytes(self.allocated)} is allocated by PyTorch."
-            )
+LOG_EVENTS = 2**16  # the last ones are kept, some 30 MB; what was copied is all counted
 
 
 class Machine:
@@ -72,7 +32,9 @@ class Machine:
         capacity = to_bytes(memory)
         self.devices = [Device(i, capacity, self) for i in range(num_devices)]
         self.costs = costs
-        self.events: list[Event] = []
+        self.events: deque[Event] = deque(maxlen=LOG_EVENTS)
+        self.num_events = 0
+        self.copied: dict[tuple, list[int]] = {}  # by label and way: copies, bytes
         self.thread = threading.local()  # .index and .label of each
         self.host_s = 0.0  # until when the program waits
         self.plugged_in = True
@@ -111,16 +73,34 @@ class Machine:
             if key in self._blocks:
                 return
             device.require(num_bytes)
-            device.allocated += num_bytes
-            device.peak = max(device.peak, device.allocated)
-            device.reserved = max(device.reserved, device.allocated)
+            self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
             weakref.finalize(storage, self._free, key).atexit = False
+
+    def recount(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage again, whose size an op has changed in place."""
+        with self._lock:
+            device, before = self._blocks[storage._cdata]
+            num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
+            device.require(num_bytes - before)
+            device.allocated -= before
+            device.num_blocks -= 1
+            self._blocks[storage._cdata] = device, num_bytes
+            self._count(device, num_bytes)
+
+    def _count(self, device: Device, num_bytes: int) -> None:
+        device.allocated += num_bytes
+        device.taken += num_bytes
+        device.num_blocks += 1
+        device.peak = max(device.peak, device.allocated)
+        device.reserved = max(device.reserved, device.allocated)
+        device.most_reserved = max(device.most_reserved, device.reserved)
 
     def _free(self, key: int) -> None:
         with self._lock:
             device, num_bytes = self._blocks.pop(key)
             device.allocated -= num_bytes
+            device.num_blocks -= 1
 
     def home(self, storage: torch.UntypedStorage) -> Device | None:
         """Return the device that a storage lies on."""
@@ -153,6 +133,10 @@ class Machine:
             label = getattr(self.thread, "label", "")
             event = (str(device), op, tuple(shape), start, end, num_bytes)
             self.events.append(Event(*event, *(places or (None, None)), label))
+            self.num_events += 1
+            if places:
+                count = self.copied.setdefault((label, *places), [0, 0])
+                count[0], count[1] = count[0] + 1, count[1] + num_bytes
 
     def synchronize(self, device: Device) -> None:
         """Let the program wait until a device has done all that it was given."""
@@ -162,6 +146,8 @@ class Machine:
         """Forget the events and start the clock at 0 again."""
         with self._lock:
             self.events.clear()
+            self.copied.clear()
+            self.num_events = 0
             self.host_s = 0.0
             for device in self.devices:
                 device.free_s = device.busy_s = 0.0

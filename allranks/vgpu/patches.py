@@ -1,54 +1,57 @@
 """Where torch's own Python must know of virtual GPUs: each change, and its way back."""
 
+import sys
+
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction, Function
+from torch.optim import optimizer
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _foreach_utils
+from torch.utils._device import DeviceContext
 
-from allranks.vgpu import comm, face
+from allranks.vgpu import comm, face, grads, lists
+from allranks.vgpu.become import data
+from allranks.vgpu.generators import Generator
 from allranks.vgpu.machine import current
 from allranks.vgpu.moves import to
 from allranks.vgpu.tensor import VirtualTensor
 
-_module_apply = nn.Module._apply
 _rebuild_tensor = torch._utils._rebuild_tensor
-_as_tensor = torch.as_tensor
+_as_tensor, _tensor = torch.as_tensor, torch.tensor
+_device_index = torch._utils._get_device_index
 MISSING = object()
 
 
-def apply(self: nn.Module, fn, recurse: bool = True) -> nn.Module:
-    """Convert a module's tensors; each parameter stays the same object.
+def _default_device() -> torch.device | None:
+    """Return the device of ``with torch.device(...)``, which knows torch's names only.
 
-    torch sets ``param.data``, which cannot turn a CPU tensor into a virtual one. So the
-    two are swapped.
+    (torch.get_default_device asks torch.tensor, and that asks here.)
     """
-    own = [*self._parameters.values(), *self._buffers.values()]
-    virtual = any(isinstance(tensor, VirtualTensor) for tensor in own)
-    if not virtual and not isinstance(fn(torch.empty(0)), VirtualTensor):
-        return _module_apply(self, fn, recurse)
-    for child in self.children() if recurse else ():
-        child._apply(fn)
-    for param in self._parameters.values():
-        if param is None:
-            continue
-        with torch.no_grad():
-            moved = fn(param)
-        if moved is param:  # it is there already
-            continue
-        grad, param.grad = param.grad, None
-        with torch.no_grad():
-            new = nn.Parameter(moved, param.requires_grad)
-            grad = None if grad is None else fn(grad)
-        torch.utils.swap_tensors(param, new)
-        param.grad = grad
-    for name, buffer in self._buffers.items():
-        self._buffers[name] = None if buffer is None else fn(buffer)
-    return self
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return mode.device
+    return None
 
 
 def as_tensor(data, dtype=None, device=None) -> torch.Tensor:
     """Share or copy, as torch.as_tensor; C++ would take any tensor of ours for here."""
+    device = _default_device() if device is None else device
     if isinstance(data, VirtualTensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
-    return _as_tensor(data, dtype=dtype, device=device)
+    if device is None or torch.device(device).type != "vgpu":
+        return _as_tensor(data, dtype=dtype, device=device)
+    return _as_tensor(data, dtype=dtype, device="cpu").to(device)
+
+
+def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
+    """Make a tensor on the host, then copy it: counted, and to the current device."""
+    device = _default_device() if device is None else device
+    options = {"dtype": dtype, "requires_grad": requires_grad}
+    if device is None or torch.device(device).type != "vgpu":
+        return _tensor(data, device=device, **options)
+    made = _tensor(data, dtype=dtype, device="cpu").to(device)
+    return made.requires_grad_(requires_grad)
 
 
 def pin_memory(self: torch.Tensor, device=None) -> torch.Tensor:
@@ -80,6 +83,12 @@ def restore(storage, location: str):
     return storage
 
 
+def device_index(device, optional: bool = False, allow_cpu: bool = False) -> int:
+    """Return an index, as torch does, and refuse one that is not plugged in."""
+    index = _device_index(device, optional, allow_cpu)
+    return index if index == -1 else current().device(index).index
+
+
 class _NoNccl:
     @staticmethod
     def is_available(tensors) -> bool:
@@ -89,14 +98,29 @@ class _NoNccl:
 PATCHES = [
     (torch.Tensor, "to", to),
     (torch, "as_tensor", as_tensor),
+    (torch, "tensor", tensor),
+    (torch, "Generator", Generator),
     (torch.Tensor, "pin_memory", pin_memory),
-    (nn.Module, "_apply", apply),
+    (torch.Tensor, "data", data),
+    (torch.autograd, "_make_grads", grads.make_grads),
+    (torch.autograd, "_engine_run_backward", grads.run_engine),
+    (Function, "apply", classmethod(grads.apply_forward)),
+    (BackwardCFunction, "apply", grads.apply_backward),
     (torch._utils, "_rebuild_tensor", rebuild_tensor),
     (torch._C, "_scatter", comm.scatter),
     (torch._C, "_gather", comm.gather),
     (torch._C, "_broadcast", comm.broadcast),
     (torch._C, "_broadcast_coalesced", comm.broadcast_coalesced),
+    (torch._C, "_group_tensors_by_device_and_dtype", lists.group),
+    (_foreach_utils, "_foreach_supported_types", [torch.Tensor, VirtualTensor]),
+    (
+        optimizer,
+        "_foreach_supported_types",
+        [*optimizer._foreach_supported_types, VirtualTensor],
+    ),
     (nn.parallel.comm, "nccl", _NoNccl),
+    (sys.modules[nn.DataParallel.__module__], "_get_device_index", device_index),
+    (nn.parallel.distributed, "_get_device_index", device_index),
     (nn.parallel._functions, "_get_stream", face.current_stream),
     *((torch.accelerator, name, new) for name, new in face.ACCELERATOR.items()),
 ]

@@ -8,6 +8,7 @@ the same autograd; only Python sees ``vgpu:1``.
 import copy
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu import dispatch
 from allranks.vgpu.machine import Device
@@ -45,21 +46,6 @@ class VirtualTensor(torch.Tensor):
         return torch.device("vgpu", self._home.index)
 
     @property
-    def data(self) -> torch.Tensor:
-        """The same memory without autograd, as for any tensor."""
-        return self.detach()
-
-    @data.setter
-    def data(self, value: torch.Tensor) -> None:
-        same = isinstance(value, VirtualTensor) and value.dtype == self.dtype
-        if not same or (value.shape, value.stride()) != (self.shape, self.stride()):
-            raise NotImplementedError(
-                f".data of a tensor on {self.device} can be set only to one of the "
-                "same shape, strides and dtype on a virtual GPU"
-            )
-        self._inner, self._home = value._inner, value._home
-
-    @property
     def grad(self) -> torch.Tensor | None:
         """The gradient, on the same device."""
         return torch.Tensor.grad.__get__(self)
@@ -84,6 +70,24 @@ class VirtualTensor(torch.Tensor):
             return self._inner.to(where, copy=True)
         home = self._home.machine.device(where)
         return self if home is self._home else VirtualTensor(self._inner.clone(), home)
+
+    def _follow(self) -> None:
+        """Take the size of the tensor inside, which an op has changed in place."""
+        inner = self._inner
+        if self.shape == inner.shape and self.stride() == inner.stride():
+            return
+        try:
+            self._home.machine.recount(inner.untyped_storage())
+        except torch.OutOfMemoryError:
+            inner.resize_(self.shape)
+            raise
+        with torch._C.DisableTorchFunctionSubclass(), no_dispatch():
+            torch.Tensor.set_(self, inner)
+
+    def new(self, *args, device=None, **kwargs) -> torch.Tensor:
+        """Make a tensor from sizes or data, on this device unless another is named."""
+        made = self._inner.new(*args, **kwargs)
+        return VirtualTensor(made, self._home)._settle(device or self.device)
 
     def cpu(self, memory_format=torch.preserve_format) -> torch.Tensor:
         """Copy to the host."""
@@ -135,7 +139,7 @@ class VirtualTensor(torch.Tensor):
     def _refuse(self, *args, **kwargs):
         raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
 
-    pin_memory = share_memory_ = storage = __dlpack__ = resize_ = set_ = _refuse
+    pin_memory = share_memory_ = storage = __dlpack__ = set_ = _refuse
     _typed_storage = _refuse  # a DataLoader's worker asks for it
 
     def __repr__(self, **kwargs) -> str:

@@ -1,7 +1,5 @@
 """What the virtual GPUs did and hold: a traffic table, a timeline, a memory table."""
 
-from collections import defaultdict
-
 from allranks.pictures import Picture, table
 from allranks.svg import RANK_COLORS, document, write
 from allranks.vgpu.machine import Device, Event, current
@@ -19,13 +17,12 @@ def traffic(by_label: bool = False) -> Picture:
     Returns:
         A table with a row for each way, in bytes.
     """
-    counts: dict = defaultdict(lambda: [0, 0])
-    for event in current().events:
-        if event.source is not None:
-            key = (event.source, event.target)
-            count = counts[(event.label, *key) if by_label else key]
-            count[0] += 1
-            count[1] += event.num_bytes
+    counts: dict = {}
+    for way, count in current().copied.items():
+        key = way if by_label else way[1:]
+        counts[key] = [
+            a + b for a, b in zip(counts.get(key, (0, 0)), count, strict=True)
+        ]
     ways = counts if by_label else sorted(counts)
     head = ["label"] * by_label + ["from", "to", "copies", "bytes"]
     return table(head, [[*way, counts[way][0], f"{counts[way][1]:,}"] for way in ways])
@@ -99,6 +96,8 @@ def timeline(title: str = "What each device does") -> Picture:
         parts.append(write(x + 17, y, label or "work", "start", size=12))
         x += 34 + 7 * len(label or "work")
     legend = f"grey: a copy; blank: idle; {span * 1e3:.3g} ms, modelled"
+    if machine.num_events > len(events):
+        legend += f"; the last {len(events):,} events of {machine.num_events:,}"
     parts.append(write(LEFT, y + 18, legend, "start", size=12))
     text = "\n".join(lines)
     return Picture(document(LEFT + WIDTH + 2, y + 24, text, parts), text)

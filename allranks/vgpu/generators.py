@@ -1,0 +1,52 @@
+"""``torch.Generator(device="vgpu:1")``: random numbers that belong to a device.
+
+C++ cannot make a generator for a device type that it does not know. So it is a CPU
+generator that says another device: the numbers of a seed are the CPU's.
+"""
+
+import weakref
+
+import torch
+
+from allranks.vgpu.machine import current
+
+_plain = torch.Generator
+_virtual: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by address
+
+
+class VirtualGenerator(_plain):
+    """A source of random numbers for tensors on virtual GPUs."""
+
+    def __new__(cls, device):
+        return super().__new__(cls)
+
+    def __init__(self, device):
+        self._home = current().device(device)
+        _virtual[self._cdata] = self  # C++ hands on another Python object
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it was made for."""
+        return torch.device("vgpu", self._home.index)
+
+
+class _Kind(type):
+    def __instancecheck__(cls, one) -> bool:
+        return isinstance(one, _plain)
+
+
+class Generator(metaclass=_Kind):
+    """What torch.Generator is while virtual GPUs are plugged in."""
+
+    def __new__(cls, device="cpu"):
+        virtual = torch.device(device).type == "vgpu"
+        return VirtualGenerator(device) if virtual else _plain(device)
+
+
+def check(generator) -> None:
+    """Raise torch's sentence for a generator of the CPU: a GPU cannot use it."""
+    if generator is not None and generator._cdata not in _virtual:
+        raise RuntimeError(
+            "Expected a 'vgpu' device type for generator but found 'cpu': "
+            'make it with torch.Generator(device="vgpu")'
+        )
