@@ -281,3 +281,17 @@ class TestCases:
         outcome, facts = judge(ended)
         assert outcome == "passed"
         assert facts["said"] == "RuntimeError: device-side assert triggered"
+        outcome, facts = judge(gpu.play.Ended(1, "Torch not compiled with CUDA", 1))
+        assert outcome == "failed" and facts["why"].startswith("no 'device-side assert")
+
+    def test_of_a_launch_the_ranks_last_line_is_told(self, gpu):
+        """Not the last of torchrun's digest, which says nothing of the cause."""
+        text = (
+            "[rank1]: RuntimeError: no kernel\nE1122 14:00:01.1 7 torch/distributed/"
+            "elastic/multiprocessing/api.py:988] failed (exitcode: 1)\nTraceback\n"
+            "ChildFailedError:\n====\n"
+        )
+        assert gpu.play.Ended(1, text, 1).last == "[rank1]: RuntimeError: no kernel"
+        only = text.partition("\n")[2]
+        assert gpu.play.Ended(1, only, 1).last == "ChildFailedError:"
+        assert gpu.play.Ended(1, "", 1).last == ""

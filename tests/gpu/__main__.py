@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         num_gpus, device, path = args.gpus, "cpu", args.rehearse
         names = ["a CPU in its place"] * num_gpus
         machine |= {"num_gpus": num_gpus, "names": names, "rehearsal": True}
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # ranks share the cores
     if not num_gpus:
         print(
             f"make gpu: PyTorch {machine['torch']} sees no GPU on this machine, so "

@@ -36,12 +36,16 @@ torch.cuda.synchronize()
 
 @dataclass(frozen=True)
 class Program:
-    """A mistake: its code, its ranks (0: no torchrun), the GPUs that it takes."""
+    """A mistake: its code, its ranks (0: no torchrun), the GPUs that it takes.
+
+    ``says`` is what it must print where the clinic has no case of this name.
+    """
 
     code: str
     ranks: int = 0
     needs: int = 1
     warns: bool = False
+    says: str = ""
 
 
 PLAYED = {
@@ -80,7 +84,8 @@ PLAYED = {
     "device-side-assert": Program(
         "logits = torch.randn(4, 3, device='cuda')\n"
         "labels = torch.tensor([0, 1, 2, 3], device='cuda')\n"
-        "nn.functional.cross_entropy(logits, labels).item()\n"
+        "nn.functional.cross_entropy(logits, labels).item()\n",
+        says="device-side assert triggered",
     ),
     "nccl-watchdog": Program(WATCHDOG, ranks=2, needs=2),
 }
@@ -98,11 +103,14 @@ def judge(case: clinic.Case | None, all_cases: list, program: Program):
     def compare(ended: Ended) -> tuple[str, dict]:
         log = Log(("log", ended.text))
         suspects = [suspect.case.slug for suspect in diagnose(log, all_cases)]
-        facts = {"said": said(ended, case), "diagnosis": suspects[:3]}
+        signs = [sign for _, sign in case.signs] if case else [program.says]
+        facts = {"said": said(ended, signs), "diagnosis": suspects[:3]}
         if not program.warns and ended.code == 0:
             return FAILED, facts | {"why": f"the mistake went through: {ended.last}"}
+        if case is None and not re.search(program.says, ended.text):
+            return FAILED, facts | {"why": f"no {program.says!r}: {facts['said']}"}
         if case is None:
-            return PASSED, facts | {"signs": "the clinic has no such case yet"}
+            return PASSED, facts
         hits = [hit for s in diagnose(log, [case]) for hit in s.hits]
         facts["signs"] = [sign.pattern for sign, _ in hits]
         if not hits:
@@ -115,15 +123,14 @@ def judge(case: clinic.Case | None, all_cases: list, program: Program):
     return compare
 
 
-def said(ended: Ended, case: clinic.Case | None) -> str:
-    """The line that a sign matches, or the last that names an error, or the last."""
+def said(ended: Ended, signs: list[str]) -> str:
+    """The line that a sign matches, or the last."""
     lines = [line.strip() for line in ended.text.splitlines() if line.strip()]
-    for _, sign in case.signs if case else ():
+    for sign in signs:
         for line in lines:
             if re.search(sign, line):
                 return line[:400]
-    errors = [line for line in lines if re.search(r"Error\b|error:|Warning:", line)]
-    return (errors or [ended.last])[-1][:400]
+    return ended.last
 
 
 def items(num_gpus: int) -> list[Item]:

@@ -1,6 +1,7 @@
 """Play one item in a process of its own: it ends in time, and nothing stays behind."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 GRACE_S = 40.0  # torchrun gives its ranks 30 s to end before it kills them
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+_LAUNCHER = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/", re.MULTILINE)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -27,8 +29,10 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The last line that says something."""
-        lines = [line.strip() for line in self.text.splitlines() if line.strip(" -=")]
+        """The last line that says something; of a launch, the ranks' last."""
+        ranks = _LAUNCHER.split(self.text, maxsplit=1)[0]
+        text = ranks if ranks.strip() else self.text
+        lines = [line.strip() for line in text.splitlines() if line.strip(" -=")]
         return lines[-1][:300] if lines else ""
 
 
