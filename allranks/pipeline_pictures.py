@@ -1,5 +1,6 @@
 """Pictures of pipelines: who works when, and how much of the time is work."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from allranks.pictures import Picture, table
@@ -9,6 +10,8 @@ from allranks.svg import RANK_COLORS, document, write
 LEFT, ROW, BOX = 52, 32, 26  # labels, row to row, box; in SVG units
 _PRIME = "'"
 PLOT = (56, 34, 470, 230)  # left, top, width, height of a plot's frame
+_BOX = re.compile(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" ([^>]*)/>')
+_DIGIT = re.compile(r'<text x="(\S+)" y="(\d+)" ([^>]*"middle"[^>]*)>(\d)</text>')
 
 
 def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
@@ -84,7 +87,26 @@ def recorded(data: Mapping) -> Picture:
         for rank, texts in enumerate(data["ranks"].values())
         for text in texts.split(", ")
     ]
-    return schedule(data["title"], works, unit=data["forward_ms"])
+    picture = schedule(data["title"], works, unit=data["forward_ms"])
+    return Picture(dense(picture.html), picture.text)
+
+
+def dense(svg: str) -> str:
+    """Draw the same in a third of the bytes: equal boxes as a path, a row of digits."""
+    paths, rows = {}, {}
+    for x, y, width, height, look in _BOX.findall(svg):
+        paths.setdefault(look, []).append(f"M{x} {y}h{width}v{height}h-{width}z")
+    for x, y, look, digit in _DIGIT.findall(svg):
+        rows.setdefault((y, look), []).append((x, digit))
+    parts = [f'<path d="{"".join(d)}" {look}/>' for look, d in paths.items()]
+    parts.sort(key=lambda part: "currentColor" in part)  # bars lie on top of boxes
+    for (y, look), digits in rows.items():
+        places, text = zip(*digits, strict=True)
+        row = f'x="{" ".join(places)}" y="{y}" {look}'
+        parts.append(f"<text {row}>{''.join(text)}</text>")
+    return _DIGIT.sub("", _BOX.sub("", svg)).replace(
+        "</svg>", "".join(parts) + "</svg>"
+    )
 
 
 def pack(work: Work) -> str:

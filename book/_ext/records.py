@@ -6,8 +6,10 @@ A page holds ``{run}`` blocks. ``book/_runs/`` holds one text file per command::
     exit 0
     [rank 0/2] ...
 
-The build shows the records, ``book/_tools/execute.py`` writes them, the tests re-run
-the commands and compare. All three use this module.
+Of a ``torchrun`` that fails it holds the whole terminal (see terminal.py), of one that
+ends well the ranks' lines, by rank. The build shows the records,
+``book/_tools/execute.py`` writes them, the tests re-run the commands and compare. All
+three use this module.
 """
 
 import hashlib
@@ -40,6 +42,11 @@ class Command:
     line: str
     exit_code: int = 0
     only: str = ""
+
+    @property
+    def terminal(self) -> bool:
+        """Whether its record is a whole terminal: torchrun's lines with the ranks'."""
+        return bool(self.exit_code) and "torchrun" in self.line.split()
 
     @property
     def record(self) -> str:

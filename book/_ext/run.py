@@ -6,17 +6,27 @@
 ``:exit: 1`` states an expected exit code other than 0. ``:only: REGEX`` is for output
 that describes the machine: what it finds must be the same on every other one. The
 output is the record in ``book/_runs/``; a command without a record fails the build.
+
+A ``torchrun`` that fails shows the ranks' lines first and its whole terminal folded;
+``:open:`` shows the terminal alone, unfolded.
 """
 
 from pathlib import Path
 from typing import ClassVar
 
 import records
+import terminal
 from docutils import nodes
 from docutils.parsers.rst import directives
+from sphinx import addnodes
 from sphinx.util.docutils import SphinxDirective
 
 RUNS = "book/_runs"
+HOW_TO_READ = "launch_terminal"  # the label of the section that teaches it
+
+
+class fold(nodes.container):
+    """A part that a reader unfolds; ``title`` is what it says until then."""
 
 
 class Run(SphinxDirective):
@@ -27,6 +37,7 @@ class Run(SphinxDirective):
     option_spec: ClassVar = {
         "exit": directives.nonnegative_int,
         "only": directives.unchanged_required,
+        "open": directives.flag,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -39,12 +50,32 @@ class Run(SphinxDirective):
             raise self.error(str(error)) from None
         box = nodes.container(classes=["run"])
         box += self.block(f"$ {command.line}", "console", "run-command")
-        if output:
-            box += self.block(output, "ranks", "run-output", "no-copy")
+        folded = command.terminal and "open" not in self.options
+        if shown := terminal.of_ranks(output) if folded else output:
+            box += self.block(shown, "ranks", "run-output", "no-copy")
+        if folded:
+            title = f"The whole terminal, {len(output.splitlines())} lines"
+            whole = self.block(output, "text", "run-output", "no-copy")
+            box += fold("", whole, classes=["run-fold"], title=title)
         if command.exit_code:
-            note = f"It ends with exit code {command.exit_code}."
-            box += nodes.paragraph(note, note, classes=["run-exit"])
+            note = f"It ends with exit code {command.exit_code}. "
+            note = nodes.paragraph(note, note, classes=["run-exit"])
+            note += self.how_to_read() if folded else []
+            box += note
         return [box]
+
+    def how_to_read(self) -> list[nodes.Node]:
+        """A link to the section that teaches how to read a terminal."""
+        link = addnodes.pending_xref(
+            refdomain="std",
+            reftype="ref",
+            reftarget=HOW_TO_READ,
+            refexplicit=True,
+            refdoc=self.env.docname,
+            refwarn=True,
+        )
+        link += nodes.inline("", "How to read a terminal")
+        return [link]
 
     def block(self, text: str, language: str, *classes: str) -> nodes.literal_block:
         """One highlighted block."""
@@ -53,7 +84,19 @@ class Run(SphinxDirective):
         return block
 
 
+def unfold(writer, node: fold) -> None:
+    """Open a box that works without a script."""
+    tag = writer.starttag(node, "details")
+    writer.body.append(f"{tag}<summary>{node['title']}</summary>\n")
+
+
+def close(writer, node: fold) -> None:
+    """Close it."""
+    writer.body.append("</details>\n")
+
+
 def setup(app) -> dict:
     """Add the directive."""
+    app.add_node(fold, html=(unfold, close))
     app.add_directive("run", Run)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

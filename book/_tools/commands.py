@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from allranks import LaunchError, launch
-from book._ext import records
+from book._ext import records, terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
@@ -51,13 +51,15 @@ def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
             os.symlink(example, Path(folder, example.name))
         for command in records.commands(page.read_text("utf8")):
             with contextlib.chdir(folder):
-                exit_code, output = run(command.line)
+                exit_code, output = run(command.line, command.terminal)
             where = f"{page.name}: `{command.line}`"
             if exit_code != command.exit_code:
                 raise ValueError(
                     f"{where} ended with exit code {exit_code}, "
                     f"the page states {command.exit_code}:\n{output}"
                 )
+            if command.terminal:
+                output = terminal.stand_in(output)
             output = output.replace(f"{Path(folder).resolve()}/", "")
             output = output.replace(f"{ROOT}/", "")
             if trace := machine_trace(output):
@@ -65,18 +67,33 @@ def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
             yield command, output
 
 
-def run(line: str) -> tuple[int, str]:
-    """(exit code, output) of a command line; the lines of ranks in rank order."""
-    words = shlex.split(line)
-    env = {}
+def same(command: records.Command, old: str, new: str) -> bool:
+    """Whether two outputs of a command say the same."""
+    if command.terminal:
+        return terminal.same(old, new)
+    return records.same(old, new, command.only)
+
+
+def run(line: str, raw: bool = False) -> tuple[int, str]:
+    """(exit code, output) of a command line; the lines of ranks in rank order.
+
+    Args:
+        raw: torchrun's own lines as well, and all as they come.
+    """
+    words, env, environ = shlex.split(line), {}, dict(os.environ)
     while "=" in words[0]:
         name, _, env[name] = words.pop(0).partition("=")
-    if words[0] == "torchrun":
+    if words[0] == "torchrun" and not raw:
         return torchrun(words[1:], env)
+    if words[0] == "torchrun":
+        words[0] = str(Path(sys.executable).with_name("torchrun"))
+        environ.pop("OMP_NUM_THREADS", None)  # a reader is told of it
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     words[0] = sys.executable if words[0] == "python" else words[0]
     process = subprocess.Popen(
         words,
-        env={**os.environ, **env},
+        env=environ | env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -86,14 +103,18 @@ def run(line: str) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=TIMEOUT_S)
     finally:
+        if raw and process.poll() is None:
+            process.terminate()  # torchrun's ranks have sessions of their own
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(40)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return process.returncode, in_rank_order(output)
+    return process.returncode, output if raw else in_rank_order(output)
 
 
 def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Launch with all nodes on this machine; a failure's output is its digest."""
+    """Launch with all nodes on this machine: (exit code, the ranks' lines)."""
     options = TORCHRUN.parse_args(words)
     try:
         result = launch(

@@ -40,7 +40,7 @@ def record(page: Path) -> set[str]:
                     run.add(seconds, command.line, output)
             names.add(command.record)
             try:
-                if records.same(records.read(RUNS, command), output, command.only):
+                if commands.same(command, records.read(RUNS, command), output):
                     continue
             except LookupError:
                 pass

@@ -20,6 +20,6 @@ def test_a_pages_commands_print_what_it_shows(page):
     """Each command is run again, in order; its record says the same."""
     for command, output in commands.run_page(page):
         old = records.read(ROOT / "book" / "_runs", command)
-        assert records.same(old, output, command.only), (
+        assert commands.same(command, old, output), (
             f"{command.line}\n{old}\n---\n{output}"
         )
