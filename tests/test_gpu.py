@@ -266,6 +266,19 @@ class TestCases:
             tried += 1
         assert tried >= 5
 
+    def test_another_diagnosis_first_is_a_failure(self, gpu):
+        """Two messages in one log: only one of the two cases can come first."""
+        slugs = "cuda-oom", "duplicate-gpu"
+        text = "\n".join(CASES[slug].quoted for slug in slugs)
+        ends = []
+        for slug in slugs:
+            program = gpu.cases.PLAYED[slug]
+            judge = gpu.cases.judge(CASES[slug], list(CASES.values()), program)
+            outcome, facts = judge(gpu.play.Ended(1, text, 1.0))
+            ends.append(facts.get("why", outcome))
+        (first,) = (s for s, end in zip(slugs, ends, strict=True) if end == "passed")
+        assert f"the diagnosis says {first} first" in ends
+
     def test_a_mistake_that_goes_through_is_told(self, gpu):
         """Exit code 0 where a crash is quoted."""
         case = CASES["cuda-oom"]

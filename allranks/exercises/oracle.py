@@ -155,7 +155,7 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
     if factor is None and want.numel() == 1:
         off = "" if got.dtype is torch.bool else _off(got.item(), want.item())
         raise Wrong(f"{what} is {_show(got)}; it should be {_show(want)}{off}.")
-    if factor == 1:
+    if factor is not None and abs(factor - 1) < 1e-3:
         most = (got - want).abs().max().item()
         raise Wrong(f"{what} is almost right, but off by up to {most:.2g}: {values}.")
     if factor is not None:
