@@ -6,6 +6,7 @@ one differ in their Python class, so the two are swapped; all that hangs on the 
 """
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu.tensor import VirtualTensor
 
@@ -39,7 +40,11 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    """Swap the contents of two tensors, and hand the user's things back."""
+    """Swap the contents of two tensors, and hand the user's things back.
+
+    Unlike torch.utils.swap_tensors it works while a graph, or a weak reference, knows
+    the tensor, as setting ``.data`` does. The old graph cannot be used any more.
+    """
     if isinstance(tensor, torch.nn.Parameter):
         new = torch.nn.Parameter(new, tensor.requires_grad)
     else:
@@ -47,8 +52,21 @@ def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
     new._backward_hooks = tensor._backward_hooks
     new._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
     kept = {key: value for key, value in vars(tensor).items() if key not in OWN}
-    torch.utils.swap_tensors(tensor, new)
+    if tensor.requires_grad:
+        with no_dispatch():
+            edge = torch.autograd.graph.get_gradient_edge(tensor)
+        edge.node.register_prehook(_refuse)
+    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+    tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
+    torch._C._swap_tensor_impl(tensor, new)
     vars(tensor).update(kept)
+
+
+def _refuse(grads):
+    raise RuntimeError(
+        "backward through a graph whose leaf has moved to another device since: "
+        "run forward again after the move"
+    )
 
 
 VirtualTensor.data = data = property(get_data, set_data)

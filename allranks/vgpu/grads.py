@@ -59,6 +59,8 @@ def run_engine(tensors, *args, **kwargs):
         if torch.is_autocast_enabled("cpu") and _is_virtual(tensors):
             stack.enter_context(cpu_off())
         stack.enter_context(Births(VirtualTensor, _current_home))
+        # Python that the engine calls (a Function, a checkpoint) is checked as ever.
+        stack.enter_context(torch._C._EnableTorchFunction())
         return _engine(tensors, *args, **kwargs)
 
 

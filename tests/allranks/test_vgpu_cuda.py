@@ -3,6 +3,7 @@
 import copy
 import re
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,20 @@ class TestData:
         handle.remove()
         net(torch.ones(1, 2)).sum().backward()
         assert len(seen) == 7
+
+    def test_a_move_while_a_graph_or_a_weak_reference_knows_the_tensor(self):
+        """The old graph is refused afterwards, as the new device would refuse it."""
+        net = torch.nn.utils.weight_norm(nn.Linear(2, 1))  # its weight is a result
+        known = weakref.ref(net.bias)
+        stale = net(torch.ones(1, 2))
+        net.to("vgpu:1")
+        assert known() is net.bias and str(net.bias.device) == "vgpu:1"
+        with pytest.raises(
+            RuntimeError, match="leaf has moved to another device since"
+        ):
+            stale.sum().backward()
+        net(torch.ones(1, 2, device="vgpu:1")).sum().backward()
+        assert str(net.weight_g.grad.device) == "vgpu:1"
 
     def test_a_module_comes_back_after_unplugging(self):
         """With its gradients and the optimizer's references."""
@@ -440,6 +455,34 @@ class TestAutocast:
             assert len(torch.meshgrid(x[0, 0], x[1, 0], indexing="ij")) == 2
             assert torch.unique(x).dtype == torch.float32
         assert out.dtype == torch.bfloat16 and weights.dtype == torch.float32
+
+    def test_python_that_the_engine_calls_is_cast_and_checked(self):
+        """A Function's backward, and a checkpoint that computes again."""
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            @torch.amp.custom_fwd(device_type="vgpu")
+            def forward(ctx, a, b):
+                ctx.save_for_backward(a, b)
+                return a.mm(b)
+
+            @staticmethod
+            @torch.amp.custom_bwd(device_type="vgpu")
+            def backward(ctx, grad):
+                a, b = ctx.saved_tensors
+                found.append(grad.mm(b.t()).dtype)
+                with pytest.raises(RuntimeError, match="at least two devices"):
+                    grad + torch.ones(2, 2)
+                return grad.mm(b.t()), a.t().mm(grad)
+
+        found = []
+        x = torch.randn(2, 2, device="vgpu:1", requires_grad=True)
+        net = nn.Linear(2, 2).to("vgpu:1")
+        with torch.autocast("vgpu", torch.bfloat16):
+            product = Product.apply(x, x)
+            again = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False)
+        (product + again).float().sum().backward()
+        assert found == [torch.bfloat16] and x.grad.dtype == torch.float32
 
     def test_a_dtype_that_cannot_be(self):
         """torch's own warning."""
