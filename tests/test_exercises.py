@@ -126,6 +126,16 @@ class TestCheck:
         assert found.status == "error"
         assert not re.search(OURS, found.message)
 
+    def test_names_the_rank_that_died_not_the_one_that_missed_it(self):
+        """Rank 0 only hears that its connection is gone: that is no cause."""
+        code = "    if dist.get_rank() == 1:\n        os._exit(3)\n"
+        code += "    dist.all_reduce(torch.ones(1))\n"
+        found = check(answer(f"import os\nimport torch\n{IMPORT}{HEAD}{code}"))
+        assert found.status == "error"
+        assert "rank 1:" in found.message
+        assert "Connection" not in found.message
+        assert "exit code 3" in found.message
+
     def test_tells_what_cannot_be_sent(self):
         """A lock cannot go to another process."""
         lock = threading.Lock()
