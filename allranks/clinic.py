@@ -37,10 +37,11 @@ SYMPTOMS = {  # how the broken cell may end
 }
 PARTS = "You see", "Cause", "Cure", "Next time", "Links"
 QUOTED = "quoted"
-FULL, MAYBE, ECHO, WITH, UNLESS = KINDS = "full", "maybe", "echo", "with", "unless"
+KINDS = "full", "maybe", "echo", "with", "unless", "torch", "keys"
+FULL, MAYBE, ECHO, WITH, UNLESS, OURS, KEYS = KINDS
 CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
 _PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
-_SIGN = re.compile(rf"# (?:({MAYBE}|{ECHO}|{WITH}|{UNLESS}): )?(\S.*)")
+_SIGN = re.compile(rf"# (?:({'|'.join(KINDS[1:])}): )?(\S.*)")
 _LINK = re.compile(r"(https://[^\s()]+)(?: \(([^)]+)\))?")
 
 
@@ -154,10 +155,10 @@ def _faults(title, fields, parts, cells, notes, signs):
         yield "both a field guard and a cell # %% guarded, or neither"
     if symptom == "silent" and ("guard" in fields) == ("beyond" in fields):
         yield "either a field guard, or a field beyond: why the guard cannot see it"
-    if symptom == "crash" and all(m and m[1] in (WITH, UNLESS) for m in signs):
+    if symptom == "crash" and all(m and m[1] in (WITH, UNLESS, KEYS) for m in signs):
         yield "signs: a regular expression for a line of a log"
     if not all(signs):
-        yield "signs of the form '# REGEX', or '# maybe:', '# echo:', '# with: REGEX'"
+        yield f"signs of the form '# REGEX' or '# KIND: REGEX', {', '.join(KINDS[1:])}"
 
 
 def folder(path: Path) -> list[Case]:

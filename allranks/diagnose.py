@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from allranks import clinic
-from allranks.diagnosis import SHOWN, diagnose, ended
+from allranks.diagnosis import SHOWN, diagnose
+from allranks.log_evidence import ended
 from allranks.log_input import decoded, read
 from allranks.log_pipe import Received, complain, receive
 from allranks.log_text import Log

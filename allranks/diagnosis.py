@@ -7,9 +7,10 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from allranks.clinic import ECHO, FULL, MAYBE, UNLESS, WITH, Case
+from allranks.clinic import ECHO, FULL, KEYS, MAYBE, OURS, UNLESS, WITH, Case
+from allranks.log_evidence import ended, foreign, meet, ours
 from allranks.log_search import TRIES, Hit, find, find_folded, possible
-from allranks.log_text import Log, bare
+from allranks.log_text import Log
 from allranks.signs import Sign, signs_of
 
 SHOWN = 3
@@ -18,15 +19,8 @@ REST = 4  # lines in which NCCL goes on with what it says of an error
 _WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
 _RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # not looked for in vain
-_LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2}
+_LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
 _ERRORS = "Error: ", "Exception: ", "error: "
-_INTERRUPTS = "KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"
-_INTERRUPT = re.compile(
-    r"^KeyboardInterrupt\b|Received (?:2|Signals\.SIGINT) death signal"
-    r"|got signal: 2\b|closing signal SIGINT|Signal 2 \(SIGINT\)"
-)
-_TRACEBACK = "Traceback (most recent call last)"
-STACK = 200  # lines of a traceback
 
 
 @dataclass
@@ -57,7 +51,8 @@ class Suspect:
     def supported(self) -> bool:
         """Whether a full sign matched, or a ``with`` sign if the case has any."""
         kinds = {sign.kind for sign, _ in self.hits}
-        return FULL in kinds or WITH in kinds or WITH not in dict(self.case.signs)
+        sure = {FULL, OURS, WITH} & kinds
+        return bool(sure) or WITH not in dict(self.case.signs)
 
     @property
     def warns(self) -> bool:
@@ -101,10 +96,13 @@ def diagnose(
         ends: what follows from Ctrl-C, and is no cause: as ``ended`` finds it.
     """
     ends = ended(log) if ends is None else ends
-    usable = possible(log, [one for case in cases for one in signs_of(case)])
+    if foreign(log):
+        return []
+    counted = _counted(log, cases)
+    usable = possible(log, [one for signs in counted for one in signs])
     suspects = []
-    for order, case in enumerate(cases):
-        signs, hits = signs_of(case), {}
+    for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
+        hits = {}
         for late in False, True:
             for one in signs:
                 if (one.kind in _LATE) == late and (hit := find(log, one, usable)):
@@ -112,45 +110,35 @@ def diagnose(
             if not hits:
                 break
         else:
-            if any(one.kind == UNLESS for one in hits):
-                continue
-            found = [(one, hits[one]) for one in signs if one in hits]
-            suspects.append(Suspect(case, order, found))
+            if not any(one.kind == UNLESS for one in hits):
+                found = [(one, hits[one]) for one in signs if one in hits]
+                suspects.append(Suspect(case, order, found))
     if not suspects and len(log.lines) <= BRIEF:
-        suspects = _folded(log, cases, usable)
+        for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
+            suspects += _folded(log, case, order, signs, usable)
     return _honest(log, sorted(suspects, key=lambda suspect: suspect.key), ends)
 
 
-def ended(log: Log) -> dict[int, int]:
-    """Where each log says that somebody ended the job: its number, and the line."""
-    found = {}
-    for word in _INTERRUPTS:
-        at = -1
-        for _ in range(TRIES):
-            if (at := log.find(word, at + 1)) < 0:
-                break
-            line = log.line_at(at)
-            if _INTERRUPT.search(bare(log.lines[line])):
-                file = log.file(line)
-                begin = max(log.begins[file], line - STACK)
-                stack = range(line, begin - 1, -1)
-                heads = (i for i in stack if _TRACEBACK in log.lines[i])
-                line = next(heads, line)
-                found[file] = min(line, found.get(file, line))
+def _counted(log: Log, cases: list[Case]) -> list[list[Sign]]:
+    """The signs of each case that count in this log; none if its keys do not meet."""
+    torch, found = ours(log), []
+    for case in cases:
+        signs = signs_of(case)
+        prefixes = [one.needles[0] for one in signs if one.kind == KEYS]
+        met = not prefixes or any(meet(log, prefix) for prefix in prefixes)
+        here = (one for one in signs if met and (torch or one.kind != OURS))
+        found.append([one for one in here if one.kind != KEYS])
     return found
 
 
-def _folded(log: Log, cases: list[Case], usable: set[Sign]) -> list[Suspect]:
+def _folded(log, case, order, signs, usable) -> list[Suspect]:
     """A title, a question: people write messages without the capitals."""
-    suspects = []
-    for order, case in enumerate(cases):
-        signs = signs_of(case)
-        full = [one for one in signs if one.kind == FULL]
-        hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
-        unless = [one for one in signs if one.kind == UNLESS]
-        if hits and not any(find(log, one, usable) for one in unless):
-            suspects.append(Suspect(case, order, hits))
-    return suspects
+    full = [one for one in signs if one.kind in (FULL, OURS)]
+    hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
+    unless = [one for one in signs if one.kind == UNLESS]
+    if hits and not any(find(log, one, usable) for one in unless):
+        return [Suspect(case, order, hits)]
+    return []
 
 
 def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:

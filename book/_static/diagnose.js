@@ -9,7 +9,7 @@
   const FEW = 9;
   const BRIEF = 12;
   const SHOWN = 3;
-  const FULL = 0, ECHO = 2, WITH = 3, UNLESS = 4; // 1: maybe
+  const FULL = 0, ECHO = 2, WITH = 3, UNLESS = 4, OURS = 5, KEYS = 6; // 1: maybe
   const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
   const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: " ",
     "#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`" };
@@ -32,6 +32,11 @@
   const RAISED = /(?:Error|Exception): /;
   const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
+  const TORCH = ("torch Torch c10d ProcessGroup DistributedDataParallel FSDP local_rank: [rank0]"
+    + " [rank1] [rank2] [rank3] [default0] pt_main_thread pt_data_worker deepspeed"
+    + " DeepSpeed ightning egatron accelerate/ acceleratelaunch mmengine mmcv").split(" ");
+  const OTHERS = ["tensorflow", "XlaRuntimeError", "jaxlib", "mxnet", "MXNet", "paddle"];
+  const LISTS = ["issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"];
   const ERRORS = ["Error:", "Exception:", "error:"];
   const INTERRUPTS = ["KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"];
   const INTERRUPT = new RegExp("^KeyboardInterrupt\\b"
@@ -39,6 +44,33 @@
     + "|got signal: 2\\b|closing signal SIGINT|Signal 2 \\(SIGINT\\)");
   const TRACEBACK = "Traceback (most recent call last)";
   const STACK = 200; // lines of a traceback
+
+  // Whether a log is of torch: a process that is killed is anybody's.
+  const ours = (log) => TORCH.some((word) => log.squeezed.includes(word));
+
+  // Of another library, and not of torch: that has NCCL, too.
+  const foreign = (log) => OTHERS.some((word) => log.squeezed.includes(word)) && !ours(log);
+
+  function keysAfter(log, word) {
+    const found = new Set();
+    let at = -1;
+    for (let tries = 0; tries < TRIES; tries++) {
+      at = log.squeezed.indexOf(word, at + 1);
+      if (at < 0) break;
+      const list = /(?:"[^"]*",?)*/y;
+      list.lastIndex = at + word.length;
+      for (const match of list.exec(log.squeezed)[0].matchAll(/"([^"]+)"/g)) found.add(match[1]);
+    }
+    return found;
+  }
+
+  // Whether the missing keys are the unexpected ones without a prefix, or with it.
+  function meet(log, prefix) {
+    const [missing, unexpected] = LISTS.map((word) => keysAfter(log, word));
+    if (!missing.size || !unexpected.size) return true;
+    return [[missing, unexpected], [unexpected, missing]].some(([keys, other]) =>
+      [...keys].some((key) => key.includes(prefix) && other.has(key.replaceAll(prefix, ""))));
+  }
 
   const bare = (line) => line.slice(PREFIX.exec(line)[0].length).trimEnd();
 
@@ -203,7 +235,7 @@
         at = log.squeezed.indexOf(needle, at + 1);
       }
     }
-    const needles = found.length || code.length || sign[0] >= WITH ? [] : needlesOf(sign);
+    const needles = found.length || code.length || sign[0] === WITH || sign[0] === UNLESS ? [] : needlesOf(sign);
     const cut = needles.map((needle) => logEnd(log, needle)).filter((hit) => hit);
     const hits = found.length ? found : code.length ? code : cut;
     return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
@@ -230,11 +262,11 @@
   function keyOf(suspect, order) {
     const named = suspect.hits.filter(([sign]) => sign[0] !== WITH);
     const level = Math.min(...named.map(([sign, hit]) =>
-      Math.min(sign[0] + (hit.weak ? 1 : 0), ECHO)));
+      Math.min(sign[0] % OURS + (hit.weak ? 1 : 0), ECHO)));
     const kind = GROUP[suspect.case[3]];
     const group = kind === 1 && named.length < suspect.hits.length ? 0 : kind;
     suspect.first = Math.min(...named.map(([, hit]) => hit.first));
-    suspect.supported = named.some(([sign]) => sign[0] === FULL)
+    suspect.supported = named.some(([sign]) => sign[0] % OURS === FULL)
       || named.length < suspect.hits.length
       || !suspect.case[4].some((sign) => sign[0] === WITH);
     const longest = Math.max(...suspect.hits.flatMap(([sign]) =>
@@ -249,7 +281,10 @@
     const suspects = [];
     cases.forEach((one, order) => {
       const suspect = { case: one, hits: [] };
+      const prefixes = one[4].filter((sign) => sign[0] === KEYS).map((sign) => needlesOf(sign)[0]);
+      if (prefixes.length && !prefixes.some((prefix) => meet(log, prefix))) return;
       for (const sign of one[4]) {
+        if (sign[0] === KEYS || (sign[0] === OURS && !log.ours)) continue;
         const hit = look(log, sign);
         if (hit && sign[0] === UNLESS) return;
         if (hit) suspect.hits.push([sign, hit]);
@@ -262,10 +297,12 @@
   }
 
   function diagnose(log, cases) {
+    if (foreign(log)) return [];
+    log.ours = ours(log);
     let suspects = suspected(log, cases, find);
     if (!suspects.length && log.lines.length <= BRIEF) {
       // A title, a question: people write messages without the capitals.
-      const full = (...args) => (args[1][0] === FULL ? findFolded(...args)
+      const full = (...args) => (args[1][0] % OURS === FULL ? findFolded(...args)
         : args[1][0] === UNLESS ? find(...args) : null);
       suspects = suspected(log, cases, full);
     }

@@ -13,7 +13,8 @@ from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic, diagnose, log_input, specimens
 from allranks.diagnosis import diagnose as suspects_of
-from allranks.diagnosis import ended, first_error
+from allranks.diagnosis import first_error
+from allranks.log_evidence import ended
 from allranks.log_input import decoded, read
 from allranks.log_lines import BLOCK, CHUNK
 from allranks.log_search import CUT
