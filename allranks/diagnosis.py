@@ -17,6 +17,7 @@ SHOWN = 3
 BRIEF = 12  # lines of a paste in which a warning is the question
 REST = 4  # lines in which NCCL goes on with what it says of an error
 _WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
+_DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's, of an error before
 _RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # not looked for in vain
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
@@ -178,7 +179,8 @@ def first_error(log: Log) -> int | None:
         at = -1
         for _ in range(TRIES):
             at = log.find(word.replace(" ", ""), at + 1)
-            if at < 0 or not _WARNING.search(log.lines[log.line_at(at)]):
+            line = log.lines[log.line_at(at)] if at >= 0 else ""
+            if not _WARNING.search(line) and not _DIGEST.search(line):
                 break
         else:
             continue

@@ -70,8 +70,12 @@ print("loaded", len(weights) >> 20, "MiB")
 # with: [Oo]ut of memory: Kill
 # died with <Signals\.SIGKILL: 9>|exited on signal 9 \(Killed\)
 # with return code = -9\b
-# oom[-_]kill event|cgroup out-of-memory handler
-# exit code:? 137\b|exited with code 137\b|OOMKilled
+# torch: oom[-_]kill event|cgroup out-of-memory handler
+# torch: exit code:? 137\b|exited with code 137\b|OOMKilled
+# torch: killed due to the node running low on memory|due to memory pressure \(OOM\)
+# torch: process is killed by SIGKILL by OOM killer
+# torch: The node was low on resource: memory
+# unless: did not complete successfully: exit code|returned a non-zero code
 # \d+ Killed +(?:\w+=\S+ +)*(?:python|torchrun|accelerate|deepspeed)
 # maybe: Out of memory: Killed process \d+ \((?:pt_main|python)
 # exitcode *[:=]? *-9\b

@@ -42,6 +42,9 @@ print("rank", dist.get_rank(), "of", dist.get_world_size())
 
 # %% signs
 # nvironment variable '?(?:RANK|WORLD_SIZE)'? (?:expected|is not set|not set|must be set)
-# KeyError: '?(?:RANK|WORLD_SIZE)\b
+# maybe: KeyError: '?(?:RANK|WORLD_SIZE)\b
+# with: environ\b|os\.py", line \d+, in __getitem__|_env_rendezvous_handler|_get_env_or_raise
+# with: ^\W*KeyError: '?(?:RANK|WORLD_SIZE)\W*$
+# unless: pandas[./]core
 # maybe: rror initializing torch\.distributed using env
 # maybe: int\(os\.(?:environ\.get|getenv)\(.(?:RANK|WORLD_SIZE)

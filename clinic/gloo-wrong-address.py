@@ -47,4 +47,6 @@ dist.init_process_group("gloo")
 # pair\.cc:\d+\] connect \[127\.0\.[01]\.1\]:\d+: Connection refused
 # maybe: Unable to resolve hostname to a \(local\) address
 # maybe: connectFullMesh failed
+# maybe: pair\.cc:\d+\] connect \[\S+\]:\d+: Connection refused
+# torch: SO_ERROR: Connection refused, remote=
 # maybe: pair\.cc:\d+\] Connect timeout

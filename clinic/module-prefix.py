@@ -49,5 +49,6 @@ print(model.load_state_dict(torch.load("model.pt")))
 # maybe: [Mm]issing key\(s\) in state_dict: "?module\.(?!module\.)
 # with: [Uu]nexpected key
 # with: KeyError: |source state_dict
+# keys: module\.
 # unless: "module\.module\.
 # unless: state_dict for (?:Distributed)?DataParallel:?\s*Unexpected key\(s\) in state_dict: "?module\.

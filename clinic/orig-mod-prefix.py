@@ -42,5 +42,6 @@ print(model.load_state_dict(torch.load("model.pt")))
 
 # %% signs
 # state_dict: "?(?:[\w.]+\.)?_orig_mod\.
+# keys: _orig_mod\.
 # maybe: (?:"|KeyError: \')(?:[\w.]+\.)?_orig_mod\.[\w.]+["\']
 # maybe: prefix\W{0,3}_orig_mod|_orig_mod\W{1,4}prefix

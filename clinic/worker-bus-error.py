@@ -59,6 +59,7 @@ print("the others:", [batch.tolist() for batch in batches])
 # insufficient shared memory|unable to allocate shared memory
 # maybe: unable to (?:open|write to|resize|mmap).*(?:shared memory object|file <\S*torch_)
 # maybe: Bus error \(core dumped\)
+# torch: Signal 7 \(SIGBUS\) received|exitcode *[:=]? *-7\b|died with <Signals\.SIGBUS
 # raise your shared memory limit
 # maybe: torch_shm_manager
 # with: python|DataLoader|shared memory|num_workers

@@ -29,6 +29,7 @@
     + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
   const REST = 4; // lines in which NCCL goes on with what it says of an error
   const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
+  const DIGEST = /ChildFailedError: *$/; // torchrun's, of an error before
   const RAISED = /(?:Error|Exception): /;
   const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
@@ -370,7 +371,7 @@
         at = log.squeezed.indexOf(word, at + 1);
         if (at < 0) break;
         const line = log.lineAt(at);
-        if (WARNING.test(log.lines[line])) continue;
+        if (WARNING.test(log.lines[line]) || DIGEST.test(log.lines[line])) continue;
         found.push(line);
         break;
       }

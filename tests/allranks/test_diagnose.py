@@ -29,6 +29,8 @@ SHARED = {  # the message is another case's, too: which, or none if it is anybod
     "ddp-pickled-whole": {"pg-not-initialized"},  # torch.load calls it unasked
     "detail-segfault": set(),  # only a traceback of faulthandler names the function
     "dp-list-inputs": set(),  # an IndexError; replicas on GPUs say that they are some
+    "dp-gather-lengths": set(),  # GPUs say it in words of their own
+    "loss-nan": set(),  # the words of a script, unless torch is named
     "dp-stopiteration": set(),  # the same, of a StopIteration
     "peer-died": set(),  # an echo, and here the error before it is shown
     "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP

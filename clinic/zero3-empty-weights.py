@@ -1,0 +1,47 @@
+r"""The weights of ZeRO-3 are empty outside of its engine.
+
+class: checkpoint
+symptom: crash
+runs on: quoted
+chapter: ch6_model_parallel
+
+You see: `size mismatch for ...: copying a param with shape torch.Size([0]) from
+checkpoint`, one line for each weight; or the other way round, `the shape in current
+model is torch.Size([0])`.
+
+Cause: DeepSpeed's ZeRO-3 keeps 1/W of each weight on a rank and leaves an empty tensor
+in the module, which it fills for a moment before the layer runs. Who asks the module
+itself, as `model.state_dict()` or `torch.save(model)` does, saves empty tensors; who
+loads into a module that ZeRO-3 has taken over already finds empty ones.
+
+Cure: let the engine save (`engine.save_checkpoint`, or `save_16bit_model` with
+`stage3_gather_16bit_weights_on_model_save`) and rebuild plain weights from its shards
+with the script `zero_to_fp32.py` that lies beside them. Load plain weights before
+`deepspeed.initialize`, or inside of `deepspeed.zero.GatheredParameters`.
+
+Next time: `{k: v.shape for k, v in torch.load(path).items()}` right after the first save.
+A file that is much smaller than the model is the same news.
+
+Links: https://github.com/huggingface/transformers/issues/20082 (a file of empty weights)
+https://github.com/deepspeedai/DeepSpeed/issues/1394 (an older release: torch.Size([1]))
+"""
+
+# %% quoted
+# RuntimeError: Error(s) in loading state_dict for OPTForCausalLM:
+#     size mismatch for model.decoder.layers.25.fc1.weight: copying a param with shape
+#     torch.Size([0]) from checkpoint, the shape in current model is torch.Size([10240, 2560]).
+
+# %% broken
+engine, *_ = deepspeed.initialize(model=model, config="zero3.json")
+torch.save(engine.module.state_dict(), "model.pt")  # each weight is empty here
+
+# %% fixed
+engine, *_ = deepspeed.initialize(model=model, config="zero3.json")
+engine.save_checkpoint("checkpoints")  # on all ranks; then zero_to_fp32.py
+
+# %% signs
+# copying a param with shape torch\.Size\(\[0\]\) from checkpoint
+# the shape in current model is torch\.Size\(\[0\]\)
+# maybe: 'weight' must be 2-D
+# maybe: copying a param with shape torch\.Size\(\[1\]\) from checkpoint, the shape in current model is torch\.Size\(\[\d+, \d+\]\)
+# with: ZeRO-3|zero\.Init|deepspeed|DeepSpeed|stage3_|zero_stage|zero3_
