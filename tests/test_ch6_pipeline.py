@@ -82,7 +82,9 @@ def whole(crews):
 @pytest.mark.parametrize(
     "world_size, flags",
     [
+        (2, ["--schedule=gpipe"]),
         (2, ["--schedule=1f1b"]),
+        (2, ["--schedule=interleaved1f1b"]),
         (4, ["--schedule=gpipe"]),
         (4, ["--schedule=1f1b"]),
         (4, ["--schedule=interleaved1f1b"]),

@@ -28,6 +28,7 @@ from allranks import Ranks, RanksError, vgpu
 from allranks.batches import global_batch_size, steps_per_epoch
 from allranks.data_parallel import ring_bytes, step_bytes
 from allranks.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
+from allranks.schedules import stages_of, write_orders
 from allranks.topology import device_of, equal_nodes, rank_of, visible_devices
 from scripts import ch1_environment
 from tests.book.quizzes import NUMBERS, QUIZZES
@@ -874,3 +875,64 @@ def _():
     summands = [torch.relu(x @ a.T) @ b.T for a, b in shares]
     torch.testing.assert_close(sum(summands), whole)
     assert not torch.allclose(summands[0], whole)
+
+
+# ---- What chapter 6 says of zero-bubble schedules
+
+
+def own_idle(works, rank):
+    """The idle time of a rank between its own first and last work."""
+    mine = [work for work in works if work.rank == rank]
+    span = max(work.end for work in mine) - min(work.start for work in mine)
+    return span - sum(work.end - work.start for work in mine)
+
+
+def test_the_pages_linear_layer_is_torchs():
+    """The two halves of a backward pass, worked out on the page, are autograd's."""
+    x = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    weight = torch.tensor([[1.0, 0.0], [3.0, 1.0]], requires_grad=True)
+    dy = torch.tensor([[1.0, 1.0]])
+    dx, dw = torch.autograd.grad(nn.functional.linear(x, weight), (x, weight), dy)
+    assert dx.tolist() == [[4.0, 1.0]] == (dy @ weight).tolist()
+    assert dw.tolist() == [[1.0, 2.0], [1.0, 2.0]] == (dy.T @ x).tolist()
+    page = (ROOT / "book" / "ch6_model_parallel.md").read_text("utf8")
+    assert "= (4, 1)" in page and "the rows 1 · (1, 2) and 1 · (1, 2)" in page
+
+
+@pytest.mark.parametrize("name", ["1F1B", "InterleavedZeroBubble"])
+def test_the_pages_table_of_what_ranks_hold(name):
+    """Counted from the orders, which other tests compare with torch's own."""
+    page = (ROOT / "book" / "ch6_model_parallel.md").read_text("utf8")
+    (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", page, re.MULTILINE)
+    held = [peak_held(order) for order in write_orders(name, 4, 8)]
+    assert [int(cell) for cell in row.split("|")] == held
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_zero_bubble_schedules_keep_what_the_page_promises(ranks):
+    """A third of the bubble; up to r weights' parts put off; no rank fuller than 1F1B.
+
+    Source: Qi et al., 2023, sections 2.1 (ZB-H1) and 6 (ZBV).
+    """
+    count = 2 * ranks
+    name, plain = "InterleavedZeroBubble", write_orders("1F1B", ranks, count)
+    split = write_orders(name, ranks, count)
+    idle = [makespan(orders) - 3 * count for orders in (plain, split)]
+    assert idle == [3 * (ranks - 1), ranks - 1]
+    for rank, order in enumerate(split):
+        owed = itertools.accumulate({"I": 1, "W": -1}.get(x[0], 0) for x in order)
+        assert max(owed) == rank + 1  # itself among them, before its own W
+    assert {peak_held(order) for order in split} == {peak_held(plain[0])} == {ranks}
+
+    for enough in (2 * ranks - 1, count, 3 * ranks):
+        orders = write_orders("ZBVZeroBubble", ranks, enough)
+        works = timetable(orders, forward=1, backward=2, weight=1)
+        assert [own_idle(works, rank) for rank in range(ranks)] == [0] * ranks
+        assert {peak_held(order) for order in orders} <= {2 * ranks, 2 * ranks - 1}
+    few = timetable(write_orders("ZBVZeroBubble", ranks, 2 * ranks - 2))
+    assert any(own_idle(few, rank) for rank in range(ranks))
+    place = {
+        s: r for r, own in enumerate(stages_of("ZBVZeroBubble", ranks, 2)) for s in own
+    }
+    hops = [place[s] != place[s + 1] for s in range(2 * ranks - 1)]
+    assert sum(hops) == 2 * (ranks - 1)
