@@ -90,6 +90,16 @@ PLAYED = {
     "nccl-watchdog": Program(WATCHDOG, ranks=2, needs=2),
 }
 NOT_PLAYED = {
+    "deepspeed-batch": "it takes DeepSpeed, which this book does not install",
+    "device-map-auto": "it takes transformers, which this book does not install",
+    "exclusive-gpu": "it takes a GPU in exclusive mode, which only root can set",
+    "exit-barrier": "it takes two machines, of which one ends late",
+    "loss-scale-floor": "it takes DeepSpeed, which this book does not install",
+    "nccl-network": "it takes two machines and a network that fails",
+    "nccl-symbol": "it takes an installation with two NCCLs",
+    "no-peer-access": "it takes two GPUs that cannot reach each other",
+    "pp-layers-indivisible": "it takes Megatron-LM, which this book does not install",
+    "zero3-empty-weights": "it takes DeepSpeed, which this book does not install",
     "gloo-wrong-address": "it takes two machines, one with a wrong name",
     "map-location-gpu0": "its symptom is a table of nvidia-smi, and no message",
     "nccl-shm": "it takes a container with a /dev/shm that is too small",
