@@ -9,17 +9,25 @@ Run it (no GPU needed):
 import argparse
 import os
 import re
+import sys
 import warnings
 import zipfile
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+try:
+    import torch
+    from torch import Tensor, nn
+except KeyboardInterrupt:
+    sys.exit(130)  # importing takes seconds: Ctrl-C falls into them
 
 MODELS = "model", "model_state_dict", "state_dict"  # its usual names
 FOLDER = "a folder; a distributed checkpoint? Try torch's dcp_to_torch_save"
 SAFE = "a safetensors file, which torch.load does not read; it runs no code"
+SCRIPT = "a program of TorchScript: torch.jit.load reads it, and state_dict()"
+TRUST = "only if you trust it, load it with weights_only=False (or allow these"
+TRUST += " by add_safe_globals), and save its state_dict() instead"
 
 
 class Refusal(Exception):
@@ -50,7 +58,31 @@ def read(path: Path):
                 if pkl and b"bytearray\n" in archive.read(entry):
                     raise Refusal("its pickle makes a bytearray, of any size")
     with warnings.catch_warnings(action="ignore"):  # of damaged files
-        return torch.load(path, "cpu", weights_only=True)
+        try:
+            return torch.load(path, "cpu", weights_only=True)
+        except Exception as error:
+            if "TorchScript archives" in str(error):
+                raise Refusal(SCRIPT) from None
+            if held := beside_weights(path, str(error)):
+                raise Refusal(held) from None
+            raise  # it is damaged, or something else
+
+
+def beside_weights(path: Path, error: str) -> str:
+    """Say what a whole file holds that weights_only will not load, if so."""
+    first = re.search(r"GLOBAL (\S+) (was not|whose)", error)
+    if first is None:
+        return ""
+    if first[2] == "whose":  # of a module such as os: no model needs that
+        return f"it calls {clean(first[1], 60)}, no model does: do not load it"
+    held = set()
+    with suppress(Exception):  # a file from before 1.6 is not listed
+        ask = torch.serialization.get_unsafe_globals_in_checkpoint
+        held = {g for g in ask(path) if not g.startswith("builtins.")}
+    names = [first[1], *sorted(held - {first[1]})]
+    names = [clean(name, 60) for name in names]
+    more = f" and {len(names) - 2} more" * (len(names) > 2)
+    return f"holds more than weights, {', '.join(names[:2])}{more}: {TRUST}"
 
 
 def has_tensors(state) -> bool:
@@ -68,7 +100,9 @@ def find_model(state, entry: str | None) -> tuple[str, dict]:
         known = [""] if has_tensors(state) else list(models)
     if len(known) != 1:
         found = ", ".join(map(clean, models)) or "none"
-        raise Refusal(f"found {found} for a state dict; --entry names the one")
+        asked = "" if entry is None else f", not {clean(entry)!r}"
+        why = f"found {found} for a state dict{asked}"
+        raise Refusal(f"{why}; --entry names the one")
     return known[0], models.get(known[0], state)
 
 
@@ -101,8 +135,19 @@ def plain(state: dict, most: int = 9) -> OrderedDict:
 def write(state: dict, path: Path, force: bool = False) -> None:
     """Give the file its name once all of it is on the disk, not before."""
     if os.path.lexists(path) and not (force and path.is_file()):
-        raise Refusal(f"{path.name} exists: --force replaces a file")
-    path = path.resolve()
+        way = "--force replaces it" if path.is_file() else "name another"
+        raise Refusal(f"{clean(str(path))} exists: {way}")
+    try:
+        write_new(state, path.resolve(), force)
+    except (OSError, RuntimeError) as error:
+        why = error.__context__ or error  # torch hides "No space left"
+        why = getattr(why, "strerror", None) or why
+        name = clean(str(path), 150)
+        raise Refusal(f"cannot write {name} ({why})") from None
+
+
+def write_new(state: dict, path: Path, force: bool) -> None:
+    """Write to a file without a name (on Linux), which then gets its name."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:  # on Linux it has no name meanwhile: if we are killed, it is gone
         fd = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
@@ -144,12 +189,26 @@ def table(state: dict) -> list[str]:
     return [f"{num:,} numbers in {len(state)} entries", *lines]
 
 
-def clean(value) -> str:
+def clean(value, most: int = 200) -> str:
     """Name what a file holds in one short line of printable ASCII."""
     if not isinstance(value, (str, bool, int, float)):
         value = type(value).__name__
     text = ascii(str(value))[1:-1]
-    return text if len(text) < 200 else f"{text[:197]}..."
+    return text if len(text) < most else f"{text[: most - 3]}..."
+
+
+def file_name(text: str) -> Path:
+    """A path; an empty one is a variable that nobody set."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' is no file: give its name")
+    return Path(text)
+
+
+def at_least_0(text: str) -> int:
+    """How many prefixes may go."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return int(text)
 
 
 def demo(args) -> list[str]:
@@ -167,7 +226,7 @@ def demo(args) -> list[str]:
         optimizer.step()
     wrapped = torch.compile(nn.DataParallel(net))
     state = {"model": wrapped.state_dict(), "optim": optimizer.state_dict()}
-    write(state | {"epoch": 60}, args.file)
+    write(state | {"epoch": 60}, args.file, args.force)
     return [f"{args.file}: loss={loss:.4f} after 60 epochs"]
 
 
@@ -191,18 +250,15 @@ def inspect(args) -> list[str]:
 def convert(args) -> list[str]:
     """Write the plain state dict of a file to another file."""
     state, out = read(args.file), args.out
-    if out.exists() and out.samefile(args.file):
-        raise Refusal("IN is OUT: name another, the rest of IN would go")
+    with suppress(OSError):  # of a name that no file can have
+        if out.exists() and out.samefile(args.file):
+            raise Refusal("IN is OUT: name another, the rest of IN would go")
     entry, model = find_model(state, args.entry)
     new, copies = plain(model, args.most), {}
     for key, v in new.items():  # a view would take all of its memory along
         if (at := memory(v)) and v.nbytes < v.untyped_storage().nbytes():
             new[key] = copies.setdefault(at, v.detach().clone())
-    try:
-        write(new, out, args.force)
-    except (OSError, RuntimeError) as error:
-        why = error.__context__ or error  # torch hides "No space left"
-        raise Refusal(f"cannot write {out} ({why})") from None
+    write(new, out, args.force)
     lines = [f"{args.out}: {table(new)[0]}"]
     left = ", ".join(clean(key) for key in state if key != entry)
     return [*lines, f"left out: {left}"] if entry and left else lines
@@ -215,26 +271,43 @@ def main(argv: list[str] | None = None) -> None:
     for function in demo, inspect, convert:
         command = commands.add_parser(function.__name__, help=function.__doc__)
         command.set_defaults(function=function)
-        command.add_argument("file", type=Path)
+        command.add_argument("file", type=file_name)
         if function is convert:
-            command.add_argument("out", type=Path)
-            command.add_argument("--force", action="store_true")
+            command.add_argument("out", type=file_name)
+        if function is not inspect:
+            text = "replace a file"
+            command.add_argument("--force", action="store_true", help=text)
         if function is not demo:
             command.add_argument("--entry", help="which state dict")
             text = "how many leading module. may go"
-            command.add_argument("--most", type=int, default=9, help=text)
+            how = {"type": at_least_0, "default": 9, "help": text}
+            command.add_argument("--most", **how)
     args = parser.parse_args(argv)
     try:
         lines = args.function(args)
     except Exception as error:
         noise = r"(?s)^.*(Unpickler error:|load failed\.)\s*|[.\n][ \n].*"
-        why = re.sub(noise, "", str(error))
+        why = str(error)
         if not isinstance(error, Refusal):
+            why = re.sub(noise, "", why)
             why = f"{type(error).__name__}: {why}".strip(": ")
             why = f"cannot be read; damaged, or no checkpoint? ({why})"
-        raise SystemExit(f"{args.file}: {clean(why)}") from None
+        name = clean(str(args.file))
+        raise SystemExit(f"{name}: {clean(why, 400)}") from None
     print("\n".join(lines))
 
 
 if __name__ == "__main__":
-    main()
+    code = 0
+    try:
+        main()
+        print(end="", flush=True)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # nobody reads any more, as head after its lines
+        code = 141
+    except OSError as error:
+        code = f"cannot print: {error}"
+    if code:
+        sys.stdout = None  # or the interpreter tries to write the rest again
+        sys.exit(code)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -244,3 +245,17 @@ def test_more_than_one_write_can_take(tmp_path):
     assert os.path.getsize(tmp_path / "large.pt") > weight.nbytes
     found = torch.load(tmp_path / "large.pt", weights_only=True, mmap=True)
     assert torch.equal(found["weight"], weight)
+
+
+@pytest.mark.parametrize("stop, epoch, step", [(8, 1, 2), (6, 0, 6)])
+def test_the_file_names_the_epoch_it_is_in_and_the_steps_done(
+    stop, epoch, step, crews, tmp_path
+):
+    """As the page says: a script that stops within an epoch saves that one's number."""
+    path = str(tmp_path / "resume.pt")
+    crews[2].run(run_train, path, [{"stop": stop}])
+    state = torch.load(path, weights_only=True)
+    assert (state["epoch"], state["step"]) == (epoch, step)
+    page = (Path(ch3_resume.__file__).parents[1] / "book/ch3_save_load.md").read_text()
+    assert "it saves that epoch's own number, and how" in page
+    assert "Save the number of the epoch that comes *next*" not in page

@@ -1,15 +1,19 @@
 """Chapter 3's tool: a file is read or refused in one sentence; nothing is lost."""
 
+import argparse
 import contextlib
 import io
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -311,8 +315,8 @@ class TestRefusals:
             ("text", "UnpicklingError"),
             ("cut", "BadZipFile"),
             ("flipped", "checksum"),
-            ("module", "torch.nn.modules.linear.Linear"),
-            ("hostile", "Unsupported global"),
+            ("module", "holds more than weights, torch.nn.modules.linear.Linear"),
+            ("hostile", "holds more than weights, getattr"),
         ],
     )
     def test_of_input(self, command, kind, why, bad, tmp_path):
@@ -371,13 +375,145 @@ class TestRefusals:
         assert r"\x1b[2Jw\n\ud800" in shown and max(map(len, shown.splitlines())) < 300
 
     @pytest.mark.parametrize(
-        "argv", ["", "inspect", "convert a", "demo", "convert a b c"]
+        "argv",
+        ["", "inspect", "convert a", "demo", "convert a b c", "inspect a --most -1"],
     )
     def test_of_usage(self, argv):
         """argparse's own sentence, and exit code 2."""
         with pytest.raises(SystemExit) as end:
             tool.main(argv.split())
         assert end.value.code == 2
+
+
+class Config:
+    """A class of the reader's own, as training scripts put into checkpoints."""
+
+
+class System:
+    """An object whose pickle starts a program."""
+
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+class TestMoreThanWeights:
+    """A whole file that weights_only refuses is not called damaged."""
+
+    @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
+    @pytest.mark.parametrize(
+        "more, name",
+        [
+            (argparse.Namespace(lr=0.1), "argparse.Namespace"),
+            (np.float64(0.9), "numpy._core.multiarray.scalar"),
+            (np.ones(3), "numpy._core.multiarray._reconstruct"),
+            (nn.Linear(1, 1), "torch.nn.modules.linear.Linear"),
+            (Config(), f"{__name__}.Config"),
+            (Path("x"), "pathlib.PosixPath"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_is_named_with_the_way_out(self, more, name, old, saved):
+        """The sentence says what it is, and that trust comes first."""
+        state = {"model": {"w": WEIGHT}, "more": more}
+        path = saved(state, _use_new_zipfile_serialization=not old)
+        said = refusal("inspect", path)
+        assert f"holds more than weights, {name}" in said and "damaged" not in said
+        for way in "only if you trust it", "weights_only=False", "add_safe_globals":
+            assert way in said
+        assert "state_dict()" in said
+
+    def test_the_ways_out_are_ways_out(self, saved):
+        """Loading it unchecked, or with its class allowed, and saving it anew."""
+        path = saved({"model": {"w": WEIGHT}, "args": argparse.Namespace(lr=0.1)})
+        for context in (
+            contextlib.nullcontext(),
+            torch.serialization.safe_globals([argparse.Namespace]),
+        ):
+            with context:
+                unchecked = isinstance(context, contextlib.nullcontext)
+                state = torch.load(path, weights_only=not unchecked)
+            assert state["args"].lr == 0.1
+        tool.main(["inspect", str(saved(state["model"], "plain.pt"))])
+
+    def test_of_several_kinds_two_are_named(self, saved):
+        """And the others are counted."""
+        more = argparse.Namespace(), Config(), Path("x"), np.float64(1)
+        said = refusal("inspect", saved({"model": {"w": WEIGHT}, "more": more}))
+        assert re.search(r"weights, argparse\.Namespace, \S+ and \d more: only", said)
+
+    def test_a_program_is_no_matter_of_trust(self, saved):
+        """os.system in a pickle is an attack; no way to load it is offered."""
+        said = refusal("inspect", saved({"w": WEIGHT, "x": System()}))
+        assert "system" in said and "do not load it" in said
+        assert "weights_only=False" not in said
+
+    def test_torchscript_has_a_reader_of_its_own(self, tmp_path):
+        """It is code and weights in one."""
+        with warnings.catch_warnings(action="ignore"):
+            torch.jit.script(nn.Linear(1, 1)).save(tmp_path / "in.pt")
+        assert "torch.jit.load" in refusal("inspect", tmp_path / "in.pt")
+
+
+@pytest.mark.parametrize(
+    "where, code, said",
+    [
+        (">/dev/full", 1, "cannot print: [Errno 28] No space left on device"),
+        ("| true", 141, ""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(where, code, said, saved):
+    """A full disk is told, a reader who has left is not; neither ends with 0."""
+    command = f"{sys.executable} {tool.__file__} inspect {saved({'w': WEIGHT})} {where}"
+    command += "; exit ${PIPESTATUS[0]}"
+    end = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60)
+    assert (end.returncode, end.stderr.decode().strip()) == (code, said)
+
+
+def test_ctrl_c_while_torch_is_imported_is_no_traceback(tmp_path):
+    """The import takes longer than the work."""
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    command = [sys.executable, tool.__file__, "inspect", "x"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    end = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+    assert (end.returncode, end.stdout, end.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        ("inspect in.pt --entry nope", "found all for a state dict, not 'nope'"),
+        ("inspect in.pt --entry=", "not ''"),
+        ("convert in.pt folder", "folder exists: name another"),
+        ("convert in.pt folder --force", "folder exists: name another"),
+        ("convert in.pt in.pt2", "in.pt2 exists: --force replaces it"),
+        ("convert in.pt /dev/null --force", "/dev/null exists: name another"),
+        ("convert in.pt no/out.pt", "cannot write no/out.pt"),
+        (f"convert in.pt {'x' * 300}", "File name too long"),
+        ("demo in.pt", "in.pt exists: --force replaces it"),
+        ("demo no/demo.pt", "cannot write no/demo.pt"),
+        ("inspect a\\nb", "a\\nb: no such regular file"),
+    ],
+    ids=range(11),
+)
+def test_a_refusal_names_the_value_and_the_way_out(argv, said, saved, monkeypatch):
+    """What is asked for in vain, and what may be done instead; nothing is damaged."""
+    path = saved({"all": {"w": WEIGHT}})
+    saved({"w": WEIGHT}, "in.pt2")
+    monkeypatch.chdir(path.parent)
+    (path.parent / "folder").mkdir()
+    before = sorted(os.listdir())
+    words = [word.replace("\\n", "\n") for word in argv.split()]
+    answer = refusal(*words)
+    assert said in answer and "damaged" not in answer and len(answer) < 400
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("argv", [["inspect", ""], ["convert", "in.pt", ""]], ids=str)
+def test_an_empty_name_is_a_variable_that_nobody_set(argv, capsys):
+    """It is not the folder that one stands in."""
+    with pytest.raises(SystemExit) as end:
+        tool.main(argv)
+    assert end.value.code == 2 and "'' is no file" in capsys.readouterr().err
 
 
 class TestWrite:
@@ -561,7 +697,7 @@ def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
         except SystemExit as end:
             count["refused"] += 1
             words = end.code.removeprefix(f"{source}: ")
-            assert 10 < len(words) < 300 and words.isascii() and words.isprintable()
+            assert 10 < len(words) < 400 and words.isascii() and words.isprintable()
         assert source.read_bytes() == data
         assert os.listdir(tmp_path) == ["in.pt"]
     assert min(count.values()) > 20, f"a hollow test: {count}"
