@@ -14,6 +14,8 @@ WORD = re.compile(
     r"(<code class=\")docutils (literal notranslate\">)"
     r"<span class=\"pre\">([^<]*)</span></code>"
 )
+# Two neighbours in one colour, such as the added lines of a diff.
+TWINS = re.compile(r'(<span class="(\w+)">[^<]*)</span>(\s*)<span class="\2">')
 DRAWING = re.compile(r'<svg [^>]*role="img"(?:(?!<svg).)*?</svg>', re.DOTALL)
 UNFILLED = re.compile(r"<(?:rect|circle|path|line|g) (?![^>]*fill)")
 STYLED = re.compile(r'<(\w+) ((?:(?!class=)[^>])*?)style="([^"]*)"(?![^>]*class=)')
@@ -27,7 +29,10 @@ def lighten(html: str, dull: re.Pattern) -> str:
     for i in range(0, len(parts), 3):
         parts[i] = re.sub(r"\s*\n\s*", "\n", parts[i])
         if i + 1 < len(parts) and parts[i + 2] == "pre":
-            parts[i + 1] = dull.sub(r"\1", parts[i + 1])
+            code, found = dull.sub(r"\1", parts[i + 1]), 1
+            while found:
+                code, found = TWINS.subn(r"\1\3", code)
+            parts[i + 1] = code
     html = "".join(part for i, part in enumerate(parts) if i % 3 < 2)
     html = WORD.sub(r"\1\2\3</code>", html)
     return lighten_pictures(html)

@@ -107,12 +107,27 @@ def test_ranks_differ_for_colour_blind_readers(colors, eyes):
         assert apart > (8 if near else 3.5), (i, j)
 
 
-def test_lighter_pictures_look_the_same(browser):
-    """What is said once per picture reaches each of its parts."""
+@pytest.fixture
+def lighten():
+    """The module; Sphinx imports it from its folder."""
     path = ROOT / "book" / "_ext" / "lighten.py"
     spec = importlib.util.spec_from_file_location("lighten", path)
     lighten = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(lighten)
+    return lighten
+
+
+def test_neighbours_in_one_colour_are_one_span(lighten):
+    """Added lines in a row, however many; text and the other colours stay."""
+    added = "\n".join(f'<span class="gi">+{i} &lt;</span>' for i in range(5))
+    rest = '\n<span class="gd">-x</span>\n y\n<span class="gi">+z</span></pre>'
+    found = lighten.lighten(f"<pre>{added}{rest}", re.compile("never(.)"))
+    lines = "\n".join(f"+{i} &lt;" for i in range(5))
+    assert found == f'<pre><span class="gi">{lines}</span>{rest}'
+
+
+def test_lighter_pictures_look_the_same(browser, lighten):
+    """What is said once per picture reaches each of its parts."""
     pictures = [cluster((2, 1), 2), exchange("sum", [1, 2, None], [3, 3, 3])]
     body = "".join(picture.html for picture in pictures)
     ranks = "".join(f"--rank-{rank}: {color};" for rank, color in enumerate(LIGHT))
