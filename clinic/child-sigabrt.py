@@ -44,5 +44,4 @@ print("files:", len(share))
 # echo: Signal 6 \(SIGABRT\) received
 # echo: exitcode *[:=]? *-6\b
 # echo: died with <Signals\.SIGABRT: 6>|terminated with signal SIGABRT
-# echo: exited on signal 6 \(Aborted\)
 # echo: with return code = -6\b

@@ -70,6 +70,7 @@ def add_files(app, pagename, templatename, context, doctree) -> None:
 def setup(app) -> dict:
     """Add the directive."""
     app.setup_extension("quiz_nodes")
+    app.setup_extension("diagnose_figures")
     app.add_node(diagnose_box, html=(visit, depart))
     app.add_directive("diagnose", Diagnose)
     app.connect("html-page-context", add_files)

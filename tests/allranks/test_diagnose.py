@@ -103,13 +103,45 @@ def test_figures_show_no_text():
             {"text": "the parrot has ceased to be", "accept": ["b"], "link": "l"},
             {"text": "the parrot has ceased to be", "accept": [], "link": "l"},
             {"text": "parrot", "accept": [], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": [], "healthy": True},
+            {"text": "parrot", "accept": [], "healthy": True},
         ],
         [A, B],
     )
     assert str(figures) == (
         "2 logs with a case: first 1 (50.0%), among the first 3 1 (50.0%); "
-        "2 without: 1 guessed"
+        "2 without: 1 guessed; 2 healthy: 1 alarms"
     )
+
+
+@pytest.mark.parametrize("name", measure.sets())
+def test_the_page_has_the_figures_of_today(name):
+    """What is recorded is what the logs give; what was seen is not called new."""
+    found = json.loads(measure.DATA.read_text("utf8"))["sets"]
+    assert [one["name"] for one in found] == measure.sets()
+    figures = measure.measure(measure.rows(name), CASES)
+    mine = measure.counted(name, figures)
+    if name == measure.DEV:
+        good = measure.healthy()
+        mine |= {"healthy": len(good), "alarms": len(measure.alarms(good, CASES))}
+    (recorded,) = (one for one in found if one["name"] == name)
+    assert recorded == mine, "python tests/clinic/measure.py --record"
+    assert bool(recorded["seen"]) != name.startswith("fresh")
+
+
+def test_an_interval_is_wilsons(monkeypatch):
+    """As tables have it, also where nothing or everything was right."""
+    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+    from diagnose_figures import headline, share, wilson
+
+    for count, total, low, high in (81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611):
+        assert wilson(count, total) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(20, 20) == pytest.approx((0.8389, 1), abs=5e-5)
+    one = dict.fromkeys(measure.COUNTS, 0) | {"known": 68, "first": 54, "shown": 60}
+    assert share(one, "first", "known") == "54 of 68 (79 %, 68 to 87)"
+    assert share(one, "guessed", "unknown") == "none"
+    assert "108 of 136 (79 %, 72 to 85)" in headline([one, one])
+    assert "expect less" in headline([])
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)

@@ -1,9 +1,14 @@
 """How well the diagnosis works on real logs: ``python tests/clinic/measure.py``.
 
-``logs/dev.jsonl`` is what signs are written for, ``heldout.jsonl`` and
-``heldout4.jsonl`` what nobody looks at: with ``--held-out`` only figures are printed. A
-row names the cases that are a right answer; none means that the clinic does not have
-it, and "not known" is right.
+A row names the cases that are a right answer; none means that the clinic does not have
+it, and "not known" is right; ``"healthy": true`` means that nothing is wrong.
+
+``logs/dev.jsonl`` is what signs are written for: its misses are printed. Of the others
+only figures are. ``logs/fresh*.jsonl`` are those that nobody has looked at: put the
+file there, and ``--record`` writes the figures of all sets to book/_data/diagnose.json,
+which the page shows. As soon as a sign is changed for it, it is fresh no more: rename
+it, and say in ``SEEN`` when it was looked at.
+
 ``logs/healthy`` are runs in which nothing is wrong, our own and those that others quote
 (``logs/healthy_sources.txt``).
 """
@@ -11,6 +16,7 @@ it, and "not known" is right.
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +26,14 @@ from allranks.log_text import Log
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGS = Path(__file__).parent / "logs"
-HELD_OUT = "heldout", "heldout4"
+DATA = ROOT / "book" / "_data" / "diagnose.json"
+DEV = "dev"
+SEEN = {  # when tuning saw a set; what is not here is fresh
+    DEV: "always: signs are written for these",
+    "heldout": "held out at first, looked at since; labels older than the last cases",
+    "heldout4": "held out at first, looked at since; labels older than the last cases",
+}
+COUNTS = "known", "first", "shown", "unknown", "guessed", "healthy", "alarms"
 
 
 @dataclass
@@ -31,6 +44,7 @@ class Figures:
         known: how many have a case; of these ``first`` and ``shown`` count those whose
             right case came first, and among those shown.
         unknown: how many have none; for ``guessed`` of them one was named.
+        healthy: in how many nothing is wrong; ``alarms``: and something was named.
         misses: (row, what was named) of those that were not first, and of guesses.
     """
 
@@ -39,6 +53,8 @@ class Figures:
     shown: int = 0
     unknown: int = 0
     guessed: int = 0
+    healthy: int = 0
+    alarms: int = 0
     misses: list[tuple[dict, list[str]]] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -47,7 +63,8 @@ class Figures:
             f"{self.known} logs with a case: first {self.first} "
             f"({self.first / max(1, self.known):.1%}), among the first {SHOWN} "
             f"{self.shown} ({self.shown / max(1, self.known):.1%}); "
-            f"{self.unknown} without: {self.guessed} guessed"
+            f"{self.unknown} without: {self.guessed} guessed; "
+            f"{self.healthy} healthy: {self.alarms} alarms"
         )
 
 
@@ -62,22 +79,31 @@ def healthy() -> dict[str, str]:
     return {p.name: p.read_text("utf8") for p in sorted((LOGS / "healthy").glob("*"))}
 
 
-def measure(found: list[dict], cases: list[clinic.Case]) -> Figures:
+def sets() -> list[str]:
+    """All sets of logs: what was developed on, what was looked at, what is fresh."""
+    fresh = sorted(path.stem for path in LOGS.glob("fresh*.jsonl"))
+    return [*SEEN, *fresh]
+
+
+def measure(found: Iterable[dict], cases: list[clinic.Case]) -> Figures:
     """Diagnose each row."""
     figures = Figures()
     for row in found:
         suspects = diagnose(Log(("log", row["text"])), cases)
         names = [suspect.case.slug for suspect in suspects[:SHOWN]]
-        if row["accept"]:
-            first = names[:1] != [] and names[0] in row["accept"]
+        right = not names
+        if row.get("healthy"):
+            figures.healthy += 1
+            figures.alarms += not right
+        elif row["accept"]:
+            right = names[:1] != [] and names[0] in row["accept"]
             figures.known += 1
-            figures.first += first
+            figures.first += right
             figures.shown += not set(names).isdisjoint(row["accept"])
         else:
-            first = not names
             figures.unknown += 1
-            figures.guessed += not first
-        if not first:
+            figures.guessed += not right
+        if not right:
             figures.misses.append((row, names))
     return figures
 
@@ -92,22 +118,32 @@ def alarms(logs: dict[str, str], cases: list[clinic.Case]) -> dict[str, list]:
     return found
 
 
+def counted(name: str, figures: Figures) -> dict:
+    """The counts of a set, as the page takes them."""
+    counts = {count: getattr(figures, count) for count in COUNTS}
+    return {"name": name, "seen": SEEN.get(name, ""), **counts}
+
+
 def main() -> None:
     """Print the figures; for the set that one develops on, the misses too."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--held-out", action="store_true", help="figures only")
-    held_out = parser.parse_args().held_out
-    cases = clinic.folder(ROOT / "clinic")
-    if held_out:
-        for name in HELD_OUT:
-            print(f"{name}: {measure(rows(name), cases)}")
-        return
-    figures = measure(rows("dev"), cases)
-    print(f"dev: {figures}")
-    good = healthy()
-    print(f"{len(good)} healthy logs, alarms: {alarms(good, cases)}")
-    for row, names in figures.misses:
-        print(f"- {row['accept'] or 'not known'}, not {names}: {row['link']}")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--held-out", action="store_true", help="figures of all sets")
+    parser.add_argument("--record", action="store_true", help="and write the page's")
+    options = parser.parse_args()
+    cases, found = clinic.folder(ROOT / "clinic"), []
+    for name in sets() if options.held_out or options.record else [DEV]:
+        figures = measure(rows(name), cases)
+        if name == DEV:
+            good = healthy()
+            named = alarms(good, cases)
+            figures.healthy, figures.alarms = len(good), len(named)
+            print(*named.items(), sep="\n", end="\n" * bool(named))
+            for row, names in figures.misses:
+                print(f"- {row['accept'] or 'not known'}, not {names}: {row['link']}")
+        print(f"{name}: {figures}")
+        found.append(counted(name, figures))
+    if options.record:
+        DATA.write_text(json.dumps({"sets": found}, indent=1) + "\n", "utf8")
 
 
 if __name__ == "__main__":
