@@ -9,9 +9,9 @@ signature: killed by SIGABRT[\s\S]*gloo::EnforceNotMet
 You see: in the evaluation or right after it a rank dies in native code (gloo), or all
 hang (NCCL). Some scripts get as far as the end of the training.
 
-Cause: DDP's forward pass broadcasts the buffers, BatchNorm's running statistics, even
-in `eval()` and under `no_grad`. Rank 0 alone sends them, and they meet what the others
-do next: here the layout of the buckets, which DDP shares in the second step; elsewhere
+Cause: after a training step DDP's next forward pass broadcasts the buffers, BatchNorm's
+running statistics, even if it is one in `eval()` and under `no_grad`. Rank 0 alone sends
+them, and they meet what the others do next: here the layout of the buckets, which DDP shares in the second step; elsewhere
 a barrier or a metric. If they meet the broadcast of a training step, nothing is seen:
 after a pass under `no_grad` DDP leaves out the next one on rank 0.
 
