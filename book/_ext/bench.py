@@ -2,9 +2,10 @@
 
 {bench}`ddp.default.ratio:.2f` shows one value: a dotted path into the file, then
 (optional) a Python format. ``{bench-machine}`` says when and on what the figures were
-measured. ``{bench-picture} allranks.pipeline_pictures.recorded pipeline.gpipe`` calls a
-function of ours with a part of the file and shows the Picture it draws. A figure that
-is not in the file fails the build.
+measured, ``{bench-machine} ddp`` those of one part. ``{bench-picture}
+allranks.pipeline_pictures.recorded pipeline.gpipe`` calls a function of ours with a
+part of the file and shows the Picture it draws. A figure that is not in the file fails
+the build. {bench}`most_spread:.0%` is the bound above which tests/bench publishes none.
 """
 
 import importlib
@@ -16,6 +17,26 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 DATA = "book/_data/bench.json"
 MACHINE = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}."
+MOST_SPREAD = 0.5  # the largest run of a figure less the smallest, over the figure
+WIDER = (
+    "The machine was busy: {} goes from {:.2f} to {:.2f}, more than the bound allows."
+)
+
+
+def too_wide(figures: dict, path: str = "") -> list[tuple[str, float, float, float]]:
+    """Return (path, figure, smallest, largest) where runs differ too much.
+
+    A figure that was measured several times stands beside ``_min`` and ``_max``.
+    """
+    found = []
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            found += too_wide(value, f"{path}{key}.")
+        elif f"{key}_min" in figures and f"{key}_max" in figures:
+            low, high = figures[f"{key}_min"], figures[f"{key}_max"]
+            if not high - low <= MOST_SPREAD * value:  # nor is NaN published
+                found.append((path + key, value, low, high))
+    return found
 
 
 def find(data: dict, path: str):
@@ -35,7 +56,7 @@ def lookup(data: dict, text: str) -> str:
     '0.91'
     """
     path, _, spec = text.partition(":")
-    value = find(data, path)
+    value = find({"most_spread": MOST_SPREAD} | data, path)
     if isinstance(value, dict | list):
         raise LookupError(f"{path} in {DATA} is not one figure")
     return format(value, spec)
@@ -84,14 +105,21 @@ class BenchPicture(SphinxDirective):
 
 
 class BenchMachine(SphinxDirective):
-    """When and on which machine the figures were measured."""
+    """When and on which machine the figures, or those of one part, were measured."""
+
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """One sentence from the file's ``machine`` entry."""
+        """One sentence from the file's machine entry; another if it was busy."""
         try:
-            text = MACHINE.format(**load(self.env)["machine"])
+            data, part = load(self.env), "".join(self.arguments)
+            text = MACHINE.format(**data.get("machines", {}).get(part, data["machine"]))
+            wide = too_wide(find(data, part)) if part else []
         except LookupError as error:
             raise self.error(f"{DATA}: {error} is missing") from None
+        if wide:  # measured before there was a bound
+            name, _, low, high = wide[0]
+            text = f"{text} {WIDER.format(name, low, high)}"
         return [nodes.paragraph(text, text, classes=["bench-machine"])]
 
 

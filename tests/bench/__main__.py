@@ -2,18 +2,25 @@
 
 Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. What they
 measure goes to book/_data/bench.json, or to the file that a part calls ``DATA``, from
-which the pages take their figures.
+which the pages take their figures. A part whose runs differ by more than the bound in
+book/_ext/bench.py allows was measured on a busy machine: it is refused.
 """
 
+import contextlib
 import datetime
 import importlib
 import json
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import torch
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+from book._ext.bench import MOST_SPREAD, too_wide
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "fresh", "hangs"]
@@ -38,21 +45,60 @@ def machine() -> dict:
     }
 
 
+def others() -> str:
+    """Say how busy the machine is, and with what, but for ourselves."""
+    own = {os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))}
+    there = [p for p in psutil.process_iter(["name"]) if p.pid not in own]
+    for process in there:
+        with contextlib.suppress(psutil.Error):
+            process.cpu_percent()  # the first call starts the count
+    time.sleep(0.5)
+    busy = []
+    for process in there:
+        with contextlib.suppress(psutil.Error):
+            busy.append((process.cpu_percent(), process.pid, process.info["name"]))
+    top = [
+        f"{name} ({pid}) {cpu:.0f} %" for cpu, pid, name in sorted(busy)[:-4:-1] if cpu
+    ]
+    return f"load {os.getloadavg()[0]:.1f}; now running: {', '.join(top) or 'nothing'}"
+
+
+def refusal(name: str, figures: dict) -> str:
+    """Say which figure's runs differ too much to be published; nothing if none."""
+    for path, value, low, high in too_wide(figures, f"{name}.")[:1]:
+        return (
+            f"{path} is {value:.2f}, but its runs go from {low:.2f} to {high:.2f}, "
+            f"{(high - low) / value:.0%} of it, where {MOST_SPREAD:.0%} is the most: "
+            f"{name} is not stored, measure it on a quiet machine ({others()})"
+        )
+    return ""
+
+
 def main(names: list[str]) -> None:
     """Run the named parts, print their reports, store their figures."""
     unknown = sorted(set(names) - set(PARTS))
     if unknown:
         raise SystemExit(f"no benchmark {unknown[0]!r}: there are {', '.join(PARTS)}")
+    refused = []
     for name in names or PARTS:
         part = importlib.import_module(name)
         print(f"--- {name}: {part.__doc__.splitlines()[0]}", flush=True)
         path = getattr(part, "DATA", DATA)
         data = json.loads(path.read_text("utf8")) if path.is_file() else {}
-        data |= {"machine": machine(), name: part.run()}
-        print(part.report(data[name]), flush=True)
+        figures = part.run()
+        print(part.report(figures), flush=True)
+        if why := refusal(name, figures):
+            refused.append(why)
+            continue
+        data[name] = figures
+        data["machines"] = data.get("machines", {}) | {name: machine()}
+        if not names or "machine" not in data:  # all parts, or the first of a file
+            data["machine"] = machine()
         path.parent.mkdir(exist_ok=True)
         text = json.dumps(data, indent=1, sort_keys=True)
         path.write_text(text + "\n", "utf8")
+    if refused:
+        raise SystemExit("\n".join(refused))
 
 
 if __name__ == "__main__":

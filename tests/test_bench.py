@@ -1,0 +1,97 @@
+"""A figure whose runs differ too much is not published, and the page says so."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from book._ext import bench
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
+BUSY = {"threads": 1.94, "threads_min": 0.42, "threads_max": 4.39, "one_ms": 98.0}
+QUIET = BUSY | {"threads_min": 1.8, "threads_max": 2.1}
+
+
+@pytest.fixture
+def runner(monkeypatch, tmp_path):
+    """The program tests/bench, with parts that return given figures, at once."""
+    path = ROOT / "tests" / "bench" / "__main__.py"
+    spec = importlib.util.spec_from_file_location("bench_main", path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+
+    def add(**figures):
+        for name, found in figures.items():
+            part = SimpleNamespace(__doc__="A part.", DATA=tmp_path / "bench.json")
+            part.run, part.report = (lambda found=found: found), str
+            monkeypatch.setitem(sys.modules, name, part)
+        monkeypatch.setattr(program, "PARTS", list(figures))
+        return program.main, tmp_path / "bench.json"
+
+    return add
+
+
+def test_a_wide_figure_is_refused_and_the_others_are_stored(runner):
+    """One sentence: which, its spread, the bound, what is running; exit code 1."""
+    main, file = runner(before={"small": QUIET}, busy={"small": BUSY}, after=QUIET)
+    with pytest.raises(SystemExit) as end:
+        main([])
+    (said,) = str(end.value.code).splitlines()
+    assert said.startswith(
+        "busy.small.threads is 1.94, but its runs go from 0.42 to 4.39"
+    )
+    assert "205% of it, where 50% is the most" in said
+    assert re.search(r"load \d+\.\d; now running: \w", said)
+    stored = json.loads(file.read_text())
+    assert {"before", "after"} <= stored.keys() and "busy" not in stored
+    assert set(stored["machines"]) == {"before", "after"}
+
+
+def test_what_was_published_stays_when_a_new_run_is_refused(runner):
+    """And a part that is measured alone does not date the others anew."""
+    main, file = runner(part=QUIET)
+    main([])
+    before = json.loads(file.read_text())
+    main, file = runner(part=BUSY)
+    with pytest.raises(SystemExit):
+        main(["part"])
+    assert json.loads(file.read_text()) == before
+    file.write_text(json.dumps(before | {"machine": {"date": "long ago"}}))
+    main, file = runner(part=QUIET)
+    main(["part"])
+    assert json.loads(file.read_text())["machine"] == {"date": "long ago"}
+    assert json.loads(file.read_text())["machines"]["part"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wide"),
+    [(0.75, 1.25, False), (0.74, 1.25, True), (1, 1, False), (float("nan"), 1, True)],
+)
+def test_the_bound(low, high, wide):
+    """Half of the figure between the largest and the smallest run is allowed."""
+    figures = {"a": {"ratio": 1.0, "ratio_min": low, "ratio_max": high, "ms": 9}}
+    found = [path for path, *_ in bench.too_wide(figures)]
+    assert found == ["a.ratio"] * wide
+
+
+def test_the_page_states_the_bound_and_whether_its_table_keeps_it():
+    """By the role and by the sentence below the table, not by a typed number."""
+    assert "{bench}`most_spread:.0%`" in PAGE
+    assert "```{bench-machine} data_parallel\n```" in PAGE
+    assert bench.lookup({}, "most_spread:.0%") == f"{bench.MOST_SPREAD:.0%}"
+
+
+def test_the_page_opens_with_its_verdict_and_shows_its_memory_first():
+    """Use DDP; the table of four devices; the reasons come after."""
+    opening, *sections = PAGE.split("\n## ")
+    assert "No: use DDP" in opening
+    assert opening.count("{glue:} ch2_memory") == 1 == PAGE.count("{glue:} ch2_memory")
+    assert opening.index("use DDP") < opening.index("{glue:} ch2_memory")
+    verdict = next(n for n, text in enumerate(sections) if text.startswith("Should I"))
+    assert sections[verdict].startswith("Should I use it?") and verdict > 0
