@@ -5,7 +5,7 @@ symptom: silent
 runs on: one process
 chapter: ch4_ranks
 signature: 1 rank instead of 2
-guard: 2 ranks were asked for, the group has 1
+guard: 2 ranks were asked for, 1 came
 
 You see: the job runs, on one GPU, and as slowly as before. Nobody complains.
 

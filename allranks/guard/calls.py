@@ -46,13 +46,13 @@ def hint(again: int, unsynced: bool) -> str:
     """Say what a gradient that is not the mean may come from, by where step() was."""
     if again > 1:
         return (
-            f"watch.step() was called {again} times since the last optimizer.step(): "
-            "call it once for each, after the last backward() that adds up"
+            f"The guard's step() was called {again} times since the last optimizer.step(): "
+            "call it once for each, after the last backward() that adds up."
         )
     if unsynced:
         return (
-            "the last forward was inside of no_sync(): if more passes follow before "
+            "The last forward was inside of no_sync(): if more passes follow before "
             "optimizer.step(), call watch.step() after the last one only; if not, the "
-            "last pass must be outside of it"
+            "last pass must be outside of it."
         )
     return ""

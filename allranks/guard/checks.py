@@ -154,6 +154,7 @@ class Checks:
             self.data.judge(where, data)
         self.health.judge(where, health)
         if self.exchange.size > 1:
+            self.replicas.hint = self.health.hint
             self.replicas.compare(where, tensors, [row[5:] for row in table])
             self.random.judge(where, random)
             self.attributes.checked()

@@ -40,7 +40,7 @@ class Exchange:
 
     def __init__(self, group, device: torch.device, patience_s: float):
         self.patience_s, self.group, self.device = patience_s, None, device
-        self.rank, self.size, self.ranks = 0, 1, [0]
+        self.rank, self.size, self.ranks, self.whole = 0, 1, [0], group is None
         if not (dist.is_available() and dist.is_initialized()):
             return
         if dist.get_rank(group) < 0:
@@ -70,7 +70,9 @@ class Exchange:
 
     def close(self) -> None:
         """Give the group back."""
-        if self.group is not None and dist.is_initialized():
+        # Torch names a group of some ranks by these: were it destroyed, the next one
+        # would find its old addresses in the store. destroy_process_group() ends it.
+        if self.whole and self.group is not None and dist.is_initialized():
             dist.destroy_process_group(self.group)
         self.group, self.size, self.ranks = None, 1, [self.ranks[self.rank]]
         self.rank = 0

@@ -31,6 +31,7 @@ class Replicas:
     def __init__(self, exchange: Exchange):
         self.exchange = exchange
         self.moving = Moving(exchange)
+        self.hint = ""  # where step() should be, if it seems to be elsewhere
         self.written = lambda kind, name, tensor: False  # see Attributes
 
     def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
@@ -133,7 +134,7 @@ class Replicas:
                 )  # a buffer that grows with a rank's own batches
             elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
-        why = WHY[kind]
+        why = self.hint if kind == "gradient" and self.hint else WHY[kind]
         if kind in FREE:
             different, still = self.moving.wrong(where, kind, different)
             why = f"{still}{why}"

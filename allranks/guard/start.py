@@ -1,6 +1,7 @@
 """What is checked once, when the guard is built: wrapper, optimizer, devices."""
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from .digests import number
@@ -79,9 +80,15 @@ def begin(checks, where: str, world_size: int | None) -> None:
     exchange, skip, model = checks.exchange, checks.skip, checks.model
     size = exchange.size
     if world_size is not None and world_size != size:
+        world = dist.get_world_size() if exchange.group is not None else size
         raise GuardError(
-            f"{where}: {world_size} ranks were asked for, the group has {size}. "
-            "Were torchrun's options behind the script's name?"
+            f"{where}: {world_size} ranks were asked for, "
+            + (
+                f"the model's group has {size} of {world}: {names(exchange.ranks)}. "
+                "Was DDP given a process_group that leaves out some?"
+                if size < world
+                else f"{size} came. Were torchrun's options behind the script's name?"
+            )
         )
     parameters = checks.parameters()
     wrong = wraps(model) or empty(parameters)

@@ -37,11 +37,12 @@ def judge(
             return  # as clip_grad_norm_ leaves them
         if scaled and ratio < factor:
             why = "Clipped while still scaled: call scaler.unscale_(optimizer) before."
+        elif hint:
+            why = hint
         elif abs(ratio / factor - exchange.size) < 0.05 * exchange.size:
             why = "It is their sum: divide by the number of ranks."
         else:
-            why = hint or "they were changed, or not zeroed, since the last step"
-            why = f"{why[0].upper()}{why[1:]}."
+            why = "They were changed, or not zeroed, since the last step."
         raise GuardError(
             f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
             f"ranks' local gradients. {why}"
@@ -56,9 +57,9 @@ def judge(
     who = "" if apart.all() else f" on {who}"
     if near.all() and exchange.size > 1:
         cause = f"{names(exchange.ranks)} still hold their own: "
-        cause += hint or "nobody synchronises it"
+        cause += hint[:-1] or "nobody synchronises it"
     else:
-        cause = hint or (
+        cause = hint[:-1] or (
             "a collective was paired with another one, or gradients were changed, "
             "clipped or not zeroed between backward and here"
         )

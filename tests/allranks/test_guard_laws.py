@@ -1,0 +1,505 @@
+"""What ought to be equal on all ranks and is not; what each rank ought to have alone.
+
+Each training is wrong in one place. The three lines must say where.
+"""
+
+import contextlib
+import functools
+import random
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from allranks import Ranks
+from allranks.guard import Guard, GuardError
+from allranks.guard.datasets import fingerprint
+from allranks.guard.worldsize import reads_world_size
+
+mse = nn.functional.mse_loss
+CASES = {}
+
+
+def case(said: str):
+    """Add a training, and what the guard must say of it, to the cases."""
+
+    def add(function):
+        CASES[function.__name__.replace("_", " ")] = function, said
+        return function
+
+    return add
+
+
+def odd() -> bool:
+    """Whether this is the rank that differs."""
+    return dist.get_rank() == 1
+
+
+class Samples(Dataset):
+    """Samples behind names, whose order may be another one on each rank."""
+
+    def __init__(self, order=range(48), told: bool = True):
+        draw = torch.Generator().manual_seed(0)
+        self.x = torch.randn(48, 6, generator=draw)
+        order = list(order)
+        self.find = order.__getitem__
+        if told:
+            self.files = [f"/data/{i}.png" for i in order]
+
+    def __len__(self):
+        """Count the samples."""
+        return 48
+
+    def __getitem__(self, index):
+        """Give a sample and its target."""
+        x = self.x[self.find(index)]
+        return x, x[:2] * 2
+
+
+def network(*inner):
+    """Build a small network, the same on all ranks."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), *inner, nn.ReLU(), nn.Linear(8, 2))
+
+
+def fit(model, optimizer=None, data=None, *, forward=None, after=None, fed=True):
+    """Train by the usual loop; ``after`` is called at the end of each step."""
+    data = data or Samples()
+    loader = data
+    if not isinstance(data, DataLoader):
+        loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 0.01)
+    steps = 0
+    with Guard(model, optimizer, patience_s=20) as watch:
+        for epoch in range(2):
+            if hasattr(loader.sampler, "set_epoch"):
+                loader.sampler.set_epoch(epoch)
+            for x, y in watch.epoch(loader, epoch) if fed else loader:
+                optimizer.zero_grad()
+                (forward or (lambda x, y: mse(model(x), y)))(x, y).backward()
+                watch.step()
+                optimizer.step()
+                steps += 1
+                if after:
+                    after(steps)
+
+
+@case(
+    r"step 4: the modes .*in training on rank 0; .*in evaluation on rank 1 .*must call"
+)
+def a_rank_left_in_evaluation():
+    ddp = DDP(network(nn.Dropout(0.2)))
+    fit(ddp, after=lambda step: ddp.eval() if step == 3 and odd() else None)
+
+
+@case(r"step 1: .*module\.1 \(BatchNorm1d\) is in training on rank 0")
+def batch_norm_frozen_on_one_rank():
+    ddp = DDP(network(nn.BatchNorm1d(8)))
+    ddp.module[1].train(not odd())
+    fit(ddp)
+
+
+@case(r"warns: .*was in training at an earlier check and now it is in evaluation")
+def all_ranks_left_in_evaluation():
+    ddp = DDP(network(nn.Dropout(0.2)))
+    fit(ddp, after=lambda step: ddp.eval() if step == 3 else None)
+
+
+@case(
+    r"the start: the model's modules .*module\.1\.p=0\.1 on rank 0; module\.1\.p=0\.5"
+)
+def another_dropout():
+    fit(DDP(network(nn.Dropout(0.5 if odd() else 0.1))))
+
+
+@case(r"the start: .*module\.1 is a Tanh on rank 0; module\.1 is a GELU on rank 1")
+def another_activation():
+    fit(DDP(network(nn.GELU() if odd() else nn.Tanh())))
+
+
+@case(r"forward is code \w+ on rank 0; .*Run the same version of the code")
+def another_version_of_the_code():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        if odd():
+
+            def forward(self, x):
+                return self.net(x).relu()
+
+        else:
+
+            def forward(self, x):
+                return self.net(x)
+
+    fit(DDP(Net()))
+
+
+@case(r"forward's autocast is torch\.bfloat16 on rank 1|nothing on rank 0; forward's")
+def autocast_on_one_rank():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        with torch.autocast("cpu", torch.bfloat16, enabled=odd()):
+            return mse(ddp(x).float(), y)
+
+    fit(ddp, forward=forward)
+
+
+@case(r"optimizer 0 is AdamW on rank 0; optimizer 0 is NAdam on rank 1")
+def another_optimizer():
+    ddp = DDP(network())
+    kind = torch.optim.NAdam if odd() else torch.optim.AdamW
+    fit(ddp, kind(ddp.parameters(), 0.01))
+
+
+@case(r"module\.0\.weight is in group 1 of optimizer 0 on rank 0; .* group 0 .* rank 1")
+def weights_among_those_without_decay():
+    ddp = DDP(network())
+    first, *rest = ddp.parameters()
+    bare = [first, rest[0]] if odd() else [rest[0]]
+    decayed = rest[1:] if odd() else [first, *rest[1:]]
+    groups = [{"params": bare, "weight_decay": 0.0}, {"params": decayed}]
+    fit(ddp, torch.optim.AdamW(groups, 0.01))
+
+
+@case(
+    r"hooks .*nothing on rank 0; a hook changes the gradient of module\.0\.weight on r"
+)
+def a_hook_on_one_rank():
+    net = network()
+    if odd():
+        net[0].weight.register_hook(lambda gradient: 10 * gradient)
+    fit(DDP(net))
+
+
+@case(
+    r"step 1: the attribute module\.directions is not .*neither a parameter nor a buf"
+)
+def a_tensor_that_is_not_registered():
+    net = network()
+    net.directions = torch.randn(6, 6)
+    fit(DDP(net))
+
+
+@case(
+    r"step 1: the attribute module\.hidden\[0\]\.weight \(and 1 more\) is not the same"
+)
+def layers_in_a_plain_list():
+    net = network()
+    net.hidden = [nn.Linear(6, 6)]
+    fit(DDP(net))
+
+
+@case(r"warns: .*module\.temperature is not the same number .*0\.7 on rank 0, 0\.5 on")
+def another_temperature():
+    net = network()
+    net.temperature = 0.5 if odd() else 0.7
+    fit(DDP(net))
+
+
+@case(r"step 4: the buffer module\.center is not .* Only rank 1 changes it")
+def a_buffer_that_one_rank_updates():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+            self.register_buffer("center", torch.zeros(6))
+
+        def forward(self, x):
+            if odd():
+                self.center.lerp_(x.detach().mean(0), 0.1)
+            return self.net(x - self.center)
+
+    fit(DDP(Net(), broadcast_buffers=False))
+
+
+@case(
+    r"step 4: parameters are NaN on ranks 0, 1: module\.0\.weight and 3 more of 4\. The"
+)
+def weights_that_are_nan_on_all_ranks():
+    ddp, losses = DDP(network()), []
+
+    def forward(x, y):
+        losses.append(mse(ddp(x), y))
+        return losses[-1] * (torch.nan if len(losses) == 3 else 1)
+
+    fit(ddp, forward=forward)
+
+
+@case(r"warns: .*no gradient has reached the model's parameters at the last two checks")
+def another_copy_is_trained():
+    other = DDP(network())
+    ddp = DDP(network())
+    fit(ddp, forward=lambda x, y: mse(other(x), y))
+
+
+@case(
+    r"start of epoch 0: .*files.*0.* is '/data/\d+\.png' on rank 0 and '/data/\d+\.png'"
+)
+def files_in_the_order_of_listdir():
+    order = list(range(48))
+    random.Random(dist.get_rank()).shuffle(order)
+    fit(DDP(network()), data=Samples(order))
+
+
+@case(r"end of epoch 0: \d+ samples were on more than one rank.*sort what listdir or a")
+def an_order_that_the_data_set_does_not_tell():
+    order = list(range(48))
+    random.Random(dist.get_rank()).shuffle(order)
+    fit(DDP(network()), data=Samples(order, told=False))
+
+
+@case(r"start of epoch 0: the data sets or subsets are not .* take no statistics of a")
+def statistics_of_a_share():
+    data = Samples()
+    data.mean = data.x[dist.get_rank() :: 2].mean(0)
+    fit(DDP(network()), data=data)
+
+
+@case(r"Samples\.labels\['cat'\] is 0 on rank 0 and 1 on rank 1: the ranks mean diff")
+def labels_numbered_in_the_order_of_a_set():
+    data = Samples()
+    data.labels = {"cat": int(odd()), "dog": 1 - odd()}
+    fit(DDP(network()), data=data)
+
+
+@case(r"start of epoch 0: the sampler deals to 8, .*they never see the others")
+def a_sampler_for_more_ranks_than_there_are():
+    data = Samples()
+    sampler = DistributedSampler(data, 8, dist.get_rank())
+    fit(DDP(network()), data=DataLoader(data, 4, sampler=sampler))
+
+
+@case(r"step 1: batches since the last step: 1 on rank 0, 2 on rank 1\. The ranks must")
+def accumulation_windows_that_differ():
+    ddp, data = DDP(network()), Samples()
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.01)
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+    passes = 2 if odd() else 1
+    with Guard(ddp, optimizer, patience_s=20) as watch:
+        for count, (x, y) in enumerate(watch.epoch(loader, 0), 1):
+            last = count % passes == 0
+            with contextlib.nullcontext() if last else ddp.no_sync():
+                (mse(ddp(x), y) / passes).backward()
+            if last:
+                watch.step()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+class Twice(IterableDataset):
+    """A stream of this rank's samples, and a loader whose two workers read it whole."""
+
+    num_workers, batch_sampler = 2, None
+
+    def __init__(self):
+        self.dataset = self
+
+    def __iter__(self):
+        """Yield batches as two workers do, by turns."""
+        for x in Samples().x[dist.get_rank() :: 2].split(4):
+            yield from [(x, x[:, :2])] * 2
+
+
+@case(r"end of epoch 0: each sample came 2 times: .*workers reads the whole stream")
+def a_stream_that_every_worker_reads():
+    ddp = DDP(network())
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.01)
+    with Guard(ddp, optimizer, patience_s=20) as watch:
+        for x, y in watch.epoch(Twice(), 0):
+            optimizer.zero_grad()
+            mse(ddp(x), y).backward()
+            watch.step()
+            optimizer.step()
+
+
+class Noise(nn.Module):
+    """Adds noise to its input."""
+
+    def forward(self, x):
+        """Return the input with noise."""
+        return x + torch.randn_like(x)
+
+
+@case(r"step 1: ranks 0, 1 draw the same random numbers \(CPU generator\)")
+def noise_from_one_seed_without_epoch():
+    torch.manual_seed(5)
+    fit(DDP(network(Noise())), fed=False)
+
+
+@case(r"step 2: ranks 0, 1 draw the same random numbers \(Python's generator\)")
+def augmentation_from_one_seed_of_python():
+    class Shifted(Samples):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x + random.random(), y
+
+    random.seed(5)
+    fit(DDP(network()), data=Shifted())
+
+
+def loop(order: str, only: tuple = (0, 1)):
+    """Train with ``step()`` at a place of its own; b, s, o, z are the four calls."""
+    ddp = DDP(network())
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.01)
+    x = torch.randn(4, 6)
+    with Guard(ddp, optimizer, every=1, patience_s=20) as watch:
+        for _ in range(2):
+            for call in order:
+                inside = ddp.no_sync() if call == "n" else contextlib.nullcontext()
+                with inside:
+                    if call in "bn":
+                        ddp(x).square().mean().backward()
+                if call == "s" and dist.get_rank() in only:
+                    watch.step()
+                if call == "o":
+                    optimizer.step()
+                if call == "z":
+                    optimizer.zero_grad()
+
+
+@case(
+    r"\.grad is empty or zero on all ranks: step\(\) was called after zero_grad\(\)\. C"
+)
+def step_after_zero_grad():
+    loop("bozs")
+
+
+@case(r"The last forward was inside of no_sync\(\): if more passes follow")
+def step_in_every_pass_without_synchronisation():
+    loop("nsbsoz")
+
+
+@case(r"step 2: .*step\(\) was called 2 times since the last optimizer\.step\(\): call")
+def step_in_every_pass():
+    loop("bsbsoz")
+
+
+@case(
+    r"not at the same place: rank 0 at step 1, rank 1 at optimizer\.step\(\), with no w"
+)
+def step_on_one_rank():
+    loop("bsoz", only=(0,))
+
+
+@case(r"warns: guard: preflight's loss\(\) reads the number of ranks")
+def a_preflight_whose_factor_cancels():
+    ddp = DDP(network())
+    x = torch.randn(4, 6)
+    with Guard(ddp) as watch:
+        watch.preflight(lambda m, b: m(b).square().mean() / dist.get_world_size(), x)
+
+
+def play(name):
+    """Run a training on this rank; return what the guard says, "" if nothing."""
+    torch.set_num_threads(1)
+    torch.manual_seed(100 + dist.get_rank())
+    random.seed(100 + dist.get_rank())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            CASES[name][0]()
+        except GuardError as error:
+            return str(error)
+    told = [str(w.message) for w in caught if "guard: " in str(w.message)]
+    return " ".join(["warns:", *told]) if told else ""
+
+
+def run(folder, module, name):
+    """Find this module on a rank, and play."""
+    import importlib
+    import sys
+
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(module).play(name)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Yield two ranks for the whole module."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_three_lines_say_what_is_wrong(ranks, name):
+    """One sentence, the same on both ranks; a warning comes from the first."""
+    file, said = Path(__file__), CASES[name][1]
+    first, second = ranks.run(run, str(file.parent), file.stem, name, timeout=60)
+    assert re.search(said, first), first
+    assert second == ("" if first.startswith("warns:") else first)
+
+
+def test_a_group_smaller_than_the_sampler_is_named():
+    """Four ranks, two models: who is averaged, and which shares nobody sees."""
+
+    def pairs():
+        import torch.distributed as dist
+        from torch import nn
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        from allranks.guard import Guard, GuardError
+
+        half = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
+        ddp, said = DDP(nn.Linear(2, 2), process_group=half), []
+        for size in (None, 4):
+            try:
+                with Guard(ddp, world_size=size) as watch:
+                    data = list(range(16))
+                    loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+                    next(watch.epoch(loader, 0))
+            except GuardError as error:
+                said.append(str(error))
+        return said
+
+    with Ranks(4) as ranks:
+        found = ranks.run(pairs, timeout=60)
+    assert found[0] == found[1] and found[2] == found[3]
+    dealt, asked = found[2]
+    assert re.search(
+        r"deals to 4, and the model's 2 ranks take the shares \[2, 3\].*averaged over "
+        r"ranks 2, 3 of 4 only: give DDP the group",
+        dealt,
+    )
+    assert re.search(r"4 ranks were asked for, the model's group has 2 of 4", asked)
+
+
+def test_a_data_set_is_known_by_what_it_has_for_each_sample(tmp_path):
+    """Its order, not its folder; not what it counts; a part of it is told as such."""
+    here, there = Samples(), Samples()
+    there.files = [name.replace("/data", "/node1/scratch") for name in here.files]
+    there.reads = 3
+    assert fingerprint(here) == fingerprint(there)
+    assert not fingerprint(here)[1]
+    there.files = there.files[::-1]
+    assert fingerprint(here) != fingerprint(there)
+    pairs = [(f"{i}.png", i) for i in range(9)]
+    assert fingerprint(pairs) != fingerprint(pairs[::-1])
+    assert fingerprint(pairs)[1]
+    assert fingerprint([object(), object()]) == (0, False)
+
+
+def test_only_a_loss_that_asks_for_the_ranks_is_told_of():
+    """By name, by a value around it, or in what it calls."""
+    world_size = 2
+
+    def scaled(model, x):
+        return model(x).mean() / world_size
+
+    assert reads_world_size(scaled)
+    assert reads_world_size(lambda model, x: scaled(model, x))
+    assert reads_world_size(functools.partial(scaled, None))
+    assert not reads_world_size(lambda model, x: model(x).mean())
+    assert not reads_world_size(len)
