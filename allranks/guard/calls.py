@@ -46,8 +46,9 @@ def hint(again: int, unsynced: bool) -> str:
     """Say what a gradient that is not the mean may come from, by where step() was."""
     if again > 1:
         return (
-            f"The guard's step() was called {again} times since the last optimizer.step(): "
-            "call it once for each, after the last backward() that adds up."
+            f"The guard's step() was called {again} times since the last "
+            "optimizer.step(): call it once for each, after the last backward() that "
+            "adds up."
         )
     if unsynced:
         return (

@@ -9,6 +9,14 @@ from torch.utils.data import IterableDataset
 from .digests import number
 from .exchange import Exchange, GuardError, names
 
+NUMBERS = (
+    "the ranks mean different things by one number. Sort the names before you number "
+    "them: a set has another order in each process."
+)
+ORDERS = (
+    "every rank must hold the same entries in the same order. Sort what listdir or a "
+    "set gives; let the sampler shuffle."
+)
 MANY = 20_000  # entries; larger tables are no vocabulary of labels
 
 
@@ -46,11 +54,8 @@ class Codes:
         if found:
             groups = self.exchange.split(found[1]).items()
             said = " and ".join(f"{value!r} on {names(r)}" for value, r in groups)
-            raise GuardError(
-                f"{where}: {found[0]} is {said}: the ranks mean different things by "
-                "one number. Sort the names before you number them: a set has another "
-                "order in each process."
-            )
+            why = ORDERS if "['" not in found[0] else NUMBERS
+            raise GuardError(f"{where}: {found[0]} is {said}: {why}")
 
 
 def codes(*things) -> dict[str, dict]:

@@ -47,8 +47,10 @@ class Health:
         self.dead = self._dead() if suspect or not sketches else ""
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = checks.attributes.constant() if checks.steps <= 8 else ""
-        mode = int(model.training) * 2 + int(self.trained)
-        self.trained = model.training
+        # Not the wrapper's own flag: eval() may be called on what it wraps.
+        trains = any(m.training for m in model.modules() if not any(m.children()))
+        mode = int(trains) * 2 + int(self.trained)
+        self.trained = trains
         silent = "gradients" not in checks.skip and checks.local.armed
         silent = silent and not checks.local.reached()
         self.silent = self.silent + 1 if silent else 0

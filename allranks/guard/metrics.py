@@ -1,16 +1,24 @@
 """Invariants of what is reported: one value on all ranks, and the exact mean."""
 
 import torch
+from torch import nn
 
-from .digests import digest_all, settle
+from .digests import digest_all, number, settle
 from .exchange import Exchange, GuardError, _int64, names
+from .modes import modules
 from .replicas import Replicas
 
 
 def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
     """Raise if a named value is not the same on all ranks."""
     where = f"same({', '.join(values)})"
-    tensors = {name: _tensor(value) for name, value in values.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, value in values.items():
+        if isinstance(value, nn.Module):  # a loss with weights, a moving average
+            inside = [*value.named_parameters(), *value.named_buffers()]
+            tensors |= {f"{name}.{key}": tensor.detach() for key, tensor in inside}
+            value = modules(value, lambda _name: False)
+        tensors[name] = _tensor(value)
     kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
     table = exchange.integers(where, settle([replicas.numbers(kinds)])[0][0])
     replicas.compare(where, {"value": kinds}, [[row] for row in table])
@@ -57,7 +65,12 @@ def check(exchange: Exchange, value, total, count, samples: int | None) -> None:
 
 
 def _tensor(value) -> torch.Tensor:
-    return value if torch.is_tensor(value) else torch.tensor(value, device="cpu")
+    if torch.is_tensor(value):
+        return value
+    try:
+        return torch.tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError):  # words, such as settings
+        return _int64(number(repr(value)))
 
 
 def _doubles(exchange: Exchange, where: str, values: list[float]) -> torch.Tensor:

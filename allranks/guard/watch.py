@@ -163,7 +163,7 @@ class Guard(Checks):
         self.prepare(self._due(self.steps + 1))
 
     def same(self, **values) -> None:
-        """Check that values, numbers or tensors, are equal on all ranks."""
+        """Check that numbers, tensors, settings or modules are equal on all ranks."""
         metrics.same(self.exchange, self.replicas, values)
 
     def apart(self, **values) -> None:

@@ -109,7 +109,7 @@ def batch_norm_frozen_on_one_rank():
 @case(r"warns: .*was in training at an earlier check and now it is in evaluation")
 def all_ranks_left_in_evaluation():
     ddp = DDP(network(nn.Dropout(0.2)))
-    fit(ddp, after=lambda step: ddp.eval() if step == 3 else None)
+    fit(ddp, after=lambda step: ddp.module.eval() if step == 3 else None)
 
 
 @case(
