@@ -1,10 +1,11 @@
-"""Tensors and numbers that a model holds, but has not registered: nobody sends them."""
+"""Tensors that a model holds, but has not registered: nobody sends them."""
 
 from weakref import ref
 
 import torch
 from torch import nn
 
+from .constants import constants, lines
 from .sharded import WRAPPERS
 
 LARGE = 1 << 24  # elements: larger ones are caches
@@ -19,7 +20,7 @@ class Attributes:
     """
 
     def __init__(self, model: nn.Module):
-        self.model, self.floats = model, floats(model)
+        self.model, self.settings = model, constants(attributes(model))
         self.sizes: dict[str, int] = {}  # of the lists and dicts that hold tensors
         self.first = states(self.tensors())
         self.first_sizes = dict(self.sizes)
@@ -61,10 +62,9 @@ class Attributes:
         self.buffers = states(buffers)
 
     def constant(self) -> str:
-        """Those of the floats that are as they were at the start: a line for each."""
-        now = floats(self.model)
-        same = (f"{n}={v}" for n, v in self.floats.items() if now.get(n) == v)
-        return "\n".join(same)
+        """Those of the settings that are as they were at the start, in lines."""
+        now = constants(attributes(self.model))
+        return lines({n: v for n, v in self.settings.items() if now.get(n) == v})
 
 
 def states(tensors: dict[str, torch.Tensor]) -> dict[str, tuple]:
@@ -83,15 +83,6 @@ def attributes(model: nn.Module):
                 yield f"{name}.{key}" if name else key, value
 
 
-def floats(model: nn.Module) -> dict[str, str]:
-    """Floats that somebody wrote, such as a temperature: 0.07, not a clock's."""
-    return {
-        name: repr(value)
-        for name, value in attributes(model)
-        if type(value) is float and len(repr(value)) < 9
-    }
-
-
 def _fits(value) -> bool:
     if not torch.is_tensor(value) or value.is_inference() or value.is_meta:
         return False
@@ -102,13 +93,3 @@ def _fits(value) -> bool:
     plain = value.layout == torch.strided and not hasattr(value, "placements")
     alone = value.numel() == 1 and not value.is_floating_point()  # a rank, a count
     return plain and leaf and not alone and not value.is_quantized
-
-
-def differ(texts: list[str]) -> str:
-    """The first number that all ranks have and that is not the same: its name."""
-    lines = [dict(x.split("=") for x in text.split("\n") if x) for text in texts]
-    for name in lines[0]:
-        values = [own.get(name) for own in lines]
-        if None not in values and len(set(values)) > 1:
-            return name
-    return ""

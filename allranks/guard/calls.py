@@ -10,12 +10,12 @@ class Calls:
 
     Args:
         probe: asks all ranks whether they are here too; called once, and only if an
-            optimizer steps where ``watch.step()`` should have come first.
+            optimizer steps before the first ``watch.step()``.
     """
 
     def __init__(self, optimizers: list, probe: Callable[[str], None]):
         self.probe, self.settled = probe, False
-        self.since: dict[int, int] = {}  # optimizer steps after the last watch.step()
+        self.since: set[int] = set()  # who stepped after the last watch.step()
         self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
         self.handles = [
             o.register_step_pre_hook(self._stepping)
@@ -26,12 +26,11 @@ class Calls:
     def counted(self) -> None:
         """Take note that ``watch.step()`` was called."""
         self.again = 1 if self.since or not self.handles else self.again + 1
-        self.steps, self.since = self.steps + 1, {}
+        self.steps, self.since = self.steps + 1, set()
 
     def _stepping(self, optimizer, _args, _kwargs) -> None:
-        late = not self.steps or id(optimizer) in self.since
-        self.since[id(optimizer)] = self.since.get(id(optimizer), 0) + 1
-        if late and not self.settled:
+        self.since.add(id(optimizer))
+        if not self.steps and not self.settled:
             self.settled = True
             self.probe(WHERE)
 

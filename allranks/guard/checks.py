@@ -68,6 +68,7 @@ class Checks:
         rows = self.exchange.integers("the start: who shares a batch", [own])
         shares = [row[0] for row in rows]
         self.data = DataChecks(self.exchange, shares if all(shares) else None, model)
+        self.data.codes.tell = self.tell
         shared = self.data.teams != len(shares) or "randomness" in self.skip
         self.random = Randomness(self.exchange, model, self.device, shared)
         self.forward = Forward(model, self.device, self.random)
@@ -178,7 +179,7 @@ class Checks:
 
     def tell(self, sentence: str) -> None:
         """Warn once, on one rank."""
-        if sentence not in self.told and self.exchange.rank == 0:
+        if sentence and sentence not in self.told and self.exchange.rank == 0:
             warnings.warn(f"guard: {sentence}", stacklevel=5)
         self.told.add(sentence)
 
@@ -188,7 +189,7 @@ class Checks:
             if "gradients" not in self.skip and not self.data.shared:
                 self.local.arm()
             self.forward.arm()
-            self.hooks.arm(self.parameters())
+            self.hooks.arm(self.model, self.parameters())
         else:
             self.disarm()
 

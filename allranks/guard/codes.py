@@ -6,8 +6,10 @@ from weakref import WeakSet
 
 from torch.utils.data import IterableDataset
 
+from .constants import constants, lines
 from .digests import number
 from .exchange import Exchange, GuardError, names
+from .health import another
 
 NUMBERS = (
     "the ranks mean different things by one number. Sort the names before you number "
@@ -27,6 +29,8 @@ class Codes:
         self.exchange, self.model = exchange, model
         self.known: WeakSet = WeakSet()  # data sets of earlier epochs
         self.tables: dict = {}
+        self.text = ""  # the data set's settings
+        self.tell = print
 
     def look(self, own: dict, loader) -> None:
         """Add to a loader's facts, before the data set fills caches of its own."""
@@ -38,15 +42,22 @@ class Codes:
             fresh = False
         if own["known"] == 0 and not fresh:
             own["dataset"] = 0
-        self.tables = {}
+        self.tables, self.text = {}, ""
         if fresh:
+            if own["replicas"] >= 0:  # one data set, of which each rank takes a share
+                kind = type(dataset).__name__
+                held = [(f"{kind}.{k}", v) for k, v in _held(dataset).items()]
+                self.text = lines(constants(held))
+            own["settings"] = number(self.text)
             parts = [] if self.model is None else self.model.modules()
             collate = getattr(loader, "collate_fn", None)
             self.tables = codes(dataset, collate, *parts)
             own["codes"] = number(repr(self.tables))
 
-    def judge(self, where: str, values: list[int]) -> None:
-        """Raise if a name has another number on another rank."""
+    def judge(self, where: str, values: list[int], settings: list[int]) -> None:
+        """Raise if a name has another number on another rank; warn of settings."""
+        if len(set(settings)) > 1:
+            self.tell(another(self.exchange, self.exchange.texts(self.text)))
         if len(set(values)) == 1:
             return
         texts = self.exchange.texts(repr(self.tables))

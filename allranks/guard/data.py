@@ -50,7 +50,8 @@ class DataChecks:
         self.codes.look(own, loader)
         table = self.exchange.integers(where, list(own.values()))
         rows = [dict(zip(own, row, strict=True)) for row in table]
-        self.codes.judge(where, [row["codes"] for row in rows])
+        codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
+        self.codes.judge(where, codes, settings)
         self.proved = self.samplers.proved(where, rows)
         self.drawn = any(row["drawn"] == 1 for row in rows)
         self.workers = own["workers"]

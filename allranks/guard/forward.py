@@ -13,6 +13,11 @@ def nothing(*_args) -> None:
     """Stand for a hook in a copy of the model, such as a moving average's."""
 
 
+def itself(thing):
+    """Return what is given: how a pickle finds it again."""
+    return thing
+
+
 class Hook:
     """A hook that a copied or pickled model leaves behind."""
 
@@ -29,8 +34,8 @@ class Hook:
         return nothing
 
     def __reduce__(self):
-        """Pickle by name."""
-        return nothing.__qualname__
+        """Leave the guard behind in a pickled model too."""
+        return itself, (nothing,)
 
 
 class Forward:

@@ -2,8 +2,8 @@
 
 import torch
 
-from .attributes import differ
 from .calls import hint
+from .constants import differ
 from .digests import fetch, local, number
 from .exchange import GuardError, names
 
@@ -17,8 +17,8 @@ UNREACHED = (
     "copy of it trained, or does the forward run without gradients?"
 )
 APART = (
-    "{} is not the same number on all ranks: {}. If it is meant to be one, build the "
-    "model from the same settings on all ranks."
+    "{} is not the same on all ranks: {}. If it is meant to be, build the model and "
+    "the data set from the same settings on all ranks."
 )
 
 
@@ -91,9 +91,14 @@ class Health:
             checks.tell(UNREACHED)
         if len({row[5] for row in rows}) > 1 and "modes" not in checks.skip:
             texts = exchange.texts(checks.attributes.constant())
-            name, groups = differ(texts), {}
-            if name:
-                lines = [dict(x.split("=") for x in t.split("\n")) for t in texts]
-                groups = exchange.split([own[name] for own in lines])
-                said = ", ".join(f"{v} on {names(r)}" for v, r in groups.items())
-                checks.tell(APART.format(name, said))
+            checks.tell(another(exchange, texts))
+
+
+def another(exchange, texts: list[str]) -> str:
+    """Say which setting is another one on some ranks; "" if none is."""
+    found = differ(texts, exchange.ranks)
+    if not found:
+        return ""
+    groups = exchange.split(found[1]).items()
+    said = ", ".join(f"{value} on {names(ranks)}" for value, ranks in groups)
+    return APART.format(found[0], said)

@@ -29,6 +29,7 @@ FACTS = [
     "drawn",
     "workers",
     "codes",
+    "settings",
 ]
 
 

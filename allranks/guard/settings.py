@@ -157,7 +157,7 @@ class Settings:
 
 START = "the start"
 OPTIMIZER, SCALER = "optimizer's settings are", "GradScaler is"
-HOOKS = "hooks on parameters are"
+HOOKS = "hooks are"
 MODES = "model's modules are", "modes are"
 PARTED = "model's parameters are", "model's modules are"
 SKIPPED = {
@@ -169,7 +169,7 @@ PARTS = (
     " Build the same model on all ranks; ranks that hold other parts of one (pipeline "
     "stages) need their own group=."
 )
-REGISTER = " DDP averages what the hooks leave: register them on every rank, or none."
+REGISTER = " Register what changes a result on every rank, or on none."
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "
     "be synchronised before the scaler looks, or use ShardedGradScaler."

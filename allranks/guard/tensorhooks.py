@@ -1,8 +1,19 @@
-"""Hooks on parameters that change a gradient: the same ones on every rank."""
+"""Hooks that change what a module or a gradient is: the same ones on every rank."""
 
+import copy
+
+import torch
 from torch import nn
 
 from .digests import DTensor
+from .forward import Hook, itself
+
+MODULES = {
+    "_forward_pre_hooks": "the input",
+    "_forward_hooks": "the output",
+    "_backward_hooks": "the gradients",
+    "_backward_pre_hooks": "the gradients",
+}
 
 
 class Recorder:
@@ -11,31 +22,55 @@ class Recorder:
     def __init__(self, hook, name: str, seen: dict):
         self.hook, self.name, self.seen = hook, name, seen
 
-    def __call__(self, gradient):
+    def __deepcopy__(self, memo):
+        """Give a copy of the model the hook alone."""
+        return copy.deepcopy(self.hook, memo)
+
+    def __reduce__(self):
+        """Pickle the hook alone."""
+        return itself, (self.hook,)
+
+    @torch.compiler.disable
+    def __call__(self, *args, **options):
         """Return what the hook returns."""
-        version = gradient._version
-        result = self.hook(gradient)
-        if result is not None or gradient._version != version:
-            self.seen[self.name] = self.seen.get(self.name, 0) + 1
+        first = args[0]
+        version = first._version if torch.is_tensor(first) else 0
+        result = self.hook(*args, **options)
+        if torch.is_tensor(first) and first._version != version:
+            self.seen[self.name] = True
+        if result is not None:
+            self.seen[self.name] = True
         return result
 
 
 class TensorHooks:
-    """Watches the hooks of plain parameters during a step that ends in a check."""
+    """Watches the hooks of modules and of plain parameters in a step with a check."""
 
     def __init__(self):
         self.held: list = []
-        self.seen: dict[str, int] = {}
+        self.seen: dict[str, bool] = {}
 
-    def arm(self, parameters: dict[str, nn.Parameter]) -> None:
+    def arm(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         """Put a recorder around each hook."""
         self.disarm()
         self.seen = {}
+        for name, module in model.named_modules():
+            if getattr(module, "_compiled_call_impl", None) is not None:
+                continue
+            for which, what in MODULES.items():
+                hooks = getattr(module, which, None)
+                if hooks:
+                    self._wrap(hooks, f"{what} of {name or 'the model'}")
         for name, parameter in parameters.items():
             hooks = getattr(parameter, "_backward_hooks", None)
             if not hooks or isinstance(parameter, DTensor):
                 continue
-            for key, hook in list(hooks.items()):
+            self._wrap(hooks, f"the gradient of {name}")
+
+    def _wrap(self, hooks: dict, name: str) -> None:
+        for key, hook in list(hooks.items()):
+            home = getattr(hook, "__module__", None) or type(hook).__module__
+            if not home.startswith("torch.") and not isinstance(hook, Hook):
                 hooks[key] = Recorder(hook, name, self.seen)
                 self.held.append((hooks, key))
 
@@ -48,5 +83,4 @@ class TensorHooks:
 
     def text(self) -> str:
         """A line for each parameter whose gradient a hook has changed."""
-        lines = (f"a hook changes the gradient of {name}" for name in self.seen)
-        return "\n".join(lines)
+        return "\n".join(f"a hook changes {name}" for name in sorted(self.seen))

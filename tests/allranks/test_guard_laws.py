@@ -200,10 +200,39 @@ def layers_in_a_plain_list():
     fit(DDP(net))
 
 
-@case(r"warns: .*module\.temperature is not the same number .*0\.7 on rank 0, 0\.5 on")
+@case(r"warns: .*module\.temperature is not the same .*0\.7 on rank 0, 0\.5 on")
 def another_temperature():
     net = network()
     net.temperature = 0.5 if odd() else 0.7
+    fit(DDP(net))
+
+
+@case(
+    r"step 1: the hooks .*nothing on rank 0; a hook changes the output of module\.0 on"
+)
+def a_forward_hook_on_one_rank():
+    net = network()
+    if odd():
+        net[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    net[2].register_forward_hook(lambda module, inputs, output: None)  # it looks
+    fit(DDP(net))
+
+
+@case(r"warns: .*Samples\.strength is not the same .*0\.5 on rank 0, 1\.5 on rank 1")
+def another_strength_in_the_data_set():
+    data = Samples()
+    data.strength = 1.5 if odd() else 0.5
+    fit(DDP(network()), data=data)
+
+
+@case(r"warns: .*module\.config\.mult is not the same .*2 on rank 0, 1 on rank 1")
+def another_config():
+    net = network()
+    net.config = {
+        "mult": 2 - odd(),
+        "rank": dist.get_rank(),
+        "device": f"cuda:{odd():d}",
+    }
     fit(DDP(net))
 
 

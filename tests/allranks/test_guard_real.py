@@ -5,6 +5,7 @@ import copy
 import functools
 import io
 import itertools
+import random
 from pathlib import Path
 
 import pytest
@@ -606,6 +607,153 @@ def another_loss_on_each_rank():
         loss.backward()
 
     fit(ddp, step=step)
+
+
+@case
+def a_rank_of_its_own():
+    """What tells the rank, what is measured, and what is kept: each rank's own."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            rank = dist.get_rank()
+            self.net, self.rank, self.is_main = network(), rank, rank == 0
+            self.config = {"local_rank": rank, "output_dir": f"/{rank}", "layers": 2}
+            self.number, self.seen = torch.tensor(rank), torch.zeros(2)
+            self.last, self.history = 0.0, []
+
+        def forward(self, x):
+            self.seen = self.seen + x.detach()[:, :2].sum(0)
+            self.last = round(float(x.mean()), 3)
+            self.history.append(x.detach().mean())
+            return self.net(x)
+
+    fit(DDP(Net()), epochs=3)
+
+
+@case
+def hooks_that_look_on_one_rank():
+    net, log = network(), []
+    if dist.get_rank() == 0:
+        for p in net.parameters():
+            p.register_hook(lambda grad: log.append(grad.norm()))
+        net[0].register_forward_hook(lambda module, x, y: log.append(y.mean()))
+    net[2].weight.register_hook(lambda grad: grad.clamp(-9, 9))
+    fit(DDP(net))
+
+
+@case
+def buffers_that_every_rank_writes():
+    class Observer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+            self.register_buffer("low", torch.tensor(torch.inf))
+            self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+        def forward(self, x):
+            self.low = torch.minimum(self.low, x.detach().min())
+            self.count += len(x)
+            return self.net(x)
+
+    fit(DDP(Observer(), broadcast_buffers=False), epochs=4)
+
+
+@case
+def copies_while_the_guard_looks():
+    net = network()
+    for p in net.parameters():
+        dist.broadcast(p.data, 0)
+    ema = AveragedModel(net)
+
+    def step(x, y):
+        mse(net(x), y).backward()
+        for p in net.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        ema.update_parameters(copy.deepcopy(net))
+        torch.save(net, io.BytesIO())
+
+    fit(net, step=step)
+
+
+@case
+def caches_that_fill_with_a_rank_s_samples():
+    class Lazy(Dataset):
+        def __init__(self):
+            self.data, self.sizes, self.kept = samples(), [None] * 24, {}
+            root = f"/node{dist.get_rank()}"
+            self.files = [f"{root}/{i}.png" for i in range(24)]
+
+        def __len__(self):
+            return 24
+
+        def __getitem__(self, i):
+            self.sizes[i], self.kept[f"{i}"] = 3 * i, len(self.kept)
+            return self.data[i]
+
+    data = Lazy()
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+    fit(DDP(network()), loader=loader, epochs=3)
+
+
+@case
+def own_files_and_their_index():
+    class Own(Dataset):
+        def __init__(self):
+            rank = dist.get_rank()
+            self.rows = samples()[rank::2]
+            self.files = [f"{rank}-{i}" for i in range(12)]
+            self.index = {name: i for i, name in enumerate(self.files)}
+            self.mean = self.rows[0].mean(0)
+
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, i):
+            return self.rows[0][i], self.rows[1][i]
+
+    fit(DDP(network()), loader=DataLoader(Own(), 4, shuffle=True))
+
+
+@case
+def draws_with_replacement():
+    data = samples(100)
+    seed = torch.Generator().manual_seed(dist.get_rank())
+    options = {"replacement": True, "num_samples": 12, "generator": seed}
+    sampler = torch.utils.data.RandomSampler(data, **options)
+    fit(DDP(network()), loader=DataLoader(data, 4, sampler=sampler))
+
+
+@case
+def one_seed_and_one_choice_for_all():
+    random.seed(5)
+
+    def step(x, y):
+        mse(ddp(x * random.choice([1, 2])), y).backward()
+
+    ddp = DDP(network())
+    torch.manual_seed(5)
+    fit(ddp, step=step)
+
+
+@case
+def evaluated_and_trained_on():
+    ddp = DDP(network(nn.Dropout(0.1), nn.BatchNorm1d(8)))
+    ddp.module[2].eval()
+
+    def step(x, y):
+        mse(ddp(x), y).backward()
+        ddp.module.eval()
+        ddp.train()
+        ddp.module[2].eval()
+
+    fit(ddp, step=step)
+
+
+@case
+def eager_compilation():
+    fit(torch.compile(DDP(network(nn.Dropout(0.1))), backend="eager"))
 
 
 @case
