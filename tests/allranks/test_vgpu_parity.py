@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
 from allranks import vgpu
@@ -218,63 +219,158 @@ INPLACE += [
     lambda t, o: t.__setitem__(t > 0.5, 0.25),
     lambda t, o: t.fill_diagonal_(2.0),
 ]
-STEP = st.tuples(
-    st.sampled_from(["unary", "binary", "inplace", "move"]),
-    st.integers(0, 999),
-    st.integers(0, 999),
-    st.integers(0, 999),
-)
+SEQUENCES = [
+    lambda t: rnn.pad_sequence([t[:2], t[2:]]).reshape(4, 4),
+    lambda t: rnn.pack_sequence([t[:3], t[3:]]).data,
+    lambda t: rnn.pad_packed_sequence(
+        rnn.pack_padded_sequence(t[..., None], torch.tensor([4, 2, 2, 1]), True), True
+    )[0][..., 0],
+    lambda t: torch.vander(t[0]),
+    lambda t: t.sgn() * t,
+]
+LISTS = [
+    lambda all: torch._foreach_mul(all, 0.5),
+    lambda all: torch._foreach_add(all, all, alpha=0.1),
+    lambda all: torch._foreach_lerp(all, torch._foreach_neg(all), 0.3),
+]
+DRAWS = [
+    lambda t, dice: torch.rand(4, 4, generator=dice, device=t.device, dtype=t.dtype),
+    lambda t, dice: t.detach().clone().exponential_(generator=dice),
+    lambda t, dice: torch.multinomial(t.detach().abs() + 1, 4, generator=dice) * t,
+    lambda t, dice: torch.distributions.Laplace(t, 1.0).rsample(),
+    lambda t, dice: torch.distributions.Weibull(t.detach().abs() + 1, 1.0).sample(),
+    lambda t, dice: torch.distributions.Multinomial(3, logits=t.detach()).sample(),
+]
+CASTS = [  # where CUDA's list and the CPU's agree
+    lambda t: (t.float() @ t.float()).double().clamp(-3, 3),
+    lambda t: F.linear(t.float(), t[:, :4].float(), t[0].float()).double().clamp(-3, 3),
+    lambda t: F.mse_loss(t.bfloat16(), t.bfloat16() * 0.5).double() * t,
+]
+STEPPERS = [
+    lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
+    lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    lambda p: torch.optim.Adam(p, 0.1),
+    lambda p: torch.optim.RMSprop(p, 0.1, foreach=False),
+]
+KINDS = ["unary", "binary", "inplace", "move", "sequence", "list", "draw", "data"]
+KINDS += ["cast", "shield", "optimize"]
+STEP = st.tuples(st.sampled_from(KINDS), *[st.integers(0, 999)] * 3)
 
 
-def play(steps, virtual: bool, seed) -> tuple[list[torch.Tensor], list[str]]:
-    """Run a program of ops on 4 x 4 tensors: all values and gradients, all errors."""
+class Player:
+    """One run of a program of ops on 4 x 4 tensors, on devices or without."""
 
-    def bring(tensor, place, target):
+    def __init__(self, virtual: bool, seed: int):
+        self.virtual, self.seed = virtual, seed
+        torch.manual_seed(seed)
+        leaves = [torch.randn(4, 4, dtype=torch.float64) for _ in range(2)]
+        leaves = [leaf.to("vgpu:0") if virtual else leaf for leaf in leaves]
+        self.leaves = [leaf.requires_grad_() for leaf in leaves]
+        self.values = [(leaf * 1, 0) for leaf in leaves]  # and their places
+
+    def bring(self, tensor, place, target):
         """Move to another of four places: without devices that is a copy."""
         if place == target:
             return tensor
-        return tensor.to(f"vgpu:{target}") if virtual else tensor.clone()
+        return tensor.to(f"vgpu:{target}") if self.virtual else tensor.clone()
 
-    torch.manual_seed(seed)
-    leaves = [torch.randn(4, 4, dtype=torch.float64) for _ in range(2)]
-    leaves = [leaf.to("vgpu:0") if virtual else leaf for leaf in leaves]
-    values = [(leaf.requires_grad_() * 1, 0) for leaf in leaves]  # and their places
-    errors = []
-    for kind, which, first, second in steps:
-        (a, here), (b, there) = (values[i % len(values)] for i in (first, second))
+    def take(self, kind, which, first, second):
+        """Take one step: some append values."""
+        (a, here), (b, there) = (
+            self.values[i % len(self.values)] for i in (first, second)
+        )
+
+        def pick(ops):
+            return ops[which % len(ops)]
+
+        made, place = None, here
+        if kind == "move":
+            place = which % 4
+            made = self.bring(a, here, place)
+        elif kind == "unary":
+            made = pick(UNARY)(a)
+        elif kind == "sequence":
+            made = pick(SEQUENCES)(a)
+        elif kind == "binary":
+            made = pick(BINARY)(a, self.bring(b, there, here))
+        elif kind == "draw":
+            where = f"vgpu:{here}" if self.virtual else "cpu"
+            made = pick(DRAWS)(a, torch.Generator(where).manual_seed(self.seed))
+        elif kind == "cast":
+            with torch.autocast("vgpu" if self.virtual else "cpu", torch.bfloat16):
+                made = pick(CASTS)(a)
+        elif kind == "shield":  # the CPU's autocast does not reach a device
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.virtual):
+                made = pick(CASTS[:2])(a)
+        elif kind == "data":
+            place = which % 4
+            made = nn.Parameter(a.detach().clone())
+            made.data = self.bring(made.data, here, place)
+        elif kind == "list":
+            some = self.values[-4:]
+            found = pick(LISTS)([value for value, _ in some])
+            self.values[-4:] = [(x, at) for x, (_, at) in zip(found, some, strict=True)]
+        elif kind == "optimize":
+            self.optimize(pick(STEPPERS), foreach=[None, True, False][first % 3])
+        else:
+            with torch.no_grad():
+                pick(INPLACE)(a.detach(), self.bring(b, there, here).detach())
+        if made is not None:
+            self.values.append((made, place))
+
+    def optimize(self, make, foreach):
+        """Train copies of a few values, wherever they lie, by one clipped step."""
+        params = [value.detach().clone() for value, _ in self.values[-4:]]
+        params = [param.requires_grad_() for param in params]
+        places = [place for _, place in self.values[-4:]]
+        losses = [p.square().mean() for p in params]
+        sum(
+            self.bring(x, at, 3) for x, at in zip(losses, places, strict=True)
+        ).backward()
+        # torch adds the norms device by device: so does the run without devices
+        by_place = [
+            p for place in dict.fromkeys(places) for p in self.at(params, place)
+        ]
+        norm = nn.utils.clip_grad_norm_(by_place, 0.1, foreach=foreach)
+        make(params).step()
+        self.values += [(p * 1, at) for p, at in zip(params, places, strict=True)][:2]
+        self.values.append((norm * params[0], places[0]))
+
+
+def play(steps, virtual: bool, seed):
+    """Run a program: all values, gradients and places, and all errors."""
+    player, errors = Player(virtual, seed), []
+    for step in steps:
         try:
-            if kind == "move":
-                values.append((bring(a, here, which % 4), which % 4))
-            elif kind == "unary":
-                values.append((UNARY[which % len(UNARY)](a), here))
-            elif kind == "binary":
-                op = BINARY[which % len(BINARY)]
-                values.append((op(a, bring(b, there, here)), here))
-            else:
-                with torch.no_grad():
-                    b = bring(b, there, here).detach()
-                    INPLACE[which % len(INPLACE)](a.detach(), b)
+            player.take(*step)
         except RuntimeError as error:  # such as a view of what cannot be viewed
             errors.append(str(error))
-    total = sum(bring(value.sum(), place, 3) for value, place in values)
-    values = [value for value, _ in values]
+    total = sum(player.bring(value.sum(), at, 3) for value, at in player.values)
+    values = [value for value, _ in player.values]
+    places = [at for _, at in player.values]
     try:
         total.backward()
-        values += [leaf.grad for leaf in leaves]
+        values += [leaf.grad for leaf in player.leaves]
+        places += [0, 0]
     except RuntimeError as error:  # an in-place op changed what autograd kept
         errors.append(str(error).partition(":")[0])
-    return values, errors
+    return values, places, errors
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(
+    max_examples=300, deadline=None, derandomize=True, phases=[Phase.generate]
+)  # no shrinking: a program has twelve steps at most
 @given(st.lists(STEP, min_size=1, max_size=12), st.integers(0, 9))
 def test_any_program_gives_the_cpus_values_and_gradients(steps, seed):
-    """300 random programs of views, in-place ops, indexing, moves, random numbers."""
-    mine, errors = play(steps, True, seed)
-    truth, true_errors = play(steps, False, seed)
+    """300 random programs: views, in-place ops, moves, lists, dice, casts, steps."""
+    mine, places, errors = play(steps, True, seed)
+    truth, _, true_errors = play(steps, False, seed)
     assert errors == true_errors and len(mine) == len(truth)
-    for a, b in zip(mine, truth, strict=True):
-        assert isinstance(a, VirtualTensor)
+    for a, b, place in zip(mine, truth, places, strict=True):
+        if b is None:  # a program of "list" steps alone may leave a leaf unused
+            assert a is None
+            continue
+        assert isinstance(a, VirtualTensor) and a.get_device() == place
         assert torch.equal(a.detach().cpu().nan_to_num(), b.detach().nan_to_num())
 
 
