@@ -329,7 +329,10 @@ class Player:
         ).backward()
         # torch adds the norms device by device: so does the run without devices
         by_place = [
-            p for place in dict.fromkeys(places) for p in self.at(params, place)
+            param
+            for place in dict.fromkeys(places)
+            for param, at in zip(params, places, strict=True)
+            if at == place
         ]
         norm = nn.utils.clip_grad_norm_(by_place, 0.1, foreach=foreach)
         make(params).step()
