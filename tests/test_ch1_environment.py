@@ -921,7 +921,7 @@ def test_pip_understands_the_install_commands():
     from pip._internal.commands import create_command
 
     lines = [c for c in installs() if not c.startswith("uv")]
-    assert len(lines) >= 5
+    assert len(lines) >= 4
     for line in lines:
         options, wanted = create_command("install").parse_args(shlex.split(line)[2:])
         assert [str(word) for word in wanted] == ["torch==2.13.0"]
@@ -935,10 +935,10 @@ def test_the_page_and_the_errata_say_the_same_of_plain_pip():
     toolkit = re.search(r"cuda-toolkit\S*==([\d.]+)", row)[1]
     assert f"`cuda-toolkit=={toolkit}`" in text
     brings, needs = re.search(
-        r"which brings CUDA ([\d.]+) \| (\d+) or newer", text
+        r"wheel brings CUDA ([\d.]+) \| (\d+) or newer", text
     ).groups()
     assert toolkit.startswith(brings)
     assert doctor.driver_runs(needs, brings) and not doctor.driver_runs("579.9", brings)
-    older = re.search(r"whl/cu126` \| ([\d.]+) or newer", text)[1]
+    older = re.search(r"\| `cu126` \|[^|]+\| ([\d.]+) or newer", text)[1]
     assert doctor.driver_runs(older, "12.6")
     assert not doctor.driver_runs("525.60.12", "12.6")
