@@ -55,5 +55,3 @@ time.sleep(5)
 # torch: DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)
 # echo: got signal: 15\b
 # echo: Received (?:15|Signals\.SIGTERM) death signal
-# echo: Signal 15 \(SIGTERM\) received
-# echo: terminated with signal SIGTERM

@@ -8,6 +8,9 @@ from bs4 import BeautifulSoup
 from tests.book.test_axe import AXE, RUN, STILL
 
 LOG = "Epoch 1\n[rank1]: KeyError: \x1b[31m'LOCAL_RANK'\x1b[0m <img src=x onerror=x>\n"
+STOPPED = b"Epoch 1\nKeyboardInterrupt\nRuntimeError: Connection closed by peer [::1]:9\n"
+    b"Epoch 1\nKeyboardInterrupt\nRuntimeError: Connection closed by peer [::1]:99\n"
+)
 FOUND = "A script that was not started by torchrun reads LOCAL_RANK"
 WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
 
@@ -73,6 +76,10 @@ def test_a_pasted_log_needs_no_button(tab):
     [
         ("a.log", LOG.encode(), "One case shows in a.log: "),
         ("a.log", LOG.encode("utf-16"), "One case shows in a.log: "),
+        ("a.log", LOG.encode("utf-16-le"), "One case shows in a.log: "),
+        ("a.log", LOG.encode("utf-16-be"), "One case shows in a.log: "),
+        ("a.log", b"> python a.py\n" * 700 + LOG.encode("utf-16-le"), "One case shows"),
+        ("a.log", STOPPED, "Ctrl-C ended this job, in line 2 in a.log"),
         ("a.bin", b"\x7fELF" + bytes(100), "a.bin is no text"),
         ("a.log", b" \n", "Nothing to look at"),
     ],
