@@ -7,8 +7,38 @@ Run it (no GPU needed):
 import argparse
 import gc
 import os
+import re
+import signal
+import sys
+import threading
+import time
 from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
+        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
@@ -17,45 +47,128 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
 
 
-def setup() -> tuple[int, int, torch.device]:
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def probe(path: str) -> None:
+    """Refuse, before training, a path that save() could not write."""
+    mine = f"{path}.{os.getpid()}"
+    try:
+        for name in path, f"{path}.new":
+            if not path or (os.path.exists(name) > os.path.isfile(name)):
+                raise OSError(0, "not the name of a file")
+        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+        os.remove(mine)
+    except OSError as error:
+        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
+        refuse(f"{why}: name a file that can be written")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
     if "LOCAL_RANK" not in os.environ:
         raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
     device = torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
         if num_ranks > (num_gpus := torch.accelerator.device_count()):
             why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
     dist.init_process_group(
         dist.get_default_backend_for_device(device),
         timeout=timeout,
         device_id=None if device.type == "cpu" else device,
     )
+    agree(args)
     return dist.get_rank(), dist.get_world_size(), device
 
 
 def say(text: str) -> None:
     """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def save(path: str, state: dict) -> None:
@@ -76,6 +189,19 @@ def save(path: str, state: dict) -> None:
         raise
 
 
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
 def train(args, device: torch.device) -> list[torch.Tensor]:
     """Train on this rank's share of the data; return the loss at each step."""
     torch.manual_seed(args.seed)
@@ -86,7 +212,7 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
     batch_size, rest = divmod(args.batch_size, num := dist.get_world_size())
     if rest:
         why = f"{num} ranks cannot share it"
-        raise SystemExit(f"--batch-size {args.batch_size}: {why}")
+        refuse(f"--batch-size {args.batch_size}: {why}")
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     losses = []
     for epoch in range(args.epochs):
@@ -100,6 +226,7 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
         dist.all_reduce(loss, dist.ReduceOp.AVG)
+        finite(loss, f"{epoch=}")
         if dist.get_rank() > 0:
             continue
         x, y = test_set[:]
@@ -114,23 +241,19 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--checkpoint", default="ch2.pt")
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
-    folder = os.path.dirname(args.checkpoint) or "."
-    if os.path.isdir(args.checkpoint) or not os.path.isdir(folder):
-        raise SystemExit(f"--checkpoint {args.checkpoint}: cannot be a file")
+    args = in_range(parser.parse_args(argv))
+    probe(args.checkpoint)
     return args
 
 
 if __name__ == "__main__":
     args = parse_args()
-    *_, device = setup()
+    *_, device = setup(args)
     train(args, device)
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()

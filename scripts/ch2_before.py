@@ -6,7 +6,14 @@ Run it (no GPU needed):
 
 import argparse
 import os
+import signal
+import sys
+import time
 from contextlib import suppress
+from typing import NoReturn
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
@@ -14,17 +21,55 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def probe(path: str) -> None:
+    """Refuse, before training, a path that save() could not write."""
+    mine = f"{path}.{os.getpid()}"
+    try:
+        for name in path, f"{path}.new":
+            if not path or (os.path.exists(name) > os.path.isfile(name)):
+                raise OSError(0, "not the name of a file")
+        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+        os.remove(mine)
+    except OSError as error:
+        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
+        refuse(f"{why}: name a file that can be written")
 
 
 def save(path: str, state: dict) -> None:
@@ -43,6 +88,19 @@ def save(path: str, state: dict) -> None:
                 why = f"{path} is not saved: {cause.strerror}"
                 raise SystemExit(f"{why}: make room or name another") from None
         raise
+
+
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
 
 
 def train(args, device: torch.device) -> list[torch.Tensor]:
@@ -65,11 +123,12 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
+        finite(loss, f"{epoch=}")
         x, y = test_set[:]
         with torch.no_grad():
             hits = model.module(x.to(device)).argmax(dim=1) == y.to(device)
         accuracy = hits.double().mean()
-        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
+        put(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
         save(args.checkpoint, model.module.state_dict())
     return losses
 
@@ -77,17 +136,13 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--checkpoint", default="ch2.pt")
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
-    folder = os.path.dirname(args.checkpoint) or "."
-    if os.path.isdir(args.checkpoint) or not os.path.isdir(folder):
-        raise SystemExit(f"--checkpoint {args.checkpoint}: cannot be a file")
+    args = in_range(parser.parse_args(argv))
+    probe(args.checkpoint)
     return args
 
 

@@ -5,13 +5,58 @@ Run it (no GPU needed):
 """
 
 import argparse
+import os
+import signal
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import NoReturn
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
+
+
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def scatter(value, devices: list[torch.device]) -> list:
@@ -98,7 +143,8 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 def train(args) -> list[torch.Tensor]:
     """Train with each batch cut over the devices; return the losses."""
-    print("devices:", *args.devices, f"({len(set(args.devices))} distinct)")
+    devices = " ".join(map(str, args.devices))
+    put(f"devices: {devices} ({len(set(args.devices))} distinct)")
     torch.manual_seed(args.seed)
     train_set, test_set, net = make_task(args.samples)
     wrap = nn.DataParallel if args.real else MiniDataParallel
@@ -116,15 +162,17 @@ def train(args) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses).view(epoch + 1, -1)[-1].mean()
+        finite(loss, f"{epoch=}")
         with torch.no_grad():
             hits = model(test_set[:][0]).argmax(dim=1).cpu() == test_set[:][1]
-        print(f"{epoch=} {loss=:.4f} accuracy={hits.double().mean():.4f}")
+        put(f"{epoch=} {loss=:.4f} accuracy={hits.double().mean():.4f}")
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
@@ -133,16 +181,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     gpus = ",".join(f"{kind}:{index}" for index in range(num))
     parser.add_argument("--devices", default=gpus if num > 1 else "cpu,cpu")
     parser.add_argument("--real", action="store_true", help="nn.DataParallel")
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    args = in_range(parser.parse_args(argv))
     try:
         names = args.devices.split(",")
         args.devices = [torch.empty(0, device=d).device for d in names]
     except (AssertionError, RuntimeError, ValueError) as error:
         why = f"{args.devices} will not do: {error}".splitlines()[0]
-        raise SystemExit(f"--devices {why}") from None
+        refuse(f"--devices {why}")
     return args
 
 

@@ -6,7 +6,38 @@ Run it (no GPU needed):
 
 import argparse
 import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
+        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
@@ -24,32 +55,95 @@ VARIABLES = (
 )
 
 
-def setup() -> tuple[int, int, torch.device]:
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
     if "LOCAL_RANK" not in os.environ:
         raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
     device = torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
         if num_ranks > (num_gpus := torch.accelerator.device_count()):
             why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
     dist.init_process_group(
         dist.get_default_backend_for_device(device),
         timeout=timeout,
         device_id=None if device.type == "cpu" else device,
     )
+    agree(args)
     return dist.get_rank(), dist.get_world_size(), device
 
 
 def say(text: str) -> None:
     """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def gather_places(device: torch.device) -> torch.Tensor:
@@ -83,6 +177,7 @@ def prove(places: torch.Tensor) -> None:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     parser.add_argument(
         "--env", type=int, metavar="R", help="show rank R's variables as well"
     )
@@ -92,9 +187,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Say who I am, prove who all are, and show what torchrun told us."""
     args = parse_args(argv)
-    rank, world_size, device = setup()
+    rank, world_size, device = setup(args)
     if args.env is not None and not 0 <= args.env < world_size:
-        raise SystemExit(f"--env {args.env}: ranks end at {world_size - 1}")
+        refuse(f"--env {args.env}: ranks end at {world_size - 1}")
     places = gather_places(device)
     prove(places)
     nodes = count_processes(places)

@@ -7,9 +7,40 @@ Run it (no GPU needed):
 import argparse
 import gc
 import os
+import pickle
+import re
+import signal
+import sys
+import threading
 import time
+import zipfile
 from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
+        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
@@ -17,66 +48,131 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+FREE = "ranks", "batch size", "epochs"  # may change on the way to --resume
 
 
-def setup() -> tuple[int, int, torch.device]:
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def probe(path: str) -> None:
+    """Refuse, before training, a path that save() could not write."""
+    mine = f"{path}.{os.getpid()}"
+    try:
+        for name in path, f"{path}.new":
+            if not path or (os.path.exists(name) > os.path.isfile(name)):
+                raise OSError(0, "not the name of a file")
+        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+        os.remove(mine)
+    except OSError as error:
+        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
+        refuse(f"{why}: name a file that can be written")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
     if "LOCAL_RANK" not in os.environ:
         raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
     device = torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
         if num_ranks > (num_gpus := torch.accelerator.device_count()):
             why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
     dist.init_process_group(
         dist.get_default_backend_for_device(device),
         timeout=timeout,
         device_id=None if device.type == "cpu" else device,
     )
+    agree(args)
     return dist.get_rank(), dist.get_world_size(), device
 
 
 def say(text: str) -> None:
     """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
-
-
-def load(args, config: dict, net: nn.Module, optimizer) -> dict:
-    """Fill net and optimizer to --resume; exit if the file will not do."""
-    state = {"config": config, "epoch": 0}
-    try:
-        if args.resume:
-            state = torch.load(args.checkpoint, "cpu", weights_only=True)
-            if state["config"] != config or state["epoch"] >= args.epochs:
-                raise ValueError("epoch {epoch} of {config}".format(**state))
-            net.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optim"])
-        if os.path.exists(args.checkpoint):
-            open(args.checkpoint, "ab").close()  # not a folder, say
-        open(f"{args.checkpoint}.new", "ab").close()  # save() will: ask now
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        why = f"--checkpoint {args.checkpoint} will not do ({why})"
-        raise SystemExit(f"{why}: name another or change flags") from None
-    return state
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def save(path: str, state: dict) -> None:
@@ -97,6 +193,68 @@ def save(path: str, state: dict) -> None:
         raise
 
 
+def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
+    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    parts = order[:1440][:num], order[1440:]
+    layers = []  # much arithmetic, but only 158,538 numbers to send
+    for channels in (1, 64), (64, 128), (128, 64):
+        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
+    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+
+
+def load(args, run: dict, net: nn.Module, optimizer) -> dict:
+    """Fill net and optimizer to --resume; refuse a file that will not do."""
+    path, state = args.checkpoint, {"run": run, "epoch": 0}
+    if not args.resume:
+        if os.path.exists(path) and not args.overwrite:
+            refuse(f"{path} exists: go on with --resume, or --overwrite it")
+        return state
+    try:
+        found = torch.load(path, "cpu", weights_only=True)
+        names = found["run"].keys(), found.keys() - {"model", "optim"}
+        if names != (run.keys(), state.keys()):
+            raise KeyError
+        new = {k: was for k, was in found["run"].items() if was != run[k]}
+        for name, was in new.items():
+            if name not in FREE:
+                raise ValueError(f"{name} was {was}, not {run[name]}")
+        done, num = found["epoch"], args.epochs
+        if type(done) is not int or not 0 < done < num:
+            raise ValueError(f"epoch {done} of --epochs {num}")
+        net.load_state_dict(found["model"])
+        optimizer.load_state_dict(found["optim"])
+        of = optimizer.state  # one that is empty has no momentum
+        pairs = [(p, of[p]["momentum_buffer"]) for p in net.parameters()]
+        if any(p.shape != m.shape for p, m in pairs):
+            raise KeyError
+        if optimizer.param_groups[0]["lr"] != args.lr:
+            raise KeyError
+        if not all(t.isfinite().all() for pair in pairs for t in pair):
+            raise ValueError("it holds numbers that are not finite")
+    except OSError as error:
+        why = error.strerror
+    except ValueError as error:
+        why = error
+    except pickle.UnpicklingError:
+        more = zipfile.is_zipfile(path)  # torch.load refused to run code
+        why = "it holds more than weights" if more else "no checkpoint"
+    except (EOFError, RuntimeError) as error:
+        fits = "state_dict" not in str(error)
+        why = "damaged" if fits else "the weights are another model's"
+    except Exception:
+        why = "not what this script writes"
+    else:
+        if dist.get_rank() == 0:
+            new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
+            say(f"goes on after {done} epochs, with {'; '.join(new)}")
+        return found | {"run": run}
+    refuse(f"--checkpoint {path} will not do: {why}: change flags or file")
+
+
 def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
     """Accuracy: each sample on exactly one rank, counts summed over ranks."""
     x, y = test_set[dist.get_rank() :: dist.get_world_size()]  # never padded
@@ -112,10 +270,13 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
     train_set, test_set, net = make_task(args.samples)
     if world_size > (num := len(train_set)):
-        raise SystemExit(f"{world_size} ranks > {num} samples: start fewer")
+        refuse(f"{world_size} ranks > {num} samples: start fewer")
     optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
-    config = {"lr": args.lr, "samples": num, "seed": args.seed}
-    state, losses = load(args, config, net, optimizer), []
+    run = {"lr": args.lr, "samples": num, "seed": args.seed}
+    run["samples a step"] = world_size * args.batch_size
+    run |= {"ranks": world_size, "batch size": args.batch_size}
+    run["epochs"] = args.epochs
+    state, losses = load(args, run, net, optimizer), []
     ddp = nn.parallel.DistributedDataParallel(net)
     sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
@@ -130,6 +291,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
         dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
+        finite(loss, f"{epoch=}")  # before a good checkpoint is replaced
         rate = num / (time.perf_counter() - start)
         accuracy = evaluate(net, test_set, device)
         if rank == 0:
@@ -142,19 +304,19 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per rank); refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 15, "--batch-size": 96, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--checkpoint", default="ch5_ddp.pt")
     parser.add_argument("--resume", action="store_true")
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    parser.add_argument("--overwrite", action="store_true")
+    args = in_range(parser.parse_args(argv))
+    probe(args.checkpoint)
     return args
 
 
 if __name__ == "__main__":
-    train(parse_args(), *setup())
+    train(args := parse_args(), *setup(args))
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()

@@ -7,8 +7,38 @@ Run it (no GPU needed):
 import argparse
 import gc
 import os
+import re
+import signal
+import sys
+import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ in ("__main__", "__mp_main__"):  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "PARENT_PID" in os.environ:  # main() has set it: this is a rank
+        watch(int(os.environ["PARENT_PID"]))
 
 import torch
 import torch.distributed as dist
@@ -16,6 +46,116 @@ import torch.multiprocessing as mp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    agree(args)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
@@ -29,34 +169,6 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
         layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
     layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
     return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
-
-
-def setup() -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
 
 
 def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
@@ -73,8 +185,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     """Train a replica on this rank's share; return its loss at each step."""
     torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
     train_set, test_set, net = make_task(args.samples)
-    if world_size > (num := len(train_set)):
-        raise SystemExit(f"{world_size} ranks > {num} samples: start fewer")
+    num = len(train_set)
     optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
     ddp = nn.parallel.DistributedDataParallel(net)
     sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
@@ -91,6 +202,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
         dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
+        finite(loss, f"{epoch=}")
         rate = num / (time.perf_counter() - start)
         accuracy = evaluate(net, test_set, device)
         if rank == 0:
@@ -101,14 +213,12 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per rank); refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 15, "--batch-size": 96, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--nproc-per-node", type=int, default=2)
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr", "nproc_per_node":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    args = in_range(parser.parse_args(argv))
     return args
 
 
@@ -123,7 +233,7 @@ def run_rank(local_rank: int, args: argparse.Namespace, port: int) -> None:
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the parent serves the port
     }
-    train(args, *setup())
+    train(args, *setup(args))
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()
 
@@ -131,13 +241,16 @@ def run_rank(local_rank: int, args: argparse.Namespace, port: int) -> None:
 def main() -> None:
     """Serve the store that ranks meet at, start them, end all if one fails."""
     args = parse_args()
+    if (num := args.nproc_per_node) > args.samples:
+        refuse(f"{num} ranks > {args.samples} samples: start fewer")
+    os.environ["PARENT_PID"] = str(os.getpid())  # for watch()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # cores are for ranks
     # Port 0: the system picks a free one, and no other process can take it.
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     try:
         mp.spawn(run_rank, (args, store.port), args.nproc_per_node)
     except mp.ProcessExitedException as error:
-        raise SystemExit(f"ended all ranks: {error}") from None
+        refuse(f"ended all ranks: {error}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,154 @@ Run it (no GPU needed):
 
 import argparse
 import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
+        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    agree(args)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
@@ -26,34 +167,6 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
         layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
     layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
     return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
-
-
-def setup() -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
 
 
 def train_step(stage, shape, x, y, num: int) -> torch.Tensor:
@@ -88,7 +201,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     torch.manual_seed(args.seed)  # all make the same net; each keeps its part
     train_set, _, net = make_task(args.samples)
     if world_size > len(net):
-        raise SystemExit(f"{world_size} ranks > {len(net)} layers")
+        refuse(f"{world_size} ranks > {len(net)} layers")
     start, end = (len(net) * r // world_size for r in (rank, rank + 1))
     shape = net[:start](train_set[:1][0]).shape[1:]  # of what comes in
     stage = net[start:end].to(device)
@@ -106,8 +219,10 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
             loss = train_step(stage, shape, x, y, args.microbatches)
             losses.append(torch.as_tensor(loss))
             optimizer.step()
+        loss = torch.stack(losses[-len(loader) :]).double().mean()
+        dist.broadcast(loss, world_size - 1)  # only the last rank knows it
+        finite(loss, f"{epoch=}")
         if rank == world_size - 1:
-            loss = torch.stack(losses[-len(loader) :]).mean()
             say(f"{epoch=} {loss=:.4f}")
     return losses
 
@@ -115,17 +230,15 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 3, "--batch-size": 192, "--samples": 1440}
     numbers |= {"--microbatches": 4, "--seed": 0, "--lr": 0.05}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "microbatches", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    args = in_range(parser.parse_args(argv))
     return args
 
 
 if __name__ == "__main__":
-    train(parse_args(), *setup())
+    train(args := parse_args(), *setup(args))
     dist.destroy_process_group()

@@ -5,13 +5,57 @@ Run it (no GPU needed):
 """
 
 import argparse
+import os
+import signal
+import sys
 import textwrap
 import time
+from typing import NoReturn
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
@@ -36,8 +80,8 @@ def find_devices(num: int) -> list[torch.device]:
         devices = [torch.device(gpu.type, i) for i in range(count)]
     if len(devices) < num:
         say = f"{num} devices wanted, 1 found: all parts lie on {devices[0]}."
-        print(f"{say} To see {num}, without a GPU:\n    python -m", end=" ")
-        print(f"allranks.vgpu {num} scripts/ch6_model_parallel.py")
+        how = f"allranks.vgpu {num} scripts/ch6_model_parallel.py"
+        put(f"{say} To see {num}, without a GPU:\n    python -m {how}")
     return [*devices, *[devices[0]] * num][:num]
 
 
@@ -74,7 +118,7 @@ def train(args, devices) -> list[torch.Tensor]:
     torch.manual_seed(args.seed)
     train_set, test_set, net = make_task(args.samples)
     if not 0 < args.split < len(net):
-        raise SystemExit(f"split {args.split}: must be 1 to {len(net) - 1}")
+        refuse(f"split {args.split}: must be 1 to {len(net) - 1}")
     num, net = len(train_set), Split(net, args.split, devices)
     optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9)
     dice = torch.Generator()
@@ -92,30 +136,29 @@ def train(args, devices) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
+        finite(loss, f"{epoch=}")
         rate = num / (time.perf_counter() - start)
         with torch.no_grad():
             tests = DataLoader(test_set, args.batch_size)
             hits = sum((net(x).argmax(1).cpu() == y).sum() for x, y in tests)
         accuracy = hits.item() / len(test_set)
-        print(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
+        put(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
     for part in "first", "second":
-        print(report(part, getattr(net, part)))
+        put(report(part, getattr(net, part)))
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
     numbers |= {"--split": 3, "--devices": 2, "--seed": 0, "--lr": 0.05}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
-    args = parser.parse_args(argv)
-    for name in "epochs", "batch_size", "samples", "lr":
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    args = in_range(parser.parse_args(argv))
     if args.devices not in (1, 2):
-        raise SystemExit(f"devices {args.devices}: must be 1 or 2")
+        refuse(f"devices {args.devices}: must be 1 or 2")
     return args
 
 

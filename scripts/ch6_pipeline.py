@@ -7,8 +7,39 @@ Run it (no GPU needed):
 import argparse
 import gc
 import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
+
+
+def watch(parent: int) -> None:
+    """End this rank when its launcher has died, even of SIGKILL.
+
+    Asking once a second works on Linux and macOS. Linux's prctl can send a
+    signal, but it follows the *thread* that started this process, and comes
+    never if that had ended before.
+    """
+
+    def look():
+        while os.getppid() == parent:
+            time.sleep(1)
+        with suppress(OSError):
+            os.write(2, b"ended: the launcher of this rank is gone\n")
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+if __name__ == "__main__":  # before the slow imports
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
+        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
@@ -16,6 +47,116 @@ from torch import nn
 from torch.distributed import init_device_mesh, pipelining
 
 LENGTH, WIDTH, BLOCKS = 64, 64, 8  # bytes per sample, numbers per byte
+
+
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+
+
+def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
+    """Join the group torchrun describes: (rank, world_size, device)."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit(__doc__)  # started with python, not torchrun
+    timeout = time_limit()
+    sys.excepthook = brief
+    device = torch.device("cpu")
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
+        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+        if num_ranks > (num_gpus := torch.accelerator.device_count()):
+            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
+            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
+        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(
+        dist.get_default_backend_for_device(device),
+        timeout=timeout,
+        device_id=None if device.type == "cpu" else device,
+    )
+    agree(args)
+    return dist.get_rank(), dist.get_world_size(), device
+
+
+def say(text: str) -> None:
+    """Print one line in one write: two ranks' lines never merge."""
+    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 class Block(nn.TransformerEncoderLayer):
@@ -37,34 +178,6 @@ def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
     return pieces, nn.Sequential(*net)
 
 
-def setup() -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            raise SystemExit(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    timeout = timedelta(seconds=float(os.environ.get("GROUP_TIMEOUT_S", 300)))
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
-    who = f"[rank {dist.get_rank()}/{dist.get_world_size()}]"
-    print(f"{who} {text}\n", end="", flush=True)
-
-
 def cut(net: nn.Sequential, num: int) -> list[nn.Sequential]:
     """Split into num stages: equally many blocks, plus the net's two ends."""
     edges = [0, *(1 + BLOCKS * i // num for i in range(1, num)), len(net)]
@@ -79,7 +192,7 @@ def build(args, mesh, net: nn.Sequential, device):
     pp, options = mesh.get_group("pp"), {"process_group": mesh.get_group("dp")}
     options["find_unused_parameters"] = True  # torch 2.13: GPipe fails without
     if num > BLOCKS:
-        raise SystemExit(f"{num} stages > {BLOCKS} blocks: start fewer ranks")
+        refuse(f"{num} stages > {BLOCKS} blocks: start fewer ranks")
     for i, part in list(enumerate(cut(net, num)))[rank::ranks]:
         part.to(device)
         if args.dp > 1:  # the copies of *this stage* stay equal
@@ -90,7 +203,7 @@ def build(args, mesh, net: nn.Sequential, device):
     try:
         schedule = kind(work, args.microbatches, nn.functional.cross_entropy)
     except ValueError as error:
-        raise SystemExit(f"--microbatches: {error}") from None
+        refuse(f"--microbatches: {error}")
     return stages, schedule
 
 
@@ -99,7 +212,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     parts = args.dp * args.microbatches
     if world_size % args.dp or args.batch_size % parts:
         why = "divide the ranks, and --dp x --microbatches the --batch-size"
-        raise SystemExit(f"--dp {args.dp} must {why}")
+        refuse(f"--dp {args.dp} must {why}")
     torch.manual_seed(args.seed)  # all make the same net; each keeps its part
     pieces, net = make_text_task()
     shape = args.dp, world_size // args.dp  # 4 ranks: 1 x 4 or 2 x 2
@@ -118,33 +231,34 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         optimizer.zero_grad()
         schedule.step(*x, target=y, losses=found)
         optimizer.step()
+        loss = torch.zeros((), device=device)
         if found:  # on the last stage: a loss per micro-batch
             loss = torch.stack(found).mean()
             dist.all_reduce(loss, dist.ReduceOp.AVG, mesh.get_group("dp"))
             losses.append(loss)
             if replica == 0 and step % 10 == 9:
-                loss = torch.stack(losses[-10:]).mean()
-                say(f"steps {step - 8} to {step + 1}: {loss=:.3f}")
+                mean = torch.stack(losses[-10:]).mean()
+                say(f"steps {step - 8} to {step + 1}: loss={mean:.3f}")
+        dist.all_reduce(loss)  # no number on one rank: none on all
+        finite(loss, f"{step=}")
     return losses
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse what cannot be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
     kinds = "gpipe", "1f1b", "interleaved1f1b"
     parser.add_argument("--schedule", choices=kinds, default="1f1b")
     numbers = {"--steps": 20, "--batch-size": 32, "--microbatches": 8}
     numbers |= {"--dp": 1, "--seed": 0, "--lr": 0.003}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
-    args = parser.parse_args(argv)
-    for name in set(vars(args)) - {"schedule", "seed"}:
-        if not 0 < vars(args)[name] < float("inf"):
-            raise SystemExit(f"{name} {vars(args)[name]}: must be above 0")
+    args = in_range(parser.parse_args(argv))
     return args
 
 
 if __name__ == "__main__":
-    train(parse_args(), *setup())
+    train(args := parse_args(), *setup(args))
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()

@@ -9,6 +9,7 @@ import torch
 from allranks import Ranks, vgpu
 from scripts import ch2_after, ch2_before
 
+WAY_OUT = "name a file that can be written"
 STEPS = ["--epochs=2", "--samples=60", "--batch-size=24"]  # 24 + 24 + 12
 
 
@@ -108,10 +109,13 @@ def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
 @pytest.mark.parametrize(
     "flag, sentence",
     [
-        ("--epochs=0", "epochs 0: must be above 0"),
-        ("--lr=inf", "lr inf: must be above 0"),
-        ("--checkpoint=/", "--checkpoint /: cannot be a file"),
-        ("--checkpoint=no/such/x.pt", "--checkpoint no/such/x.pt: cannot be a file"),
+        ("--epochs=0", "--epochs 0: must be 1 to 65536"),
+        ("--lr=inf", "--lr inf: must be above 0 and finite"),
+        ("--checkpoint=/", f"--checkpoint /: not the name of a file: {WAY_OUT}"),
+        (
+            "--checkpoint=no/x",
+            f"--checkpoint no/x: No such file or directory: {WAY_OUT}",
+        ),
     ],
 )
 def test_refusals(script, flag, sentence):
@@ -124,4 +128,4 @@ def test_after_needs_torchrun(monkeypatch):
     """Started with python it says how to start it."""
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(SystemExit, match="torchrun --standalone --nproc-per-node 2"):
-        ch2_after.setup()
+        ch2_after.setup(None)

@@ -443,8 +443,8 @@ class TestFlags:
     @pytest.mark.parametrize(
         "flag, sentence",
         [
-            ("--epochs=0", "epochs 0: must be above 0"),
-            ("--lr=nan", "lr nan: must be above 0"),
+            ("--epochs=0", "--epochs 0: must be 1 to 65536"),
+            ("--lr=nan", "--lr nan: must be above 0 and finite"),
             ("--devices=cpu,nonsense", "--devices cpu,nonsense will not do: "),
             ("--devices=", "--devices  will not do: Device string must not be empty"),
         ],

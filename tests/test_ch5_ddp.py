@@ -1,5 +1,6 @@
 """Chapter 5's script: W ranks train what one would, resume exactly, refuse cleanly."""
 
+import argparse
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from book._ext import records
 from scripts import ch5_ddp
 
 ROOT = Path(__file__).resolve().parents[1]
+OTHER = "not what this script writes"
 STEPS = ["--epochs=2", "--lr=0.2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
 
 
@@ -244,26 +246,30 @@ class TestWrongUse:
         """Before anything starts; the sentence names flag and value."""
         with pytest.raises(SystemExit) as end:
             ch5_ddp.parse_args(flags.split())
-        said = flags.removeprefix("--").replace("-", "_", flags.count("h-s"))
-        assert end.value.code == f"{said}: must be above 0"  # to stderr, exit code 1
+        most = 1440 if "samples" in flags else 65536
+        what = "above 0 and finite" if "lr" in flags else f"1 to {most}"
+        assert end.value.code == f"{flags}: must be {what}"  # to stderr, exit code 1
 
     def test_started_without_torchrun(self, monkeypatch):
         """It says how to start it."""
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         with pytest.raises(SystemExit, match=r"torchrun .+ scripts/ch5_ddp"):
-            ch5_ddp.setup()
+            ch5_ddp.setup(None)
 
     def test_more_local_ranks_than_gpus(self, monkeypatch):
         """Two ranks on one GPU would share it, or fail in NCCL's words."""
-        monkeypatch.setenv("LOCAL_RANK", "1")
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        for name in "RANK", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR":
+            monkeypatch.setenv(name, "1")
+        for name in "WORLD_SIZE", "LOCAL_WORLD_SIZE":
+            monkeypatch.setenv(name, "2")
+        monkeypatch.setattr(ch5_ddp, "watch", lambda parent: None)
         gpu = torch.device("cuda")
         fake = {"current_accelerator": lambda check_available: gpu}
         fake["device_count"] = lambda: 1
         for name, value in fake.items():
             monkeypatch.setattr(torch.accelerator, name, value)
         with pytest.raises(SystemExit, match=r"2 ranks on .+, but 1 GPUs: lower"):
-            ch5_ddp.setup()
+            ch5_ddp.setup(None)
 
     @pytest.fixture
     def refusals(self, crews):
@@ -275,9 +281,9 @@ class TestWrongUse:
             except SystemExit as end:
                 return str(end)
 
-        def run(flags, world_size=2):
-            said = crews[world_size].run(refuse, flags, timeout=20)
-            assert said[0] and said == said[:1] * world_size
+        def run(flags, world_size=2, ends=True):
+            said = crews[world_size].run(refuse, flags, timeout=20, quiet=True)
+            assert bool(said[0]) == ends and said == said[:1] * world_size
             return said[0]
 
         return run
@@ -294,14 +300,20 @@ class TestWrongUse:
         path = tmp_path / place  # "": a folder where the file should be
         said = refusals([f"--checkpoint={path}"])
         assert re.fullmatch(
-            rf"--checkpoint {path} will not do \(\w+Error: .+\): name another .+", said
+            rf"--checkpoint {path}: .+: name a file that can be written",
+            said,
         )
+        assert os.listdir(tmp_path) == ["file"]
 
     def write(self, path, kind):
         """Write a good checkpoint, or a bad one of some kind."""
-        state = {"config": {"lr": 0.05, "samples": 8, "seed": 0}, "epoch": 1}
+        run = {"lr": 0.05, "samples": 8, "seed": 0, "samples a step": 2 * 96}
+        run |= {"ranks": 2, "batch size": 96, "epochs": 1}
+        state = {"run": run, "epoch": 1}
         net = ch5_ddp.make_task(8)[2]
         optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
+        sum(param.sum() for param in net.parameters()).backward()
+        optimizer.step()  # now there are momenta
         state |= {"model": net.state_dict(), "optim": optimizer.state_dict()}
         torch.save(state, path)
         good = path.read_bytes()
@@ -317,6 +329,33 @@ class TestWrongUse:
             path.write_bytes(good[:kind])
         elif kind == "missing":
             path.unlink()
+        elif kind == "namespace":
+            torch.save(state | {"run": argparse.Namespace(**run)}, path)
+        elif kind == "empty optimizer":
+            torch.save(
+                state | {"optim": torch.optim.SGD([{"params": []}]).state_dict()}, path
+            )
+        elif kind == "no step":
+            fresh = torch.optim.SGD(net.parameters(), 0.05, 0.9)
+            torch.save(state | {"optim": fresh.state_dict()}, path)
+        elif kind == "other momenta":
+            optimizer.state[net[0].weight]["momentum_buffer"] = torch.ones(2)
+            torch.save(state | {"optim": optimizer.state_dict()}, path)
+        elif kind == "other rate":
+            optimizer.param_groups[0]["lr"] = 7.0
+            torch.save(state | {"optim": optimizer.state_dict()}, path)
+        elif kind == "nan weight":
+            net[0].weight.data[0] = float("nan")
+            torch.save(state, path)
+        elif kind == "inf momentum":
+            optimizer.state[net[0].weight]["momentum_buffer"][0] = float("inf")
+            torch.save(state, path)
+        elif isinstance(kind, tuple):
+            torch.save(state | {"epoch": kind[0]}, path)
+        elif kind in state:
+            torch.save({k: v for k, v in state.items() if k != kind}, path)
+        elif kind in run:
+            torch.save(state | {"run": {k: run[k] for k in run if k != kind}}, path)
         else:
             assert kind == "good"
         return path.read_bytes() if path.exists() else None
@@ -324,18 +363,34 @@ class TestWrongUse:
     @pytest.mark.parametrize(
         "kind, flags, why",
         [
-            ("missing", "", "FileNotFoundError"),
-            (0, "", "EOFError"),
-            (10, "", "RuntimeError"),
-            (-1, "", "RuntimeError"),
-            ("text", "", "UnpicklingError"),
-            ("foreign", "", "KeyError"),
-            ("whole module", "", "UnpicklingError"),
-            ("other model", "", "RuntimeError"),
-            ("good", "--lr=0.1", "'lr': 0.05"),
-            ("good", "--seed=1", "'seed': 0"),
-            ("good", "--samples=9", "'samples': 8"),
-            ("good", "--epochs=1", "epoch 1"),
+            ("missing", "", "No such file or directory"),
+            (0, "", "damaged"),
+            (10, "", "damaged"),
+            (-1, "", "damaged"),
+            ("text", "", "no checkpoint"),
+            ("foreign", "", OTHER),
+            ("whole module", "", "it holds more than weights"),
+            ("namespace", "", "it holds more than weights"),
+            ("other model", "", "the weights are another model's"),
+            ("model", "", OTHER),
+            ("optim", "", OTHER),
+            ("epoch", "", OTHER),
+            ("run", "", OTHER),
+            ("lr", "", OTHER),
+            ("empty optimizer", "", "parameter group that doesn't match"),
+            ("no step", "", OTHER),
+            ("other momenta", "", OTHER),
+            ("other rate", "", OTHER),
+            ("nan weight", "", "it holds numbers that are not finite"),
+            ("inf momentum", "", "it holds numbers that are not finite"),
+            ((-1,), "", "epoch -1 of --epochs 15"),
+            ((0.5,), "", "epoch 0.5 of --epochs 15"),
+            ((True,), "", "epoch True of --epochs 15"),
+            ("good", "--lr=0.1", "lr was 0.05, not 0.1"),
+            ("good", "--seed=1", "seed was 0, not 1"),
+            ("good", "--samples=9", "samples was 8, not 9"),
+            ("good", "--batch-size=9", "samples a step was 192, not 18"),
+            ("good", "--epochs=1", "epoch 1 of --epochs 1"),
         ],
     )
     def test_resume_from(self, kind, flags, why, tmp_path, refusals):
@@ -345,10 +400,22 @@ class TestWrongUse:
         said = refusals(
             ["--resume", f"--checkpoint={path}", "--samples=8", *flags.split()]
         )
-        assert said.startswith(f"--checkpoint {path} will not do (")
-        assert why in said and said.endswith("): name another or change flags")
+        assert said.startswith(f"--checkpoint {path} will not do: ")
+        assert why in said and said.endswith(": change flags or file")
         assert len(said.splitlines()) == 1
         assert (path.read_bytes() if path.exists() else None) == before
+
+    def test_a_finished_file_is_not_written_over(self, tmp_path, refusals):
+        """Only --resume goes on in it, only --overwrite starts anew."""
+        before = self.write(tmp_path / "checkpoint.pt", "good")
+        flags = [checkpoint_of(tmp_path), "--samples=8", "--epochs=1"]
+        said = refusals(flags)
+        assert said.endswith(
+            "checkpoint.pt exists: go on with --resume, or --overwrite it"
+        )
+        assert (tmp_path / "checkpoint.pt").read_bytes() == before
+        assert refusals([*flags, "--overwrite"], ends=False) is None
+        assert (tmp_path / "checkpoint.pt").read_bytes() != before
 
     def test_a_good_one_is_taken(self, tmp_path, train_ranks):
         """The refusals above are not for lack of trying."""
@@ -369,7 +436,7 @@ def die(self, epoch):
         raise ValueError("rank 1 gives up")
 
 ch5_ddp.DistributedSampler.set_epoch = die
-ch5_ddp.train(ch5_ddp.parse_args(), *ch5_ddp.setup())
+ch5_ddp.train(args := ch5_ddp.parse_args(), *ch5_ddp.setup(args))
 """
 
 
@@ -431,7 +498,7 @@ def test_the_errors_that_the_page_quotes():
 
 def launch_once(world_size, tmp_path):
     """A short launch; it raises if a rank does not exit with 0, in silence."""
-    flags = ["--epochs=1", "--samples=64", checkpoint_of(tmp_path)]
+    flags = ["--epochs=1", "--samples=64", "--overwrite", checkpoint_of(tmp_path)]
     run = launch("ch5_ddp", world_size, *flags, timeout=60)
     assert len(run.lines[0]) == 1 and not any(run.errors.values())
 

@@ -42,12 +42,11 @@ def test_trains_what_torchrun_trains(tmp_path):
 
 
 def test_a_refusal_ends_all():
-    """One sentence of a rank, one of the parent, no traceback."""
+    """One sentence of the parent, no traceback."""
     process = start("--nproc-per-node=3", "--samples=2")
     out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (1, "")
-    assert "3 ranks > 2 samples: start fewer\n" in err
-    assert "ended all ranks: process " in err and "Traceback" not in err
+    assert err == "3 ranks > 2 samples: start fewer\n"  # before any rank starts
 
 
 @pytest.mark.parametrize("victim", ["rank", "parent"])
@@ -71,5 +70,5 @@ def test_a_killed_process_ends_all(victim):
 
 def test_refuses_an_impossible_number_of_ranks():
     """In the parent, before any rank starts."""
-    with pytest.raises(SystemExit, match=r"^nproc_per_node 0: must be above 0$"):
+    with pytest.raises(SystemExit, match=r"^--nproc-per-node 0: must be 1 to 64$"):
         ch5_ddp_spawn.parse_args(["--nproc-per-node=0"])

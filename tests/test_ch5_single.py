@@ -38,5 +38,7 @@ def test_the_task_has_no_test_sample_to_train_on():
 @pytest.mark.parametrize("flags", ["--epochs=0", "--batch-size=-1", "--lr=nan"])
 def test_refuses_impossible_numbers(flags):
     """One sentence that names the value."""
-    with pytest.raises(SystemExit, match=r" (0|-1|nan): must be above 0$"):
+    with pytest.raises(
+        SystemExit, match=r" (0|-1|nan): must be (1 to \d+|above 0 and finite)$"
+    ):
         ch5_single.parse_args([flags])

@@ -80,7 +80,9 @@ def test_more_ranks_than_parameters_can_fill(crews):
 
 @pytest.mark.parametrize("flag", ["--microbatches=0", "--epochs=-1", "--lr=inf"])
 def test_refuses_impossible_numbers(flag):
-    with pytest.raises(SystemExit, match=r" (0|-1|inf): must be above 0$"):
+    with pytest.raises(
+        SystemExit, match=r" (0|-1|inf): must be (1 to 65536|above 0 and finite)$"
+    ):
         ch6_by_hand.parse_args([flag])
 
 
@@ -88,7 +90,7 @@ def test_plain_python_is_told_how_to_launch(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     command = "torchrun --standalone --nproc-per-node 2 scripts/ch6_by_hand.py"
     with pytest.raises(SystemExit, match=re.escape(command)):
-        ch6_by_hand.setup()
+        ch6_by_hand.setup(None)
 
 
 def test_refuses_more_ranks_than_layers():

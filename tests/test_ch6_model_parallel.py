@@ -136,11 +136,11 @@ def test_one_gpu_gets_both_parts(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--epochs=0"], "epochs 0: must be above 0"),
-        (["--lr=nan"], "lr nan: must be above 0"),
-        (["--devices=3"], "devices 3: must be 1 or 2"),
-        (["--split=9"], "split 9: must be 1 to 8"),
-        (["--split=0"], "split 0: must be 1 to 8"),
+        (["--epochs=0"], "--epochs 0: must be 1 to 65536"),
+        (["--lr=nan"], "--lr nan: must be above 0 and finite"),
+        (["--devices=3"], "--devices 3: must be 1 or 2"),
+        (["--split=9"], "--split 9: must be 1 to 8"),
+        (["--split=0"], "--split 0: must be 1 to 65536"),
     ],
 )
 def test_refuses_what_cannot_be(flags, message):

@@ -163,8 +163,8 @@ def test_a_byte_sees_only_those_before_it():
         (2, ["--dp=3"], "--dp 3 must divide the ranks, and --dp x --microbatches"),
         (2, ["--microbatches=3"], "--dp 1 must divide the ranks, and --dp x"),
         (2, ["--microbatches=1"], "--microbatches: Number of microbatches (1) must"),
-        (1, ["--steps=0"], "steps 0: must be above 0"),
-        (1, ["--lr=nan"], "lr nan: must be above 0"),
+        (1, ["--steps=0"], "--steps 0: must be 1 to 65536"),
+        (1, ["--lr=nan"], "--lr nan: must be above 0 and finite"),
     ],
 )
 def test_refuses_in_one_sentence_on_every_rank(world_size, flags, message, crews):
@@ -214,7 +214,7 @@ def test_plain_python_is_told_how_to_launch(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     command = "torchrun --standalone --nproc-per-node 4 scripts/ch6_pipeline.py"
     with pytest.raises(SystemExit, match=re.escape(command)):
-        ch6_pipeline.setup()
+        ch6_pipeline.setup(None)
 
 
 def test_the_recorded_figures_bear_out_what_the_page_says():

@@ -1,0 +1,372 @@
+"""What every script answers to wrong use: one sentence, no traceback, nothing left.
+
+The functions stand identical in all scripts (``tests/test_structure.py``), so one of
+them is tried with each fault, and all of them with the faults of flags.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from allranks import Ranks, launch
+from scripts import ch5_ddp
+
+SCRIPTS = Path(ch5_ddp.__file__).parent
+NAMES = (
+    *("ch2_before", "ch2_after", "ch2_data_parallel", "ch5_single", "ch5_ddp"),
+    *("ch5_ddp_spawn", "ch5_async", "ch6_by_hand", "ch6_model_parallel"),
+    *("ch6_pipeline", "ch6_tensor"),
+)
+LAUNCHED = {  # what torchrun sets, of a job of one rank
+    **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+    **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+}
+
+
+def refusal(function, *args) -> str:
+    """Return the one line with which a call ends the process."""
+    with pytest.raises(SystemExit) as end:
+        function(*args)
+    assert isinstance(end.value.code, str) and len(end.value.code.splitlines()) == 1
+    return end.value.code
+
+
+class TestFlags:
+    """Refused in the parser, before anything starts, with value and way out."""
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_numbers(self, name):
+        """Each number of each script, out of its range on both sides."""
+        script = importlib.import_module(f"scripts.{name}")
+        tried = 0
+        for flag, default in vars(script.parse_args([])).items():
+            flag = "--" + flag.replace("_", "-")
+            wrong = {
+                int: ["-1", "1" + "0" * 20, str(2**64)],
+                float: ["0", "inf", "nan"],
+            }
+            for value in wrong.get(type(default), []):
+                said = refusal(script.parse_args, [f"{flag}={value}"])
+                assert said.startswith(f"{flag} ") and "must be" in said
+                tried += 1
+            if type(default) in wrong:
+                said = refusal(script.parse_args, [f"{flag}=abc"])
+                assert said == (
+                    f"argument {flag}: invalid {type(default).__name__} value: 'abc'"
+                )
+        assert tried >= 9
+        assert refusal(script.parse_args, ["--colour", "red"]) == (
+            "unrecognized arguments: --colour red"
+        )
+
+    @pytest.mark.parametrize("name", ["ch2_before", "ch2_after", "ch5_ddp"])
+    @pytest.mark.parametrize(
+        "path",
+        ["", "/dev/null", "/dev/full", "{}", "{}/no/x.pt", "{}/x/", "/proc/x.pt"],
+    )
+    def test_a_checkpoint_that_could_not_be_written(self, name, path, tmp_path):
+        """And nothing stays of the question."""
+        script = importlib.import_module(f"scripts.{name}")
+        path = path.format(tmp_path)
+        said = refusal(script.parse_args, [f"--checkpoint={path}"])
+        assert said.startswith(f"--checkpoint {path or repr(path)}: ")
+        assert said.endswith(": name a file that can be written")
+        assert os.listdir(tmp_path) == []
+
+    def test_a_fifo_and_a_name_that_is_too_long(self, tmp_path):
+        """Neither is opened: a fifo would wait for its reader."""
+        os.mkfifo(tmp_path / "fifo")
+        for name in "fifo", "x" * 256:
+            refusal(ch5_ddp.parse_args, [f"--checkpoint={tmp_path / name}"])
+        assert os.listdir(tmp_path) == ["fifo"]
+
+    def test_a_good_one_is_not_touched(self, tmp_path):
+        """The question leaves no empty file, and no .new."""
+        (tmp_path / "x.pt").write_bytes(b"state")
+        ch5_ddp.parse_args([f"--checkpoint={tmp_path / 'x.pt'}"])
+        ch5_ddp.parse_args([f"--checkpoint={tmp_path / 'y.pt'}"])
+        assert os.listdir(tmp_path) == ["x.pt"]
+
+
+class TestEnvironment:
+    """Half of what torchrun sets is worse than none of it."""
+
+    @pytest.mark.parametrize(
+        "change, why",
+        [
+            ({"RANK": None}, "RANK is '', but LOCAL_RANK is set: unset it and start"),
+            ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', but LOCAL_RANK is set"),
+            ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1', but"),
+            ({"MASTER_ADDR": None}, "MASTER_ADDR is '', but"),
+            ({"MASTER_PORT": ""}, "MASTER_PORT is '', but"),
+            ({"RANK": "1"}, "RANK 1: WORLD_SIZE is 1, so it ends at 0"),
+            ({"LOCAL_RANK": "2"}, "LOCAL_RANK 2: LOCAL_WORLD_SIZE is 1, so"),
+            *[
+                ({"GROUP_TIMEOUT_S": text}, f"GROUP_TIMEOUT_S '{text}': must be sec")
+                for text in ("abc", "0", "nan", "-1", "inf", "1e300", "")
+            ],
+        ],
+        ids=str,
+    )
+    def test_is_refused(self, change, why, monkeypatch):
+        """Before the group is joined, which would wait."""
+        for name, value in {**LAUNCHED, **change}.items():
+            monkeypatch.setenv(name, value) if value is not None else (
+                monkeypatch.delenv(name, raising=False)
+            )
+        assert refusal(ch5_ddp.setup, None).startswith(why)
+
+
+class TestAgreement:
+    """All flags of all ranks, before the first step."""
+
+    @pytest.fixture(scope="class")
+    def ranks(self):
+        """Three live ranks."""
+        with Ranks(3) as ranks:
+            yield ranks
+
+    @pytest.mark.parametrize(
+        "flag, odd", [("lr", 0.1), ("epochs", 3), ("resume", True)]
+    )
+    def test_of_each_flag(self, flag, odd, ranks):
+        """The sentence names the flag, both values and who has them, on all ranks."""
+
+        def ask(flag, odd):
+            from types import SimpleNamespace
+
+            import torch.distributed as dist
+
+            from scripts import ch5_ddp
+
+            args = {"lr": 0.05, "epochs": 2, "resume": False}
+            usual = args[flag]
+            if dist.get_rank() == 1:
+                args[flag] = odd
+            try:
+                ch5_ddp.agree(SimpleNamespace(**args))
+            except SystemExit as end:
+                return usual, end.code
+
+        for usual, said in ranks.run(ask, flag, odd, quiet=True):
+            assert said == (
+                f"--{flag} differs between ranks: {usual} on [0, 2], {odd} on [1]: "
+                "give all nodes the same"
+            )
+
+    def test_of_equals(self, ranks):
+        """Nothing is said."""
+
+        def ask():
+            from types import SimpleNamespace
+
+            from scripts import ch5_ddp
+
+            return ch5_ddp.agree(SimpleNamespace(lr=0.1, seed=2))
+
+        assert ranks.run(ask, quiet=True) == [None] * 3
+
+
+TWO_NODES = """
+import os, sys
+sys.path.insert(0, {scripts!r})
+import ch5_ddp
+flags = ["--samples=64", "--epochs=1", "--lr=0.1"]
+if os.environ["GROUP_RANK"] == "1":
+    flags[-1] = "--lr=0.2"
+ch5_ddp.train(args := ch5_ddp.parse_args([*flags, {path!r}]), *ch5_ddp.setup(args))
+"""
+
+
+def test_two_nodes_with_another_rate_train_nothing(tmp_path):
+    """Each agent says why, ends with an error, and no checkpoint is written."""
+    script = tmp_path / "nodes.py"
+    path = f"--checkpoint={tmp_path / 'x.pt'}"
+    script.write_text(TWO_NODES.format(scripts=str(SCRIPTS), path=path))
+    run = launch(script, 1, nnodes=2, timeout=60, check=False)
+    assert run.exit_code != 0
+    said = "--lr differs between ranks: 0.1 on [0], 0.2 on [1]: give all nodes the same"
+    assert [said in error for error in run.errors.values()] == [True, True]
+    assert not (tmp_path / "x.pt").exists()
+
+
+def start(*command, cwd, **options):
+    """Start a command with its own session; without a launcher's variables."""
+    env = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(
+        [sys.executable, *command],
+        **pipes,
+        text=True,
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
+@contextlib.contextmanager
+def trained(*command, cwd):
+    """A training that has printed its first line, and all of its processes."""
+    process = start(*command, cwd=cwd)
+    try:
+        while "epoch=" not in process.stdout.readline():
+            assert process.poll() is None
+        yield process, psutil.Process(process.pid).children(recursive=True)
+    finally:
+        for one in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if os.getsid(one.pid) == process.pid:
+                    one.kill()
+        process.communicate()
+
+
+LONG = "--epochs=9999", "--samples=64"
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
+
+
+class TestNobodyElse:
+    """Who started the job is gone, or wants it to end."""
+
+    def test_torchrun_is_killed(self, tmp_path):
+        """Its ranks notice, and are gone within 10 s."""
+        with trained(*TORCHRUN, str(SCRIPTS / "ch5_ddp.py"), *LONG, cwd=tmp_path) as (
+            launcher,
+            ranks,
+        ):
+            assert len(ranks) >= 2
+            launcher.kill()
+            _, alive = psutil.wait_procs(ranks, timeout=10)
+            for rank in alive:
+                rank.kill()
+            assert alive == []
+
+    @pytest.mark.parametrize("moment", [0.2, 3])
+    def test_a_spawning_parent_is_killed_early(self, moment, tmp_path):
+        """While its children start: they notice when they have."""
+        command = str(SCRIPTS / "ch5_ddp_spawn.py"), *LONG
+        process = start(*command, cwd=tmp_path)
+        parent, children = psutil.Process(process.pid), []
+        while len(children) < 3:  # two ranks, and the tracker of resources
+            children = parent.children(recursive=True)
+            time.sleep(0.01)
+            assert process.poll() is None
+        time.sleep(moment)
+        children = parent.children(recursive=True)
+        process.kill()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        for rank in alive:
+            rank.kill()
+        process.communicate()
+        assert alive == []
+
+    def test_control_c(self, tmp_path):
+        """No traceback, and no half a checkpoint."""
+        command = str(SCRIPTS / "ch2_before.py"), *LONG
+        with trained(*command, cwd=tmp_path) as (process, _):
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (130, "")
+        assert os.listdir(tmp_path) in ([], ["ch2.pt"])
+
+    @pytest.mark.parametrize("reader", ["gone", "full"])
+    def test_nobody_reads(self, reader, tmp_path):
+        """`| head`, or a full disk: a sentence in place of a traceback."""
+        end, write = os.pipe()
+        os.close(end)
+        if reader == "full":
+            write = os.open("/dev/full", os.O_WRONLY)
+        command = str(SCRIPTS / "ch5_single.py"), "--epochs=2", "--samples=8"
+        process = start(*command, cwd=tmp_path, stdout=write)
+        os.close(write)
+        _, err = process.communicate(timeout=60)
+        why = {"gone": "Broken pipe", "full": "No space left on device"}[reader]
+        assert process.returncode == 1
+        assert err == f"cannot print to stdout: {why}: ended\n"
+
+
+def test_a_parent_that_had_died_before(monkeypatch):
+    """The number of a process that is not the parent: it ends at once."""
+    code = "from scripts import ch5_ddp as s; s.os.environ['{}'] = '1'; s.watch({}); {}"
+    code = code.format("TORCHELASTIC_USE_AGENT_STORE", 2**22 + 1, "s.time.sleep(60)")
+    process = start("-c", code, cwd=SCRIPTS.parent)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (
+        1,
+        "ended: the launcher of this rank is gone\n",
+    )
+
+
+def test_a_loss_that_is_no_number(tmp_path):
+    """All ranks end, the last good checkpoint stays, and one says what to do."""
+    path = tmp_path / "x.pt"
+    flags = f"--checkpoint={path}", "--lr=1e30", "--samples=64", "--batch-size=8"
+
+    def train(flags):
+        import torch
+        import torch.distributed as dist
+
+        from scripts import ch5_ddp
+
+        place = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
+        try:
+            ch5_ddp.train(ch5_ddp.parse_args(flags), *place)
+        except SystemExit as end:
+            return end.code
+
+    with Ranks(2) as ranks:
+        said = ranks.run(train, [*flags], quiet=True)
+    assert said == ["epoch=0: the loss is nan: start with a lower --lr"] * 2
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n in ("ch2_before", "ch5_single")]
+)
+def test_a_loss_that_is_no_number_in_one_process(name, tmp_path, monkeypatch):
+    """The same in a script of one process."""
+    monkeypatch.chdir(tmp_path)
+    script = importlib.import_module(f"scripts.{name}")
+    args = script.parse_args(["--lr=1e30", "--samples=64", "--batch-size=8"])
+    said = refusal(script.train, args, torch.device("cpu"))
+    assert said == "epoch=0: the loss is nan: start with a lower --lr"
+
+
+class TestOneSentence:
+    """Of all that find the same, one rank of a node speaks."""
+
+    def test_the_others_wait_for_it(self, monkeypatch):
+        """So that the launcher, which ends them, has not ended the one that speaks."""
+        slept = []
+        monkeypatch.setattr(ch5_ddp.time, "sleep", slept.append)
+        for name, value in LAUNCHED.items():
+            monkeypatch.setenv(name, value)
+        assert refusal(ch5_ddp.refuse, "no") == "no"
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        assert refusal(ch5_ddp.refuse, "no") == "no" and slept == []
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        assert refusal(ch5_ddp.refuse, "no") == "no" and slept == [9]
+
+    @pytest.mark.parametrize("error", ["Connection closed by peer [::1]", "other"])
+    def test_an_echo_is_one_line(self, error, monkeypatch, capsys):
+        """A peer's death; any other error keeps its traceback."""
+        monkeypatch.setenv("RANK", "3")
+        try:
+            raise RuntimeError(error)
+        except RuntimeError as caught:
+            ch5_ddp.brief(RuntimeError, caught, caught.__traceback__)
+        said = capsys.readouterr().err
+        if error == "other":
+            assert "Traceback" in said and said.endswith("RuntimeError: other\n")
+        else:
+            why = "its connection to another rank is closed; look there"
+            assert said == f"[rank 3] ended: {why}\n"
