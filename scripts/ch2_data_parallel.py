@@ -186,8 +186,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         names = args.devices.split(",")
         args.devices = [torch.empty(0, device=d).device for d in names]
     except (AssertionError, RuntimeError, ValueError) as error:
-        why = f"{args.devices} will not do: {error}".splitlines()[0]
-        refuse(f"--devices {why}")
+        why = f"{args.devices or repr('')} will not do: {error}"
+        refuse(f"--devices {why}".splitlines()[0])
     return args
 
 

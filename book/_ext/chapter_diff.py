@@ -6,11 +6,14 @@
     ```
 
 Paths are relative to the page. ``:pyobject:`` (optional) compares one function or
-class only. Sphinx's own ``literalinclude`` has a ``:diff:`` too, but it prints the
-absolute paths of the machine that built the book.
+class only. ``:lesson:`` leaves out the functions that three scripts of the folder or
+more have in common: what every job needs and no chapter teaches. Sphinx's own
+``literalinclude`` has a ``:diff:`` too, but it prints the absolute paths of the machine
+that built the book.
 """
 
 import ast
+from collections import Counter
 from difflib import unified_diff
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +32,28 @@ def definition(source: str, name: str) -> list[str]:
     raise ValueError(f"no function or class named {name}")
 
 
+def common(folder: Path) -> set[str]:
+    """The names of the functions that stand identical in three scripts or more."""
+    copies = Counter()
+    for script in folder.glob("*.py"):
+        for node in ast.parse(script.read_text("utf8")).body:
+            if isinstance(node, ast.FunctionDef):
+                copies[node.name, ast.dump(node)] += 1
+    return {name for (name, _), count in copies.items() if count >= 3}
+
+
+def without(source: str, names: set[str]) -> list[str]:
+    """The lines of a script without the functions of these names."""
+    lines = source.splitlines()
+    for node in reversed(ast.parse(source).body):
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            after = node.end_lineno
+            while after < len(lines) and not lines[after]:
+                after += 1
+            del lines[node.lineno - 1 : after]
+    return lines
+
+
 class ChapterDiff(SphinxDirective):
     """A unified diff of two scripts, or of one function in both."""
 
@@ -36,6 +61,7 @@ class ChapterDiff(SphinxDirective):
     option_spec: ClassVar = {
         "diff": directives.unchanged_required,
         "pyobject": directives.unchanged_required,
+        "lesson": directives.flag,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -59,6 +85,8 @@ class ChapterDiff(SphinxDirective):
         self.env.note_dependency(name)
         try:
             source = Path(absolute).read_text("utf8")
+            if "lesson" in self.options:
+                return name, without(source, common(Path(absolute).parent))
             if "pyobject" not in self.options:
                 return name, source.splitlines()
             return name, definition(source, self.options["pyobject"])
