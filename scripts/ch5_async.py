@@ -250,7 +250,7 @@ def main() -> None:
     for train in train_sync, train_async:
         trainer = Trainer(device, args.lr)
         log = train(trainer, rank, periods, args.gradients)
-        loss = trainer.loss()
+        loss = trainer.loss().detach()
         dist.broadcast(loss, 0)  # the server's: a worker's weights may be old
         finite(loss, train.__name__)
         if rank == 0:

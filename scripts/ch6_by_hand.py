@@ -219,7 +219,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
             loss = train_step(stage, shape, x, y, args.microbatches)
             losses.append(torch.as_tensor(loss))
             optimizer.step()
-        loss = torch.stack(losses[-len(loader) :]).double().mean()
+        loss = torch.stack(losses[-len(loader) :]).to(device).double().mean()
         dist.broadcast(loss, world_size - 1)  # only the last rank knows it
         finite(loss, f"{epoch=}")
         if rank == world_size - 1:
