@@ -77,6 +77,16 @@ def test_diff_of_one_function_leaves_the_others_out(build):
     assert "return 3" not in words(html)
 
 
+def test_diff_of_the_lesson_leaves_out_what_three_scripts_share(build):
+    """:lesson: hides the copies that every job carries; two copies are no habit yet."""
+    shared, pair = "def refuse():\n    exit()\n\n\n", "def pair():\n    pass\n\n\n"
+    files = {"old.py": OLD, "new.py": shared + pair + NEW}
+    files |= {"a.py": shared + pair, "b.py": shared, "c.py": "def refuse():\n    1\n"}
+    html, _ = build(diff(":lesson:"), **files)
+    assert "+def pair" in words(html) and "+    return 2" in words(html)
+    assert "refuse" not in words(html)
+
+
 @pytest.mark.parametrize(
     ("block", "complaint"),
     [
