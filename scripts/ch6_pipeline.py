@@ -231,16 +231,18 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         optimizer.zero_grad()
         schedule.step(*x, target=y, losses=found)
         optimizer.step()
-        loss = torch.zeros((), device=device)
         if found:  # on the last stage: a loss per micro-batch
             loss = torch.stack(found).mean()
             dist.all_reduce(loss, dist.ReduceOp.AVG, mesh.get_group("dp"))
             losses.append(loss)
             if replica == 0 and step % 10 == 9:
-                mean = torch.stack(losses[-10:]).mean()
-                say(f"steps {step - 8} to {step + 1}: loss={mean:.3f}")
-        dist.all_reduce(loss)  # no number on one rank: none on all
-        finite(loss, f"{step=}")
+                loss = torch.stack(losses[-10:]).mean()
+                say(f"steps {step - 8} to {step + 1}: {loss=:.3f}")
+        if step % 10 == 9 or step + 1 == args.steps:
+            last = losses[-1].detach() if found else 0.0
+            last = torch.tensor(float(last), device=device)
+            dist.all_reduce(last)  # no number on one rank: none on all
+            finite(last, f"{step=}")
     return losses
 
 
