@@ -35,10 +35,11 @@ def watch(parent: int) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-if __name__ in ("__main__", "__mp_main__"):  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
-    if "PARENT_PID" in os.environ:  # main() has set it: this is a rank
-        watch(int(os.environ["PARENT_PID"]))
+if __name__ == "__main__":  # before the slow imports; Ctrl-C: no traceback
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+elif "PARENT_PID" in os.environ:  # a rank: main() has set it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it has nothing to save
+    watch(int(os.environ["PARENT_PID"]))
 
 import torch
 import torch.distributed as dist
