@@ -3,6 +3,7 @@
 import copy
 import re
 import sys
+import textwrap
 import weakref
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import rnn
 
-from allranks import vgpu
+from allranks import Ranks, vgpu
 from allranks.vgpu import autocast, machine
 
 OPTIM = torch.optim
@@ -583,3 +584,29 @@ class TestCounts:
             assert "the last 10 events of 30" in vgpu.timeline().html
             vgpu.clear_events()
             assert not vgpu.events() and len(repr(vgpu.traffic()).splitlines()) == 1
+
+
+def test_ddp_on_virtual_gpus_over_gloo():
+    """Two ranks, a device each, autocast and clipping: the replicas stay equal."""
+    code = """
+        from torch import nn
+        from allranks import vgpu
+        vgpu.plug_in(2)
+        torch.manual_seed(rank)
+        here = f"vgpu:{rank}"
+        ddp = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).to(here))
+        steps = torch.optim.Adam(ddp.parameters())
+        for _ in range(2):
+            with torch.autocast("vgpu", torch.bfloat16):
+                loss = ddp(torch.randn(3, 4).to(here)).float().square().mean()
+            steps.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+            steps.step()
+        weight = ddp.module.weight
+        (str(weight.device), weight.tolist(), torch.randn(1).item())
+    """
+    with Ranks(2) as ranks:
+        first, second = ranks.run(textwrap.dedent(code))
+    assert (first[0], second[0]) == ("vgpu:0", "vgpu:1")
+    assert first[1] == second[1] and first[2] != second[2]
