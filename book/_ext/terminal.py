@@ -22,6 +22,8 @@ STARTER = re.compile(r'(?<=…/torchrun", line )\d+')
 LOG = re.compile(r"\[?[WEI]\d{4} ")
 FRAME = '  File "…/torchrun", line '
 CARETS = re.compile(r"(?:\[rank\d+\]:)?[\s~^]*")
+# Python writes an exit's sentence and its newline apart: those of two ranks may merge.
+MERGED = re.compile(r"(.{8,}?)\1+")
 VARIES = re.compile(r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*")
 
 
@@ -42,8 +44,18 @@ def of_ranks(text: str) -> str:
     >>> of_ranks("W0131 12:00 x\\nlr 0: no\\nlr 0: no\\n[W0131 socket.cpp:469] y")
     'lr 0: no'
     """
-    lines = [line for line in split(text)[0] if line]
+    lines = [unmerged(line) for line in split(text)[0] if line]
     return "\n".join(line for line, _ in groupby(lines))
+
+
+def unmerged(line: str) -> str:
+    """A sentence that several ranks said in one line, once.
+
+    >>> unmerged("lr 0: must be above 0lr 0: must be above 0")
+    'lr 0: must be above 0'
+    """
+    twice = MERGED.fullmatch(line)
+    return twice[1] if twice else line
 
 
 def split(text: str) -> tuple[list[str], list[str]]:
@@ -69,7 +81,7 @@ def same(old: str, new: str) -> bool:
 def essence(text: str) -> list[str]:
     """What is the same in each run: the ranks' lines, torchrun's without chance."""
     ranks, own = split(text)
-    ranks = sorted({line for line in ranks if not CARETS.fullmatch(line)})
+    ranks = sorted({unmerged(line) for line in ranks if not CARETS.fullmatch(line)})
     _, _, root = "\n".join(own).partition("Root Cause (first observed failure):")
     kept = ("Setting OMP_NUM_THREADS", "failed (exitcode", '  File "', "Child")
     own = [line for line in own if any(word in line for word in kept)]

@@ -90,6 +90,11 @@ def test_a_second_run_and_another_machine_count_as_the_same():
     assert "process 4002 closing" in here and "PID 4002" in here
     assert "(pid: 4001)" in here and "run.py:874]" in here  # no id, though it looks so
     assert terminal.stand_in(here) == here
+    merged = here.replace("above 0\n", "above 0", 1).replace(
+        "above 0\nW", "above 0\n\nW"
+    )
+    assert merged != here and terminal.same(merged, there)
+    assert terminal.of_ranks(merged) == "epochs 0: must be above 0"
 
 
 @pytest.mark.parametrize(
