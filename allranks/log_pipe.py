@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,7 +31,8 @@ class Received:
     """What came through stdin.
 
     Attributes:
-        chunks: its last ``LIMIT`` bytes; whoever reads them takes them out.
+        chunks: its last ``LIMIT`` bytes, compressed: the text is built beside them.
+        begun: the chunk that is not full yet.
         size: bytes that came, and ``lost`` of them are no longer kept.
         lines: how many whole lines are kept.
         ended: ``lines`` at the first Ctrl-C, or None: what follows may stand in the
@@ -41,6 +43,7 @@ class Received:
     """
 
     chunks: deque[bytes] = field(default_factory=deque)
+    begun: bytearray = field(default_factory=bytearray)
     size: int = 0
     lost: int = 0
     lines: int = 0
@@ -61,11 +64,12 @@ class Received:
         self.size += len(data)
         self.lines += data.count(b"\n")
         self.fresh = data.endswith(b"\n")
-        if not self.chunks or len(self.chunks[-1]) >= CHUNK:
-            self.chunks.append(bytearray())
-        self.chunks[-1] += data
+        self.begun += data
+        if len(self.begun) >= CHUNK:
+            self.chunks.append(zlib.compress(self.begun, 1))
+            self.begun = bytearray()
         if self.size - self.lost > LIMIT:
-            first = self.chunks.popleft()
+            first = zlib.decompress(self.chunks.popleft())
             self.lost += len(first)
             self.lines -= first.count(b"\n")
             self.ended = self.ended and max(0, self.ended - first.count(b"\n"))
@@ -85,7 +89,8 @@ class Received:
     def taken(self) -> Iterator[bytes]:
         """The chunks, each of which is then gone from here."""
         while self.chunks:
-            yield bytes(self.chunks.popleft())
+            yield zlib.decompress(self.chunks.popleft())
+        yield bytes(self.begun)
 
 
 def receive(target: TextIO | None) -> Received:
