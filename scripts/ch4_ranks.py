@@ -55,68 +55,6 @@ VARIABLES = (
 )
 
 
-def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
-    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        rank = os.environ["RANK"]
-        why = "its connection to another rank is closed; look there"
-        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
-
-
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
     if "LOCAL_RANK" not in os.environ:
@@ -205,6 +143,69 @@ def main(argv: list[str] | None = None) -> None:
         value = os.environ.get(name, "(not set)")
         say(f"{name}={'(new)' if name in VARIABLES[-3:] else value}")
     dist.destroy_process_group()
+
+
+# The rest stands in every script: a job that cannot go on ends in a sentence.
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
 
 
 if __name__ == "__main__":

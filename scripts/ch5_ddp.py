@@ -51,101 +51,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 FREE = "ranks", "batch size", "epochs"  # may change on the way to --resume
 
 
-def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
-    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 0 < value < float("inf"):
-            refuse(f"{flag} {value}: must be above 0 and finite")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def probe(path: str) -> None:
-    """Refuse, before training, a path that save() could not write."""
-    mine = f"{path}.{os.getpid()}"
-    try:
-        for name in path, f"{path}.new":
-            if not path or (os.path.exists(name) > os.path.isfile(name)):
-                raise OSError(0, "not the name of a file")
-        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
-        os.remove(mine)
-    except OSError as error:
-        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
-        refuse(f"{why}: name a file that can be written")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
-    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        rank = os.environ["RANK"]
-        why = "its connection to another rank is closed; look there"
-        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
-
-
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
     if "LOCAL_RANK" not in os.environ:
@@ -250,7 +155,7 @@ def load(args, run: dict, net: nn.Module, optimizer) -> dict:
     else:
         if dist.get_rank() == 0:
             new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
-            say(f"goes on after {done} epochs, with {'; '.join(new)}")
+            say("; ".join([f"goes on after {done} epochs", *new]))
         return found | {"run": run}
     refuse(f"--checkpoint {path} will not do: {why}: change flags or file")
 
@@ -314,6 +219,102 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = in_range(parser.parse_args(argv))
     probe(args.checkpoint)
     return args
+
+
+# The rest stands in every script: a job that cannot go on ends in a sentence.
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
+
+
+def probe(path: str) -> None:
+    """Refuse, before training, a path that save() could not write."""
+    mine = f"{path}.{os.getpid()}"
+    try:
+        for name in path, f"{path}.new":
+            if not path or (os.path.exists(name) > os.path.isfile(name)):
+                raise OSError(0, "not the name of a file")
+        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+        os.remove(mine)
+    except OSError as error:
+        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
+        refuse(f"{why}: name a file that can be written")
+
+
+def brief(kind, error, trace) -> None:
+    """Print a traceback, but one line if another rank died before."""
+    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+        rank = os.environ["RANK"]
+        why = "its connection to another rank is closed; look there"
+        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def time_limit() -> timedelta:
+    """Check what a launcher sets; return what a collective may take."""
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    for name in *names, "MASTER_PORT", "MASTER_ADDR":
+        value = os.environ.get(name, "")
+        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
+            why = f"{name} is {value!r}, but LOCAL_RANK is set"
+            refuse(f"{why}: unset it and start with torchrun, or set all")
+    for this, all_ in names[:2], names[2:]:
+        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
+            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
+    text = os.environ.get("GROUP_TIMEOUT_S", "300")
+    try:
+        if not 0 < float(text) < 1e7:
+            raise ValueError
+    except ValueError:
+        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
+    return timedelta(seconds=float(text))
+
+
+def agree(args: argparse.Namespace) -> None:
+    """End all ranks if one has other flags: they would train other models."""
+    flags = [{}] * dist.get_world_size()
+    dist.all_gather_object(flags, vars(args))
+    for name in flags[0]:
+        ranks = {}
+        for rank, theirs in enumerate(flags):
+            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
+        if len(ranks) > 1:
+            found = [f"{value} on {who}" for value, who in ranks.items()]
+            why = f"--{name.replace('_', '-')} differs between ranks"
+            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
 
 
 if __name__ == "__main__":

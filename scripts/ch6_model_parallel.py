@@ -21,43 +21,6 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 
-def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
-    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 0 < value < float("inf"):
-            refuse(f"{flag} {value}: must be above 0 and finite")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
     """Handwritten digits, num to train on and 357 to test on, and a CNN."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
@@ -160,6 +123,44 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     if args.devices not in (1, 2):
         refuse(f"devices {args.devices}: must be 1 or 2")
     return args
+
+
+# The rest stands in every script: a job that cannot go on ends in a sentence.
+def refuse(why: str) -> NoReturn:
+    """End all ranks, which find the same, with one sentence of one of them."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    raise SystemExit(why)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if nobody can have it."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        raise SystemExit(f"{why}: ended") from None
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse numbers that cannot be, before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, the same on all, is no number any more."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 if __name__ == "__main__":

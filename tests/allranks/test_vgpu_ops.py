@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from allranks import vgpu
 from allranks.vgpu.tensor import VirtualTensor
 
-NUM_SAMPLES = 1  # of each entry; forty gave the same verdict
+NUM_SAMPLES = 1  # of each entry; three gave the same verdict
 REFUSED = {"to_sparse"}
 HOST = {"to"}  # its samples ask for the CPU by name
 
