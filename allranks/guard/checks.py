@@ -22,14 +22,8 @@ from .replicas import Replicas
 from .settings import Settings
 from .sharded import bare, share
 from .tensorhooks import TensorHooks
+from .why import KINDS, OUTSIDE
 
-KINDS = {  # in the order of cause and effect: what is first is named first
-    "gradient": "gradients",
-    "optimizer state": "optimizer",
-    "parameter": "parameters",
-    "buffer": "buffers",
-    "attribute": "buffers",
-}
 SKIPS = {*KINDS.values(), "data", "devices", "modes", "randomness"}
 
 
@@ -98,6 +92,8 @@ class Checks:
         parameters = self.parameters()
         if "parameter" in found:
             found["parameter"] = parameters
+        if OUTSIDE in found:
+            found[OUTSIDE] = self.settings.outside()
         if joining(self.model):
             found.pop("gradient", None)  # a rank that came to its end has old ones
         if "gradient" in found:

@@ -15,9 +15,10 @@ from .digests import (
 )
 from .exchange import Exchange, GuardError, _int64, names
 from .moving import Moving
-from .why import WHY
+from .why import OUTSIDE, WHY
 
 FREE = "buffer", "attribute"  # kinds of which a rank may have its own
+OWN = "attribute", OUTSIDE  # kinds of which a rank may have others
 
 
 class Replicas:
@@ -90,7 +91,7 @@ class Replicas:
             there = [own.get(name, "none") for own in have]
             if len(set(there)) == 1:
                 continue
-            if kind == "attribute":
+            if kind in OWN:
                 self.moving.free.add(name)
                 continue
             blame = self.exchange.suspects(there)
@@ -105,7 +106,7 @@ class Replicas:
                     f"{how} on {names(ranks)}" for how, ranks in groups
                 )
             raise GuardError(f"{where}: {said} ({blame}). {WHY[kind]}")
-        if kind == "attribute":
+        if kind in OWN:
             return
         raise GuardError(
             f"{where}: the ranks hold their {kind}s in different orders: build the "

@@ -137,6 +137,17 @@ class Settings:
                         found[f"{key} of {name}"] = value
         return found
 
+    def outside(self) -> dict[str, torch.Tensor]:
+        """Parameters that optimizers hold, and the model does not: a criterion's."""
+        own = {id(p) for p in self.model.parameters()}
+        return {
+            f"{j}[{place}] of optimizer {i}, {tuple(p.shape)},": p
+            for i, optimizer in enumerate(self.optimizers)
+            for j, group in enumerate(optimizer.param_groups)
+            for place, p in enumerate(group["params"])
+            if own and id(p) not in own and not self.out(f"optimizer {i}")
+        }
+
     def stage(self) -> str | None:
         """Whether gradients are scaled, unscaled or "plain"; None if some are each."""
         if self.scaler is None or not self.scaler.is_enabled():

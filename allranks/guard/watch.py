@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from . import gradients, marks, metrics, preflight, start
-from .checks import KINDS, Checks
+from .checks import Checks
 from .hooks import joining
+from .why import KINDS, OUTSIDE
 
 END = object()
 
@@ -62,7 +63,7 @@ class Guard(Checks):
         self.every, self.tolerance = every, tolerance
         try:
             start.begin(self, "the start", world_size)
-            self.compare("the start", ("parameter", "attribute"))
+            self.compare("the start", (OUTSIDE, "parameter", "attribute"))
         except BaseException:
             self.remove()
             raise

@@ -429,6 +429,40 @@ def a_preflight_whose_factor_cancels():
         watch.preflight(lambda m, b: m(b).square().mean() / dist.get_world_size(), x)
 
 
+class Centres(nn.Module):
+    """A criterion with weights, as ArcFace has: seeded by rank, or alike."""
+
+    def __init__(self, alike: bool):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0 if alike else dist.get_rank())
+            self.weight = nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, y):
+        """Pull outputs to the nearest centre."""
+        return torch.cdist(y, self.weight).min(1).values.mean()
+
+
+def with_centres(alike: bool):
+    """Train a wrapped model and a criterion that is not."""
+    ddp, centres = DDP(network()), Centres(alike)
+    optimizer = torch.optim.SGD([*ddp.parameters(), *centres.parameters()], 0.1)
+    fit(ddp, optimizer, forward=lambda x, y: centres(ddp(x)))
+
+
+@case(
+    r"the start: the optimizer's parameter outside of the model, group 0\[4\] of "
+    r"optimizer 0, \(3, 2\), is not the same .*Wrap the criterion in DDP"
+)
+def weights_of_a_criterion_seeded_by_rank():
+    with_centres(alike=False)
+
+
+@case(r"step 2: the optimizer's parameter outside of the model, group 0\[4\]")
+def weights_of_a_criterion_that_nobody_synchronises():
+    with_centres(alike=True)
+
+
 def play(name):
     """Run a training on this rank; return what the guard says, "" if nothing."""
     torch.set_num_threads(1)

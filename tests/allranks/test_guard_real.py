@@ -752,6 +752,37 @@ def evaluated_and_trained_on():
 
 
 @case
+def a_criterion_synchronised_by_hand():
+    ddp, centres = DDP(network()), nn.Parameter(torch.ones(3, 2))
+    torch.nn.init.normal_(centres, generator=torch.Generator().manual_seed(0))
+
+    def step(x, y):
+        torch.cdist(ddp(x), centres).min(1).values.mean().backward()
+        dist.all_reduce(centres.grad)
+        centres.grad /= dist.get_world_size()
+
+    fit(ddp, torch.optim.Adam([*ddp.parameters(), centres], 0.01), step=step)
+
+
+@case
+def tables_of_which_each_rank_holds_its_own():
+    ddp = DDP(network())
+    table = nn.Parameter(torch.randn(3 + dist.get_rank(), 6))
+
+    def step(x, y):
+        mse(ddp(x + table[0]), y).backward()
+
+    fit(ddp, torch.optim.SGD([*ddp.parameters(), table], 0.1), step=step)
+
+
+@case
+def one_optimizer_of_two_models():
+    ddp, other = DDP(network()), DDP(nn.Linear(2, 2))
+    both = torch.optim.SGD([*ddp.parameters(), *other.parameters()], 0.1)
+    fit(ddp, both, step=lambda x, y: mse(other(ddp(x)), y).backward())
+
+
+@case
 def eager_compilation():
     fit(torch.compile(DDP(network(nn.Dropout(0.1))), backend="eager"))
 
