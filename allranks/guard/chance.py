@@ -5,6 +5,8 @@ import sys
 
 import torch
 
+from .digests import digest
+
 DRAWS = (
     "preflight's loss draws random numbers in evaluation mode too ({}), so that even "
     "two gradients of one batch differ: it cannot be compared. Draw them outside and "
@@ -14,10 +16,10 @@ DRAWS = (
 
 def generators(accelerator, device: torch.device) -> dict[str, object]:
     """States of the generators that torch, Python and NumPy share, by name."""
-    found = {"the CPU's generator": torch.get_rng_state().numpy().tobytes()}
+    found = {"the CPU's generator": int(digest(torch.get_rng_state()))}
     if accelerator and hasattr(accelerator, "get_rng_state"):
         there = accelerator.get_rng_state(device).cpu()
-        found[f"{device.type}'s generator"] = there.numpy().tobytes()
+        found[f"{device.type}'s generator"] = int(digest(there))
     found["Python's generator"] = random.getstate()
     numpy = sys.modules.get("numpy")
     if numpy:
@@ -26,15 +28,23 @@ def generators(accelerator, device: torch.device) -> dict[str, object]:
     return found
 
 
-def moved(before: dict[str, object], after: dict[str, object]) -> str:
-    """Name the generators that moved; "" if none did."""
-    return " and ".join(key for key in before if before[key] != after[key])
+def moved(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    """Name the generators that moved."""
+    return [key for key in before if before[key] != after[key]]
 
 
-def apart(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether products (P, 3), each with one reference, show two other gradients.
+def tell(checks, where: str, names: list[str], again: torch.Tensor) -> bool:
+    """Warn, alike on all ranks, if the gradient of a loss is a matter of chance.
 
-    The reference is the first gradient: (first, first) against (second, first).
+    Args:
+        names: generators that moved on this rank while it was taken.
+        again: dot product, first squared, second squared of the same gradient, taken
+            twice, summed over this rank's parameters: (3,).
     """
-    off = (second[:, 2] - 2 * second[:, 0] + second[:, 1]).clamp_min(0).sum()
-    return bool(off > 1e-4 * first[:, 1].sum())
+    dot, first, second = again.tolist()
+    if not names and second - 2 * dot + first > 1e-6 * first:
+        names = ["a generator of its own"]
+    said = checks.exchange.texts(" and ".join(names))
+    if any(said):
+        checks.tell(DRAWS.format(next(filter(None, said))))
+    return any(said)

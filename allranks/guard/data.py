@@ -1,13 +1,14 @@
 """Invariants of the data: equal counts, disjoint shares, a new order each epoch."""
 
-import itertools
 from collections import Counter
 from weakref import ref
 
+from . import disjoint
 from .codes import Codes
 from .digests import number
 from .exchange import Exchange, GuardError, names
 from .loaders import batch_rows, facts, row_digests, sampler_of
+from .orders import Orders
 from .samplers import LENGTH, Samplers
 
 ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
@@ -30,7 +31,9 @@ class DataChecks:
         self.last: list = []  # samplers, and the order of their last epoch
         self.proved = False  # a DistributedSampler deals the samples out
         self.drawn = False  # samples are drawn with replacement: some meet twice
-        self.workers = 0  # of an iterable data set
+        self.workers = -1  # of an iterable data set
+        self.deal = disjoint.MAP  # what to do if shares are not apart
+        self.orders = Orders(exchange, lambda said: self.codes.tell(said))
         self.rows: list[int] = []
         self.keep = ROWS
         self.taken = 0  # batches since the last step
@@ -55,6 +58,10 @@ class DataChecks:
         self.proved = self.samplers.proved(where, rows)
         self.drawn = any(row["drawn"] == 1 for row in rows)
         self.workers = own["workers"]
+        self.deal = disjoint.MAP if self.workers < 0 else disjoint.STREAM
+        if self.drawn:
+            self.deal = disjoint.DRAWN
+        self.orders.begin(loader)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)
@@ -88,8 +95,14 @@ class DataChecks:
     def seen(self, batch) -> None:
         """Keep digests of the first samples."""
         self.taken += 1
-        if len(self.rows) < self.keep and not self.proved and self.exchange.size > 1:
-            self.rows += row_digests(batch)[: self.keep - len(self.rows)]
+        more = len(self.rows) < self.keep and not self.proved and self.exchange.size > 1
+        if not (more or self.orders.wants()):
+            return
+        found = row_digests(batch)
+        if more:
+            self.rows += found[: self.keep - len(self.rows)]
+        if self.orders.wants():
+            self.orders.seen(found)
 
     def numbers(self) -> list[int]:
         """What goes round at a check: the samples so far, as one number."""
@@ -120,9 +133,8 @@ class DataChecks:
             alike = [i for i, own in enumerate(seen) if own == twice]
             raise GuardError(
                 f"{where}: {names(self.exchange.ranks[i] for i in alike)} got exactly "
-                f"the same samples so far ({rows[alike[0]][1]} different ones). Deal "
-                "them out by rank: a DistributedSampler, or "
-                "islice(rank, None, world_size) if iterable."
+                f"the same samples so far ({rows[alike[0]][1]} different ones). "
+                f"{self.deal}"
             )
 
         if all(row[3] for row in rows):
@@ -144,8 +156,8 @@ class DataChecks:
     def end(self, where: str, batches: int) -> None:
         """At the end of an epoch: equal counts, and no sample on two ranks."""
         own = [batches, len(set(self.rows)), len(self.rows), *self.rows, self._whole()]
-        table = self.exchange.integers(where, own)
-        whole = [row.pop() for row in table]
+        table = self.exchange.integers(where, [*own, self.orders.repeated()])
+        orders, whole = [row.pop() for row in table], [row.pop() for row in table]
         self.samplers.same(where, [{"n": r[0]} for r in table], "n", MADE, LENGTH)
         self.rows, self.keep = [], 0
         if any(whole):
@@ -155,6 +167,7 @@ class DataChecks:
                 "by get_worker_info()."
             )
         self._disjoint(where, table)
+        self.orders.judge(where, orders)
 
     def _whole(self) -> int:
         """How often each sample came, if each worker read a whole stream; else 0."""
@@ -168,19 +181,21 @@ class DataChecks:
         if self.proved or self.drawn or self.teams < 2:
             return
         kept = [table[i][3:] for i in self.heads]
-        each, union = [set(row) for row in kept], set(itertools.chain(*kept))
-        twice = sum(map(len, each)) - len(union)
-        clean = all(row[1] >= 0.9 * row[2] for row in table)
-        if clean and twice > max(self.exchange.size, 0.1 * len(union)):
-            pairs = itertools.combinations(range(len(each)), 2)
-            most = max(pairs, key=lambda pair: len(each[pair[0]] & each[pair[1]]))
-            who = names(self.exchange.ranks[self.heads[i]] for i in most)
-            raise GuardError(
-                f"{where}: {twice} samples were on more than one rank, most on {who} "
-                f"({len(union)} different ones in {sum(map(len, kept))}). The ranks' "
-                "shares must be apart: use a DistributedSampler, on one order of the "
-                "samples (sort what listdir or a set gives)."
-            )
+        found = disjoint.shared(kept, self.exchange.size)
+        if found is None:
+            return
+        twice, pair = found
+        who = names(self.exchange.ranks[self.heads[i]] for i in pair)
+        inside = sum(row[2] - row[1] for row in table)
+        own = (
+            f" {inside} came twice on one rank: if the data set has equal samples of "
+            'its own, skip=("data",).'
+        )
+        raise GuardError(
+            f"{where}: {twice} samples were on more than one rank, most on {who} "
+            f"({len(set().union(*kept))} different ones in {sum(map(len, kept))}). The "
+            f"ranks' shares must be apart. {self.deal}{own if inside else ''}"
+        )
 
 
 MADE = "batches made"

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .digests import dense, fetch, local
+from . import chance
+from .digests import dense, fetch, layout, local
 from .exchange import GuardError
 from .loaders import batch_rows
 from .union import join
@@ -113,26 +114,44 @@ def run(checks, loss, batches, backward, tolerance):
     with untouched(model, checks.device), torch.enable_grad():
         quiet(model)
         gradients(parameters)
+        before = chance.generators(accelerator(checks.device), checks.device)
         ours = attempt(backward or default, list(batches))
         union = join(exchange, list(batches))
         theirs = attempt(lambda: loss(plain, union).backward())
-    numbers = [_products(local(ours[n]), local(theirs[n])) for n in parameters]
-    numbers = torch.stack(fetch(numbers)) if numbers else torch.zeros(0, 3)
-    table = exchange.floats(where, numbers).double()  # (W, P, 3)
-    counts = exchange.integers(where, [sum(map(batch_rows, batches))])
-    judge(
-        where, list(parameters), table, [c[0] for c in counts], len(batches), tolerance
-    )
+        numbers = products(ours, theirs)
+        table = exchange.floats(where, numbers).double()  # (W, P, 3)
+        counts = [
+            c[0] for c in exchange.integers(where, [sum(map(batch_rows, batches))])
+        ]
+        wrong = judge(list(parameters), table, counts, len(batches), tolerance)
+        if not wrong:
+            return
+        after = chance.generators(accelerator(checks.device), checks.device)
+        again = products(attempt(lambda: loss(plain, union).backward()), theirs)
+    if chance.tell(checks, where, chance.moved(before, after), again.sum(0)):
+        return
+    whole = [place for place, p in enumerate(parameters.values()) if not layout(p)]
+    norms = table[:, whole, 1].sum(1).sqrt()  # each rank's, of one and the same union
+    if whole and norms.max() - norms.min() > 1e-3 * norms.max():
+        said = ", ".join(f"{norm:.4g}" for norm in norms.tolist())
+        wrong = f"{wrong.partition(' (samples')[0]}. {UNLIKE.format(said)}"
+    raise GuardError(f"{where}: the ranks' gradient is {wrong}")
 
 
-def judge(where, names, table, counts, steps, tolerance) -> None:
-    """Raise if gradients (dot, union², ours²; (W, P, 3)) are not the union's."""
+def products(ours: dict, theirs: dict) -> torch.Tensor:
+    """For each parameter: dot product, union squared, ours squared: (P, 3)."""
+    found = [_products(local(ours[n]), local(theirs[n])) for n in ours]
+    return torch.stack(fetch(found)) if found else torch.zeros(0, 3)
+
+
+def judge(names, table, counts, steps, tolerance) -> str:
+    """Say what gradients (dot, union², ours²; (W, P, 3)) are, if not the union's."""
     dot, union, ours = table.sum(dim=(0, 1)).tolist()
     if (union == 0 and ours == 0) or not (isfinite(union) or isfinite(ours)):
-        return  # nothing to compare
+        return ""  # nothing to compare
     error = max(ours - 2 * dot + union, 0) ** 0.5
     if error <= tolerance * max(union, 1e-300) ** 0.5:
-        return
+        return ""
     ratio, size = dot / max(union, 1e-300), table.shape[0]
     apart = max(ours - dot * ratio, 0) ** 0.5
     if ratio > 0 and apart <= tolerance * ours**0.5:
@@ -152,10 +171,8 @@ def judge(where, names, table, counts, steps, tolerance) -> None:
             f"{100 * error / max(union, 1e-300) ** 0.5:.3g} %, most in {worst}"
         )
         why = UNEVEN if len(set(counts)) > 1 else PARTS
-    raise GuardError(
-        f"{where}: the ranks' gradient is {said} (samples by rank: {counts}, "
-        f"{steps} backward {'pass' if steps == 1 else 'passes'}). {why}"
-    )
+    passes = "pass" if steps == 1 else "passes"
+    return f"{said} (samples by rank: {counts}, {steps} backward {passes}). {why}"
 
 
 SUM = (
@@ -168,6 +185,11 @@ WORLD = "The ranks' gradients are added, not averaged."
 UNEVEN = (
     "A mean of means weights the ranks alike: divide each rank's sum by the count of "
     "all ranks, times the number of ranks."
+)
+UNLIKE = (
+    "On the same union each rank's own gradient is another one (norms by rank: {}), so "
+    "loss() uses what is not the same on all ranks: a criterion's own weights, a "
+    "tensor that is not registered, settings drawn by each rank, or the rank itself."
 )
 PARTS = (
     "The ranks count different things (tokens, masks, pairs), or samples meet in the "

@@ -463,6 +463,33 @@ def weights_of_a_criterion_that_nobody_synchronises():
     with_centres(alike=True)
 
 
+def ahead(loss, *inner, net=None):
+    """Play a preflight on four samples of each rank's own."""
+    x = torch.randn(4, 6)
+    with Guard(DDP(net or network(*inner))) as watch:
+        watch.preflight(loss, x)
+
+
+@case(r"warns: guard: preflight's loss draws random .*\(the CPU's generator\).*outside")
+def a_preflight_of_a_loss_with_noise():
+    ahead(lambda m, x: mse(m(x + torch.randn_like(x)), x[:, :2]))
+
+
+@case(r"warns: guard: preflight's loss draws random .*\(a generator of its own\)")
+def a_preflight_of_a_loss_with_noise_of_its_own():
+    noise = torch.Generator().manual_seed(5)
+    ahead(lambda m, x: mse(m(x + torch.randn(x.shape, generator=noise)), x[:, :2]))
+
+
+@case(
+    r"preflight: the ranks' gradient is not .*On the same union each rank's own "
+    r"gradient is another one \(norms by rank: .*a criterion's own weights"
+)
+def a_preflight_of_a_criterion_seeded_by_rank():
+    centres = Centres(alike=False)
+    ahead(lambda m, x: centres(m(x)))
+
+
 def play(name):
     """Run a training on this rank; return what the guard says, "" if nothing."""
     torch.set_num_threads(1)

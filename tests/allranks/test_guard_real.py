@@ -752,6 +752,14 @@ def evaluated_and_trained_on():
 
 
 @case
+def noise_that_is_part_of_the_batch():
+    ddp, x = DDP(network()), samples()[:4][0]
+    with watching(ddp) as watch:
+        given = x + dist.get_rank(), torch.randn_like(x)
+        watch.preflight(lambda m, b: m(b[0] + b[1]).square().mean(), given)
+
+
+@case
 def a_criterion_synchronised_by_hand():
     ddp, centres = DDP(network()), nn.Parameter(torch.ones(3, 2))
     torch.nn.init.normal_(centres, generator=torch.Generator().manual_seed(0))
