@@ -58,9 +58,7 @@ class DataChecks:
         self.proved = self.samplers.proved(where, rows)
         self.drawn = any(row["drawn"] == 1 for row in rows)
         self.workers = own["workers"]
-        self.deal = disjoint.MAP if self.workers < 0 else disjoint.STREAM
-        if self.drawn:
-            self.deal = disjoint.DRAWN
+        self.deal = disjoint.cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:

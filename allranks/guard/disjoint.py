@@ -15,6 +15,11 @@ MAP = (
 )
 
 
+def cure(drawn: bool, streams: bool) -> str:
+    """Say how samples that are drawn, streamed or numbered get apart."""
+    return DRAWN if drawn else STREAM if streams else MAP
+
+
 def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | None:
     """How many samples were on two ranks, and the pair with most; None if too few.
 
@@ -26,21 +31,27 @@ def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | No
         kept: digests of each rank's samples.
         size: ranks; as many samples may be on two, as padding.
     """
-    counts, rows = [Counter(row) for row in kept], sum(map(len, kept))
+    counts = [Counter(row) for row in kept]
     union = set().union(*counts)
     twice = sum(map(len, counts)) - len(union)
     if twice <= max(size, 0.1 * len(union)):
         return None
-    pairs = list(itertools.combinations(range(len(kept)), 2))
-    common = {
-        (i, j): sum(n * counts[j][key] for key, n in counts[i].items())
-        for i, j in pairs
-    }
-    within = sum(n * (n - 1) // 2 for count in counts for n in count.values())
-    chances = sum(len(row) * (len(row) - 1) // 2 for row in kept)
-    ratio = sum(len(kept[i]) * len(kept[j]) for i, j in pairs) / max(chances, 1)
-    between = sum(common.values())
-    spread = (between + ratio * ratio * within) ** 0.5
-    if within and between - ratio * within < max(2.5 * spread, 0.1 * rows / size):
+    inside = any(len(count) < len(row) for count, row in zip(counts, kept, strict=True))
+    follow = [list(itertools.pairwise(row)) for row in kept]  # shards overlap in runs
+    if inside and not (_more(kept) or _more(follow)):
         return None
-    return twice, max(pairs, key=common.get)
+    pairs = itertools.combinations(range(len(kept)), 2)
+    common = {(i, j): len(counts[i].keys() & counts[j].keys()) for i, j in pairs}
+    return twice, max(common, key=common.get)
+
+
+def _more(kept: list[list]) -> bool:
+    """Whether equal ones between ranks are more than those within ranks explain."""
+    counts, rows = [Counter(row) for row in kept], sum(map(len, kept))
+    within = sum(n * (n - 1) // 2 for count in counts for n in count.values())
+    every = sum(n * (n - 1) // 2 for n in sum(counts, Counter()).values())
+    between = every - within
+    chances = sum(len(row) * (len(row) - 1) // 2 for row in kept)
+    ratio = (rows * (rows - 1) // 2 - chances) / max(chances, 1)
+    spread = (between + ratio * ratio * within) ** 0.5
+    return between - ratio * within > max(2.5 * spread, 0.1 * rows / len(kept))

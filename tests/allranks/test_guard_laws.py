@@ -69,9 +69,11 @@ def network(*inner):
         return nn.Sequential(nn.Linear(6, 8), *inner, nn.ReLU(), nn.Linear(8, 2))
 
 
-def fit(model, optimizer=None, data=None, *, forward=None, after=None, fed=True):
+def fit(model, optimizer=None, data=None, **options):
     """Train by the usual loop; ``after`` is called at the end of each step."""
-    data = data or Samples()
+    forward, after = options.get("forward"), options.get("after")
+    fed, epochs = options.get("fed", True), options.get("epochs")
+    data = Samples() if data is None else data
     loader = data
     if not isinstance(data, DataLoader):
         loader = DataLoader(data, 4, sampler=DistributedSampler(data))
@@ -79,8 +81,9 @@ def fit(model, optimizer=None, data=None, *, forward=None, after=None, fed=True)
     steps = 0
     with Guard(model, optimizer, patience_s=20) as watch:
         for epoch in range(2):
-            if hasattr(loader.sampler, "set_epoch"):
-                loader.sampler.set_epoch(epoch)
+            chooses = epochs or loader.sampler
+            if hasattr(chooses, "set_epoch"):
+                chooses.set_epoch(epoch)
             for x, y in watch.epoch(loader, epoch) if fed else loader:
                 optimizer.zero_grad()
                 (forward or (lambda x, y: mse(model(x), y)))(x, y).backward()
@@ -427,6 +430,112 @@ def a_preflight_whose_factor_cancels():
     x = torch.randn(4, 6)
     with Guard(ddp) as watch:
         watch.preflight(lambda m, b: m(b).square().mean() / dist.get_world_size(), x)
+
+
+class Copied(Dataset):
+    """Samples of which each is there twice, at places that nobody chose."""
+
+    def __init__(self, *order):
+        draw = torch.Generator().manual_seed(1)
+        self.order, self.x = (
+            list(order),
+            torch.randn(24, 6, generator=draw).repeat(2, 1),
+        )
+        self.x = self.x[torch.randperm(48, generator=draw)]
+
+    def __len__(self):
+        """Count this rank's."""
+        return len(self.order)
+
+    def __getitem__(self, index):
+        """Give a sample and its target."""
+        x = self.x[self.order[index]]
+        return x, x[:2]
+
+
+class Shards(IterableDataset):
+    """Eight shards of six samples, some of them equal; each rank takes four."""
+
+    def __init__(self, *shards):
+        self.shards, self.data = shards, Copied(*range(48))
+
+    def __iter__(self):
+        """Yield the shards' samples."""
+        for shard in self.shards:
+            yield from (self.data[i] for i in range(6 * shard, 6 * shard + 6))
+
+
+@case(
+    r"the end of epoch 0: \d+ samples were on more than one rank.*Deal one order out "
+    r"by rank and worker: the same seed.*\d+ came twice on one rank: if the data set has"
+)
+def shards_shuffled_by_each_rank():
+    shards = Shards(*((0, 1, 2, 3) if odd() else (2, 3, 4, 5)))
+    fit(DDP(network()), data=DataLoader(shards, 4))
+
+
+@case(r"step 1: ranks 0, 1 got exactly the same samples.*Seed the sampler's generator")
+def drawn_by_weight_from_one_seed():
+    seed, data = torch.Generator().manual_seed(3), Samples()
+    weights = torch.utils.data.WeightedRandomSampler([1.0] * 48, 24, generator=seed)
+    fit(DDP(network()), data=DataLoader(data, 4, sampler=weights))
+
+
+class Kept:
+    """Batches that are drawn once, whatever the epoch is."""
+
+    def __init__(self, sampler):
+        self.sampler, self.set_epoch = sampler, sampler.set_epoch
+        self.batches = list(torch.utils.data.BatchSampler(sampler, 4, False))
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        yield from self.batches
+
+
+@case(
+    r"the end of epoch 1: the samples came in the order of the epoch before on ranks "
+    r"0, 1, though Kept shuffles.*batches made once in __init__"
+)
+def batches_that_are_drawn_once():
+    data = Samples()
+    batches = Kept(DistributedSampler(data))
+    fit(DDP(network()), data=DataLoader(data, batch_sampler=batches), epochs=batches)
+
+
+class Epochs(IterableDataset):
+    """Deals an order out that depends on the epoch."""
+
+    def __init__(self):
+        self.data, self.epoch, self.rank = Samples(), 0, dist.get_rank()
+
+    def set_epoch(self, epoch):
+        """Choose the order."""
+        self.epoch = epoch
+
+    def __iter__(self):
+        """Yield this rank's samples."""
+        draw = torch.Generator().manual_seed(self.epoch)
+        order = torch.randperm(48, generator=draw).tolist()
+        yield from (self.data[i] for i in order[self.rank :: 2])
+
+
+@case(
+    r"the end of epoch 1: the samples .*though Epochs has set_epoch\(\)\..*"
+    r"persistent_workers=False"
+)
+def an_epoch_that_persistent_workers_never_learn():
+    options = {"num_workers": 1, "multiprocessing_context": "fork"}
+    data = Epochs()
+    loader = DataLoader(data, 4, persistent_workers=True, **options)
+    fit(DDP(network()), data=loader, epochs=data)
+
+
+@case(r"warns: guard: the end of epoch 1: the samples .*Was it called")
+def a_stream_whose_epoch_is_never_set():
+    fit(DDP(network()), data=DataLoader(Epochs(), 4))
 
 
 class Centres(nn.Module):

@@ -760,6 +760,40 @@ def noise_that_is_part_of_the_batch():
 
 
 @case
+def a_sequence_that_is_meant():
+    class Plain(Stream):
+        """Knows epochs, and says that it does not shuffle."""
+
+        shuffle = False
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+    data = samples()
+    half = torch.utils.data.Subset(data, range(dist.get_rank(), 24, 2))
+    fit(DDP(network()), loader=DataLoader(half, 4))
+    sampler = DistributedSampler(data, shuffle=False)
+    fit(DDP(network()), loader=DataLoader(data, 4, sampler=sampler))
+    plain = Plain(data)
+    fit(DDP(network()), loader=DataLoader(plain, 4))
+
+
+@case
+def an_order_of_each_epoch_s_own():
+    data = torch.utils.data.Subset(samples(), range(dist.get_rank(), 24, 2))
+    fit(DDP(network()), epochs=4, loader=DataLoader(data, 4, shuffle=True))
+
+
+@case
+def equal_samples_at_any_place():
+    data = samples(40)
+    draw = torch.Generator().manual_seed(2)
+    order = torch.randint(0, 28, (40,), generator=draw)  # a third is there twice
+    data = TensorDataset(*(x[order] for x in data.tensors))
+    fit(DDP(network()), loader=DataLoader(Stream(data), 4))
+
+
+@case
 def a_criterion_synchronised_by_hand():
     ddp, centres = DDP(network()), nn.Parameter(torch.ones(3, 2))
     torch.nn.init.normal_(centres, generator=torch.Generator().manual_seed(0))
