@@ -467,7 +467,7 @@ class Shards(IterableDataset):
 
 @case(
     r"the end of epoch 0: \d+ samples were on more than one rank.*Deal one order out "
-    r"by rank and worker: the same seed.*\d+ came twice on one rank: if the data set has"
+    r"by rank and worker: the same seed.*\d+ came twice on one rank: if the data set"
 )
 def shards_shuffled_by_each_rank():
     shards = Shards(*((0, 1, 2, 3) if odd() else (2, 3, 4, 5)))
