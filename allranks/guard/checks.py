@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import gradients
 from .attributes import Attributes
 from .calls import Calls
+from .causes import cause
 from .data import DataChecks
 from .digests import number, settle
 from .exchange import Exchange, cut
@@ -55,6 +57,7 @@ class Checks:
         )
         self.attributes = Attributes(model)
         self.replicas.written = self.attributes.written
+        self.replicas.cause = partial(cause, model)
         self.local = gradients.LocalGradients(model, self.parameters())
         own = share(
             model, self.local.units, dist.get_rank() if self.exchange.group else 0

@@ -81,7 +81,7 @@ class Exchange:
         return GuardError(
             f"{where}: one of {names(self.ranks)} did not come within "
             f"{self.patience_s:g} s. Either it has ended, or the ranks make steps and "
-            "call the guard unequally often."
+            "call the guard unequally often, as when each draws which model it trains."
         )
 
     def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:

@@ -33,6 +33,7 @@ class Replicas:
         self.exchange = exchange
         self.moving = Moving(exchange)
         self.hint = ""  # where step() should be, if it seems to be elsewhere
+        self.cause = lambda where, kind, name: WHY[kind]
         self.written = lambda kind, name, tensor: False  # see Attributes
 
     def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
@@ -105,7 +106,9 @@ class Replicas:
                 said = f"the {kind} {name} lies in different ways: " + "; ".join(
                     f"{how} on {names(ranks)}" for how, ranks in groups
                 )
-            raise GuardError(f"{where}: {said} ({blame}). {WHY[kind]}")
+            raise GuardError(
+                f"{where}: {said} ({blame}). {self.cause(where, kind, name)}"
+            )
         if kind in OWN:
             return
         raise GuardError(
@@ -135,13 +138,14 @@ class Replicas:
                 )  # a buffer that grows with a rank's own batches
             elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
-        why = self.hint if kind == "gradient" and self.hint else WHY[kind]
+        still = ""
         if kind in FREE:
             different, still = self.moving.wrong(where, kind, different)
-            why = f"{still}{why}"
         if not different:
             return  # NaNs of another kind, zeros of another sign, or moving buffers
         name, tensor, pairs = different[0]
+        hint = self.hint if kind == "gradient" else ""
+        why = hint or f"{still}{self.cause(where, kind, name)}"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "

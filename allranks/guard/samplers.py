@@ -11,7 +11,8 @@ LENGTH = (
 SHARES = "Shares of one order are apart only if all ranks draw that order alike."
 ORDER = (
     "Every rank must hold the same samples in the same order: sort what listdir or a "
-    "set gives, and take no statistics of a rank's own part."
+    "set gives, and take no statistics of a rank's own part. If it is already cut by "
+    "rank, it needs no DistributedSampler."
 )
 
 

@@ -115,7 +115,7 @@ class Settings:
                 why = why or modes.why(column[0])
             raise GuardError(
                 f"{where}: the {what} not the same on all ranks: {said} ({blame})."
-                + {SCALER: SCALE, HOOKS: REGISTER}.get(what, why)
+                + {SCALER: SCALE, HOOKS: REGISTER, OPTIMIZER: STEER}.get(what, why)
             )
 
     def numbers(self, where: str) -> list[int]:
@@ -181,6 +181,10 @@ PARTS = (
     "stages) need their own group=."
 )
 REGISTER = " Register what changes a result on every rank, or on none."
+STEER = (
+    " Give every rank the same; and what steers it, such as a scheduler's loss, must be "
+    "one value: reduce it over the ranks, as watch.mean does."
+)
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "
     "be synchronised before the scaler looks, or use ShardedGradScaler."

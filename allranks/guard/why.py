@@ -20,8 +20,7 @@ WHY = {
     "value": "It is not a value of all ranks: was it reduced to one rank, read before "
     "wait(), or reduced in a group without some?",
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
-    "edited on one rank, changed after the wrap, or are they synchronised by nobody? "
-    "Ranks that hold other parts of the model (pipeline stages) need their own group=.",
+    "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
     "buffer": "",
     "attribute": " It is neither a parameter nor a buffer, so nobody sends it from one "
     "rank to the others: register_buffer, or make it alike on all ranks.",
