@@ -182,8 +182,8 @@ PARTS = (
 )
 REGISTER = " Register what changes a result on every rank, or on none."
 STEER = (
-    " Give every rank the same; and what steers it, such as a scheduler's loss, must be "
-    "one value: reduce it over the ranks, as watch.mean does."
+    " Give every rank the same; and what steers it, such as a scheduler's loss, must "
+    "be one value: reduce it over the ranks, as watch.mean does."
 )
 SCALE = (
     " One rank saw an overflow and skipped its step, the other did not: gradients must "

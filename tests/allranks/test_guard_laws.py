@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
@@ -570,6 +571,69 @@ def weights_of_a_criterion_seeded_by_rank():
 @case(r"step 2: the optimizer's parameter outside of the model, group 0\[4\]")
 def weights_of_a_criterion_that_nobody_synchronises():
     with_centres(alike=True)
+
+
+@case(r"step 1: the gradient 0\.weight .*Nothing in this model synchronises .*a set")
+def an_exchange_by_hand_in_the_order_of_a_set():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+    for p in net.parameters():
+        dist.broadcast(p.data, 0)
+    order = list(net.parameters())[:: -1 if odd() else 1]
+    with Guard(net, torch.optim.SGD(net.parameters(), 0.1)) as watch:
+        (net(torch.randn(4, 6)) ** 2).mean().backward()
+        flat = torch.cat([p.grad.flatten() for p in order])
+        dist.all_reduce(flat)
+        parts = flat.split([p.numel() for p in order])
+        for p, part in zip(order, parts, strict=True):
+            p.grad = part.view_as(p) / 2
+        watch.step()
+
+
+@case(r"step 1: the gradient 2\.weight .*this one is whole: .*on the root too")
+def a_root_that_nobody_sharded():
+    net = network()
+    fully_shard(net[0])
+    fit(net, torch.optim.SGD(net.parameters(), 0.1, foreach=False))
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise of each rank's own."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Step, and disturb."""
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            p.add_(torch.randn_like(p), alpha=0.01)
+
+
+@case(
+    r"step 2: the parameter module\.0\.weight .*Likely, in this order: .*draws random"
+)
+def an_optimizer_with_noise():
+    ddp = DDP(network())
+    fit(ddp, Noisy(ddp.parameters(), 0.1))
+
+
+@case(r"step 1: the parameter module\.0\.weight .*Its max_norm= rescales")
+def a_table_whose_rows_are_rescaled():
+    ddp = DDP(nn.Sequential(nn.Embedding(48, 2, max_norm=0.5)))
+    rows = lambda x: (x[:, 0].abs() * 15).long().clamp(max=47)  # noqa: E731
+    fit(ddp, forward=lambda x, y: ddp(rows(x)).sum())
+
+
+@case(r"the start of epoch 0: the data sets .*already cut by rank, it needs no Dist")
+def a_share_that_is_shared_out_again():
+    part = torch.utils.data.Subset(Samples(), range(dist.get_rank(), 48, 2))
+    fit(DDP(network()), data=part)
+
+
+@case(r"step 4: the optimizer's settings .*lr=.*a scheduler's loss, must be one value")
+def a_rate_steered_by_a_rank_s_own_loss():
+    ddp = DDP(network())
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    sched = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    fit(ddp, optimizer, after=lambda n: sched.step(n if odd() else -n))
 
 
 def ahead(loss, *inner, net=None):
