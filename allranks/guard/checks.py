@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import gradients
+from . import gradients, slots
 from .attributes import Attributes
 from .calls import Calls
 from .causes import cause
@@ -58,6 +58,7 @@ class Checks:
         self.attributes = Attributes(model)
         self.replicas.written = self.attributes.written
         self.replicas.cause = partial(cause, model)
+        self.replicas.filled = partial(slots.filled, self)
         self.local = gradients.LocalGradients(model, self.parameters())
         own = share(
             model, self.local.units, dist.get_rank() if self.exchange.group else 0

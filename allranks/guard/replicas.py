@@ -34,6 +34,7 @@ class Replicas:
         self.moving = Moving(exchange)
         self.hint = ""  # where step() should be, if it seems to be elsewhere
         self.cause = lambda where, kind, name: WHY[kind]
+        self.filled = lambda where, name, tensor: None  # see slots
         self.written = lambda kind, name, tensor: False  # see Attributes
 
     def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
@@ -133,9 +134,10 @@ class Replicas:
             parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
             free = (any if kind == "attribute" else all)(row[3] for row in rows)
             if free or len({row[2] for row in rows}) > len(parts):
-                self.moving.free.add(
-                    name
-                )  # a buffer that grows with a rank's own batches
+                # Also a buffer that grows with a rank's own batches.
+                self.moving.free.add(name)
+                if free and kind == "buffer" and len(set(pairs)) > len(parts):
+                    self.filled(where, name, tensor)
             elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
         still = ""

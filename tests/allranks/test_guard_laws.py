@@ -636,6 +636,29 @@ def a_rate_steered_by_a_rank_s_own_loss():
     fit(ddp, optimizer, after=lambda n: sched.step(n if odd() else -n))
 
 
+class Queue(nn.Module):
+    """A memory of keys, filled in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.at = network(), 0
+        draw = torch.Generator().manual_seed(0)
+        self.register_buffer("queue", torch.randn(2, 16, generator=draw))
+
+    def forward(self, x):
+        """Compare with the memory, and write to it."""
+        y = self.inner(x)
+        keys, old = y.detach().T, self.queue.clone()
+        self.queue[:, self.at : self.at + 4] = keys
+        self.at = (self.at + 4) % 16
+        return (y @ old).square().mean(1, keepdim=True).expand(-1, 2)
+
+
+@case(r"warns: guard: each rank writes its own samples into .*module\.queue.*Gather")
+def a_queue_of_each_rank_s_own_keys():
+    fit(DDP(Queue()))
+
+
 def ahead(loss, *inner, net=None):
     """Play a preflight on four samples of each rank's own."""
     x = torch.randn(4, 6)
