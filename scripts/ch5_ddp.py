@@ -48,8 +48,6 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-FREE = "ranks", "batch size", "epochs"  # may change on the way to --resume
-
 
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
     """Join the group torchrun describes: (rank, world_size, device)."""
@@ -113,9 +111,12 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 def load(args, run: dict, net: nn.Module, optimizer) -> dict:
     """Fill net and optimizer to --resume; refuse a file that will not do."""
-    path, state = args.checkpoint, {"run": run, "epoch": 0}
-    if not args.resume:
-        if os.path.exists(path) and not args.overwrite:
+    path, job = args.checkpoint, os.environ.get("TORCHELASTIC_RUN_ID")
+    state = {"run": run, "epoch": 0, "job": job}
+    exists = os.path.exists(path)
+    again = exists and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") > "0"
+    if not (args.resume or again):
+        if exists and not args.overwrite:
             refuse(f"{path} exists: go on with --resume, or --overwrite it")
         return state
     try:
@@ -123,9 +124,11 @@ def load(args, run: dict, net: nn.Module, optimizer) -> dict:
         names = found["run"].keys(), found.keys() - {"model", "optim"}
         if names != (run.keys(), state.keys()):
             raise KeyError
+        if again and not args.resume and found["job"] != job:
+            raise ValueError("another job wrote it")
         new = {k: was for k, was in found["run"].items() if was != run[k]}
         for name, was in new.items():
-            if name not in FREE:
+            if name not in ("ranks", "batch_size", "epochs"):
                 raise ValueError(f"{name} was {was}, not {run[name]}")
         done, num = found["epoch"], args.epochs
         if type(done) is not int or not 0 < done < num:
@@ -134,16 +137,13 @@ def load(args, run: dict, net: nn.Module, optimizer) -> dict:
         optimizer.load_state_dict(found["optim"])
         of = optimizer.state  # one that is empty has no momentum
         pairs = [(p, of[p]["momentum_buffer"]) for p in net.parameters()]
-        if any(p.shape != m.shape for p, m in pairs):
-            raise KeyError
-        if optimizer.param_groups[0]["lr"] != args.lr:
+        fits = [p.shape == m.shape for p, m in pairs]
+        if not all(fits) or optimizer.param_groups[0]["lr"] != args.lr:
             raise KeyError
         if not all(t.isfinite().all() for pair in pairs for t in pair):
             raise ValueError("it holds numbers that are not finite")
-    except OSError as error:
-        why = error.strerror
-    except ValueError as error:
-        why = error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", error)
     except pickle.UnpicklingError:
         more = zipfile.is_zipfile(path)  # torch.load refused to run code
         why = "it holds more than weights" if more else "no checkpoint"
@@ -156,7 +156,7 @@ def load(args, run: dict, net: nn.Module, optimizer) -> dict:
         if dist.get_rank() == 0:
             new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
             say("; ".join([f"goes on after {done} epochs", *new]))
-        return found | {"run": run}
+        return found | {"run": run, "job": job}
     refuse(f"--checkpoint {path} will not do: {why}: change flags or file")
 
 
@@ -177,10 +177,8 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     if world_size > (num := len(train_set)):
         refuse(f"{world_size} ranks > {num} samples: start fewer")
     optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
-    run = {"lr": args.lr, "samples": num, "seed": args.seed}
-    run["samples a step"] = world_size * args.batch_size
-    run |= {"ranks": world_size, "batch size": args.batch_size}
-    run["epochs"] = args.epochs
+    run = {"samples a step": world_size * args.batch_size, "ranks": world_size}
+    run |= {k: v for k, v in vars(args).items() if type(v) in (int, float)}
     state, losses = load(args, run, net, optimizer), []
     ddp = nn.parallel.DistributedDataParallel(net)
     sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares

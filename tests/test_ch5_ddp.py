@@ -5,6 +5,7 @@ import os
 import re
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -275,14 +276,17 @@ class TestWrongUse:
     def refusals(self, crews):
         """Return a function: what all ranks alike say when they refuse to train."""
 
-        def refuse(flags):
+        def refuse(flags, env):
             try:
-                run_train("ch5_ddp", flags, torch.float32)
+                with patch.dict(os.environ, env):
+                    run_train("ch5_ddp", flags, torch.float32)
             except SystemExit as end:
                 return str(end)
 
-        def run(flags, world_size=2, ends=True):
-            said = crews[world_size].run(refuse, flags, timeout=20, quiet=True)
+        def run(flags, world_size=2, ends=True, env=None):
+            said = crews[world_size].run(
+                refuse, flags, env or {}, timeout=20, quiet=True
+            )
             assert bool(said[0]) == ends and said == said[:1] * world_size
             return said[0]
 
@@ -308,8 +312,8 @@ class TestWrongUse:
     def write(self, path, kind):
         """Write a good checkpoint, or a bad one of some kind."""
         run = {"lr": 0.05, "samples": 8, "seed": 0, "samples a step": 2 * 96}
-        run |= {"ranks": 2, "batch size": 96, "epochs": 1}
-        state = {"run": run, "epoch": 1}
+        run |= {"ranks": 2, "batch_size": 96, "epochs": 1}
+        state = {"run": run, "epoch": 1, "job": "mine"}
         net = ch5_ddp.make_task(8)[2]
         optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
         sum(param.sum() for param in net.parameters()).backward()
@@ -376,6 +380,7 @@ class TestWrongUse:
             ("optim", "", OTHER),
             ("epoch", "", OTHER),
             ("run", "", OTHER),
+            ("job", "", OTHER),
             ("lr", "", OTHER),
             ("empty optimizer", "", "parameter group that doesn't match"),
             ("no step", "", OTHER),
@@ -416,6 +421,20 @@ class TestWrongUse:
         assert (tmp_path / "checkpoint.pt").read_bytes() == before
         assert refusals([*flags, "--overwrite"], ends=False) is None
         assert (tmp_path / "checkpoint.pt").read_bytes() != before
+
+    @pytest.mark.parametrize("job", ["mine", "other"])
+    def test_a_restart_goes_on_in_its_own_file(self, job, tmp_path, refusals):
+        """torchrun's --max-restarts gives the flags of the first start again."""
+        before = self.write(tmp_path / "checkpoint.pt", "good")
+        flags = [checkpoint_of(tmp_path), "--samples=8", "--epochs=2"]
+        told = {"TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_RESTART_COUNT": "1"}
+        said = refusals(flags, ends=job == "other", env=told)
+        after = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+        if job == "mine":
+            assert after["epoch"] == 2
+        else:
+            assert "will not do: another job wrote it" in said
+            assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
     def test_a_good_one_is_taken(self, tmp_path, train_ranks):
         """The refusals above are not for lack of trying."""
