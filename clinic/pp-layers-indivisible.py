@@ -29,10 +29,12 @@ https://github.com/NVIDIA/Megatron-LM/issues/468 (the same, with virtual stages)
 # pipeline-model-parallel size
 
 # %% broken
-# torchrun --nproc-per-node 4 train.py --num-layers 46 --pipeline-model-parallel-size 4
+# torchrun --nproc-per-node 4 train.py --num-layers 46 \
+#     --pipeline-model-parallel-size 4
 
 # %% fixed
-# torchrun --nproc-per-node 4 train.py --num-layers 46 --pipeline-model-parallel-size 4 \
+# torchrun --nproc-per-node 4 train.py --num-layers 46 \
+#     --pipeline-model-parallel-size 4 \
 #     --decoder-first-pipeline-num-layers 11 --decoder-last-pipeline-num-layers 11
 
 # %% signs

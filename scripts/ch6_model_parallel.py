@@ -81,7 +81,7 @@ def train(args, devices) -> list[torch.Tensor]:
     torch.manual_seed(args.seed)
     train_set, test_set, net = make_task(args.samples)
     if not 0 < args.split < len(net):
-        refuse(f"split {args.split}: must be 1 to {len(net) - 1}")
+        refuse(f"--split {args.split}: must be 1 to {len(net) - 1}")
     num, net = len(train_set), Split(net, args.split, devices)
     optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9)
     dice = torch.Generator()
@@ -121,7 +121,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         parser.add_argument(flag, type=type(default), default=default)
     args = in_range(parser.parse_args(argv))
     if args.devices not in (1, 2):
-        refuse(f"devices {args.devices}: must be 1 or 2")
+        refuse(f"--devices {args.devices}: must be 1 or 2")
     return args
 
 

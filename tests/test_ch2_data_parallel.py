@@ -446,7 +446,7 @@ class TestFlags:
             ("--epochs=0", "--epochs 0: must be 1 to 65536"),
             ("--lr=nan", "--lr nan: must be above 0 and finite"),
             ("--devices=cpu,nonsense", "--devices cpu,nonsense will not do: "),
-            ("--devices=", "--devices  will not do: Device string must not be empty"),
+            ("--devices=", "--devices '' will not do: Device string must not be empty"),
         ],
     )
     def test_refusals(self, flag, sentence):

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,20 +24,9 @@ MACHINE |= {"date": "2026-11-22"}
 @pytest.fixture(scope="module")
 def gpu():
     """The modules of tests/gpu, by name; ``main`` is its __main__."""
-    folder = str(ROOT / "tests/gpu")
-    sys.path.insert(0, folder)
     names = "play", "hardware", "launches", "measures", "cases", "on_gpu", "__main__"
-    own = SimpleNamespace()
-    for name in names:
-        spec = spec_from_file_location(
-            name if name != "__main__" else "gpu_main", f"{folder}/{name}.py"
-        )
-        module = module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        setattr(own, name.strip("_"), module)
-    yield own
-    sys.path.remove(folder)
+    modules = {name.strip("_"): import_module(f"tests.gpu.{name}") for name in names}
+    return SimpleNamespace(**modules)
 
 
 def program(gpu, code: str, name: str = "it", **options):

@@ -16,13 +16,10 @@ import os
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path[0] = str(Path(__file__).parents[2])  # for tests.gpu
 
-import cases  # noqa: E402
-import hardware  # noqa: E402
-import launches  # noqa: E402
-import measures  # noqa: E402
-from play import FAILED, PASSED, ROOT, Item, play  # noqa: E402
+from tests.gpu import cases, hardware, launches, measures  # noqa: E402
+from tests.gpu.play import FAILED, PASSED, ROOT, Item, play  # noqa: E402
 
 DATA = ROOT / "book" / "_data" / "gpu.json"
 GROUPS = "doctor", "scripts", "AMP", "memory", "guard", "clinic"

@@ -9,11 +9,10 @@ import re
 import sys
 from dataclasses import dataclass
 
-from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
-
 from allranks import clinic
 from allranks.diagnosis import diagnose
 from allranks.log_text import Log
+from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 HEAD = """
 import os

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 
-from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
+from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 ALONE = {  # started with python
     "ch2_before": (),

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
+from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 PROGRAM = str(ROOT / "tests" / "gpu" / "on_gpu.py")
 MARK = "FIGURES "
