@@ -5,10 +5,11 @@ import statistics
 from allranks import Ranks
 
 PAIRS = 15  # of each way, interleaved; every other time in reverse order
+ROUNDS = 8  # in each: a tenth of a second tells more of the scheduler than of the GIL
 MODELS = ("small_ops", "large_ops")
 
 
-def on_rank(kind: str, pairs: int) -> dict:
+def on_rank(kind: str, pairs: int, rounds: int) -> dict:
     """Run two shards' forward passes in every way; return seconds of each, by way.
 
     one: this rank's process runs both, one after the other; the yardstick. threads:
@@ -72,8 +73,9 @@ def on_rank(kind: str, pairs: int) -> dict:
             dist.barrier()
             start = time.perf_counter()
             if rank == 0 or work is processes:
-                work()
-            found[work.__name__].append(time.perf_counter() - start)
+                for _ in range(rounds):
+                    work()
+            found[work.__name__].append((time.perf_counter() - start) / rounds)
     return {way: seconds[1:] for way, seconds in found.items()}  # one to warm up
 
 
@@ -91,11 +93,11 @@ def summarise(by_rank: list[dict]) -> dict:
 
 
 def run() -> dict:
-    """Measure both kinds of model; some seconds."""
+    """Measure both kinds of model; about a minute and a half."""
     results = {"pairs": PAIRS}
     with Ranks(2) as ranks:
         for kind in MODELS:
-            by_rank = ranks.run(on_rank, kind, PAIRS, timeout=120, quiet=True)
+            by_rank = ranks.run(on_rank, kind, PAIRS, ROUNDS, timeout=300, quiet=True)
             results[kind] = summarise(by_rank)
     return results
 
