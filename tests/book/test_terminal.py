@@ -20,12 +20,12 @@ epochs 0: must be above 0
 epochs 0: must be above 0
 W1122 13:29:37.340000 11892 torch/x/api.py:1028] Sending process 874 closing signal
 E1122 13:29:37.373000 11892 torch/x/api.py:1002] failed (exitcode: 1) local_rank: 0 \
-(pid: 11897) of binary: /work/.venv/bin/python3
+(pid: 11897) of binary: /opt/job/.venv/bin/python3
 Traceback (most recent call last):
-  File "/work/.venv/bin/torchrun", line 8, in <module>
+  File "/opt/job/.venv/bin/torchrun", line 8, in <module>
     sys.exit(main())
              ^^^^^^
-  File "/work/.venv/lib/python3.11/site-packages/torch/distributed/run.py", line 1028
+  File "/opt/job/.venv/lib/python3.11/site-packages/torch/distributed/run.py", line 1028
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n\
 ============================================================
 scripts/ch5_ddp.py FAILED
