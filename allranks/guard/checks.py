@@ -23,10 +23,11 @@ from .randomness import Randomness
 from .replicas import Replicas
 from .settings import Settings
 from .sharded import bare, share
+from .sources import Sources
 from .tensorhooks import TensorHooks
 from .why import KINDS, OUTSIDE
 
-SKIPS = {*KINDS.values(), "data", "devices", "modes", "randomness"}
+SKIPS = {*KINDS.values(), "data", "devices", "loss", "modes", "randomness"}
 
 
 def _names(given) -> tuple[str, ...]:
@@ -74,6 +75,9 @@ class Checks:
         self.settings.forward, self.settings.hooked = self.forward.text, self.hooks.text
         self.health = Health(self)
         self.calls = Calls(self.settings.optimizers, self._probe)
+        self.sources = Sources(self.exchange, model, self.replicas.element, self.tell)
+        alone = self.exchange.size == 1 or self.data.teams != len(shares)
+        self.looks = not alone and "loss" not in self.skip
         self.told: set[str] = set()
         if not all(shares) and "data" not in self.skip:
             self.tell(
@@ -140,12 +144,13 @@ class Checks:
             self.random.numbers(),
             [number(why), int(bool(more))],
             self.health.numbers(where, host[len(loose) :]),
+            self.sources.numbers(),
         ]
         parts += rows
         own = [x for part in parts for x in (len(part), *part)]
         table = [cut(row) for row in self.exchange.integers(where, own)]
-        settings, data, random, hooks, health = (
-            [row[i] for row in table] for i in range(5)
+        settings, data, random, hooks, health, sources = (
+            [row[i] for row in table] for i in range(6)
         )
         if self.exchange.size > 1:
             self.settings.judge(where, settings, self.skip)
@@ -156,8 +161,9 @@ class Checks:
         self.health.judge(where, health)
         if self.exchange.size > 1:
             self.replicas.hint = self.health.hint
-            self.replicas.compare(where, tensors, [row[5:] for row in table])
+            self.replicas.compare(where, tensors, [row[6:] for row in table])
             self.random.judge(where, random)
+            self.sources.judge(where, sources)
             self.attributes.checked()
             if why or not all(row[1] for row in hooks):
                 return []

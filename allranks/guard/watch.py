@@ -8,6 +8,7 @@ from torch import nn
 from . import gradients, marks, metrics, preflight, start
 from .checks import Checks
 from .hooks import joining
+from .loaders import leaves
 from .why import KINDS, OUTSIDE
 
 END = object()
@@ -38,7 +39,7 @@ class Guard(Checks):
             None takes DDP's.
         ignore: prefixes of parameters' names that may differ between ranks.
         skip: of "parameters", "buffers", "optimizer", "gradients", "data", "devices",
-            "modes" and "randomness": what not to check.
+            "loss", "modes" and "randomness": what not to check.
         tolerance: for gradients, relative to their norm: what 16 bits round off.
         patience_s: how long a check waits for a rank that does not come.
     """
@@ -94,7 +95,10 @@ class Guard(Checks):
             if due and count > 1:
                 self.random.note(start=True)
                 self.random.fetch(start=True)
+            if due and self.looks:
+                self.sources.tape.start()
             batch = next(batches, END)
+            self.sources.tape.stop()
             if due and count > 1:
                 self.random.fetch(start=False)
             if length < 0:
@@ -107,7 +111,12 @@ class Guard(Checks):
             self.data.seen(batch)
             if due:
                 self.random.note(start=count == 1)
-            yield batch
+                if self.looks:
+                    self.sources.tape.start(leaves(batch))
+            try:
+                yield batch
+            finally:
+                self.sources.tape.stop()
         self.data.end(f"the end of epoch {epoch}", count - 1)
 
     def step(self) -> None:
@@ -116,6 +125,7 @@ class Guard(Checks):
         Call it once per optimizer step, at the same place on every rank.
         """
         self.steps += 1
+        self.sources.tape.stop()
         self.calls.counted()
         if self._due(self.steps) and not self.joins():
             self.check()

@@ -5,7 +5,7 @@ import statistics
 from allranks import Ranks
 
 PAIRS = 15  # of each way, interleaved; every other time in reverse order
-ROUNDS = 8  # in each: a tenth of a second tells more of the scheduler than of the GIL
+ROUNDS = 8  # in each; their median is the pair's time, so a burst of other work is not
 MODELS = ("small_ops", "large_ops")
 
 
@@ -16,6 +16,7 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
     MiniDataParallel's parallel_apply runs both. processes: each rank runs one of them.
     Rank 1 waits in a barrier while rank 0 does the first two.
     """
+    import statistics
     import time
 
     import torch
@@ -71,11 +72,13 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
     for pair in range(pairs + 1):
         for work in (one, threads, processes)[:: 1 if pair % 2 else -1]:
             dist.barrier()
-            start = time.perf_counter()
-            if rank == 0 or work is processes:
-                for _ in range(rounds):
+            seconds = []
+            for _ in range(rounds if rank == 0 or work is processes else 1):
+                start = time.perf_counter()
+                if rank == 0 or work is processes:
                     work()
-            found[work.__name__].append((time.perf_counter() - start) / rounds)
+                seconds.append(time.perf_counter() - start)
+            found[work.__name__].append(statistics.median(seconds))
     return {way: seconds[1:] for way, seconds in found.items()}  # one to warm up
 
 

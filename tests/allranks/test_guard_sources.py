@@ -1,0 +1,344 @@
+"""What a loss is made of besides data: where it differs, the line is named.
+
+The first trainings are wrong in one place, the second look it and are right.
+"""
+
+import itertools
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from allranks import Ranks
+from tests.allranks.test_guard_laws import fit, mse, network, odd, play
+
+ROOT = str(Path(__file__).parents[2])
+WRONG, RIGHT = {}, {}
+
+
+def wrong(said: str):
+    """Add a training, and what the guard must say of it."""
+
+    def add(function):
+        WRONG[function.__name__] = function, said
+        return function
+
+    return add
+
+
+def right(function):
+    """Add a training that the guard must not speak of."""
+    RIGHT[function.__name__] = function, ""
+    return function
+
+
+def own(*shape) -> torch.Tensor:
+    """Draw what is another tensor on each rank."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+
+def kinds(y):
+    """Two classes from a target."""
+    return (y[:, 0] > 0).long()
+
+
+@wrong(r"step 4: test_guard_sources\.py, line \d+: nll_loss_forward takes a tensor \(2,\)")
+def class_weights_of_a_rank_s_own_share():
+    ddp, criterion = DDP(network()), nn.CrossEntropyLoss(weight=1 + own(2))
+    fit(ddp, forward=lambda x, y: criterion(ddp(x), kinds(y)))
+
+
+@wrong(r"step 4: .*takes a parameter \(8, 6\) .*Nobody sends it")
+def a_teacher_that_one_rank_moves():
+    ddp, teacher = DDP(network()), network()
+
+    def forward(x, y):
+        with torch.no_grad():
+            target = teacher(x)
+        return mse(ddp(x), target)
+
+    def after(step):
+        if not odd():
+            for p, q in zip(teacher.parameters(), ddp.parameters(), strict=True):
+                p.data.lerp_(q.data, 0.1)
+
+    fit(ddp, forward=forward, after=after)
+
+
+@wrong(r"step 4: .*: exp takes a parameter \(\) .*it is ")
+def a_temperature_with_an_optimizer_of_its_own():
+    ddp, log_alpha = DDP(network()), torch.zeros((), requires_grad=True)
+    rate = torch.optim.Adam([log_alpha], 0.01)
+
+    def forward(x, y):
+        found = ddp(x)
+        rate.zero_grad()
+        (log_alpha.exp() * (found.detach().mean() + 0.1 + odd())).backward()
+        rate.step()
+        return mse(found, y) + log_alpha.exp().detach() * found.square().mean()
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*line \d+: mul works with 0 on rank 1 and 0\.\d+ on rank 0|"
+       r"warns: guard: .*line \d+: mul works with 0\.\d+ on rank 0 and 0 on rank 1")
+def a_factor_that_a_logger_of_rank_0_steps():
+    ddp, beta = DDP(network()), [0.0]
+
+    def after(step):
+        if not odd():
+            beta[0] = min(1.0, step / 20)
+
+    def forward(x, y):
+        found = ddp(x)
+        return mse(found, y) + beta[0] * found.square().mean()
+
+    fit(ddp, forward=forward, after=after)
+
+
+@wrong(r"warns: guard: .*: div takes a tensor that each rank computes")
+def inputs_normalised_by_each_rank_s_own_average():
+    ddp, norm = DDP(network()), {"mean": torch.zeros(6), "var": torch.ones(6)}
+
+    def forward(x, y):
+        norm["mean"] = 0.9 * norm["mean"] + 0.1 * x.mean(0)
+        norm["var"] = 0.9 * norm["var"] + 0.1 * x.var(0)
+        return mse(ddp((x - norm["mean"]) / (norm["var"] + 1e-5).sqrt()), y)
+
+    fit(ddp, forward=forward)
+
+
+class Balanced(nn.Module):
+    """A bias that a rule moves, and no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = network()
+        self.register_buffer("bias", torch.zeros(2))
+
+    def forward(self, x):
+        """Add the bias to what a network finds."""
+        found = self.net(x) + self.bias
+        with torch.no_grad():
+            self.bias.add_(0.1 * found.softmax(-1).mean(0) - 0.05)
+        return found
+
+
+@wrong(r"warns: guard: .*: add takes a tensor that each rank computes")
+def a_balance_that_nobody_sends():
+    ddp = DDP(Balanced(), broadcast_buffers=False)
+    fit(ddp)
+
+
+class Standardised(Dataset):
+    """Samples of a rank's own share, standardised by it."""
+
+    def __init__(self):
+        draw = torch.Generator().manual_seed(dist.get_rank())
+        self.x = torch.randn(24, 6, generator=draw)
+        self.centre = self.x.mean(0)
+
+    def __len__(self):
+        """Count the samples."""
+        return 24
+
+    def __getitem__(self, index):
+        """Give a sample and its target."""
+        x = self.x[index] - self.centre
+        return x, x[:2] * 2
+
+
+@wrong(r"warns: guard: .*the loss is divided by each rank's own count, \d+, \d+ by rank")
+def a_mean_over_words_of_unequal_number():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        mask = (x.sum(1) > 0).float() if odd() else (x.sum(1) < 2).float()
+        return ((ddp(x) - y).square().mean(1) * mask).sum() / mask.sum().clamp(min=1)
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*the loss is divided by each rank's own count")
+def padding_that_cross_entropy_ignores():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        target = kinds(y)
+        target[: int(odd()) + int(2 * x[0, 0].abs() > 1)] = -100
+        return nn.functional.cross_entropy(ddp(x), target)
+
+    fit(ddp, forward=forward)
+
+
+@right
+def sums_divided_by_the_count_of_all():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        target = kinds(y)
+        target[: int(odd()) + int(2 * x[0, 0].abs() > 1)] = -100
+        count = (target >= 0).sum()
+        dist.all_reduce(count)
+        total = nn.functional.cross_entropy(ddp(x), target, reduction="sum")
+        return total * dist.get_world_size() / count
+
+    fit(ddp, forward=forward)
+
+
+@right
+def shares_that_weigh_by_their_size():
+    ddp, share = DDP(network()), 0.75 if odd() else 1.25
+    fit(ddp, forward=lambda x, y: mse(ddp(x), y) * share)
+
+
+@right
+def metrics_of_each_rank():
+    ddp, total = DDP(network()), {"loss": torch.zeros(()), "seen": 0, "best": 1e9}
+
+    def forward(x, y):
+        loss = mse(ddp(x), y)
+        total["loss"] = 0.9 * total["loss"] + 0.1 * loss.detach()
+        total["seen"] += len(x) + dist.get_rank()
+        total["best"] = min(total["best"], (total["loss"] / total["seen"]).item())
+        return loss
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_state_carried_from_step_to_step():
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.out = nn.GRUCell(6, 8), nn.Linear(8, 2)
+
+        def forward(self, x, state):
+            state = self.cell(x, state * 0.9)
+            return self.out(state), state
+
+    torch.manual_seed(0)
+    ddp, state = DDP(Cell()), [torch.zeros(4, 8)]
+
+    def forward(x, y):
+        found, now = ddp(x, state[0])
+        state[0] = now.detach()
+        return mse(found, y)
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_fixed_batch_of_each_rank():
+    ddp, x, y = DDP(network()), own(8, 6), own(8, 2)
+    fit(ddp, forward=lambda *_: ((ddp(x * 2) - y) ** 2).mean())
+
+
+@right
+def samples_that_lie_in_memory():
+    ddp, x = DDP(network()), own(64, 6)
+    order = itertools.cycle(range(0, 60, 4))
+
+    def forward(*_):
+        at = next(order)
+        rows = x[at : at + 4] * 0.5
+        return mse(ddp(rows - x[at]), rows[:, :2])
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_baseline_of_each_rank():
+    ddp, baseline = DDP(network()), [torch.zeros(())]
+
+    def forward(x, y):
+        reward = x[:, 0]
+        advantage = reward - baseline[0]
+        baseline[0] = 0.9 * baseline[0] + 0.1 * reward.mean()
+        return -(ddp(x).log_softmax(-1)[:, 0] * advantage).mean()
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_moving_average_of_all_ranks():
+    ddp, teacher, norm = DDP(network()), network(), [torch.ones(6)]
+
+    def forward(x, y):
+        square = x.square().mean(0)
+        dist.all_reduce(square)
+        norm[0] = 0.9 * norm[0] + 0.1 * square / dist.get_world_size()
+        with torch.no_grad():
+            target = teacher(x)
+        return mse(ddp(x / norm[0].sqrt()), target)
+
+    def after(step):
+        for p, q in zip(teacher.parameters(), ddp.parameters(), strict=True):
+            p.data.lerp_(q.data, 0.1)
+
+    fit(ddp, forward=forward, after=after)
+
+
+@right
+def codes_of_a_rank_s_own_samples():
+    ddp, codes = DDP(network()), nn.Embedding(16, 6)
+    nn.init.normal_(codes.weight, generator=torch.Generator().manual_seed(odd() + 5))
+    steps = itertools.count()
+
+    def forward(x, y):
+        code = codes(torch.arange(4) + 4 * (next(steps) % 4))
+        return mse(ddp(x + code), y) + 1e-3 * code.square().mean()
+
+    fit(ddp, forward=forward)
+
+
+@right
+def noise_and_branches_of_each_rank():
+    ddp, steps = DDP(network()), itertools.count()
+
+    def forward(x, y):
+        step = next(steps)
+        if (step + dist.get_rank()) % 3 == 0:
+            x = x.flip(0) * (1 + 0.1 * math.sin(step * (1 + odd())))
+            y = y.flip(0)
+        return mse(ddp(x + 0.1 * torch.randn_like(x)), y)
+
+    fit(ddp, forward=forward)
+
+
+def run(root, name):
+    """Find a training on a rank, and play it."""
+    import importlib
+    import sys
+
+    if root not in sys.path:
+        sys.path.append(root)
+    found = importlib.import_module("tests.allranks.test_guard_sources")
+    return found.play((found.WRONG | found.RIGHT)[name][0])
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Yield two ranks for the whole module."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_line_is_named(ranks, name):
+    """One sentence, the same on both ranks; a warning comes from the first."""
+    first, second = ranks.run(run, ROOT, name, timeout=60)
+    assert re.search(WRONG[name][1], first), first
+    assert second == ("" if first.startswith("warns:") else first)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_left_alone(ranks, name):
+    """Nothing is raised, and nothing is said."""
+    assert ranks.run(run, ROOT, name, timeout=60) == ["", ""]
