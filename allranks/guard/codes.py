@@ -29,6 +29,7 @@ class Codes:
         self.exchange, self.model = exchange, model
         self.known: WeakSet = WeakSet()  # data sets of earlier epochs
         self.tables: dict = {}
+        self.fresh = False  # the data set has not been seen before
         self.text = ""  # the data set's settings
         self.tell = print
 
@@ -42,7 +43,7 @@ class Codes:
             fresh = False
         if own["known"] == 0 and not fresh:
             own["dataset"] = 0
-        self.tables, self.text = {}, ""
+        self.tables, self.text, self.fresh = {}, "", fresh
         if fresh:
             if own["replicas"] >= 0:  # one data set, of which each rank takes a share
                 kind = type(dataset).__name__

@@ -7,6 +7,7 @@ from . import disjoint
 from .codes import Codes
 from .digests import number
 from .exchange import Exchange, GuardError, names
+from .fetched import Fetched
 from .loaders import batch_rows, facts, row_digests, sampler_of
 from .orders import Orders
 from .samplers import LENGTH, Samplers
@@ -33,6 +34,7 @@ class DataChecks:
         self.drawn = False  # samples are drawn with replacement: some meet twice
         self.workers = -1  # of an iterable data set
         self.deal = disjoint.MAP  # what to do if shares are not apart
+        self.fetched = Fetched(exchange)
         self.orders = Orders(exchange, lambda said: self.codes.tell(said))
         self.rows: list[int] = []
         self.keep = ROWS
@@ -51,7 +53,11 @@ class DataChecks:
         self.keep -= len(self.rows)  # of an epoch that was left early
         self.rows, self.taken = [], 0
         self.codes.look(own, loader)
-        table = self.exchange.integers(where, list(own.values()))
+        asks = own["replicas"] >= 0 and self.codes.fresh and self.exchange.size > 1
+        seen = self.fetched.look(loader) if asks else [0, 0, 0]
+        table = self.exchange.integers(where, [*own.values(), *seen])
+        samples = [row[-3:] for row in table]
+        table = [row[:-3] for row in table]
         rows = [dict(zip(own, row, strict=True)) for row in table]
         codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
         self.codes.judge(where, codes, settings)
@@ -60,6 +66,7 @@ class DataChecks:
         self.workers = own["workers"]
         self.deal = disjoint.cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
+        self.fetched.judge(where, samples)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)

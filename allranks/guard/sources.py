@@ -1,16 +1,19 @@
 """Invariant: what a loss is made of, but for the data, is the same on all ranks."""
 
 import struct
+from typing import NamedTuple
 
 import torch
 
 from .digests import canonical, local, number, settle, sums
 from .exchange import Exchange, GuardError, names
+from .loaders import facts
 from .tape import READS, SCALES, Operation, Taken, Tape, stands_for_all
 
-ARITHMETIC = frozenset(  # where a number is a setting, not a size or an index
-    "mul div add sub rsub pow clamp clamp_min clamp_max lerp lt le gt ge maximum minimum "
-    "where masked_fill native_dropout bernoulli normal uniform leaky_relu elu".split()
+ARITHMETIC = (  # where a number is a setting, not a size or an index
+    *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
+    *("lerp", "lt", "le", "gt", "ge", "maximum", "minimum", "where", "masked_fill"),
+    *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
 )
 WEIGHTED = "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"
 ONES = 1e-3  # how near to one the mean of the ranks' factors is
@@ -18,8 +21,8 @@ APART = 0.1  # how far counts are apart to matter
 TENSOR, NUMBER, COUNT = range(3)
 
 HELD = (
-    "It is part of what the loss is computed from, and not of the data. Nobody sends it "
-    "from rank to rank: compute it from all ranks' data, or send rank 0's; and what "
+    "It is part of what the loss is computed from, and not of the data. Nobody sends "
+    "it from rank to rank: compute it from all ranks' data, or send rank 0's; and what "
     "trains or updates it must do so on every rank, with gradients that are reduced."
 )
 OTHER = (
@@ -27,14 +30,26 @@ OTHER = (
     "number on all ranks: compute it from what all of them know."
 )
 OWN_MEAN = (
-    "{}: the loss is divided by each rank's own count, {}. The mean of the ranks' means "
-    "is not the mean over all: divide by the sum of the counts over all ranks "
+    "{}: the loss is divided by each rank's own count, {}. The mean of the ranks' "
+    "means is not the mean over all: divide by the sum of the counts over all ranks "
     "(all_reduce), times 1 / world_size."
 )
-ALONE = (
-    "{}: {} takes a tensor that each rank computes from its own samples: {}. It changes "
-    "what the loss is, on every rank in another way: all_reduce what it is made of."
+SECOND = (
+    "a second loader reads its whole data set on every rank, so some samples are on "
+    "several ranks in one epoch: give it a DistributedSampler too."
 )
+ALONE = (
+    "{}: {} takes a tensor that each rank computes from its own samples: {}. It "
+    "changes what the loss is, on every rank in another way: all_reduce what it is "
+    "made of."
+)
+
+
+class Fetching(NamedTuple):
+    """What an iterator of a DataLoader says of it."""
+
+    dataset: object
+    batch_sampler: object
 
 
 class Sources:
@@ -58,6 +73,7 @@ class Sources:
         self.counts: dict[int, list] = {}  # what losses were divided by
         self.before: dict = {}  # storages made in the step that was seen before
         self.entries: dict[str, tuple] = {}
+        self.first = None  # what epoch() fetches from
 
     def numbers(self) -> list[int]:
         """Whether there is something to compare, and all of it as one number."""
@@ -65,11 +81,22 @@ class Sources:
         tape.stop()
         if not tape.roots:
             tape.clear()
-            return [0, 0]
-        self.entries = self._entries(tape.used())
+            return [0, 0, 0]
+        used = tape.used()
+        self.entries = self._entries(used)
         self.before = {key: tape.storages[key] for key in tape.made if key}
         tape.clear()
-        return [1, number(repr([(k, e[:2]) for k, e in self.entries.items()]))]
+        text = repr([(k, e[:2]) for k, e in self.entries.items()])
+        return [1, number(text), self._second(used)]
+
+    def _second(self, used: list[Operation]) -> int:
+        """What a loader reads that epoch() does not see, if each rank reads it whole."""
+        loaders = {id(o.loader): o.loader for o in used if o.loader is not None}
+        for own, loader in loaders.items():
+            found = facts(Fetching(loader._dataset, loader._index_sampler))
+            if own != id(self.first) and found["whole"] == 1:
+                return found["dataset"]
+        return 0
 
     def _entries(self, used: list[Operation]) -> dict[str, tuple]:
         """What to compare, by place: (kind, bits, value, still)."""
@@ -148,6 +175,8 @@ class Sources:
         """Raise or warn if the ranks work with what is not the same."""
         if not all(row[0] for row in rows):
             return
+        if all(row[2] for row in rows) and len({row[2] for row in rows}) == 1:
+            self.tell(SECOND)
         if len({row[1] for row in rows}) == 1:
             self.past = {}
             return
@@ -160,7 +189,7 @@ class Sources:
             if not all(key in other for other in tables):
                 continue
             bits = [other[key][1] for other in tables]
-            if kind == COUNT or (kind == NUMBER and _divides(site)):
+            if kind == COUNT:
                 self._count(site, self.counts.setdefault(key, []), bits)
             if len(set(bits)) == 1:
                 continue
@@ -212,11 +241,6 @@ class Sources:
             said = " and ".join(f"{v} on {names(r)}" for v, r in groups)
             line, name, *_ = site.split("\t")
             self.tell(OTHER.format(line, name, said))
-
-
-def _divides(site: str) -> bool:
-    _, name, argument, *_ = site.split("\t")
-    return name == "div" and argument == "1"
 
 
 def _shape(value) -> str:

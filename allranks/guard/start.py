@@ -9,6 +9,12 @@ from .exchange import GuardError, names
 from .sharded import WRAPPERS
 
 
+EMPTY = (
+    "group {} of optimizer {} holds no parameter, so its settings are nobody's. If "
+    "names choose the groups: those of the wrapped model begin with module."
+)
+
+
 def wraps(model: nn.Module) -> str | None:
     """Say what is wrong with the wrapper, seen from this rank alone."""
     if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
@@ -66,6 +72,17 @@ def holds(model: nn.Module, parameters: dict, optimizers: list) -> str | None:
     return f"the optimizer does not hold {lost[0]}{more}: it never moves. {why}"
 
 
+def nobody(model: nn.Module, optimizers: list) -> str:
+    """Say which group holds nothing, where a wrapper has changed the names."""
+    if not isinstance(model, WRAPPERS):
+        return ""
+    for i, optimizer in enumerate(optimizers):
+        for j, group in enumerate(optimizer.param_groups):
+            if not group["params"] and len(optimizer.param_groups) > 1:
+                return EMPTY.format(j, i)
+    return ""
+
+
 def device(model: nn.Module) -> int:
     """The GPU this rank computes on, as a number; 0 on anything else."""
     first = next(model.parameters(), None)
@@ -100,6 +117,8 @@ def begin(checks, where: str, world_size: int | None) -> None:
         who = [r for r, bad in zip(exchange.ranks, failed, strict=True) if bad]
         text = next(text for text in texts if text)
         raise GuardError(f"{where}: on {names(who)}, {text}")
+    if "optimizer" not in skip:
+        checks.tell(nobody(model, checks.settings.optimizers))
     places = [row[0] for row in exchange.integers(where, [device(model)])]
     for place, ranks in exchange.split(places).items():
         if place and len(ranks) > 1 and "devices" not in skip:

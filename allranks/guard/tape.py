@@ -1,8 +1,9 @@
-"""What a loss is made of: each operation up to backward, and the line that asked for it.
+"""What a loss is made of: each operation up to backward, and the line that asks for it.
 
-Ranks of one model do the same with other data. So a number that a line multiplies by, or
-a tensor that is there in every step, is the same on all of them, wherever it comes from:
-an attribute, a global, a criterion, a teacher. The tape sees them where they are used.
+Ranks of one model do the same with other data. So a number that a line multiplies by,
+or a tensor that is there in every step, is the same on all of them, wherever it comes
+from: an attribute, a global, a criterion, a teacher. The tape sees them where they are
+used.
 """
 
 import os
@@ -18,12 +19,14 @@ from torch.utils._python_dispatch import (
 
 OWN = os.path.dirname(__file__) + os.sep
 TORCH = os.path.dirname(torch.__file__) + os.sep
+LOADER = torch.utils.data.dataloader.__file__
 OPTIM = os.path.join(TORCH, "optim") + os.sep
 MOST = 100_000  # operations of one step
 SMALL = 4096  # elements; a larger tensor that is no parameter is data
-READS = frozenset(  # what reads some of a tensor: that is a table, its rows are data
-    "select slice index index_select gather embedding embedding_bag narrow unbind split "
-    "split_with_sizes take unfold masked_select".split()
+READS = (  # what reads some of a tensor: that is a table, its rows are data
+    *("select", "slice", "index", "index_select", "gather", "embedding", "narrow"),
+    *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
+    "masked_select",
 )
 SCALES = "mul", "div"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
@@ -43,6 +46,7 @@ class Operation(NamedTuple):
 
     name: str
     line: str
+    loader: object  # the iterator of a DataLoader that fetches, or None
     takes: set[int]  # storages
     gives: set[int]
     leaves: list  # what was there before the step
@@ -52,20 +56,23 @@ class Operation(NamedTuple):
     count: torch.Tensor | None  # what a mean is divided by
 
 
-def place() -> str:
-    """The line of the program that is being run: the innermost that is not torch's.
+def place() -> tuple[str, object]:
+    """The line of the program that is being run, and the loader that runs it, if any.
 
-    It is empty in an optimizer, whose settings and state are compared elsewhere.
+    The line is the innermost that is not torch's. It is empty in an optimizer, whose
+    settings and state are compared elsewhere.
     """
-    frame = sys._getframe(2)
+    frame, line, loader = sys._getframe(2), None, None
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(OPTIM):
-            return ""
-        if not file.startswith((TORCH, OWN, "<frozen")):
-            return f"{os.path.basename(file)}, line {frame.f_lineno}"
+            return "", None
+        if file == LOADER and frame.f_code.co_name == "_next_data":
+            loader = frame.f_locals.get("self")
+        if line is None and not file.startswith((TORCH, OWN, "<frozen")):
+            line = f"{os.path.basename(file)}, line {frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return line or "", loader
 
 
 def beneath(function: str) -> bool:
@@ -170,6 +177,8 @@ class Tape(TorchDispatchMode):
         count = None
         if name == "div" and factors and not ins[1][1].dim():
             count = factors[-1].tensor
+        elif name == "div" and len(ins) == 1 and ins[0][1].numel() == 1:
+            count = torch.tensor(float(args[1]), device="cpu")
         result = func(*args, **kwargs)
         outs = [x for _, x in flat([result]) if torch.is_tensor(x)]
         if name.startswith("nll_loss") and len(outs) == 2 and args[3] == 1:
@@ -182,7 +191,7 @@ class Tape(TorchDispatchMode):
         shape = tuple(outs[0].shape) if outs else ()
         self.operations.append(
             Operation(
-                name, place(), takes, gives, leaves, factors, numbers, shape, count
+                name, *place(), takes, gives, leaves, factors, numbers, shape, count
             )
         )
         return result

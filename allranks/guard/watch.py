@@ -89,7 +89,7 @@ class Guard(Checks):
             return
         where, self.fed = f"the start of epoch {epoch}", True
         length = self.data.begin(where, loader)["length"]
-        batches = iter(loader)
+        batches = self.sources.first = iter(loader)
         for count in itertools.count(1):
             due = self._due(self.steps + 1)
             if due and count > 1:

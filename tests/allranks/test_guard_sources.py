@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from allranks import Ranks
-from tests.allranks.test_guard_laws import fit, mse, network, odd, play
+from tests.allranks.test_guard_laws import Samples, fit, mse, network, odd, play  # noqa: F401
 
 ROOT = str(Path(__file__).parents[2])
 WRONG, RIGHT = {}, {}
@@ -48,7 +48,7 @@ def kinds(y):
     return (y[:, 0] > 0).long()
 
 
-@wrong(r"step 4: test_guard_sources\.py, line \d+: nll_loss_forward takes a tensor \(2,\)")
+@wrong(r"step 4: test_guard_sources\.py, line \d+: nll_loss_forward takes a tensor ")
 def class_weights_of_a_rank_s_own_share():
     ddp, criterion = DDP(network()), nn.CrossEntropyLoss(weight=1 + own(2))
     fit(ddp, forward=lambda x, y: criterion(ddp(x), kinds(y)))
@@ -86,8 +86,10 @@ def a_temperature_with_an_optimizer_of_its_own():
     fit(ddp, forward=forward)
 
 
-@wrong(r"warns: guard: .*line \d+: mul works with 0 on rank 1 and 0\.\d+ on rank 0|"
-       r"warns: guard: .*line \d+: mul works with 0\.\d+ on rank 0 and 0 on rank 1")
+@wrong(
+    r"warns: guard: .*line \d+: mul works with 0 on rank 1 and 0\.\d+ on rank 0|"
+    r"warns: guard: .*line \d+: mul works with 0\.\d+ on rank 0 and 0 on rank 1"
+)
 def a_factor_that_a_logger_of_rank_0_steps():
     ddp, beta = DDP(network()), [0.0]
 
@@ -136,25 +138,30 @@ def a_balance_that_nobody_sends():
     fit(ddp)
 
 
-class Standardised(Dataset):
-    """Samples of a rank's own share, standardised by it."""
+def with_more(sampler: bool):
+    """Train with a second loader, of samples without targets."""
+    more, ddp = Samples(), DDP(network())
+    share = DistributedSampler(more) if sampler else None
+    batches = itertools.cycle(DataLoader(more, 4, sampler=share, shuffle=not sampler))
 
-    def __init__(self):
-        draw = torch.Generator().manual_seed(dist.get_rank())
-        self.x = torch.randn(24, 6, generator=draw)
-        self.centre = self.x.mean(0)
+    def forward(x, y):
+        other, _ = next(batches)
+        return mse(ddp(x), y) + 0.1 * ddp(other).square().mean()
 
-    def __len__(self):
-        """Count the samples."""
-        return 24
-
-    def __getitem__(self, index):
-        """Give a sample and its target."""
-        x = self.x[index] - self.centre
-        return x, x[:2] * 2
+    fit(ddp, forward=forward)
 
 
-@wrong(r"warns: guard: .*the loss is divided by each rank's own count, \d+, \d+ by rank")
+@wrong(r"warns: guard: a second loader reads its whole data set on every rank")
+def a_second_loader_without_a_sampler():
+    with_more(sampler=False)
+
+
+@right
+def a_second_loader_with_a_sampler():
+    with_more(sampler=True)
+
+
+@wrong(r"warns: .*the loss is divided by each rank's own count, \d+, \d+ by rank")
 def a_mean_over_words_of_unequal_number():
     ddp = DDP(network())
 
