@@ -14,7 +14,7 @@ class Calls:
     """
 
     def __init__(self, optimizers: list, probe: Callable[[str], None]):
-        self.probe, self.settled = probe, False
+        self.probe, self.settled, self.optimizers = probe, False, optimizers
         self.since: set[int] = set()  # who stepped after the last watch.step()
         self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
         self.handles = [
@@ -33,6 +33,14 @@ class Calls:
         if not self.steps and not self.settled:
             self.settled = True
             self.probe(WHERE)
+
+    def rests(self, parameter) -> bool:
+        """Whether this one's optimizer has stepped, and another one will: as in a GAN."""
+        stepped = [o for o in self.optimizers if id(o) in self.since]
+        if not stepped or len(stepped) == len(self.optimizers):
+            return False
+        groups = [group["params"] for o in stepped for group in o.param_groups]
+        return any(parameter is p for params in groups for p in params)
 
     def remove(self) -> None:
         """Take the hooks away."""

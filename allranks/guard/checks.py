@@ -15,7 +15,7 @@ from .calls import Calls
 from .causes import cause
 from .data import DataChecks
 from .digests import number, settle
-from .exchange import Exchange, cut
+from .exchange import Exchange, GuardError, cut
 from .forward import Forward
 from .health import Health
 from .hooks import NOT_THE_MEAN, joining, refuse, strange
@@ -24,7 +24,7 @@ from .replicas import Replicas
 from .settings import Settings
 from .sharded import bare, share
 from .sources import Sources
-from .tensorhooks import TensorHooks
+from .tensorhooks import CLIPS, TensorHooks
 from .why import KINDS, OUTSIDE
 
 SKIPS = {*KINDS.values(), "data", "devices", "loss", "modes", "randomness"}
@@ -46,7 +46,7 @@ class Checks:
             own = model.process_group
             group = None if own.size() == dist.get_world_size() else own
         self.model, self.skip, self.steps = model, frozenset(skip), 0
-        self.scaler = scaler
+        self.scaler, self.checked = scaler, -1  # the step of the last check
         ignore += tuple(getattr(model, "parameters_to_ignore", ()))
         self.ignore = tuple(map(bare, ignore))
         first = next(itertools.chain(model.parameters(), model.buffers()), None)
@@ -75,6 +75,7 @@ class Checks:
         self.settings.forward, self.settings.hooked = self.forward.text, self.hooks.text
         self.health = Health(self)
         self.calls = Calls(self.settings.optimizers, self._probe)
+        self.local.rests = self.calls.rests
         self.sources = Sources(self.exchange, model, self.replicas.element, self.tell)
         alone = self.exchange.size == 1 or self.data.teams != len(shares)
         self.looks = not alone and "loss" not in self.skip
@@ -155,8 +156,6 @@ class Checks:
         if self.exchange.size > 1:
             self.settings.judge(where, settings, self.skip)
             refuse(self.exchange, where, why, [row[0] for row in hooks])
-            if why and "gradients" not in self.skip:
-                self.tell(NOT_THE_MEAN.format(why))
             self.data.judge(where, data)
         self.health.judge(where, health)
         if self.exchange.size > 1:
@@ -164,10 +163,25 @@ class Checks:
             self.replicas.compare(where, tensors, [row[6:] for row in table])
             self.random.judge(where, random)
             self.sources.judge(where, sources)
+            for what in sorted(self.hooks.clips)[:1]:
+                self.tell(CLIPS.format(what))
             self.attributes.checked()
-            if why or not all(row[1] for row in hooks):
+            if not all(row[1] for row in hooks):
                 return []
         return host[len(loose) :]
+
+    def compare_gradients(self, where: str, scaled: bool, found: list) -> None:
+        """Compare gradients with the mean of the local ones; a hook need not leave it."""
+        why = strange(self.model)  # known to be the same on all ranks
+        how = self.settings.factor(), scaled or bool(why), self.tolerance
+        try:
+            gradients.check(
+                self.exchange, where, self.local, found, *how, self.health.hint
+            )
+        except GuardError:
+            if not why:
+                raise
+            self.tell(NOT_THE_MEAN.format(why))
 
     def _probe(self, where: str) -> None:
         if self.exchange.size > 1 and not joining(self.model):

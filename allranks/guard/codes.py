@@ -2,7 +2,7 @@
 
 from ast import literal_eval
 from types import ModuleType
-from weakref import WeakSet
+from weakref import ref
 
 from torch.utils.data import IterableDataset
 
@@ -27,7 +27,7 @@ class Codes:
 
     def __init__(self, exchange: Exchange, model):
         self.exchange, self.model = exchange, model
-        self.known: WeakSet = WeakSet()  # data sets of earlier epochs
+        self.known: dict[int, ref] = {}  # data sets of earlier epochs
         self.tables: dict = {}
         self.fresh = False  # the data set has not been seen before
         self.text = ""  # the data set's settings
@@ -37,8 +37,9 @@ class Codes:
         """Add to a loader's facts, before the data set fills caches of its own."""
         dataset = getattr(loader, "dataset", None)
         try:
-            fresh = dataset not in self.known
-            self.known.add(dataset)
+            known = self.known.get(id(dataset))
+            fresh = known is None or known() is not dataset
+            self.known[id(dataset)] = ref(dataset)
         except TypeError:  # a list, or None
             fresh = False
         if own["known"] == 0 and not fresh:

@@ -12,7 +12,8 @@ from .loaders import batch_rows, facts, row_digests, sampler_of
 from .orders import Orders
 from .samplers import LENGTH, Samplers
 
-ROWS = 4096  # samples of the first epoch whose digests are kept, on each rank
+ROWS = 4096  # samples of an epoch whose digests are kept, on each rank
+EPOCHS = 3  # of which they are: shares that part later are seen in the second
 
 
 class DataChecks:
@@ -37,6 +38,7 @@ class DataChecks:
         self.fetched = Fetched(exchange)
         self.orders = Orders(exchange, lambda said: self.codes.tell(said))
         self.rows: list[int] = []
+        self.ended = 0  # epochs
         self.keep = ROWS
         self.taken = 0  # batches since the last step
 
@@ -164,7 +166,8 @@ class DataChecks:
         table = self.exchange.integers(where, [*own, self.orders.repeated()])
         orders, whole = [row.pop() for row in table], [row.pop() for row in table]
         self.samplers.same(where, [{"n": r[0]} for r in table], "n", MADE, LENGTH)
-        self.rows, self.keep = [], 0
+        self.ended += 1
+        self.rows, self.keep = [], ROWS * (self.ended < EPOCHS)
         if any(whole):
             raise GuardError(
                 f"{where}: each sample came {max(whole)} times: each of the loader's "

@@ -115,7 +115,7 @@ class Exchange:
         rows = [row[2 : 2 + min(row[1], FIXED - 2)] for row in table]
         if longest > FIXED - 2:
             rest = values[FIXED - 2 :]
-            rest = rest + [0] * (longest - len(values))
+            rest += [0] * (longest - (FIXED - 2) - len(rest))
             more = self._gather(_int64(rest), where).tolist()
             rows = [
                 (row + extra)[: head[1]]

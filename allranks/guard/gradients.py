@@ -24,6 +24,7 @@ class LocalGradients:
 
     def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]):
         self.model, self.armed = model, False
+        self.rests = lambda parameter: False  # see Calls
         self.handles: list = []
         self.nodes: list = []
         self.sketches: dict[str, torch.Tensor] = {}
@@ -96,6 +97,9 @@ class LocalGradients:
         """What this gradient is added to: nothing if .grad was zeroed since."""
         before, held = self.sketches.get(name), self.parameters[name].grad
         if before is None:
+            plain = whole is self.parameters[name] and self.cut[name][0] == 1
+            if plain and held is not None and self.rests(whole):
+                return sketch(_flat(held))  # it will be zeroed before it is used
             return None
         if whole is not self.parameters[name]:  # FSDP2
             hidden = self.kept.hidden(self.parameters[name], whole)

@@ -14,7 +14,8 @@ EVALUATES = (
 )
 UNREACHED = (
     "no gradient has reached the model's parameters at the last two checks: is another "
-    "copy of it trained, or does the forward run without gradients?"
+    "copy of it trained, does the forward run without gradients, or does FSDP2 wait, "
+    "since set_requires_gradient_sync(True) did not come before the last backward?"
 )
 APART = (
     "{} is not the same on all ranks: {}. If it is meant to be, build the model and "
@@ -52,7 +53,10 @@ class Health:
         mode = int(trains) * 2 + int(self.trained)
         self.trained = trains
         silent = "gradients" not in checks.skip and checks.local.armed
-        silent = silent and not checks.local.reached()
+        waits = checks.local.units and not any(
+            p.grad is not None for p in checks.parameters().values()
+        )
+        silent = silent and bool(waits or not checks.local.reached())
         self.silent = self.silent + 1 if silent else 0
         found = bool(self.dead), checks.calls.again, unsynced, mode, self.silent
         return [*map(int, found), number(text)]

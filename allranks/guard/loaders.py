@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch.utils.data import (
     BatchSampler,
+    DataLoader,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -58,16 +59,23 @@ def row_digests(batch) -> list[int]:
     full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
     if any(not isinstance(x, PLAIN) for x in found):
         return []  # an object's text may be alike where the object is not
+    if not any(torch.is_tensor(x) or isinstance(x, str | bytes) for x in found):
+        return []  # a number of a step, by which the loop takes its samples
     if full:
-        return settle([[sums([x[i] for x in full]) for i in range(count)]])[0][0]
+        rest = [
+            x for x in found if torch.is_tensor(x) and not (x.dim() and len(x) == count)
+        ]
+        rows = [sums([*(x[i] for x in full), *rest]) for i in range(count)]
+        return settle([rows])[0][0]
     return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
 
 
 def facts(loader) -> dict[str, int]:
     """What a loader says about itself; -1 where it says nothing."""
+    outer, loader = loader, inner(loader)
     sampler = sampler_of(loader)
     found = dict.fromkeys(FACTS, -1)
-    found["length"] = _length(loader)
+    found["length"] = _length(outer)
     if isinstance(getattr(sampler, "num_replicas", None), int):
         found["replicas"] = sampler.num_replicas
         found["share"] = int(getattr(sampler, "rank", -1))
@@ -91,8 +99,17 @@ def facts(loader) -> dict[str, int]:
     return found
 
 
+def inner(loader):
+    """The DataLoader in what wraps one, such as a prefetcher; else the thing itself."""
+    if isinstance(loader, DataLoader) or not hasattr(loader, "__dict__"):
+        return loader
+    held = [x for x in vars(loader).values() if isinstance(x, DataLoader)]
+    return held[0] if len(held) == 1 else loader
+
+
 def sampler_of(loader):
     """What chooses a loader's samples; None if nothing does."""
+    loader = inner(loader)
     batches = getattr(loader, "batch_sampler", None)
     if batches is not None:  # one without a sampler draws for itself
         return getattr(batches, "sampler", batches)

@@ -4,11 +4,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .digests import number
+from .digests import local, number, settle, shard, sums
 from .exchange import GuardError, names
 from .sharded import WRAPPERS
 
-
+COPIES = (
+    "every rank holds the same numbers as its own shard of {}: they were drawn after "
+    "sharding, with one seed. Draw the whole, then shard; or draw through DTensor."
+)
 EMPTY = (
     "group {} of optimizer {} holds no parameter, so its settings are nobody's. If "
     "names choose the groups: those of the wrapped model begin with module."
@@ -83,6 +86,25 @@ def nobody(model: nn.Module, optimizers: list) -> str:
     return ""
 
 
+def copied(exchange, where: str, model: nn.Module) -> str:
+    """Name a sharded parameter of which all ranks hold other parts, and equal ones."""
+    found = [
+        (name, shard(p), local(p).flatten())
+        for name, p in model.named_parameters()
+        if shard(p) and not p.is_meta and local(p).numel() > 7
+    ]
+    own = [(place, sums([part])) for _, place, part in found]
+    own = settle([[x for pair in own for x in pair]])[0][0]
+    rows = exchange.integers(f"{where}: what the shards hold", own)
+    if len({len(row) for row in rows}) > 1:
+        return ""  # uneven shards
+    for at, (name, _, part) in enumerate(found):
+        places, digests = ({row[2 * at + i] for row in rows} for i in range(2))
+        if len(places) > 1 and len(digests) == 1 and bool((part != part[0]).any()):
+            return name
+    return ""
+
+
 def device(model: nn.Module) -> int:
     """The GPU this rank computes on, as a number; 0 on anything else."""
     first = next(model.parameters(), None)
@@ -119,6 +141,9 @@ def begin(checks, where: str, world_size: int | None) -> None:
         raise GuardError(f"{where}: on {names(who)}, {text}")
     if "optimizer" not in skip:
         checks.tell(nobody(model, checks.settings.optimizers))
+    name = copied(exchange, where, model) if size > 1 else ""
+    if name:
+        raise GuardError(f"{where}: {COPIES.format(name)}")
     places = [row[0] for row in exchange.integers(where, [device(model)])]
     for place, ranks in exchange.split(places).items():
         if place and len(ranks) > 1 and "devices" not in skip:

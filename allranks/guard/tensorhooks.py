@@ -16,11 +16,25 @@ MODULES = {
 }
 
 
+CLIPS = (
+    "a hook clips {}, on each rank, before DDP averages: the mean of clipped gradients "
+    "is not the clipped mean. Clip after backward: clip_grad_norm_, clip_grad_value_."
+)
+
+
+def peaks(gradient) -> int:
+    """How many elements are as large as the largest: after a clamp it is several."""
+    if not torch.is_tensor(gradient) or not gradient.is_floating_point():
+        return 0
+    size = gradient.detach().abs()
+    return int((size == size.max()).sum()) if size.numel() and size.any() else 0
+
+
 class Recorder:
     """Calls a hook, and notes whether it changes the gradient; a logger's does not."""
 
-    def __init__(self, hook, name: str, seen: dict):
-        self.hook, self.name, self.seen = hook, name, seen
+    def __init__(self, hook, name: str, seen: dict, clips: set | None = None):
+        self.hook, self.name, self.seen, self.clips = hook, name, seen, clips
 
     def __deepcopy__(self, memo):
         """Give a copy of the model the hook alone."""
@@ -35,7 +49,11 @@ class Recorder:
         """Return what the hook returns."""
         first = args[0]
         version = first._version if torch.is_tensor(first) else 0
+        before = peaks(first)
         result = self.hook(*args, **options)
+        after = peaks(first if result is None else result)
+        if self.clips is not None and after > max(before, 1):
+            self.clips.add(self.name)
         if torch.is_tensor(first) and first._version != version:
             self.seen[self.name] = True
         if result is not None:
@@ -49,6 +67,7 @@ class TensorHooks:
     def __init__(self):
         self.held: list = []
         self.seen: dict[str, bool] = {}
+        self.clips: set[str] = set()  # gradients that a hook cuts at one size
 
     def arm(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         """Put a recorder around each hook."""
@@ -65,13 +84,13 @@ class TensorHooks:
             hooks = getattr(parameter, "_backward_hooks", None)
             if not hooks or isinstance(parameter, DTensor):
                 continue
-            self._wrap(hooks, f"the gradient of {name}")
+            self._wrap(hooks, f"the gradient of {name}", self.clips)
 
-    def _wrap(self, hooks: dict, name: str) -> None:
+    def _wrap(self, hooks: dict, name: str, clips: set | None = None) -> None:
         for key, hook in list(hooks.items()):
             home = getattr(hook, "__module__", None) or type(hook).__module__
             if not home.startswith("torch.") and not isinstance(hook, Hook):
-                hooks[key] = Recorder(hook, name, self.seen)
+                hooks[key] = Recorder(hook, name, self.seen, clips)
                 self.held.append((hooks, key))
 
     def disarm(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from . import gradients, marks, metrics, preflight, start
+from . import marks, metrics, preflight, start
 from .checks import Checks
 from .hooks import joining
 from .loaders import leaves
@@ -117,7 +117,10 @@ class Guard(Checks):
                 yield batch
             finally:
                 self.sources.tape.stop()
-        self.data.end(f"the end of epoch {epoch}", count - 1)
+        where = f"the end of epoch {epoch}"
+        self.data.end(where, count - 1)
+        if self.steps != self.checked:
+            self.compare(where, (OUTSIDE, "parameter"))
 
     def step(self) -> None:
         """Count a step, and check if it is time: after backward, before the optimizer.
@@ -134,14 +137,13 @@ class Guard(Checks):
 
     def check(self) -> None:
         """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
+        self.checked = self.steps
         where = "after Join" if joining(self.model) else f"step {self.steps}"
         stage = self.settings.stage()
         ready = self.local.armed and stage is not None
         found = self.compare(where, tuple(KINDS), self.local.look() if ready else [])
         if found and where != "after Join":
-            scaled = stage == "scaled"
-            how = self.settings.factor(), scaled, self.tolerance, self.health.hint
-            gradients.check(self.exchange, where, self.local, found, *how)
+            self.compare_gradients(where, stage == "scaled", found)
 
     def preflight(self, loss, *batches, backward=None, tolerance: float = 0.01) -> None:
         """Check that W ranks make the gradient that one process makes on the union.
