@@ -35,7 +35,7 @@ class Calls:
             self.probe(WHERE)
 
     def rests(self, parameter) -> bool:
-        """Whether this one's optimizer has stepped, and another one will: as in a GAN."""
+        """Whether its optimizer has stepped and another one will, as in a GAN."""
         stepped = [o for o in self.optimizers if id(o) in self.since]
         if not stepped or len(stepped) == len(self.optimizers):
             return False

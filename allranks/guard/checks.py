@@ -25,7 +25,8 @@ from .settings import Settings
 from .sharded import bare, share
 from .sources import Sources
 from .tensorhooks import CLIPS, TensorHooks
-from .why import KINDS, OUTSIDE
+from .tensors import tensors_of
+from .why import KINDS
 
 SKIPS = {*KINDS.values(), "data", "devices", "loss", "modes", "randomness"}
 
@@ -78,7 +79,7 @@ class Checks:
         self.local.rests = self.calls.rests
         self.sources = Sources(self.exchange, model, self.replicas.element, self.tell)
         alone = self.exchange.size == 1 or self.data.teams != len(shares)
-        self.looks = not alone and "loss" not in self.skip
+        self.sources.off = alone or "loss" in self.skip
         self.told: set[str] = set()
         if not all(shares) and "data" not in self.skip:
             self.tell(
@@ -95,46 +96,13 @@ class Checks:
     def _out(self, name: str) -> bool:
         return bool(self.ignore) and bare(name).startswith(self.ignore)
 
-    def tensors(self, kinds) -> dict[str, dict[str, torch.Tensor]]:
-        """What is compared, by kind and name."""
-        found = {kind: {} for kind in kinds if KINDS[kind] not in self.skip}
-        parameters = self.parameters()
-        if "parameter" in found:
-            found["parameter"] = parameters
-        if OUTSIDE in found:
-            found[OUTSIDE] = self.settings.outside()
-        if joining(self.model):
-            found.pop("gradient", None)  # a rank that came to its end has old ones
-        if "gradient" in found:
-            found["gradient"] = {
-                name: p.grad for name, p in parameters.items() if p.grad is not None
-            }
-        if "buffer" in found:
-            out = self.replicas.moving.free
-            buffers = self.model.named_buffers()
-            found["buffer"] = {
-                n: b for n, b in buffers if n not in out and not self._out(n)
-            }
-        if "attribute" in found:
-            found["attribute"] = {
-                n: t
-                for n, t in self.attributes.tensors().items()
-                if n not in self.replicas.moving.free and not self._out(n)
-            }
-        if "optimizer state" in found:
-            state = self.settings.state().items()
-            found["optimizer state"] = {
-                n: s for n, s in state if not self._out(n.partition(" of ")[2])
-            }
-        return found
-
     def compare(self, where: str, kinds: tuple[str, ...], more: list = ()) -> list:
         """Send one message with everything, and judge it on every rank alike.
 
         Args:
             more: tensors to bring to the CPU in the same copy; they are returned.
         """
-        tensors, loose = self.tensors(kinds), self.settings.loose()
+        tensors, loose = tensors_of(self, kinds), self.settings.loose()
         why = strange(self.model)
         rows = [self.replicas.numbers(found) for found in tensors.values()]
         rows, host = settle(rows, [*loose, *more])
@@ -171,7 +139,7 @@ class Checks:
         return host[len(loose) :]
 
     def compare_gradients(self, where: str, scaled: bool, found: list) -> None:
-        """Compare gradients with the mean of the local ones; a hook need not leave it."""
+        """Compare gradients with the mean of the local ones, which a hook may leave."""
         why = strange(self.model)  # known to be the same on all ranks
         how = self.settings.factor(), scaled or bool(why), self.tolerance
         try:

@@ -1,6 +1,5 @@
 """Invariants of the data: equal counts, disjoint shares, a new order each epoch."""
 
-from collections import Counter
 from weakref import ref
 
 from . import disjoint
@@ -12,8 +11,13 @@ from .loaders import batch_rows, facts, row_digests, sampler_of
 from .orders import Orders
 from .samplers import LENGTH, Samplers
 
+MADE = "batches made"
 ROWS = 4096  # samples of an epoch whose digests are kept, on each rank
 EPOCHS = 3  # of which they are: shares that part later are seen in the second
+STALE = (
+    "the sampler's epoch is still {} on {}, so this epoch has the last one's order. "
+    "Call sampler.set_epoch(epoch) before it."
+)
 
 
 class DataChecks:
@@ -55,11 +59,10 @@ class DataChecks:
         self.keep -= len(self.rows)  # of an epoch that was left early
         self.rows, self.taken = [], 0
         self.codes.look(own, loader)
-        asks = own["replicas"] >= 0 and self.codes.fresh and self.exchange.size > 1
-        seen = self.fetched.look(loader) if asks else [0, 0, 0]
-        table = self.exchange.integers(where, [*own.values(), *seen])
-        samples = [row[-3:] for row in table]
-        table = [row[:-3] for row in table]
+        shares = own["replicas"] > 1 and self.codes.fresh
+        samples = self.fetched.look(loader if shares else None)
+        table = self.exchange.integers(where, [*samples, *own.values()])
+        samples, table = [row[:3] for row in table], [row[3:] for row in table]
         rows = [dict(zip(own, row, strict=True)) for row in table]
         codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
         self.codes.judge(where, codes, settings)
@@ -72,19 +75,15 @@ class DataChecks:
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)
-            raise GuardError(
-                f"{where}: the sampler's epoch is still {rows[stale[0]]['epoch']} on "
-                f"{who}, so this epoch has the last one's order. Call "
-                "sampler.set_epoch(epoch) before it."
-            )
+            epoch = rows[stale[0]]["epoch"]
+            raise GuardError(f"{where}: {STALE.format(epoch, who)}")
         return own
 
     def vote(self, where: str, more: bool, done: int) -> None:
         """Before a batch of unknown number: all ranks have it, or none."""
         have = [bool(row[0]) for row in self.exchange.integers(where, [int(more)])]
         if any(have) and not all(have):
-            ranks = zip(self.exchange.ranks, have, strict=True)
-            out = names(rank for rank, yes in ranks if not yes)
+            out = names(self.exchange.ranks[i] for i, yes in enumerate(have) if not yes)
             raise GuardError(
                 f"{where}: no batch is left on {out} after {done}; the others go on: "
                 "they would wait for ever, or pair a step with another collective."
@@ -102,13 +101,11 @@ class DataChecks:
     def seen(self, batch) -> None:
         """Keep digests of the first samples."""
         self.taken += 1
+        wants = self.orders.wants()
         more = len(self.rows) < self.keep and not self.proved and self.exchange.size > 1
-        if not (more or self.orders.wants()):
-            return
-        found = row_digests(batch)
-        if more:
-            self.rows += found[: self.keep - len(self.rows)]
-        if self.orders.wants():
+        found = row_digests(batch) if more or wants else []
+        self.rows += found[: self.keep - len(self.rows)] if more else []
+        if wants:
             self.orders.seen(found)
 
     def numbers(self) -> list[int]:
@@ -143,7 +140,6 @@ class DataChecks:
                 f"the same samples so far ({rows[alike[0]][1]} different ones). "
                 f"{self.deal}"
             )
-
         if all(row[3] for row in rows):
             own = [0, len(set(self.rows)), len(self.rows), *self.rows]
             self._disjoint(where, self.exchange.integers(f"{where}: samples", own))
@@ -162,7 +158,13 @@ class DataChecks:
 
     def end(self, where: str, batches: int) -> None:
         """At the end of an epoch: equal counts, and no sample on two ranks."""
-        own = [batches, len(set(self.rows)), len(self.rows), *self.rows, self._whole()]
+        own = [
+            batches,
+            len(set(self.rows)),
+            len(self.rows),
+            *self.rows,
+            disjoint.whole(self.rows, self.workers),
+        ]
         table = self.exchange.integers(where, [*own, self.orders.repeated()])
         orders, whole = [row.pop() for row in table], [row.pop() for row in table]
         self.samplers.same(where, [{"n": r[0]} for r in table], "n", MADE, LENGTH)
@@ -176,14 +178,6 @@ class DataChecks:
             )
         self._disjoint(where, table)
         self.orders.judge(where, orders)
-
-    def _whole(self) -> int:
-        """How often each sample came, if each worker read a whole stream; else 0."""
-        counts, times = Counter(self.rows).values(), self.workers
-        if times < 2 or len(counts) < 4:
-            return 0
-        each = sum(count % times == 0 for count in counts)
-        return times * (each >= 0.9 * len(counts))
 
     def _disjoint(self, where: str, table: list) -> None:
         if self.proved or self.drawn or self.teams < 2:
@@ -204,6 +198,3 @@ class DataChecks:
             f"({len(set().union(*kept))} different ones in {sum(map(len, kept))}). The "
             f"ranks' shares must be apart. {self.deal}{own if inside else ''}"
         )
-
-
-MADE = "batches made"

@@ -55,3 +55,12 @@ def _more(kept: list[list]) -> bool:
     ratio = (rows * (rows - 1) // 2 - chances) / max(chances, 1)
     spread = (between + ratio * ratio * within) ** 0.5
     return between - ratio * within > max(2.5 * spread, 0.1 * rows / len(kept))
+
+
+def whole(rows: list[int], workers: int) -> int:
+    """How often each sample came, if each worker read a whole stream; else 0."""
+    counts = Counter(rows).values()
+    if workers < 2 or len(counts) < 4:
+        return 0
+    each = sum(count % workers == 0 for count in counts)
+    return workers * (each >= 0.9 * len(counts))

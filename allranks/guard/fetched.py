@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 from .digests import digest_all, number
 from .exchange import Exchange, GuardError, names
-from .loaders import leaves
+from .loaders import inner, leaves
 
 TOLERANCE = 1e-3  # what other processors and libraries round otherwise
 MOST = 1 << 18  # elements of a sample
@@ -24,8 +24,8 @@ def sample(loader) -> Callable[[], list] | None:
     With workers it is not done: a data set may open its files in its first fetch, and
     must not do so before the workers are forked.
     """
-    dataset = getattr(loader, "dataset", None)
-    if isinstance(dataset, IterableDataset) or getattr(loader, "num_workers", 1):
+    dataset = getattr(inner(loader), "dataset", None)
+    if isinstance(dataset, IterableDataset) or getattr(inner(loader), "num_workers", 1):
         return None
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
@@ -100,7 +100,8 @@ class Fetched:
         if not first or not equal or sum(x.numel() for x in first) > MOST:
             return [0, 0, 0]
         self.found = first
-        held = vars(loader.dataset) if hasattr(loader.dataset, "__dict__") else {}
+        dataset = inner(loader).dataset
+        held = vars(dataset) if hasattr(dataset, "__dict__") else {}
         own = [
             f"{key}={value}"
             for key, value in sorted(held.items())
@@ -132,10 +133,10 @@ class Fetched:
 
 OTHER = (
     "the same index of the data set is not the same sample on all ranks, drawn with "
-    "equal random numbers: it {}. Each rank reads a share of one data set, so all must "
-    "read, decode, number and normalise alike, in one order (sort what listdir gives): "
-    "not by hash(), which is another one in each process, and not by a rank's own files, "
-    "folders or statistics."
+    "equal random numbers: it {}. Each rank reads a share of one data set, so all "
+    "must read, decode, number and normalise alike, in one order (sort what listdir "
+    "gives): not by hash(), which is another one in each process, and not by a rank's "
+    "own files, folders or statistics."
 )
 
 

@@ -9,7 +9,7 @@ from torch.autograd.graph import get_gradient_edge
 from .digests import DTensor, dense, local
 from .exchange import Exchange, GuardError
 from .sharded import Kept, managed, sharding, units
-from .sketches import sketch
+from .sketches import flat, sketch
 from .verdict import emptied, judge
 
 
@@ -99,7 +99,7 @@ class LocalGradients:
         if before is None:
             plain = whole is self.parameters[name] and self.cut[name][0] == 1
             if plain and held is not None and self.rests(whole):
-                return sketch(_flat(held))  # it will be zeroed before it is used
+                return sketch(flat(held))  # it will be zeroed before it is used
             return None
         if whole is not self.parameters[name]:  # FSDP2
             hidden = self.kept.hidden(self.parameters[name], whole)
@@ -141,7 +141,7 @@ class LocalGradients:
             mine, grad = self.sketches.get(name), parameter.grad
             found += [
                 zero.expand(self.cut[name][0], 3) if mine is None else mine,
-                zero.expand(1, 3) if grad is None else sketch(_flat(grad)),
+                zero.expand(1, 3) if grad is None else sketch(flat(grad)),
             ]
         return found
 
@@ -158,7 +158,7 @@ def check(
 ) -> None:
     """Raise unless each gradient is ``factor`` times the mean of the local ones.
 
-    All gradients may be smaller by one common number, as clip_grad_norm_ leaves them.
+    All may be smaller by one common number, as clip_grad_norm_ leaves them.
 
     Args:
         sketches: what ``look`` found, on the CPU.
@@ -197,7 +197,3 @@ def check(
         scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
         found.append((name, rows, expected[at, :2], scale[:, None]))
     judge(exchange, where, found, factor, scaled, tolerance, hint)
-
-
-def _flat(gradient: torch.Tensor) -> torch.Tensor:
-    return dense(local(gradient)).reshape(1, -1)

@@ -5,6 +5,7 @@ from .digests import local, pieces, settle, shard, sums
 from .exchange import GuardError, names
 from .settings import OPTIMIZER
 from .sharded import bare
+from .tensors import tensors_of
 
 WHY = {
     "parameter": "Was the checkpoint loaded, with strict=True, into this very model?",
@@ -24,7 +25,7 @@ def made(checks: Checks) -> dict:
         for name in module._non_persistent_buffers_set
     }
     keys, own = [], []
-    kinds = checks.tensors(("parameter", "buffer", "optimizer state"))
+    kinds = tensors_of(checks, ("parameter", "buffer", "optimizer state"))
     for kind, tensors in kinds.items():
         for name, tensor in tensors.items():
             if name not in passing:

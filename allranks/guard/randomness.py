@@ -2,6 +2,7 @@
 
 import random
 import sys
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -54,15 +55,23 @@ class Randomness:
         if self.passes and len(self.passes[-1]) == 1:
             self.passes[-1].append(self.state())
 
-    def fetch(self, start: bool) -> None:
-        """Remember Python's and NumPy's generators before or after a fetch."""
-        if self.shared:
+    @contextmanager
+    def fetch(self, due: bool):
+        """Remember Python's and NumPy's generators before and after a fetch."""
+        if not due or self.shared:
+            yield
             return
+        self.note(start=True)
+        self.fetches = [self._others()]
+        yield
+        self.fetches.append(self._others())
+
+    def _others(self) -> list[int]:
         numpy, found = sys.modules.get("numpy"), [number(str(random.getstate())), 0]
         if numpy:
             state = numpy.random.get_state()
             found[1] = number(state[1].tobytes() + str(state[2]).encode())
-        self.fetches = [*([] if start else self.fetches), found]
+        return found
 
     def numbers(self) -> list[int]:
         """For each generator: all its states since the start, and whether it moved."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from .digests import ODD
+from .digests import ODD, dense, local
 
 WHOLE = 1 << 14  # elements; smaller tensors have a sign for each
 _cache: dict = {}
@@ -39,3 +39,8 @@ def sketch(tensor: torch.Tensor) -> torch.Tensor:
         total = body.view(rows, blocks) @ two[:blocks] + tail
     norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
     return torch.cat([total, norm.square()], dim=1)
+
+
+def flat(gradient: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a gradient, as one row."""
+    return dense(local(gradient)).reshape(1, -1)

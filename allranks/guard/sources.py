@@ -1,6 +1,7 @@
 """Invariant: what a loss is made of, but for the data, is the same on all ranks."""
 
 import struct
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -54,6 +55,17 @@ class Sources:
         self.before: dict = {}  # storages made in the step that was seen before
         self.entries: dict[str, tuple] = {}
         self.first = None  # what epoch() fetches from
+        self.off = False
+
+    @contextmanager
+    def look(self, due: bool, batch: list | None = None):
+        """Record, if it is ``due``, what a block does with a batch, or to get it."""
+        if due and not self.off:
+            self.tape.start(batch)
+        try:
+            yield
+        finally:
+            self.tape.stop()
 
     def numbers(self) -> list[int]:
         """Whether there is something to compare, all of it, and a second loader."""

@@ -92,15 +92,8 @@ class Guard(Checks):
         batches = self.sources.first = iter(loader)
         for count in itertools.count(1):
             due = self._due(self.steps + 1)
-            if due and count > 1:
-                self.random.note(start=True)
-                self.random.fetch(start=True)
-            if due and self.looks:
-                self.sources.tape.start()
-            batch = next(batches, END)
-            self.sources.tape.stop()
-            if due and count > 1:
-                self.random.fetch(start=False)
+            with self.random.fetch(due and count > 1), self.sources.look(due):
+                batch = next(batches, END)
             if length < 0:
                 at = f"batch {count} of epoch {epoch}"
                 self.data.vote(at, batch is not END, count - 1)
@@ -111,12 +104,8 @@ class Guard(Checks):
             self.data.seen(batch)
             if due:
                 self.random.note(start=count == 1)
-                if self.looks:
-                    self.sources.tape.start(leaves(batch))
-            try:
+            with self.sources.look(due, leaves(batch)):
                 yield batch
-            finally:
-                self.sources.tape.stop()
         where = f"the end of epoch {epoch}"
         self.data.end(where, count - 1)
         if self.steps != self.checked:
@@ -206,5 +195,4 @@ class Guard(Checks):
         return self
 
     def __exit__(self, *_error) -> None:
-        """Remove the guard."""
         self.remove()

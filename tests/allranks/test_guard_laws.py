@@ -127,6 +127,117 @@ def a_group_chosen_by_a_name_that_has_changed():
     fit(ddp, torch.optim.SGD(rates, 0.01))
 
 
+@case(r"warns: .*a hook clips the gradient of module\.0\.bias, on each rank, before")
+def a_hook_that_clamps_before_the_exchange():
+    ddp = DDP(network())
+    for parameter in ddp.parameters():
+        parameter.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    fit(ddp)
+
+
+@case(
+    r"the end of epoch 0: the parameter module\.0\.weight .*not the same on all ranks"
+)
+def a_step_that_one_rank_skips_late():
+    ddp = DDP(network())
+    rate = torch.optim.SGD(ddp.parameters(), 0.01)
+
+    def after(step):
+        if step == 5 and odd():
+            ddp.module[0].weight.data += 1
+
+    fit(ddp, rate, after=after)
+
+
+@case(r"the start: every rank holds the same numbers as its own shard of 0\.weight")
+def shards_drawn_with_one_seed():
+    net = fully_shard(network())
+    torch.manual_seed(0)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter.to_local())
+    fit(net)
+
+
+@case(r"warns: .*no gradient has reached .*set_requires_gradient_sync")
+def an_exchange_that_is_never_switched_on():
+    net = fully_shard(network())
+    net.set_requires_gradient_sync(False)
+    fit(net, forward=lambda x, y: mse(net(x), y))
+
+
+class Ahead:
+    """Fetches one batch ahead, as prefetchers do."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        """Count the batches."""
+        return len(self.loader)
+
+    def __iter__(self):
+        """Yield what the loader has."""
+        yield from list(self.loader)
+
+
+@case(r"the start of epoch 1: the sampler's epoch is still 0")
+def an_epoch_behind_a_prefetcher():
+    data, ddp = Samples(), DDP(network())
+    ahead = Ahead(DataLoader(data, 4, sampler=DistributedSampler(data)))
+    with Guard(ddp) as watch:
+        for epoch in range(2):
+            for x, y in watch.epoch(ahead, epoch):
+                ddp.zero_grad()
+                mse(ddp(x), y).backward()
+                watch.step()
+
+
+@case(r"^$")
+def a_gan_whose_networks_step_in_turn():
+    both = nn.ModuleList([DDP(network()), DDP(nn.Linear(2, 1))])
+    rates = [torch.optim.Adam(net.parameters(), 0.01) for net in both]
+    data = Samples()
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+    with Guard(both, rates, every=1) as watch:
+        for epoch in range(2):
+            loader.sampler.set_epoch(epoch)
+            for x, y in watch.epoch(loader, epoch):
+                rates[1].zero_grad()
+                (both[1](y).mean() - both[1](both[0](x).detach()).mean()).backward()
+                watch.step()
+                rates[1].step()
+                rates[0].zero_grad()
+                both[1](both[0](x)).mean().backward()
+                watch.step()
+                rates[0].step()
+
+
+@case(r"^$")
+def steps_by_number_and_samples_by_hand():
+    x, ddp = Samples().x, DDP(network())
+    with Guard(ddp) as watch:
+        for epoch in range(2):
+            order = torch.randperm(48, generator=torch.Generator().manual_seed(epoch))
+            for step in watch.epoch(range(6), epoch):
+                own = x[order[8 * step + dist.get_rank() :: 2][:4]]
+                mse(ddp(own), own[:, :2]).backward()
+                watch.step()
+                ddp.zero_grad()
+
+
+@case(r"^$")
+def a_data_set_that_is_a_tensor():
+    x, ddp = Samples().x, DDP(network())
+    loader = DataLoader(x, 4, sampler=DistributedSampler(x))
+    with Guard(ddp) as watch:
+        for epoch in range(2):
+            loader.sampler.set_epoch(epoch)
+            for own in watch.epoch(loader, epoch):
+                mse(ddp(own), own[:, :2]).backward()
+                watch.step()
+                ddp.zero_grad()
+
+
 @case(r"^$")
 def a_random_sample_of_each_rank():
     fit(DDP(network()), data=Decoded(lambda x, y: (x + torch.randn(6), y)))
@@ -800,6 +911,25 @@ def test_a_group_smaller_than_the_sampler_is_named():
         dealt,
     )
     assert re.search(r"4 ranks were asked for, the model's group has 2 of 4", asked)
+
+
+def test_ranks_may_say_unequally_much(ranks):
+    """Ten numbers on one rank and a hundred on the other: each arrives whole."""
+
+    def said():
+        import torch
+        import torch.distributed as dist
+
+        from allranks.guard.exchange import Exchange
+
+        exchange = Exchange(None, torch.device("cpu"), 20)
+        count = 100 if dist.get_rank() else 10
+        rows = exchange.integers("here", list(range(count)))
+        exchange.close()
+        return rows
+
+    for rows in ranks.run(said, timeout=60):
+        assert rows == [list(range(10)), list(range(100))]
 
 
 def test_a_data_set_is_known_by_what_it_has_for_each_sample(tmp_path):

@@ -184,6 +184,89 @@ def padding_that_cross_entropy_ignores():
     fit(ddp, forward=forward)
 
 
+@wrong(r"step 4: .*: index takes a tensor \(2,\) that is not the same")
+def a_table_of_weights_by_label():
+    ddp, weights = DDP(network()), 1 + own(2)
+
+    def forward(x, y):
+        return (weights[kinds(y)] * (ddp(x) - y).square().mean(1)).mean()
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*line \d+: mul works with .*, at three checks in a row")
+def a_factor_steered_by_each_rank_s_own_loss():
+    ddp, beta = DDP(network()), [0.2]
+
+    def forward(x, y):
+        found = ddp(x)
+        size = found.square().mean()
+        loss = mse(found, y) + beta[0] * size
+        beta[0] *= 1.5 if size > 0.05 + odd() else 0.9
+        return loss
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*autograd does not see it")
+def a_loss_reduced_in_place():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        loss = mse(ddp(x), y)
+        dist.all_reduce(loss.data)
+        return loss / dist.get_world_size()
+
+    fit(ddp, forward=forward)
+
+
+def contrast(put_back: bool):
+    """Compare each rank's own features with those of all ranks."""
+    ddp = DDP(network())
+
+    def forward(x, y):
+        own_ = ddp(x)
+        all_ = [torch.empty_like(own_) for _ in range(dist.get_world_size())]
+        dist.all_gather(all_, own_)
+        if put_back:
+            all_[dist.get_rank()] = own_
+        labels = torch.arange(len(x)) + len(x) * dist.get_rank()
+        return nn.functional.cross_entropy(own_.detach() @ torch.cat(all_).T, labels)
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*autograd does not see it")
+def features_gathered_without_a_gradient():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        own_ = ddp(x)
+        all_ = [torch.empty_like(own_) for _ in range(dist.get_world_size())]
+        dist.all_gather(all_, own_)
+        return (own_ @ torch.cat(all_).T).square().mean()
+
+    fit(ddp, forward=forward)
+
+
+@right
+def features_gathered_and_put_back():
+    contrast(put_back=True)
+
+
+@right
+def a_loss_reduced_to_be_shown():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        loss = mse(ddp(x), y)
+        shown = loss.detach().clone()
+        dist.all_reduce(shown)
+        return loss / 2 + (shown / dist.get_world_size()) * 0
+
+    fit(ddp, forward=forward)
+
+
 @right
 def sums_divided_by_the_count_of_all():
     ddp = DDP(network())
