@@ -18,7 +18,7 @@ from .digests import number, settle
 from .exchange import Exchange, GuardError, cut
 from .forward import Forward
 from .health import Health
-from .hooks import NOT_THE_MEAN, joining, refuse, strange
+from .hooks import NOT_THE_MEAN, is_compiled, joining, refuse, strange
 from .randomness import Randomness
 from .replicas import Replicas
 from .settings import Settings
@@ -79,7 +79,8 @@ class Checks:
         self.local.rests = self.calls.rests
         self.sources = Sources(self.exchange, model, self.replicas.element, self.tell)
         alone = self.exchange.size == 1 or self.data.teams != len(shares)
-        self.sources.off = alone or "loss" in self.skip
+        compiled = any(map(is_compiled, model.modules()))
+        self.sources.off = alone or compiled or "loss" in self.skip
         self.told: set[str] = set()
         if not all(shares) and "data" not in self.skip:
             self.tell(

@@ -59,6 +59,12 @@ def joining(model: nn.Module) -> bool:
     return any(getattr(config, "enable", False) for config in configs)
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile has taken a module."""
+    own = getattr(module, "_compiled_call_impl", None) is not None
+    return own or type(module).__name__ == "OptimizedModule"
+
+
 def _is_mean(hook) -> bool:
     name = getattr(hook, "__qualname__", "")
     if not str(getattr(hook, "__module__", "")).startswith("torch.distributed."):
