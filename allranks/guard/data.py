@@ -2,16 +2,18 @@
 
 from weakref import ref
 
+from torch.utils.data import DataLoader
+
 from . import disjoint
 from .codes import Codes
 from .digests import number
 from .exchange import Exchange, GuardError, names
 from .fetched import Fetched
-from .loaders import batch_rows, facts, row_digests, sampler_of
+from .loaders import batch_rows, facts, inner, row_digests, sampler_of
 from .orders import Orders
 from .samplers import LENGTH, Samplers
 
-MADE = "batches made"
+TWICE = 'came twice on one rank: if the data set has equal ones, skip=("data",).'
 ROWS = 4096  # samples of an epoch whose digests are kept, on each rank
 EPOCHS = 3  # of which they are: shares that part later are seen in the second
 STALE = (
@@ -42,7 +44,7 @@ class DataChecks:
         self.fetched = Fetched(exchange)
         self.orders = Orders(exchange, lambda said: self.codes.tell(said))
         self.rows: list[int] = []
-        self.ended = 0  # epochs
+        self.ended, self.loads = 0, True  # epochs; whether a DataLoader brings batches
         self.keep = ROWS
         self.taken = 0  # batches since the last step
 
@@ -55,7 +57,7 @@ class DataChecks:
             mine = [old for old in self.last if old[0]() in (None, sampler)]
             own["stale"] = int(any(old[1] == order for old in mine))
             self.last = [old for old in self.last if old not in mine]
-            self.last.append((ref(sampler), order))
+            self.last += [(ref(sampler), order)]
         self.keep -= len(self.rows)  # of an epoch that was left early
         self.rows, self.taken = [], 0
         self.codes.look(own, loader)
@@ -71,6 +73,7 @@ class DataChecks:
         self.workers = own["workers"]
         self.deal = disjoint.cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
+        self.loads = isinstance(inner(loader), DataLoader)
         self.fetched.judge(where, samples)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
@@ -103,7 +106,7 @@ class DataChecks:
         self.taken += 1
         wants = self.orders.wants()
         more = len(self.rows) < self.keep and not self.proved and self.exchange.size > 1
-        found = row_digests(batch) if more or wants else []
+        found = row_digests(batch, self.loads) if more or wants else []
         self.rows += found[: self.keep - len(self.rows)] if more else []
         if wants:
             self.orders.seen(found)
@@ -167,7 +170,9 @@ class DataChecks:
         ]
         table = self.exchange.integers(where, [*own, self.orders.repeated()])
         orders, whole = [row.pop() for row in table], [row.pop() for row in table]
-        self.samplers.same(where, [{"n": r[0]} for r in table], "n", MADE, LENGTH)
+        self.samplers.same(
+            where, [{"n": r[0]} for r in table], "n", "batches made", LENGTH
+        )
         self.ended += 1
         self.rows, self.keep = [], ROWS * (self.ended < EPOCHS)
         if any(whole):
@@ -189,12 +194,9 @@ class DataChecks:
         twice, pair = found
         who = names(self.exchange.ranks[self.heads[i]] for i in pair)
         inside = sum(row[2] - row[1] for row in table)
-        own = (
-            f" {inside} came twice on one rank: if the data set has equal samples of "
-            'its own, skip=("data",).'
-        )
+        own = f" {inside} {TWICE}" if inside else ""
         raise GuardError(
             f"{where}: {twice} samples were on more than one rank, most on {who} "
             f"({len(set().union(*kept))} different ones in {sum(map(len, kept))}). The "
-            f"ranks' shares must be apart. {self.deal}{own if inside else ''}"
+            f"ranks' shares must be apart. {self.deal}{own}"
         )

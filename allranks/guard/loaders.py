@@ -52,15 +52,19 @@ def batch_rows(batch) -> int:
     return sizes[0] if sizes else len(leaves(batch))
 
 
-def row_digests(batch) -> list[int]:
-    """One number for each sample, from all tensors of the batch (or its values)."""
+def row_digests(batch, numbers: bool = True) -> list[int]:
+    """One number for each sample, from all tensors of the batch (or its values).
+
+    Args:
+        numbers: a plain number is a sample, not a step by which the loop takes its own.
+    """
     count = batch_rows(batch)
     found = leaves(batch)
     full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
     if any(not isinstance(x, PLAIN) for x in found):
         return []  # an object's text may be alike where the object is not
-    if not any(torch.is_tensor(x) or isinstance(x, str | bytes) for x in found):
-        return []  # a number of a step, by which the loop takes its samples
+    if not numbers and all(isinstance(x, int | float) for x in found):
+        return []
     if full:
         rest = [
             x for x in found if torch.is_tensor(x) and not (x.dim() and len(x) == count)
