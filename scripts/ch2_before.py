@@ -90,8 +90,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
     parser.add_argument("--checkpoint", default="ch2.pt")
+    parser.add_argument("--overwrite", action="store_true")
     args = in_range(parser.parse_args(argv))
     probe(args.checkpoint)
+    if os.path.exists(args.checkpoint) and not args.overwrite:
+        refuse(f"{args.checkpoint} exists: --overwrite it, or name another")
     return args
 
 

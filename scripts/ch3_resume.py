@@ -167,8 +167,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.error = refuse  # one sentence, not once per rank
     parser.add_argument("--stop", type=int, default=8)
     parser.add_argument("--checkpoint", default="ch3_resume.pt")
+    parser.add_argument("--overwrite", action="store_true")
     args = parser.parse_args(argv)
     probe(args.checkpoint)
+    if os.path.exists(args.checkpoint) and not args.overwrite:
+        refuse(f"{args.checkpoint} exists: --overwrite it, or name another")
     rank, world_size, device = setup(args)
     num_steps = 3 * math.ceil(math.ceil(240 / world_size) / 20)
     if not 0 < args.stop < num_steps:

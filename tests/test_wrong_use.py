@@ -370,3 +370,15 @@ class TestOneSentence:
         else:
             why = "its connection to another rank is closed; look there"
             assert said == f"[rank 3] ended: {why}\n"
+
+
+@pytest.mark.parametrize("name", ["ch2_before", "ch2_after", "ch3_resume"])
+def test_a_file_that_exists_is_not_written_over(name, tmp_path):
+    """It is refused before anything is trained; only a flag allows it."""
+    file = tmp_path / "notes.pt"
+    file.write_text("notes")
+    module = importlib.import_module(f"scripts.{name}")
+    with pytest.raises(SystemExit, match=r"notes\.pt exists: --overwrite it, or name"):
+        parse = module.main if name == "ch3_resume" else module.parse_args
+        parse(["--checkpoint", str(file)])
+    assert file.read_text() == "notes"

@@ -45,8 +45,7 @@ class DataChecks:
         self.orders = Orders(exchange, lambda said: self.codes.tell(said))
         self.rows: list[int] = []
         self.ended, self.loads = 0, True  # epochs; whether a DataLoader brings batches
-        self.keep = ROWS
-        self.taken = 0  # batches since the last step
+        self.keep, self.taken = ROWS, 0  # rows; batches since the last step
 
     def begin(self, where: str, loader) -> dict:
         """Check the loader before its first batch; return its facts."""
@@ -69,8 +68,7 @@ class DataChecks:
         codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
         self.codes.judge(where, codes, settings)
         self.proved = self.samplers.proved(where, rows)
-        self.drawn = any(row["drawn"] == 1 for row in rows)
-        self.workers = own["workers"]
+        self.drawn, self.workers = any(r["drawn"] == 1 for r in rows), own["workers"]
         self.deal = disjoint.cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
         self.loads = isinstance(inner(loader), DataLoader)
@@ -104,8 +102,8 @@ class DataChecks:
     def seen(self, batch) -> None:
         """Keep digests of the first samples."""
         self.taken += 1
-        wants = self.orders.wants()
-        more = len(self.rows) < self.keep and not self.proved and self.exchange.size > 1
+        wants, more = self.orders.wants(), len(self.rows) < self.keep
+        more = more and not self.proved and self.exchange.size > 1
         found = row_digests(batch, self.loads) if more or wants else []
         self.rows += found[: self.keep - len(self.rows)] if more else []
         if wants:
