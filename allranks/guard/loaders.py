@@ -56,14 +56,14 @@ def row_digests(batch, numbers: bool = True) -> list[int]:
     """One number for each sample, from all tensors of the batch (or its values).
 
     Args:
-        numbers: a plain number is a sample, not a step by which the loop takes its own.
+        numbers: these are samples, not steps or indices by which the loop takes its.
     """
     count = batch_rows(batch)
     found = leaves(batch)
     full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
     if any(not isinstance(x, PLAIN) for x in found):
         return []  # an object's text may be alike where the object is not
-    if not numbers and all(isinstance(x, int | float) for x in found):
+    if not numbers and all(map(_chooses, found)):
         return []
     if full:
         rest = [
@@ -72,6 +72,13 @@ def row_digests(batch, numbers: bool = True) -> list[int]:
         rows = [sums([*(x[i] for x in full), *rest]) for i in range(count)]
         return settle([rows])[0][0]
     return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
+
+
+def _chooses(leaf) -> bool:
+    """Whether it is a number, or a row of whole numbers."""
+    if not torch.is_tensor(leaf):
+        return isinstance(leaf, int | float)
+    return leaf.dim() < 2 and not (leaf.is_floating_point() or leaf.is_complex())
 
 
 def facts(loader) -> dict[str, int]:

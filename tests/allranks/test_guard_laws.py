@@ -226,6 +226,17 @@ def steps_by_number_and_samples_by_hand():
 
 
 @case(r"^$")
+def indices_into_what_a_rank_has_collected():
+    x, ddp = torch.randn(24, 6), DDP(network())
+    with Guard(ddp) as watch:
+        for epoch in range(2):
+            for rows in watch.epoch(list(torch.randperm(24).split(4)), epoch):
+                mse(ddp(x[rows]), x[rows, :2]).backward()
+                watch.step()
+                ddp.zero_grad()
+
+
+@case(r"^$")
 def a_data_set_that_is_a_tensor():
     x, ddp = Samples().x, DDP(network())
     loader = DataLoader(x, 4, sampler=DistributedSampler(x))
