@@ -150,7 +150,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
         parser.add_argument(flag, type=type(default), default=default)
-    parser.add_argument("--checkpoint", default="ch2.pt")
+    parser.add_argument("--checkpoint", default="ch2_ddp.pt")
     parser.add_argument("--overwrite", action="store_true")
     args = in_range(parser.parse_args(argv))
     probe(args.checkpoint)
