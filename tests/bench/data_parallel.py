@@ -5,8 +5,8 @@ import statistics
 from allranks import Ranks
 
 PAIRS = 15  # of each way, interleaved; every other time in reverse order
-# Rounds in each pair, whose median is its time, so a burst of other work is not. Who gets
-# the GIL is chance: more rounds where that matters.
+# Rounds in a pair, of which it takes the median: a burst of other work does not count.
+# Who gets the GIL is chance, so there are more where that matters.
 MODELS = {"small_ops": 24, "large_ops": 8}
 
 
@@ -71,15 +71,16 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
 
     found = {"one": [], "threads": [], "processes": []}
     for pair in range(pairs + 1):
-        for work in (one, threads, processes)[:: 1 if pair % 2 else -1]:
-            dist.barrier()
-            seconds = []
-            for _ in range(rounds if rank == 0 or work is processes else 1):
+        seconds = {way: [] for way in found}
+        for _ in range(rounds):  # by turns: what slows the machine slows all three
+            for work in (one, threads, processes)[:: 1 if pair % 2 else -1]:
+                dist.barrier()
                 start = time.perf_counter()
                 if rank == 0 or work is processes:
                     work()
-                seconds.append(time.perf_counter() - start)
-            found[work.__name__].append(statistics.median(seconds))
+                seconds[work.__name__].append(time.perf_counter() - start)
+        for way, times in seconds.items():
+            found[way].append(statistics.median(times))
     return {way: seconds[1:] for way, seconds in found.items()}  # one to warm up
 
 
