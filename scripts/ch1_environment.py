@@ -830,8 +830,9 @@ def main(argv=None):
     """Examine this machine; return the exit code."""
     args, start = parse_args(argv), time.perf_counter()
     if args.list:
-        for name in args.only:
-            print(f"{name:12} {CHECKS[name][0].__doc__}")
+        checks = {name: CHECKS[name][0].__doc__ for name in args.only}
+        lines = [f"{name:12} {what}" for name, what in checks.items()]
+        print(json.dumps(checks, indent=1) if args.json else "\n".join(lines))
         return 0
     local_rank = env("LOCAL_RANK") if env("TORCHELASTIC_RUN_ID") else ""
     local_rank = local_rank or env("OMPI_COMM_WORLD_LOCAL_RANK", "0")

@@ -5,6 +5,7 @@ Run it (no GPU needed):
 """
 
 import argparse
+import atexit
 import gc
 import os
 import re
@@ -20,9 +21,7 @@ from typing import NoReturn
 def watch(parent: int) -> None:
     """End this rank when its launcher has died, even of SIGKILL.
 
-    Asking once a second works on Linux and macOS. Linux's prctl can send a
-    signal, but it follows the *thread* that started this process, and comes
-    never if that had ended before.
+    It asks once a second: prctl watches only one thread of the launcher's.
     """
 
     def look():
@@ -36,7 +35,7 @@ def watch(parent: int) -> None:
 
 
 if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 
@@ -90,7 +89,7 @@ def save(path: str, state: dict) -> None:
         for cause in error, error.__context__:
             if isinstance(cause, OSError):
                 why = f"{path} is not saved: {cause.strerror}"
-                raise SystemExit(f"{why}: make room or name another") from None
+                refuse(f"{why}: make room or name another")
         raise
 
 
@@ -149,9 +148,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        parser.add_argument(flag, type=type(default), default=default)
-    parser.add_argument("--checkpoint", default="ch2_ddp.pt")
-    parser.add_argument("--overwrite", action="store_true")
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    parser.add_argument("--checkpoint", default="ch2_ddp.pt", help="to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace it")
     args = in_range(parser.parse_args(argv))
     probe(args.checkpoint)
     if os.path.exists(args.checkpoint) and not args.overwrite:
@@ -165,7 +165,16 @@ def refuse(why: str) -> NoReturn:
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
+
+
+def stop(*_) -> NoReturn:
+    """End after Ctrl-C, as soon as save() has tidied up, without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
+    atexit.register(os._exit, 130)  # no destructor of torch's may complain
+    sys.exit(130)
 
 
 def put(line: str) -> None:
@@ -175,7 +184,7 @@ def put(line: str) -> None:
     except OSError as error:  # a full disk, or `| head`, which left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
         why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
+        refuse(f"{why}: ended")
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
@@ -214,9 +223,8 @@ def probe(path: str) -> None:
 def brief(kind, error, trace) -> None:
     """Print a traceback, but one line if another rank died before."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        rank = os.environ["RANK"]
         why = "its connection to another rank is closed; look there"
-        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
     else:
         sys.__excepthook__(kind, error, trace)
 
@@ -256,6 +264,7 @@ def agree(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)
     args = parse_args()
     *_, device = setup(args)
     train(args, device)

@@ -5,6 +5,7 @@ Run it (no GPU needed):
 """
 
 import argparse
+import atexit
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
@@ -35,7 +36,7 @@ def save(path: str, state: dict) -> None:
         for cause in error, error.__context__:
             if isinstance(cause, OSError):
                 why = f"{path} is not saved: {cause.strerror}"
-                raise SystemExit(f"{why}: make room or name another") from None
+                refuse(f"{why}: make room or name another")
         raise
 
 
@@ -88,9 +89,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        parser.add_argument(flag, type=type(default), default=default)
-    parser.add_argument("--checkpoint", default="ch2.pt")
-    parser.add_argument("--overwrite", action="store_true")
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    parser.add_argument("--checkpoint", default="ch2.pt", help="to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace it")
     args = in_range(parser.parse_args(argv))
     probe(args.checkpoint)
     if os.path.exists(args.checkpoint) and not args.overwrite:
@@ -104,7 +106,16 @@ def refuse(why: str) -> NoReturn:
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
+
+
+def stop(*_) -> NoReturn:
+    """End after Ctrl-C, as soon as save() has tidied up, without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
+    atexit.register(os._exit, 130)  # no destructor of torch's may complain
+    sys.exit(130)
 
 
 def put(line: str) -> None:
@@ -114,7 +125,7 @@ def put(line: str) -> None:
     except OSError as error:  # a full disk, or `| head`, which left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
         why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
+        refuse(f"{why}: ended")
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
@@ -151,5 +162,6 @@ def probe(path: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)
     gpu = torch.accelerator.current_accelerator(check_available=True)
     train(parse_args(), torch.device(f"{gpu.type}:0" if gpu else "cpu"))

@@ -7,14 +7,13 @@ Run it (no GPU needed):
 import argparse
 import os
 import signal
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import NoReturn
 
 if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
@@ -138,7 +137,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        parser.add_argument(flag, type=type(default), default=default)
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
     num = torch.accelerator.device_count()
     kind = torch.accelerator.current_accelerator()
     gpus = ",".join(f"{kind}:{index}" for index in range(num))
@@ -160,6 +160,8 @@ def refuse(why: str) -> NoReturn:
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
 
 
@@ -170,7 +172,7 @@ def put(line: str) -> None:
     except OSError as error:  # a full disk, or `| head`, which left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
         why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
+        refuse(f"{why}: ended")
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:

@@ -7,12 +7,11 @@ Run it (no GPU needed):
 import argparse
 import os
 import signal
-import sys
 import time
 from typing import NoReturn
 
 if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
 
 import torch
 from sklearn.datasets import load_digits
@@ -69,9 +68,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 15, "--batch-size": 192, "--samples": 1440}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        parser.add_argument(flag, type=type(default), default=default)
-    args = in_range(parser.parse_args(argv))
-    return args
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    return in_range(parser.parse_args(argv))
 
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
@@ -80,6 +79,8 @@ def refuse(why: str) -> NoReturn:
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
 
 
@@ -90,7 +91,7 @@ def put(line: str) -> None:
     except OSError as error:  # a full disk, or `| head`, which left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
         why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
+        refuse(f"{why}: ended")
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:

@@ -19,9 +19,7 @@ from typing import NoReturn
 def watch(parent: int) -> None:
     """End this rank when its launcher has died, even of SIGKILL.
 
-    Asking once a second works on Linux and macOS. Linux's prctl can send a
-    signal, but it follows the *thread* that started this process, and comes
-    never if that had ended before.
+    It asks once a second: prctl watches only one thread of the launcher's.
     """
 
     def look():
@@ -35,7 +33,7 @@ def watch(parent: int) -> None:
 
 
 if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
 
@@ -164,9 +162,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--steps": 100, "--batch-size": 96, "--width": 1024}
     for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        parser.add_argument(flag, type=type(default), default=default)
-    args = in_range(parser.parse_args(argv))
-    return args
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    return in_range(parser.parse_args(argv))
 
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
@@ -175,6 +173,8 @@ def refuse(why: str) -> NoReturn:
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
 
 
@@ -185,7 +185,7 @@ def put(line: str) -> None:
     except OSError as error:  # a full disk, or `| head`, which left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
         why = f"cannot print to stdout: {error.strerror}"
-        raise SystemExit(f"{why}: ended") from None
+        refuse(f"{why}: ended")
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
@@ -210,9 +210,8 @@ def finite(loss: torch.Tensor, where: str) -> None:
 def brief(kind, error, trace) -> None:
     """Print a traceback, but one line if another rank died before."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        rank = os.environ["RANK"]
         why = "its connection to another rank is closed; look there"
-        sys.stderr.write(f"[rank {rank}] ended: {why}\n")
+        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
     else:
         sys.__excepthook__(kind, error, trace)
 

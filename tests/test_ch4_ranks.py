@@ -158,5 +158,5 @@ def test_one_process_is_a_cluster_too(alone, capsys):
 
 
 def test_a_rank_that_does_not_exist_has_no_variables(alone):
-    with pytest.raises(SystemExit, match=r"^--env 7: ranks end at 0$"):
+    with pytest.raises(SystemExit, match=r"^--env 7: must be 0 to 0$"):
         ch4_ranks.main(["--env", "7"])

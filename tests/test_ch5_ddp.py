@@ -375,7 +375,7 @@ class TestWrongUse:
             ("foreign", "", OTHER),
             ("whole module", "", "it holds more than weights"),
             ("namespace", "", "it holds more than weights"),
-            ("other model", "", "the weights are another model's"),
+            ("other model", "", "of another model"),
             ("model", "", OTHER),
             ("optim", "", OTHER),
             ("epoch", "", OTHER),

@@ -160,8 +160,8 @@ def test_a_byte_sees_only_those_before_it():
 @pytest.mark.parametrize(
     "world_size, flags, message",
     [
-        (2, ["--dp=3"], "--dp 3 must divide the ranks, and --dp x --microbatches"),
-        (2, ["--microbatches=3"], "--dp 1 must divide the ranks, and --dp x"),
+        (2, ["--dp=3"], "--dp 3: must divide 2, the ranks"),
+        (2, ["--microbatches=3"], "--batch-size 32: must be a multiple of --dp x --m"),
         (2, ["--microbatches=1"], "--microbatches: Number of microbatches (1) must"),
         (1, ["--steps=0"], "--steps 0: must be 1 to 65536"),
         (1, ["--lr=nan"], "--lr nan: must be above 0 and finite"),

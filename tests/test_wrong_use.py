@@ -230,6 +230,14 @@ def trained(*command, cwd):
         process.communicate()
 
 
+def interrupted_twice(process, gap: float) -> str:
+    """Send SIGINT, and again after ``gap`` seconds; return what was said of it."""
+    process.send_signal(signal.SIGINT)
+    time.sleep(gap)
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=20)[1]
+
+
 LONG = "--epochs=9999", "--samples=64"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
 
@@ -269,14 +277,33 @@ class TestNobodyElse:
         process.communicate()
         assert alive == []
 
-    def test_control_c(self, tmp_path):
-        """No traceback, and no half a checkpoint."""
+    @pytest.mark.parametrize("gap", [0, 0.01, 0.1])
+    def test_control_c(self, gap, tmp_path):
+        """Twice, as a terminal and torchrun send it: no traceback, no half a file."""
         command = str(SCRIPTS / "ch2_before.py"), *LONG
         with trained(*command, cwd=tmp_path) as (process, _):
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=20)
+            err = interrupted_twice(process, gap)
         assert (process.returncode, err) == (130, "")
         assert os.listdir(tmp_path) in ([], ["ch2.pt"])
+
+    @pytest.mark.parametrize("gap", [0, 0.01, 0.02])
+    def test_control_c_during_the_imports(self, gap, tmp_path):
+        """They take seconds, and Ctrl-C falls into them."""
+        process = start(str(SCRIPTS / "ch2_before.py"), *LONG, cwd=tmp_path)
+        maps = psutil.Process(process.pid).memory_maps
+        while not any("libtorch" in part.path for part in maps()):
+            assert process.poll() is None
+        assert (interrupted_twice(process, gap), process.returncode) == ("", 130)
+        assert os.listdir(tmp_path) == []
+
+    def test_a_refusal_after_the_group_is_joined(self, tmp_path):
+        """It leaves the group: torch aborts at exit if a connection is still open."""
+        command = *TORCHRUN, str(SCRIPTS / "ch4_ranks.py"), "--env=2"
+        for _ in range(4):
+            process = start(*command, cwd=tmp_path)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert "--env 2: must be 0 to 1\n" in err and "terminate" not in err
 
     @pytest.mark.parametrize("reader", ["gone", "full"])
     def test_nobody_reads(self, reader, tmp_path):
