@@ -42,7 +42,7 @@ FULL, MAYBE, ECHO, WITH, UNLESS, OURS, KEYS = KINDS
 CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
 _PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
 _SIGN = re.compile(rf"# (?:({'|'.join(KINDS[1:])}): )?(\S.*)")
-_LINK = re.compile(r"(https://[^\s()]+)(?: \(([^)]+)\))?")
+_LINK = re.compile(r"(https://[^\s()]+)(?:\s\(([^)]+)\))?")
 
 
 @dataclass(frozen=True)

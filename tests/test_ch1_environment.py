@@ -184,6 +184,8 @@ def test_only_may_be_given_twice_and_counts_once(capsys):
 def test_lists_every_check_with_its_reason(capsys):
     assert doctor.main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(doctor.CHECKS) >= 28
+    assert doctor.main(["--list", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(doctor.CHECKS)
 
 
 def test_is_python_3_8():

@@ -296,6 +296,19 @@ class TestNobodyElse:
         assert (interrupted_twice(process, gap), process.returncode) == ("", 130)
         assert os.listdir(tmp_path) == []
 
+    def test_control_c_under_torchrun(self, tmp_path):
+        """All have it from the terminal, and the ranks once more: they say nothing."""
+        command = *TORCHRUN, str(SCRIPTS / "ch5_ddp.py"), *LONG
+        with trained(*command, cwd=tmp_path) as (launcher, ranks):
+            os.killpg(launcher.pid, signal.SIGINT)
+            _, err = launcher.communicate(timeout=60)
+            assert psutil.wait_procs(ranks, timeout=10)[1] == []
+        *_, last = err.splitlines()
+        assert last.startswith("torch.distributed.elastic.multiprocessing.api.Signal")
+        assert last.endswith("got signal: 2") and "Root Cause" not in err
+        assert err.count("Traceback") == 1 and "[rank" not in err
+        assert not any(name.endswith(".new") for name in os.listdir(tmp_path))
+
     def test_a_refusal_after_the_group_is_joined(self, tmp_path):
         """It leaves the group: torch aborts at exit if a connection is still open."""
         command = *TORCHRUN, str(SCRIPTS / "ch4_ranks.py"), "--env=2"
