@@ -33,8 +33,21 @@ async () => {
   const parts = [document.documentElement, ...document.querySelectorAll(
     "main, .bd-article-container, .bd-article")];
   const wide = parts.filter((e) => e.scrollWidth > Math.min(e.clientWidth, innerWidth));
+  const cut = [], range = document.createRange();
+  const whole = "table:not(.specimen-table) td code, .prev-next-title";
+  for (const part of document.querySelectorAll(whole)) {
+    const texts = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      for (const word of texts.currentNode.data.matchAll(/\\S+/g)) {
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        if (range.getClientRects().length > 1) cut.push(word[0]);
+      }
+    }
+  }
   return {
     moved,
+    cut,
     wide: wide.map((e) =>
       `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`),
     theme: document.documentElement.dataset.theme,
@@ -189,6 +202,7 @@ class Visit:
         sizes = dict(self.sizes)  # until it is loaded
         look = self.page.evaluate(LOOK) | {"sizes": sizes}
         self.complaints += [f"too wide: {text}" for text in look["wide"]]
+        self.complaints += [f"cut in two: {word}" for word in look["cut"]]
         return look
 
 
