@@ -18,7 +18,7 @@ Next time: count: profile one accumulation and look for `gloo:all_reduce` or
 `ncclDevKernel_AllReduce`. There should be one per bucket, not one per micro-batch.
 
 Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-(what `no_sync` skips, and when)
+(what no_sync skips, and when)
 """
 
 # %% given
