@@ -1,6 +1,6 @@
 """Exchanges between ranks that autograd does not see, and that a loss is made of."""
 
-from .operations import Operation
+from .operations import SCALES, Operation
 
 CUT = (
     "{}: ranks exchange what has a gradient, and autograd does not see it: what comes "
@@ -8,18 +8,16 @@ CUT = (
     "Use torch.distributed.nn.functional; put a rank's own features back into what it "
     "gathered; and reduce a copy, loss.detach().clone(), if it is only to be shown."
 )
-SCALES = "mul", "div"
 JOINS = "cat", "stack"
 USES = "mm", "addmm", "bmm", "t", "view", "transpose", "mul"
 
 
 def cuts(used: list[Operation], size: int) -> list[str]:
-    """The lines of such exchanges.
+    """Return the lines of exchanges that leave a wrong gradient.
 
-    What was summed in place is right unless it is divided by the ``size`` of the group:
-    backward divides too, and has summed nothing.
-
-    What was gathered as a list is right if the rank's own part is put back in: then a
+    A sum in place does so if it is then divided by ``size``, the number of ranks:
+    backward divides as well, though it has summed nothing. What was gathered does so
+    unless the rank's own part, which alone has a gradient, is put back in: then a
     tensor that was not gathered is joined with those that were.
     """
     found, waiting = [], []

@@ -1,6 +1,7 @@
 """Numbers that stand for tensors: equal bits, equal digest, on any device."""
 
 import hashlib
+import struct
 
 import torch
 
@@ -19,6 +20,16 @@ def number(text: str | bytes) -> int:
     """A text as an int64, the same in every process (``hash`` is not)."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+
+
+def bits_of(value: float) -> int:
+    """A float64's bits, as an int64."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def float_of(bits: int) -> float:
+    """The float64 that has these bits."""
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import torch
 
 SMALL = 4096  # elements; a larger tensor that is no parameter is data
 FEW = 16  # entries of a table that need not be shorter than what is looked up
+SCALES = "mul", "div"
 
 
 class Taken(NamedTuple):
@@ -31,9 +32,7 @@ class Operation(NamedTuple):
     numbers: list[tuple[int, float]]  # Python's, by argument
     codes: bool  # it looks up a short table by numbers that come again: labels
     unseen: bool  # ranks speak to each other, and autograd does not know
-    summed: (
-        bool  # a sum over ranks was written into what it takes, which has a gradient
-    )
+    summed: bool  # what it takes has a gradient, and was summed over the ranks in place
     shape: tuple  # of the result
     count: torch.Tensor | None  # what a mean is divided by
 
@@ -52,6 +51,17 @@ def stands_for_all(shape: tuple, other: tuple) -> bool:
     if len(shape) != len(other):
         return len(shape) < len(other)
     return not shape or shape[0] == 1
+
+
+def divisor(name: str, args: tuple, ins: list, factors: list) -> torch.Tensor | None:
+    """What a number or a whole tensor is divided by, if one number is it."""
+    if name != "div":
+        return None
+    if factors and not ins[1][1].dim():
+        return factors[-1].tensor
+    if len(ins) == 1 and ins[0][1].numel() == 1:
+        return torch.tensor(float(args[1]), device="cpu")
+    return None
 
 
 def looks_up(ins: list) -> bool:

@@ -1,13 +1,12 @@
 """What it means if ranks work with other numbers and tensors: wrong, or their own."""
 
-import struct
+from typing import NamedTuple
 
 import torch
 
-from .digests import number
+from .digests import float_of, number
 from .exchange import Exchange, GuardError, names
-from .operations import Taken
-from .tape import SCALES
+from .operations import SCALES, Taken
 
 TENSOR, NUMBER, COUNT = range(3)  # kinds of entries
 ONES = 1e-3  # how near to one the mean of the ranks' factors is, if they are shares
@@ -34,6 +33,20 @@ ALONE = (
 )
 
 
+class Site(NamedTuple):
+    """Where a program uses something."""
+
+    line: str
+    name: str  # of the operation
+    argument: int | str
+    call: str = ""  # which one of the step's, of how many; and a tensor's shape
+
+    @property
+    def key(self) -> int:
+        """One number on all ranks."""
+        return number("\t".join(map(str, self)))
+
+
 class Rulings:
     """Remembers what differed at the checks before.
 
@@ -44,23 +57,23 @@ class Rulings:
 
     def __init__(self, exchange: Exchange, element, tell):
         self.exchange, self.element, self.tell = exchange, element, tell
-        self.buffers: set[str] = set()  # places that use the model's
+        self.buffers: set[Site] = set()  # those that use the model's
         self.past: dict[int, list] = {}  # what differed, at checks in a row
         self.counts: dict[int, list] = {}  # what losses were divided by
         self.began: dict[int, bool] = {}  # whether all ranks began with one number
 
-    def equal(self, entries: dict[str, tuple]) -> None:
+    def equal(self, entries: dict[Site, tuple]) -> None:
         """All ranks have the same."""
         self.past = {}
         for site in entries:
-            self.began.setdefault(number(site), True)
+            self.began.setdefault(site.key, True)
 
     def judge(self, where: str, entries: dict, table: list[list[int]]) -> None:
         """Raise or warn of entries that are not the same on all ranks.
 
         Args:
-            entries: this rank's: (kind, bits, value) by place.
-            table: (place, kind, bits), of every rank.
+            entries: this rank's: (kind, bits, value) by site.
+            table: (the site's key, kind, bits), of every rank.
         """
         tables = [
             dict(zip(r[::3], zip(r[1::3], r[2::3], strict=True), strict=True))
@@ -68,7 +81,7 @@ class Rulings:
         ]
         before, self.past = self.past, {}
         for site, (kind, _, value) in entries.items():
-            key = number(site)
+            key = site.key
             if not all(key in other for other in tables):
                 continue
             bits = [other[key][1] for other in tables]
@@ -83,11 +96,11 @@ class Rulings:
             elif kind == NUMBER and len(past) > 2:
                 self._number(site, past, began)
 
-    def _tensor(self, where: str, site: str, taken: Taken, past: list) -> None:
-        line, name, *_ = site.split("\t")
+    def _tensor(self, where: str, site: Site, taken: Taken, past: list) -> None:
+        line, name = site.line, site.name
         moved = [a != b for a, b in zip(*past[-2:], strict=True)]
         tensor, pairs = taken.tensor, [(0, bits) for bits in past[-1]]
-        if not all(moved) and "\t".join(site.split("\t")[:3]) in self.buffers:
+        if not all(moved) and site._replace(call="") in self.buffers:
             return  # it is compared with the model's buffers, and waited for
         if all(moved) and not taken.trained:
             if name in SCALES or tensor.dim():
@@ -102,16 +115,16 @@ class Rulings:
             f"({self.exchange.suspects(past[-1])}). {HELD}"
         )
 
-    def _count(self, site: str, past: list, bits: list[int]) -> None:
+    def _count(self, site: Site, past: list, bits: list[int]) -> None:
         past.append([float_of(value) for value in bits])
         whole = all(v >= 1 and v == round(v) for row in past for v in row)
         far = [row for row in past if max(row) - min(row) > APART * max(row)]
         # Equal ones may be shares that are put right elsewhere.
         if whole and len(far) > 1 and any(row != past[0] for row in past):
             said = ", ".join(f"{v:g}" for v in far[-1])
-            self.tell(OWN_MEAN.format(site.split("\t")[0], f"{said} by rank"))
+            self.tell(OWN_MEAN.format(site.line, f"{said} by rank"))
 
-    def _number(self, site: str, past: list, began: bool) -> None:
+    def _number(self, site: Site, past: list, began: bool) -> None:
         """Of what a rank draws by itself, no rank stands still, nor began as others."""
         values = [[float_of(bits) for bits in row] for row in past]
         still = any(len(set(column)) == 1 for column in zip(*values, strict=True))
@@ -120,13 +133,7 @@ class Rulings:
             abs(sum(row) / size - 1) < ONES or abs(sum(row) - 1) < ONES
             for row in values
         )
-        line, name, *_ = site.split("\t")
-        if (still or (began and name in SCALES)) and not shares:
+        if (still or (began and site.name in SCALES)) and not shares:
             groups = self.exchange.split([f"{v:.6g}" for v in values[-1]]).items()
             said = " and ".join(f"{v} on {names(r)}" for v, r in groups)
-            self.tell(OTHER.format(line, name, said))
-
-
-def float_of(bits: int) -> float:
-    """An int64's bits, as a float64."""
-    return struct.unpack("<d", struct.pack("<q", bits))[0]
+            self.tell(OTHER.format(site.line, site.name, said))

@@ -1,17 +1,17 @@
 """Invariant: what a loss is made of, but for the data, is the same on all ranks."""
 
-import struct
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from .cuts import CUT, cuts
-from .digests import canonical, local, number, settle, sums
+from .digests import bits_of, canonical, local, number, settle, sums
 from .exchange import Exchange
 from .loaders import facts
 from .operations import Operation, Taken, stands_for_all
-from .rulings import COUNT, NUMBER, TENSOR, Rulings
+from .rulings import COUNT, NUMBER, TENSOR, Rulings, Site
 from .tape import READS, Tape
 
 FLOATS = (  # where a number is a setting, not a size or an index
@@ -50,10 +50,10 @@ class Sources:
         self.exchange, self.tell = exchange, tell
         self.model, self.tape = model, Tape(model)
         self.rulings = Rulings(exchange, element, tell)
-        self.seen: dict[str, dict] = {}  # storages that a place has used before
-        self.carried: set[str] = set()  # places that use what the step before has made
+        self.seen: dict[Site, dict] = {}  # storages that it has used before
+        self.carried: set[Site] = set()  # those that use what the step before has made
         self.before: dict = {}  # storages made in the step that was seen before
-        self.entries: dict[str, tuple] = {}
+        self.entries: dict[Site, tuple] = {}
         self.first = None  # what epoch() fetches from
         self.off = False
 
@@ -92,7 +92,7 @@ class Sources:
         if len({row[1] for row in rows}) == 1:
             self.rulings.equal(self.entries)
             return
-        own = [x for k, e in self.entries.items() for x in (number(k), e[0], e[1])]
+        own = [x for k, e in self.entries.items() for x in (k.key, *e[:2])]
         table = self.exchange.integers(f"{where}: what the loss is made of", own)
         self.rulings.judge(where, self.entries, table)
 
@@ -105,18 +105,18 @@ class Sources:
                 return found["dataset"]
         return 0
 
-    def _entries(self, used: list[Operation]) -> dict[str, tuple]:
-        """What to compare, by place: (kind, bits, value)."""
-        found: dict[str, list] = {}
+    def _entries(self, used: list[Operation]) -> dict[Site, tuple]:
+        """What to compare, by site: (kind, bits, value)."""
+        found: dict[Site, list] = {}
         alone = not self.tape.gathered
         buffers = {self.tape.key(b) for b in self.model.buffers()}
         carried: set[int] = set()  # what the step before has left, and what it makes
         for operation in used:
             if not operation.line:
                 continue
-            at = f"{operation.line}\t{operation.name}"
+            at = partial(Site, operation.line, operation.name)
             for taken in () if operation.fetches else operation.leaves:
-                site = f"{at}\t{taken.argument}"
+                site = at(taken.argument)
                 again = self._again(site, taken.storage)
                 if site in self.carried:
                     carried.add(taken.storage)
@@ -129,20 +129,18 @@ class Sources:
             if operation.takes & carried:
                 carried |= operation.gives
             for taken in operation.factors:
-                site = f"{at}\t{taken.argument}"
                 if taken.storage in carried and taken.tensor is not None:
-                    found.setdefault(site, []).append((TENSOR, taken))
+                    found.setdefault(at(taken.argument), []).append((TENSOR, taken))
             for argument, value in operation.numbers:
                 names = FLOATS if type(value) is float else INTS
                 if operation.name in names:
-                    site = f"{at}\t{argument}"
-                    found.setdefault(site, []).append((NUMBER, value))
+                    found.setdefault(at(argument), []).append((NUMBER, value))
             if operation.count is not None and alone:
-                found.setdefault(f"{at}\tcount", []).append((COUNT, operation.count))
+                found.setdefault(at("count"), []).append((COUNT, operation.count))
         return self._read(found)
 
-    def _again(self, site: str, storage: int) -> bool:
-        """Whether a place used this memory before; note if the last step made it."""
+    def _again(self, site: Site, storage: int) -> bool:
+        """Whether a site used this memory before; note if the last step made it."""
         past = self.seen.get(site, {})
         kept = {key: ref for key, ref in past.items() if not ref.expired()}
         self.seen[site] = kept | {storage: self.tape.storages[storage]}
@@ -167,9 +165,9 @@ class Sources:
         wide = wide and stands_for_all(tensor.shape, operation.shape)
         return name in FLOATS and wide
 
-    def _read(self, found: dict[str, list]) -> dict[str, tuple]:
+    def _read(self, found: dict[Site, list]) -> dict[Site, tuple]:
         flat = [
-            (f"{site}\t{i} of {len(all_)}{_shape(value)}", kind, value)
+            (site._replace(call=f"{i} of {len(all_)}{_shape(value)}"), kind, value)
             for site, all_ in found.items()
             for i, (kind, value) in enumerate(all_[:TIMES])
         ]
@@ -186,15 +184,10 @@ class Sources:
 
 
 def _shape(value) -> str:
-    return f"\t{tuple(value.tensor.shape)}" if isinstance(value, Taken) else ""
+    return f" {tuple(value.tensor.shape)}" if isinstance(value, Taken) else ""
 
 
 def _freed(tensor: torch.Tensor) -> bool:
     """Whether the memory is gone, as of a whole parameter that FSDP2 gathered."""
     own = local(tensor)
     return own.untyped_storage().nbytes() < own.numel() * own.element_size()
-
-
-def bits_of(value: float) -> int:
-    """A float64's bits, as an int64."""
-    return struct.unpack("<q", struct.pack("<d", value))[0]

@@ -14,7 +14,16 @@ from torch.utils._python_dispatch import (
 )
 
 from .frames import beneath, place
-from .operations import Operation, Taken, flat, kept, looks_up, stands_for_all
+from .operations import (
+    SCALES,
+    Operation,
+    Taken,
+    divisor,
+    flat,
+    kept,
+    looks_up,
+    stands_for_all,
+)
 
 MOST = 100_000  # operations of one step
 READS = (  # what reads some of a tensor: that is a table, its rows are data
@@ -22,7 +31,6 @@ READS = (  # what reads some of a tensor: that is a table, its rows are data
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
     *("masked_select", "stack", "cat"),
 )
-SCALES = "mul", "div"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
 
 
@@ -95,32 +103,12 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given = flat((*args, *kwargs.values()))
         ins = [(at, x, self.key(x)) for at, x in given if torch.is_tensor(x)]
-        unseen = False
-        if "c10d" in space and name.startswith(GATHERS):
-            self.gathered = self.gathered or not self.roots
-            unseen = space == "c10d" and torch.is_grad_enabled()
-            unseen = unseen and any(x.grad_fn is not None for _, x, _ in ins)
-            if name.startswith("allreduce") and torch.is_grad_enabled():
-                self.summed |= {key for *_, key in ins}
+        # All this before it runs: it may write into what it takes.
+        unseen = "c10d" in space and self._exchanges(space, name, ins)
         summed = any(x.grad_fn is not None and key in self.summed for _, x, key in ins)
-        leaves = [
-            Taken(at, key, kept(x), x.requires_grad and x.is_leaf)
-            for at, x, key in ins
-            if key and key not in self.made and key not in self.known
-        ]
-        factors = []
-        if name in SCALES and len(ins) == 2:
-            factors = [
-                Taken(at, key, kept(x), False)
-                for (at, x, key), (_, other, _) in zip(ins, ins[::-1], strict=True)
-                if key in self.made and stands_for_all(x.shape, other.shape)
-            ]
+        leaves, factors = self._leaves(ins), self._factors(name, ins)
         codes = bool(leaves) and name in ("index", "index_select") and looks_up(ins)
-        count = None
-        if name == "div" and factors and not ins[1][1].dim():
-            count = factors[-1].tensor
-        elif name == "div" and len(ins) == 1 and ins[0][1].numel() == 1:
-            count = torch.tensor(float(args[1]), device="cpu")
+        count = divisor(name, args, ins, factors)
         result = func(*args, **kwargs)
         outs = [x for _, x in flat([result]) if torch.is_tensor(x)]
         if name.startswith("nll_loss") and len(outs) == 2 and args[3] == 1:
@@ -147,6 +135,35 @@ class Tape(TorchDispatchMode):
             )
         )
         return result
+
+    def _exchanges(self, space: str, name: str, ins: list) -> bool:
+        """Take note if ranks speak to each other; say if autograd ought to know."""
+        if not name.startswith(GATHERS):
+            return False
+        self.gathered = self.gathered or not self.roots
+        if not torch.is_grad_enabled():
+            return False
+        if name.startswith("allreduce"):
+            self.summed |= {key for *_, key in ins}
+        return space == "c10d" and any(x.grad_fn is not None for _, x, _ in ins)
+
+    def _leaves(self, ins: list) -> list[Taken]:
+        """What was there before the step, and is neither a batch nor a parameter."""
+        return [
+            Taken(at, key, kept(x), x.requires_grad and x.is_leaf)
+            for at, x, key in ins
+            if key and key not in self.made and key not in self.known
+        ]
+
+    def _factors(self, name: str, ins: list) -> list[Taken]:
+        """What was made in the step, and scales all samples alike."""
+        if name not in SCALES or len(ins) != 2:
+            return []
+        return [
+            Taken(at, key, kept(x), False)
+            for (at, x, key), (_, other, _) in zip(ins, ins[::-1], strict=True)
+            if key in self.made and stands_for_all(x.shape, other.shape)
+        ]
 
     def used(self) -> list[Operation]:
         """The operations that a loss was computed from, in their order."""
