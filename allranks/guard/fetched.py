@@ -52,15 +52,24 @@ def _read(dataset, index: int) -> list[torch.Tensor]:
 
 
 def _copied(thing, depth: int = 3):
-    """A copy whose attributes can be set, and whose generators can be used."""
+    """A copy whose attributes can be set, with generators that draw alike."""
     if not hasattr(thing, "__dict__"):
         return thing
     found = copy.copy(thing)
     for key, value in vars(found).items():
         if type(value).__name__ in GENERATORS:
-            vars(found)[key] = copy.deepcopy(value)
+            vars(found)[key] = _alike(value)
         elif depth and hasattr(value, "__getitem__") and hasattr(value, "__dict__"):
             vars(found)[key] = _copied(value, depth - 1)
+    return found
+
+
+def _alike(generator):
+    """One of its kind that draws the same on all ranks; it is left where it is."""
+    if hasattr(generator, "bit_generator"):  # NumPy's newer ones cannot be seeded again
+        return type(generator)(type(generator.bit_generator)(0))
+    found = copy.deepcopy(generator)
+    getattr(found, "manual_seed", found.seed)(0)
     return found
 
 
