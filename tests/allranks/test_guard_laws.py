@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from allranks import Ranks
 from allranks.guard import Guard, GuardError
 from allranks.guard.datasets import fingerprint
+from allranks.guard.fetched import sample
 from allranks.guard.worldsize import reads_world_size
 
 mse = nn.functional.mse_loss
@@ -132,6 +133,14 @@ def a_hook_that_clamps_before_the_exchange():
     ddp = DDP(network())
     for parameter in ddp.parameters():
         parameter.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    fit(ddp)
+
+
+@case(r"^$")
+def a_hook_that_halves_each_gradient():
+    ddp = DDP(network())
+    for parameter in ddp.parameters():
+        parameter.register_hook(lambda g: g / 2)
     fit(ddp)
 
 
@@ -252,6 +261,106 @@ def a_data_set_that_is_a_tensor():
 @case(r"^$")
 def a_random_sample_of_each_rank():
     fit(DDP(network()), data=Decoded(lambda x, y: (x + torch.randn(6), y)))
+
+
+class Drawn(Samples):
+    """Samples with noise, from generators that each rank has seeded for itself."""
+
+    def __init__(self):
+        super().__init__()
+        own = dist.get_rank()
+        self.noise = torch.Generator().manual_seed(own)
+        self.inside = Samples()  # as a transform is
+        self.inside.shift = random.Random(own)
+
+    def __getitem__(self, index):
+        """Give a sample and its target."""
+        x, y = super().__getitem__(index)
+        noise = torch.randn(6, generator=self.noise)
+        return x + noise + self.inside.shift.random(), y
+
+
+@case(r"^$")
+def a_data_set_with_generators_of_its_own():
+    data = Drawn()
+    first = data.noise.get_state(), data.inside.shift.getstate()
+    sample(DataLoader(data, 4, sampler=DistributedSampler(data)))()
+    assert first[0].equal(data.noise.get_state())
+    assert first[1] == data.inside.shift.getstate()
+    fit(DDP(network()), data=data)
+
+
+@case(r"^$")
+def a_data_set_that_draws_by_the_rank_s_seed():
+    data = Decoded(lambda x, y: (x + data.seed, y))
+    data.seed = dist.get_rank()
+    fit(DDP(network()), data=data)
+
+
+@case(r"^$")
+def a_data_set_whose_draws_cannot_be_repeated():
+    draw = random.Random(dist.get_rank()).random
+    fit(DDP(network()), data=Decoded(lambda x, y: (x + draw(), y)))
+
+
+@case(r"^$")
+def samples_that_processors_round_otherwise():
+    fit(DDP(network()), data=Decoded(lambda x, y: (x * (1 + 1e-6 * odd()), y)))
+
+
+@case(r"^$")
+def a_data_set_that_only_workers_read():
+    def rule(x, y):
+        assert torch.utils.data.get_worker_info() is not None or not read.append(1)
+        return x, y
+
+    read, data = [], Decoded(rule)
+    options = {"num_workers": 1, "multiprocessing_context": "fork"}
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data), **options)
+    fit(DDP(network()), data=loader)
+    assert not read
+
+
+class Parting:
+    """Shares that are apart in the first epoch, and not in those after it."""
+
+    def __init__(self, epochs):
+        self.epochs, self.epoch = epochs, 0
+
+    def __len__(self):
+        """Count a rank's samples."""
+        return 24
+
+    def __iter__(self):
+        """Yield places: each rank's own, or those of rank 0."""
+        apart, self.epoch = self.epoch < self.epochs, self.epoch + 1
+        draw = torch.Generator().manual_seed(self.epoch)
+        order = torch.randperm(48, generator=draw).tolist()
+        yield from order[odd() * apart :: 2]
+
+
+def with_shares_apart(epochs: int):
+    """Train on four epochs, of which the first ones have shares that are apart."""
+    ddp = DDP(network())
+    loader = DataLoader(Samples(told=False), 4, sampler=Parting(epochs))
+    with Guard(ddp, skip=("randomness",)) as watch:
+        for epoch in range(4):
+            for x, y in watch.epoch(loader, epoch):
+                ddp.zero_grad()
+                mse(ddp(x), y).backward()
+                watch.step()
+
+
+@case(
+    r"step 16: ranks 0, 1 got exactly the same|the end of epoch 2: 24 samples were on"
+)
+def shares_that_meet_in_the_third_epoch():
+    with_shares_apart(epochs=2)
+
+
+@case(r"^$")
+def shares_that_meet_after_the_guard_has_looked():
+    with_shares_apart(epochs=3)
 
 
 @case(

@@ -5,6 +5,7 @@ The first trainings are wrong in one place, the second look it and are right.
 
 import itertools
 import math
+import random
 import re
 from pathlib import Path
 
@@ -245,6 +246,31 @@ def features_gathered_and_put_back():
     with_all_features(put_back=True)
 
 
+@wrong(r"warns: guard: .*autograd does not see it")
+def features_gathered_and_used_one_by_one():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        own_ = ddp(x)
+        all_ = [torch.empty_like(own_) for _ in range(dist.get_world_size())]
+        dist.all_gather(all_, own_)
+        return sum((own_ @ other.T).square().mean() for other in all_)
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_loss_that_is_summed_and_not_divided():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        loss = mse(ddp(x), y)
+        dist.all_reduce(loss.data)
+        return loss / 10
+
+    fit(ddp, forward=forward)
+
+
 @right
 def a_loss_reduced_to_be_shown():
     ddp = DDP(network())
@@ -277,6 +303,86 @@ def sums_divided_by_the_count_of_all():
 def shares_that_weigh_by_their_size():
     ddp, share = DDP(network()), 0.75 if odd() else 1.25
     fit(ddp, forward=lambda x, y: mse(ddp(x), y) * share)
+
+
+@right
+def shares_that_add_up_to_one():
+    ddp, share = DDP(network()), 0.375 if odd() else 0.625
+    fit(ddp, forward=lambda x, y: mse(ddp(x), y) * 2 * share)
+
+
+@right
+def a_factor_that_is_sent_late():
+    ddp, beta = DDP(network()), [0.3 if odd() else 0.5]
+
+    def after(step):
+        if step == 3:
+            beta[0] = 0.5
+
+    fit(ddp, forward=lambda x, y: mse(ddp(x), y) * beta[0], after=after)
+
+
+@right
+def a_tensor_that_is_sent_late():
+    ddp, weight = DDP(network()), own(2)
+
+    def after(step):
+        if step == 2:
+            dist.broadcast(weight, 0)
+
+    fit(ddp, forward=lambda x, y: (ddp(x).square() * weight).mean(), after=after)
+
+
+@right
+def numbers_that_each_rank_draws():
+    ddp, draw = DDP(network()), random.Random(dist.get_rank())
+
+    def forward(x, y):
+        mixed = draw.random()
+        x = mixed * x + (1 - mixed) * x.flip(0)
+        return mse(ddp(x), mixed * y + (1 - mixed) * y.flip(0))
+
+    fit(ddp, forward=forward)
+
+
+@right
+def a_bound_that_each_rank_moves():
+    ddp, bound = DDP(network()), [1.0]
+
+    def forward(x, y):
+        found = mse(ddp(x).clamp(max=bound[0]), y)
+        bound[0] += 0.1 * (1 + odd())
+        return found
+
+    fit(ddp, forward=forward)
+
+
+@wrong(r"warns: guard: .*: mul works with 0\.2 on rank 0 and 0\.3 on rank 1")
+def a_factor_in_a_loop():
+    ddp, factors = DDP(network()), (0.5, 0.3 if odd() else 0.2)
+    fit(ddp, forward=lambda x, y: sum(mse(ddp(x), y) * f for f in factors))
+
+
+@right
+def counts_that_do_not_change():
+    ddp, mask = DDP(network()), torch.arange(4) < (3 if odd() else 4)
+
+    def forward(x, y):
+        lost = (ddp(x) - y).square().mean(1) * mask
+        return lost.sum() / mask.sum() * (6 / 7 if odd() else 8 / 7)
+
+    fit(ddp, forward=forward)
+
+
+@right
+def losses_divided_by_a_sum_of_weights():
+    ddp = DDP(network())
+
+    def forward(x, y):
+        weights = x[:, 0].abs() + odd()
+        return ((ddp(x) - y).square().mean(1) * weights).sum() / weights.sum()
+
+    fit(ddp, forward=forward)
 
 
 @right
