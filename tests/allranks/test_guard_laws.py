@@ -22,6 +22,7 @@ from allranks import Ranks
 from allranks.guard import Guard, GuardError
 from allranks.guard.datasets import fingerprint
 from allranks.guard.fetched import sample
+from allranks.guard.loaders import inner
 from allranks.guard.worldsize import reads_world_size
 
 mse = nn.functional.mse_loss
@@ -293,7 +294,7 @@ def a_data_set_with_generators_of_its_own():
 @case(r"^$")
 def a_data_set_that_draws_by_the_rank_s_seed():
     data = Decoded(lambda x, y: (x + data.seed, y))
-    data.seed = dist.get_rank()
+    data.seed = torch.full((6,), float(dist.get_rank()))
     fit(DDP(network()), data=data)
 
 
@@ -1050,6 +1051,15 @@ def test_ranks_may_say_unequally_much(ranks):
 
     for rows in ranks.run(said, timeout=60):
         assert rows == [list(range(10)), list(range(100))]
+
+
+def test_a_loader_is_found_in_what_wraps_it():
+    """If it is the only one there."""
+    loader = DataLoader(range(4))
+    wrapped = Ahead(loader)
+    assert inner(wrapped) is loader
+    wrapped.other = DataLoader(range(4))
+    assert inner(wrapped) is wrapped
 
 
 def test_a_data_set_is_known_by_what_it_has_for_each_sample(tmp_path):

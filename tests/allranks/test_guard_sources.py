@@ -231,7 +231,8 @@ def with_all_features(put_back: bool):
         dist.all_gather(all_, own_)
         if put_back:
             all_[dist.get_rank()] = own_
-        return (own_ @ torch.cat(all_).T).square().mean()
+        labels = torch.arange(len(x)) + len(x) * dist.get_rank()
+        return nn.functional.cross_entropy(own_ @ torch.cat(all_).T, labels)
 
     fit(ddp, forward=forward)
 
@@ -311,15 +312,30 @@ def shares_that_add_up_to_one():
     fit(ddp, forward=lambda x, y: mse(ddp(x), y) * 2 * share)
 
 
+def with_a_factor(*apart: int, noise: float = 0.0):
+    """Train with a factor that is another one on rank 1 in some of the steps."""
+    ddp, steps, draw = DDP(network()), itertools.count(1), random.Random(odd())
+
+    def forward(x, y):
+        factor = 0.3 if next(steps) in apart and odd() else 0.5
+        return mse(ddp(x + noise * draw.random()), y) * factor
+
+    fit(ddp, forward=forward)
+
+
 @right
 def a_factor_that_is_sent_late():
-    ddp, beta = DDP(network()), [0.3 if odd() else 0.5]
+    with_a_factor(1, 2)
 
-    def after(step):
-        if step == 3:
-            beta[0] = 0.5
 
-    fit(ddp, forward=lambda x, y: mse(ddp(x), y) * beta[0], after=after)
+@right
+def a_factor_that_is_apart_now_and_then():
+    with_a_factor(1, 2, 8)
+
+
+@right
+def a_factor_that_is_apart_now_and_then_beside_noise():
+    with_a_factor(1, 2, 8, noise=0.1)
 
 
 @right
@@ -370,6 +386,29 @@ def counts_that_do_not_change():
     def forward(x, y):
         lost = (ddp(x) - y).square().mean(1) * mask
         return lost.sum() / mask.sum() * (6 / 7 if odd() else 8 / 7)
+
+    fit(ddp, forward=forward)
+
+
+@right
+def counts_that_differ_by_little():
+    ddp, steps = DDP(network()), itertools.count()
+
+    def forward(x, y):
+        mask = torch.ones(4, 6)
+        mask[0, 0] = (next(steps) + odd()) % 2
+        return ((ddp(x)[:, :1] - x).square() * mask).sum() / mask.sum()
+
+    fit(ddp, forward=forward)
+
+
+@right
+def counts_that_differ_once():
+    ddp, steps = DDP(network()), itertools.count(1)
+
+    def forward(x, y):
+        mask = torch.arange(4) < (2 if next(steps) == 4 and odd() else 4)
+        return ((ddp(x) - y).square().mean(1) * mask).sum() / mask.sum()
 
     fit(ddp, forward=forward)
 
