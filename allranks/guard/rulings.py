@@ -52,7 +52,7 @@ class Rulings:
 
     Args:
         element: says which element of a tensor differs, as ``Replicas.element`` does.
-        tell: warns, once.
+        tell: warns.
     """
 
     def __init__(self, exchange: Exchange, element, tell):
@@ -61,6 +61,7 @@ class Rulings:
         self.past: dict[int, list] = {}  # what differed, at checks in a row
         self.counts: dict[int, list] = {}  # what losses were divided by
         self.began: dict[int, bool] = {}  # whether all ranks began with one number
+        self.told: set[tuple[str, str]] = set()  # warnings, and the lines they name
 
     def equal(self, entries: dict[Site, tuple]) -> None:
         """All ranks have the same."""
@@ -97,19 +98,18 @@ class Rulings:
                 self._number(site, past, began)
 
     def _tensor(self, where: str, site: Site, taken: Taken, past: list) -> None:
-        line, name = site.line, site.name
         moved = [a != b for a, b in zip(*past[-2:], strict=True)]
         tensor, pairs = taken.tensor, [(0, bits) for bits in past[-1]]
         if not all(moved) and site._replace(call="") in self.buffers:
             return  # it is compared with the model's buffers, and waited for
         if all(moved) and not taken.trained:
-            if name in SCALES or tensor.dim():
-                said = self.element(where, tensor, pairs)
-                self.tell(ALONE.format(line, name, said))
+            if site.name in SCALES or tensor.dim():
+                self._tell(ALONE, site, site.name, self.element(where, tensor, pairs))
             return
         known = taken.trained or isinstance(tensor, torch.nn.Parameter)
+        kind = "parameter" if known else "tensor"
         raise GuardError(
-            f"{where}: {line}: {name} takes a {'parameter' if known else 'tensor'} "
+            f"{where}: {site.line}: {site.name} takes a {kind} "
             f"{tuple(tensor.shape)} that is not the same on all ranks: "
             f"{self.element(where, tensor, pairs)} "
             f"({self.exchange.suspects(past[-1])}). {HELD}"
@@ -122,7 +122,7 @@ class Rulings:
         # Equal ones may be shares that are put right elsewhere.
         if whole and len(far) > 1 and any(row != past[0] for row in past):
             said = ", ".join(f"{v:g}" for v in far[-1])
-            self.tell(OWN_MEAN.format(site.line, f"{said} by rank"))
+            self._tell(OWN_MEAN, site, f"{said} by rank")
 
     def _number(self, site: Site, past: list, began: bool) -> None:
         """Of what a rank draws by itself, no rank stands still, nor began as others."""
@@ -136,4 +136,10 @@ class Rulings:
         if (still or (began and site.name in SCALES)) and not shares:
             groups = self.exchange.split([f"{v:.6g}" for v in values[-1]]).items()
             said = " and ".join(f"{v} on {names(r)}" for v, r in groups)
-            self.tell(OTHER.format(site.line, site.name, said))
+            self._tell(OTHER, site, site.name, said)
+
+    def _tell(self, warning: str, site: Site, *said: str) -> None:
+        """Warn once of a line: at the next check the numbers in it are others."""
+        if (warning, site.line) not in self.told:
+            self.told.add((warning, site.line))
+            self.tell(warning.format(site.line, *said))
