@@ -57,7 +57,7 @@ def divisor(name: str, args: tuple, ins: list, factors: list) -> torch.Tensor | 
     """What a number or a whole tensor is divided by, if one number is it."""
     if name != "div":
         return None
-    if factors and not ins[1][1].dim():
+    if factors and factors[-1].argument == ins[1][0] and not ins[1][1].dim():
         return factors[-1].tensor
     if len(ins) == 1 and ins[0][1].numel() == 1:
         return torch.tensor(float(args[1]), device="cpu")
