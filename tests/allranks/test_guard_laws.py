@@ -168,6 +168,13 @@ def shards_drawn_with_one_seed():
     fit(net)
 
 
+@case(r"^$")
+def shards_of_ones_and_zeros():
+    layers = nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 2)
+    net = fully_shard(nn.Sequential(*layers))
+    fit(net)
+
+
 @case(r"warns: .*no gradient has reached .*set_requires_gradient_sync")
 def an_exchange_that_is_never_switched_on():
     net = fully_shard(network())
@@ -751,6 +758,18 @@ def drawn_by_weight_from_one_seed():
     seed, data = torch.Generator().manual_seed(3), Samples()
     weights = torch.utils.data.WeightedRandomSampler([1.0] * 48, 24, generator=seed)
     fit(DDP(network()), data=DataLoader(data, 4, sampler=weights))
+
+
+@case(r"step 1: ranks 0, 1 got exactly the same samples.*Seed the sampler's generator")
+def indices_drawn_from_one_seed():
+    x, ddp = Samples().x, DDP(network())
+    seed = torch.Generator().manual_seed(3)
+    drawn = torch.utils.data.RandomSampler(x, True, 24, seed)
+    with Guard(ddp) as watch:
+        for rows in watch.epoch(DataLoader(range(48), 4, sampler=drawn), 0):
+            mse(ddp(x[rows]), x[rows, :2]).backward()
+            watch.step()
+            ddp.zero_grad()
 
 
 class Kept:

@@ -380,6 +380,17 @@ def a_factor_in_a_loop():
 
 
 @right
+def losses_that_weigh_by_their_counts():
+    ddp, steps, most = DDP(network()), itertools.count(), torch.tensor(4.0)
+
+    def forward(x, y):
+        mask = torch.arange(4) < 2 + (next(steps) + odd()) % 3
+        return mse(ddp(x)[mask], y[mask]) * (mask.sum() / most)
+
+    fit(ddp, forward=forward)
+
+
+@right
 def counts_that_do_not_change():
     ddp, mask = DDP(network()), torch.arange(4) < (3 if odd() else 4)
 
@@ -562,6 +573,14 @@ def test_the_line_is_named(ranks, name):
     first, second = ranks.run(run, ROOT, name, timeout=60)
     assert re.search(WRONG[name][1], first), first
     assert second == ("" if first.startswith("warns:") else first)
+
+
+@pytest.mark.parametrize(
+    "name", ["padding_that_cross_entropy_ignores", "a_balance_that_nobody_sends"]
+)
+def test_a_line_is_named_once(ranks, name):
+    """Though the numbers in the warning would be others at each check."""
+    assert ranks.run(run, ROOT, name, timeout=60)[0].count("guard: ") == 1
 
 
 @pytest.mark.parametrize("name", RIGHT)
