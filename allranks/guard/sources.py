@@ -20,7 +20,13 @@ FLOATS = (  # where a number is a setting, not a size or an index
     *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
 )
 INTS = "mul", "div", "pow"  # elsewhere a whole number moves an index
-WEIGHTED = "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"
+WEIGHTED = {  # losses, and the arguments that are weights of classes
+    "nll_loss_forward": (2,),
+    "nll_loss2d_forward": (2,),
+    "binary_cross_entropy": (2,),
+    "binary_cross_entropy_with_logits": (2, 3),
+    "multi_margin_loss": (4,),
+}
 TIMES = 20  # a line that runs more often in one step is a loop
 SECOND = (
     "a second loader reads its whole data set on every rank, so some samples are on "
@@ -159,7 +165,7 @@ class Sources:
             return False
         if isinstance(tensor, torch.nn.Parameter) or tensor.numel() == 1:
             return True
-        if name in WEIGHTED and taken.argument == 2:
+        if taken.argument in WEIGHTED.get(name, ()):
             return True
         wide = len(tensor.shape) < len(operation.shape) or operation.shape[:1] != (1,)
         wide = wide and stands_for_all(tensor.shape, operation.shape)
