@@ -76,13 +76,14 @@ def fit(model, optimizer=None, data=None, **options):
     """Train by the usual loop; ``after`` is called at the end of each step."""
     forward, after = options.get("forward"), options.get("after")
     fed, epochs = options.get("fed", True), options.get("epochs")
+    skip = options.get("skip", ())
     data = Samples() if data is None else data
     loader = data
     if not isinstance(data, DataLoader):
         loader = DataLoader(data, 4, sampler=DistributedSampler(data))
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), 0.01)
     steps = 0
-    with Guard(model, optimizer, patience_s=20) as watch:
+    with Guard(model, optimizer, skip=skip, patience_s=20) as watch:
         for epoch in range(2):
             chooses = epochs or loader.sampler
             if hasattr(chooses, "set_epoch"):

@@ -17,7 +17,15 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
 from allranks import Ranks
-from tests.allranks.test_guard_laws import Samples, fit, mse, network, odd, play  # noqa: F401
+from tests.allranks.test_guard_laws import (
+    Decoded,
+    Samples,
+    fit,
+    mse,
+    network,
+    odd,
+    play,  # noqa: F401
+)
 
 ROOT = str(Path(__file__).parents[2])
 WRONG, RIGHT = {}, {}
@@ -49,10 +57,32 @@ def kinds(y):
     return (y[:, 0] > 0).long()
 
 
+def with_class_weights(model, skip: tuple = ()):
+    """Train with weights of classes that are others on each rank."""
+    criterion = nn.CrossEntropyLoss(weight=1 + own(2))
+    fit(model, forward=lambda x, y: criterion(model(x), kinds(y)), skip=skip)
+
+
 @wrong(r"step 4: test_guard_sources\.py, line \d+: nll_loss_forward takes a tensor ")
 def class_weights_of_a_rank_s_own_share():
-    ddp, criterion = DDP(network()), nn.CrossEntropyLoss(weight=1 + own(2))
-    fit(ddp, forward=lambda x, y: criterion(ddp(x), kinds(y)))
+    with_class_weights(DDP(network()))
+
+
+@right
+def class_weights_that_are_meant():
+    with_class_weights(DDP(network()), skip=("loss",))
+
+
+@right  # the tape would disturb the compiler, so it is off
+def class_weights_beside_what_is_compiled():
+    with_class_weights(torch.compile(DDP(network()), backend="eager"))
+
+
+@right
+def class_weights_beside_a_part_that_is_compiled():
+    net = network()
+    net[1].compile(backend="eager")
+    with_class_weights(DDP(net))
 
 
 @wrong(
@@ -168,6 +198,12 @@ def a_second_loader_without_a_sampler():
 @right
 def a_second_loader_with_a_sampler():
     with_more(sampler=True)
+
+
+@right
+def a_first_loader_of_samples_that_each_rank_draws():
+    data = Decoded(lambda x, y: (torch.randn(6), y))
+    fit(DDP(network()), data=DataLoader(data, 4, shuffle=True))
 
 
 @wrong(r"warns: .*the loss is divided by each rank's own count, \d+, \d+ by rank")
