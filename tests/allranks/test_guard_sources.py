@@ -534,6 +534,27 @@ def samples_that_lie_in_memory():
     fit(ddp, forward=forward)
 
 
+def with_targets(count: int, rows: torch.Tensor):
+    """Train on some of the targets that a rank has in memory."""
+    ddp, targets = DDP(network()), own(count)
+    fit(ddp, forward=lambda x, y: mse(ddp(x)[:, 0], targets[rows]))
+
+
+@right
+def targets_that_are_read_once_each():
+    with_targets(12, torch.tensor([2, 3, 5, 7]))
+
+
+@right
+def targets_of_which_there_are_many():
+    with_targets(64, torch.tensor([2, 2, 5, 7]))
+
+
+@right
+def targets_behind_a_mask():
+    with_targets(8, torch.arange(8) < 4)
+
+
 @right
 def a_baseline_of_each_rank():
     ddp, baseline = DDP(network()), [torch.zeros(())]
