@@ -569,6 +569,26 @@ def a_baseline_of_each_rank():
 
 
 @right
+def statistics_of_one_feature():
+    norm = nn.BatchNorm1d(1)
+    ddp = DDP(nn.Sequential(nn.Linear(6, 1), norm), broadcast_buffers=False)
+    fit(ddp, forward=lambda x, y: mse(ddp(x), y[:, :1]))
+
+
+@right
+def a_baseline_that_is_moved_in_place():
+    ddp, baseline = DDP(network()), torch.zeros(())
+
+    def forward(x, y):
+        reward = x[:, 0]
+        advantage = reward - baseline
+        baseline.lerp_(reward.mean(), 0.1)
+        return -(ddp(x).log_softmax(-1)[:, 0] * advantage).mean()
+
+    fit(ddp, forward=forward)
+
+
+@right
 def a_moving_average_of_all_ranks():
     ddp, teacher, norm = DDP(network()), network(), [torch.ones(6)]
 
