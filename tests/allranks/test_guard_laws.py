@@ -302,7 +302,7 @@ def a_data_set_with_generators_of_its_own():
 @case(r"^$")
 def a_data_set_that_draws_by_the_rank_s_seed():
     data = Decoded(lambda x, y: (x + data.seed, y))
-    data.seed = torch.full((6,), float(dist.get_rank()))
+    data.seed = torch.tensor(float(dist.get_rank()))
     fit(DDP(network()), data=data)
 
 

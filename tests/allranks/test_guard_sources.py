@@ -345,6 +345,20 @@ def sums_divided_by_the_count_of_all():
 
 
 @right
+def means_that_an_exchange_puts_right():
+    ddp, steps = DDP(network()), itertools.count()
+
+    def forward(x, y):
+        mask = torch.arange(4) < 2 + (next(steps) + odd()) % 3
+        mean, count = mse(ddp(x)[mask], y[mask]), mask.sum()
+        every = count.clone()
+        dist.all_reduce(every)
+        return (mean * count) / count * (dist.get_world_size() * count / every)
+
+    fit(ddp, forward=forward)
+
+
+@right
 def shares_that_weigh_by_their_size():
     ddp, share = DDP(network()), 0.75 if odd() else 1.25
     fit(ddp, forward=lambda x, y: mse(ddp(x), y) * share)
@@ -553,6 +567,12 @@ def targets_of_which_there_are_many():
 @right
 def targets_behind_a_mask():
     with_targets(8, torch.arange(8) < 4)
+
+
+@right
+def a_place_in_memory_of_each_rank():
+    ddp, memory, at = DDP(network()), own(8, 6), torch.tensor([dist.get_rank()])
+    fit(ddp, forward=lambda x, y: mse(ddp(x + memory[at]), y))
 
 
 @right
