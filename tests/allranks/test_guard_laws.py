@@ -176,6 +176,14 @@ def shards_of_ones_and_zeros():
     fit(net)
 
 
+@case(r"^$")
+def shards_that_were_whole_before():
+    net = fully_shard(network())
+    net(torch.randn(4, 6)).sum().backward()
+    net.zero_grad()
+    fit(net)
+
+
 @case(r"warns: .*no gradient has reached .*set_requires_gradient_sync")
 def an_exchange_that_is_never_switched_on():
     net = fully_shard(network())
