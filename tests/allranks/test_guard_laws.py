@@ -139,6 +139,17 @@ def a_hook_that_clamps_before_the_exchange():
 
 
 @case(r"^$")
+def a_communication_hook_that_leaves_the_mean():
+    def mean(_state, bucket):
+        sums = dist.all_reduce(bucket.buffer() / 2, async_op=True).get_future()
+        return sums.then(lambda done: done.value()[0])
+
+    ddp = DDP(network())
+    ddp.register_comm_hook(None, mean)
+    fit(ddp)
+
+
+@case(r"^$")
 def a_hook_that_halves_each_gradient():
     ddp = DDP(network())
     for parameter in ddp.parameters():
@@ -703,6 +714,11 @@ def step_in_every_pass_without_synchronisation():
 @case(r"step 2: .*step\(\) was called 2 times since the last optimizer\.step\(\): call")
 def step_in_every_pass():
     loop("bsbsoz")
+
+
+@case(r"step 2: every gradient is 2\.\d+ times the mean")
+def gradients_that_are_never_zeroed():
+    loop("bso")
 
 
 @case(
