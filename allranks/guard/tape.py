@@ -31,6 +31,7 @@ READS = (  # what reads some of a tensor: that is a table, its rows are data
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
     *("masked_select", "stack", "cat"),
 )
+CLASSES = "nll_loss_forward", "nll_loss2d_forward"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
 
 
@@ -111,7 +112,7 @@ class Tape(TorchDispatchMode):
         count = divisor(name, args, ins, factors)
         result = func(*args, **kwargs)
         outs = [x for _, x in flat([result]) if torch.is_tensor(x)]
-        if name.startswith("nll_loss") and len(outs) == 2 and args[3] == 1:
+        if name in CLASSES and args[2:4] == (None, 1):  # no weights, and a mean
             count = outs[1].detach().clone()
         if name in READS:
             self.tables |= {key for *_, key in ins[:1]}

@@ -494,6 +494,12 @@ def losses_divided_by_a_sum_of_weights():
 
 
 @right
+def losses_divided_by_whole_weights_of_classes():
+    ddp, criterion = DDP(network()), nn.CrossEntropyLoss(torch.tensor([1.0, 3.0]))
+    fit(ddp, forward=lambda x, y: criterion(ddp(x), kinds(y)))
+
+
+@right
 def metrics_of_each_rank():
     ddp, total = DDP(network()), {"loss": torch.zeros(()), "seen": 0, "best": 1e9}
 
