@@ -19,7 +19,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from torch import distributed as dist
 from torch import nn
+from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
 
 from scripts import ch3_save_load as tool
@@ -703,3 +705,13 @@ def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
     assert min(count.values()) > 20, f"a hollow test: {count}"
     assert capsys.readouterr().err == ""
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_saving_in_the_background_needs_a_group_of_the_cpu(tmp_path):
+    """As on GPUs with nccl alone: it is refused, and says what to join with."""
+    dist.init_process_group("cuda:gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        with pytest.raises(AssertionError, match="'cpu:gloo,cuda:nccl'"):
+            dcp.async_save({"x": torch.ones(2)}, checkpoint_id=tmp_path)
+    finally:
+        dist.destroy_process_group()

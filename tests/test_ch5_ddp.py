@@ -444,6 +444,47 @@ class TestWrongUse:
         assert losses.shape == (2, 1)
 
 
+def step_after(change):
+    """On a live rank: change a wrapped model, step twice; say what differs or fails."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    ddp = nn.parallel.DistributedDataParallel(net)
+    if change == "add":
+        net.append(nn.Linear(2, 2))
+    elif change == "replace":
+        net[1] = nn.Linear(4, 2)
+    else:
+        net[1].weight = nn.Parameter(torch.rand(2, 4))
+    said = []
+    for _ in range(2):
+        try:
+            ddp(torch.full((3, 4), dist.get_rank() + 1.0)).square().sum().backward()
+        except RuntimeError as error:
+            return [*said, str(error)]
+        apart = [torch.zeros_like(layer.bias) for layer in net]
+        for layer, grad in zip(net, apart, strict=True):
+            grad += layer.bias.grad
+            dist.all_reduce(grad)
+            grad -= dist.get_world_size() * layer.bias.grad
+        said.append([bool(grad.abs().max() > 1e-3) for grad in apart])
+    return said
+
+
+def test_a_layer_that_comes_after_the_wrapping(crews):
+    """One that is added stays local; one that is replaced is waited for."""
+    for said in crews[2].run(step_after, "add"):
+        assert said == [[False, False, True]] * 2
+    for change in "replace", "grow":
+        for first, second in crews[2].run(step_after, change):
+            assert first == [True, True]
+            assert second.startswith(
+                "Expected to have finished reduction in the prior iteration"
+            )
+
+
 DYING = """
 import sys, time
 sys.path.insert(0, {scripts!r})
