@@ -1,6 +1,9 @@
 """Where the loop calls ``step()``, seen from the optimizer: told when that is wrong."""
 
 from collections.abc import Callable
+from contextlib import contextmanager
+
+from .exchange import GuardError
 
 WHERE = "optimizer.step(), with no watch.step() before it"
 
@@ -17,6 +20,8 @@ class Calls:
         self.probe, self.settled, self.optimizers = probe, False, optimizers
         self.since: set[int] = set()  # who stepped after the last watch.step()
         self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
+        self.resting: set[int] = set()  # parameters that may not be due, by identity
+        self.pending: tuple[set[int], Exception] | None = None  # said if they step
         self.handles = [
             o.register_step_pre_hook(self._stepping)
             for o in optimizers
@@ -26,27 +31,41 @@ class Calls:
     def counted(self) -> None:
         """Take note that ``watch.step()`` was called."""
         self.again = 1 if self.since or not self.handles else self.again + 1
+        stepped = [o for o in self.optimizers if id(o) in self.since]
+        rest = stepped if len(stepped) < len(self.optimizers) else []
+        self.resting, self.pending = _parameters(rest), None
         self.steps, self.since = self.steps + 1, set()
 
     def _stepping(self, optimizer, _args, _kwargs) -> None:
         self.since.add(id(optimizer))
+        if self.pending and self.pending[0] & _parameters([optimizer]):
+            raise self.pending[1]
         if not self.steps and not self.settled:
             self.settled = True
             self.probe(WHERE)
 
-    def rests(self, parameter) -> bool:
-        """Whether its optimizer has stepped and another one will, as in a GAN."""
-        stepped = [o for o in self.optimizers if id(o) in self.since]
-        if not stepped or len(stepped) == len(self.optimizers):
-            return False
-        groups = [group["params"] for o in stepped for group in o.param_groups]
-        return any(parameter is p for params in groups for p in params)
+    @contextmanager
+    def lenient(self):
+        """Judge gradients of parameters whose optimizer has stepped, and not another.
+
+        In a GAN it is the other one's turn, and these gradients will be zeroed. What is
+        wrong with them is said once this optimizer steps again before the next check.
+        """
+        try:
+            yield
+        except GuardError as error:
+            self.pending = self.pending or (self.resting, error)
 
     def remove(self) -> None:
         """Take the hooks away."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
+
+
+def _parameters(optimizers: list) -> set[int]:
+    groups = [group for o in optimizers for group in o.param_groups]
+    return {id(p) for group in groups for p in group["params"]}
 
 
 def hint(again: int, unsynced: bool) -> str:

@@ -1,10 +1,9 @@
 """What made ranks differ, as far as the model says so; else what is likely."""
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .digests import DTensor
-from .sharded import units
+from .sharded import units, wrapped
 from .why import WHY
 
 STAGES = (
@@ -50,8 +49,7 @@ def cause(model: nn.Module, where: str, kind: str, name: str) -> str:
             return WHY[kind]
         if units(model):
             return ROOT
-        wrapped = any(isinstance(m, DistributedDataParallel) for m in model.modules())
-        return WHY[kind] if wrapped else BY_HAND
+        return WHY[kind] if wrapped(model) else BY_HAND
     if where == "the start":
         return STARTED
     owner = model.get_submodule(name.rpartition(".")[0])

@@ -10,7 +10,7 @@ from .digests import DTensor, dense, local
 from .exchange import Exchange, GuardError
 from .sharded import Kept, managed, sharding, units
 from .sketches import flat, sketch
-from .verdict import emptied, judge
+from .verdict import emptied
 
 
 class LocalGradients:
@@ -24,7 +24,6 @@ class LocalGradients:
 
     def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]):
         self.model, self.armed = model, False
-        self.rests = lambda parameter: False  # see Calls
         self.handles: list = []
         self.nodes: list = []
         self.sketches: dict[str, torch.Tensor] = {}
@@ -97,9 +96,6 @@ class LocalGradients:
         """What this gradient is added to: nothing if .grad was zeroed since."""
         before, held = self.sketches.get(name), self.parameters[name].grad
         if before is None:
-            plain = whole is self.parameters[name] and self.cut[name][0] == 1
-            if plain and held is not None and self.rests(whole):
-                return sketch(flat(held))  # it will be zeroed before it is used
             return None
         if whole is not self.parameters[name]:  # FSDP2
             hidden = self.kept.hidden(self.parameters[name], whole)
@@ -146,26 +142,16 @@ class LocalGradients:
         return found
 
 
-def check(
+def table(
     exchange: Exchange,
     where: str,
     seen: LocalGradients,
     sketches: list[torch.Tensor],
-    factor: float,
-    scaled: bool,
-    tolerance: float,
-    hint: str = "",
-) -> None:
-    """Raise unless each gradient is ``factor`` times the mean of the local ones.
-
-    All may be smaller by one common number, as clip_grad_norm_ leaves them.
+) -> list[tuple]:
+    """Return what ``verdict.judge`` takes: gradients, and the mean of the local ones.
 
     Args:
         sketches: what ``look`` found, on the CPU.
-        factor: 1, or 1 / scale once a GradScaler has unscaled.
-        scaled: a GradScaler's factor is still in them, so none may be clipped.
-        tolerance: relative to the norm of the local gradients.
-        hint: see ``verdict.judge``.
     """
     names_, locals_, own = list(seen.parameters), [], []
     for place, name in enumerate(names_):
@@ -175,10 +161,10 @@ def check(
         locals_.append(mine.reshape(-1))
         own.append(torch.cat([synced[0], mine[index], torch.tensor(has, device="cpu")]))
     if not names_:
-        return
+        return []
     mean = exchange.mean(where, torch.cat(locals_))
-    table = exchange.floats(where, torch.stack(own))  # (W, P, 9)
-    if emptied(table) and not seen.units and not seen.taken():
+    told = exchange.floats(where, torch.stack(own))  # (W, P, 9)
+    if emptied(told) and not seen.units and not seen.taken():
         raise GuardError(
             f"{where}: backward made gradients, and .grad is empty or zero on all "
             "ranks: step() was called after zero_grad(). Call it between backward() "
@@ -190,10 +176,10 @@ def check(
         count = seen.cut[name][0]
         expected = mean[offset : offset + 3 * count].view(count, 3)
         offset += 3 * count
-        rows = table[:, place]  # (W, 9): synced 3, local 3, has grad, has local, shard
+        rows = told[:, place]  # (W, 9): synced 3, local 3, has grad, has local, shard
         if not rows[:, 7].any() or not rows[:, 6].all() or not rows.isfinite().all():
             continue
         at = rows[:, 8].long()
         scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
         found.append((name, rows, expected[at, :2], scale[:, None]))
-    judge(exchange, where, found, factor, scaled, tolerance, hint)
+    return found

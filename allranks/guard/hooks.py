@@ -12,6 +12,10 @@ MEAN = {  # of torch's own, those that leave the mean, if rounded to 16 bits
     "bf16_compress_hook",
     "_reducer_allreduce_and_upcast_hook",
 }
+JOIN = (
+    "the model trains inside of Join, where a rank may end before the others: step() "
+    "and epoch() check nothing there. Call check() after it."
+)
 NOT_THE_MEAN = (
     "{} makes gradients that need not be the mean of the ranks' own: the guard does "
     "not compare them with it. The other checks go on."

@@ -101,7 +101,8 @@ class Replicas:
                 ranks = list(zip(self.exchange.ranks, there, strict=True))
                 with_it = names(r for r, how in ranks if how != "none")
                 without = names(r for r, how in ranks if how == "none")
-                said = f"there is a {kind} {name} on {with_it} and none on {without}"
+                one = f"{'an' if kind[0] in 'ao' else 'a'} {kind} {name}"
+                said = f"there is {one} on {with_it} and none on {without}"
             else:
                 groups = self.exchange.split(there).items()
                 said = f"the {kind} {name} lies in different ways: " + "; ".join(

@@ -27,6 +27,12 @@ def units(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(n, m) for n, m in modules if FSDPModule and isinstance(m, FSDPModule)]
 
 
+def wrapped(model: nn.Module) -> bool:
+    """Whether DDP or FSDP2 exchanges gradients of it, not the program by hand."""
+    ddp = any(isinstance(m, DistributedDataParallel) for m in model.modules())
+    return ddp or bool(units(model))
+
+
 def managed(unit: nn.Module) -> list:
     """The parameters that an FSDP2 unit gathers: those that are DTensors."""
     return [p for p in unit.parameters() if isinstance(p, DTensor)]

@@ -4,20 +4,36 @@ import torch
 
 from .exchange import Exchange, GuardError, names
 
+BY_HAND = (
+    "the program itself sums the gradients of all ranks, and does not divide. That is "
+    "right if each rank divides its loss by the number of samples on all ranks. If by "
+    "its own, divide the sum by the number of ranks."
+)
+
+
+class Summed(GuardError):
+    """Every gradient is the sum of the ranks' own."""
+
 
 def judge(
     exchange: Exchange,
     where: str,
-    found: list,
     factor: float,
     scaled: bool,
     tolerance: float,
-    hint: str = "",
+    hint: str,
+    found: list,
 ) -> None:
-    """Raise for the first parameter whose gradient is not the mean; say what it is.
+    """Raise unless each gradient is ``factor`` times the mean of the local ones.
+
+    All may be smaller by one common number, as clip_grad_norm_ leaves them.
 
     Args:
+        factor: 1, or 1 / scale once a GradScaler has unscaled.
+        scaled: a GradScaler's factor is still in them, so none may be clipped.
+        tolerance: relative to the norm of the local gradients.
         hint: what it may come from, if ``step()`` is called where it should not be.
+        found: what ``gradients.table`` has found.
     """
 
     def wrong(by: float) -> list:
@@ -35,15 +51,16 @@ def judge(
     if ratio > 0 and not wrong(ratio):  # all by the same number
         if not scaled and ratio < factor:
             return  # as clip_grad_norm_ leaves them
+        kind = GuardError
         if scaled and ratio < factor:
             why = "Clipped while still scaled: call scaler.unscale_(optimizer) before."
         elif hint:
             why = hint
         elif abs(ratio / factor - exchange.size) < 0.05 * exchange.size:
-            why = "It is their sum: divide by the number of ranks."
+            why, kind = "It is their sum: divide by the number of ranks.", Summed
         else:
             why = "They were changed, or not zeroed, since the last step."
-        raise GuardError(
+        raise kind(
             f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
             f"ranks' local gradients. {why}"
         )

@@ -249,6 +249,63 @@ def a_gan_whose_networks_step_in_turn():
                 rates[0].step()
 
 
+@case(r"there is an optimizer state exp_avg of module\S+ on rank 0 and none on rank 1")
+def an_optimizer_that_only_one_rank_loads():
+    ddp = DDP(network())
+    rate = torch.optim.Adam(ddp.parameters(), 0.01)
+    for p in ddp.parameters() if not odd() else ():
+        zeros = torch.zeros_like(p)
+        rate.state[p] = {"step": zeros.sum(), "exp_avg": zeros, "exp_avg_sq": zeros + 1}
+    fit(ddp, rate)
+
+
+def in_turn(generator_s, spoiled=None):
+    """Train a GAN, whose second network now and then steps twice in a row."""
+    both = nn.ModuleList([DDP(network()), DDP(nn.Linear(2, 1))])
+    rates = [torch.optim.Adam(net.parameters(), 0.01) for net in both]
+    with Guard(both, rates, every=1) as watch:
+        for step, (x, y) in enumerate(zip(*[Samples().x.split(4)] * 2, strict=True)):
+            for at, turn in enumerate((1, 0) if step % 2 else (1, 1, 0)):
+                rates[turn].zero_grad()
+                loss = generator_s(both, x) if turn == 0 else both[1](y[:, :2]).mean()
+                loss.backward()
+                if (step, at) == spoiled:
+                    both[1].module.weight.grad += dist.get_rank()
+                watch.step()
+                rates[turn].step()
+
+
+@case(r"^$")
+def a_gan_whose_generator_goes_around_the_other_wrapper():
+    in_turn(lambda both, x: both[1].module(both[0](x + dist.get_rank())).mean())
+
+
+@case(r"step 7: the gradient 1\.module\.weight is not the same on all ranks")
+def a_network_that_steps_twice_with_gradients_of_its_own():
+    in_turn(lambda both, x: both[1](both[0](x)).mean(), spoiled=(2, 1))
+
+
+def summed_by_hand(parts):
+    """All-reduce gradients without a wrapper; each rank has 4 of 8 samples."""
+    net = network()
+    rate = torch.optim.SGD(net.parameters(), 0.1)
+    x = Samples().x
+    with Guard(net, rate, every=1) as watch:
+        for step in range(4):
+            own = x[8 * step + dist.get_rank() :: 2][:4]
+            rate.zero_grad()
+            (mse(net(own), own[:, :2]) / parts).backward()
+            for p in net.parameters():
+                dist.all_reduce(p.grad)
+            watch.step()
+            rate.step()
+
+
+@case(r"^warns: guard: the program itself sums .* by the number of ranks\.$")
+def gradients_that_the_program_sums():
+    summed_by_hand(2)
+
+
 @case(r"^$")
 def steps_by_number_and_samples_by_hand():
     x, ddp = Samples().x, DDP(network())
