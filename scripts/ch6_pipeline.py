@@ -151,14 +151,15 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
         schedule.step(*x, target=y, losses=found)
         optimizer.step()
         if found:  # on the last stage: a loss per micro-batch
-            loss = torch.stack(found).mean()
+            # Without its graph: gloo divides in a thread, beside autograd.
+            loss = torch.stack(found).mean().detach()
             dist.all_reduce(loss, dist.ReduceOp.AVG, mesh.get_group("dp"))
             losses.append(loss)
             if replica == 0 and step % 10 == 9:
                 loss = torch.stack(losses[-10:]).mean()
                 say(f"steps {step - 8} to {step + 1}: {loss=:.3f}")
         if step % 10 == 9 or step + 1 == args.steps:
-            last = losses[-1].detach() if found else 0.0
+            last = losses[-1] if found else 0.0
             last = torch.tensor(float(last), device=device)
             dist.all_reduce(last)  # no number on one rank: none on all
             finite(last, f"{step=}")
