@@ -1,20 +1,30 @@
-"""All Ranks: live ranks, a launcher and rank arithmetic for the book.
+"""All Ranks: live ranks, a launcher, graded exercises and the arithmetic of the book.
 
 In a notebook: ``%load_ext allranks``, then ``%ranks 4`` and ``%%ranks`` cells.
 In Python: ``with Ranks(4) as ranks: ranks.run(fn)`` and ``launch("ch5_ddp", 2)``.
 """
 
-from allranks.exercises import check, hints
+import importlib
+
 from allranks.launch import LaunchError, launch
-from allranks.ranks import Ranks
 from allranks.report import RanksError
 
+# Imported when asked for, so that the doctor runs where hardly anything is installed.
+_HOMES = {"Ranks": "live.ranks", "check": "exercises", "hints": "exercises"}
+
+__version__ = "0.1.0"  # the one place; pyproject.toml and the release read it
 __all__ = ["LaunchError", "Ranks", "RanksError", "check", "hints", "launch"]
 __all__ += ["load_ipython_extension"]
 
 
 def load_ipython_extension(shell) -> None:
     """Give an IPython shell the ``%ranks`` and ``%%ranks`` magics."""
-    from allranks.magic import RanksMagics
+    from allranks.live.magic import RanksMagics
 
     shell.register_magics(RanksMagics)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

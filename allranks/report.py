@@ -8,9 +8,7 @@ import sysconfig
 from pathlib import Path
 
 _LIBRARY = sysconfig.get_path("stdlib")
-_ENGINE = {
-    str(Path(__file__).with_name(f)) for f in ("worker.py", "ranks.py", "jobs.py")
-}
+_ENGINE = str(Path(__file__).with_name("live"))
 
 
 class RanksError(RuntimeError):
@@ -129,9 +127,8 @@ def need_unix(what: str) -> None:
 def is_user_code(filename: str) -> bool:
     """Tell a reader's own code from the engine, torch and the standard library."""
     return not (
-        filename in _ENGINE
-        or "site-packages" in filename
-        or filename.startswith((_LIBRARY, "<frozen"))
+        "site-packages" in filename
+        or filename.startswith((_ENGINE, _LIBRARY, "<frozen"))
     )
 
 

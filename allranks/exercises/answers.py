@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from allranks.exercises import rank_side
 from allranks.exercises.files import Exercise
+from allranks.exercises.rank_side import Place
 from allranks.report import RanksError, RanksInterrupted, name_ranks
 
 MAX_PRINTED = 8  # lines of what the reader's function printed
@@ -40,7 +41,7 @@ class Answer:
         return self.passed
 
     def _ipython_display_(self) -> None:
-        """Nothing: the text stands above already."""
+        """Show nothing: the text stands above already."""
 
 
 def explain(
@@ -48,7 +49,7 @@ def explain(
     world_size: int,
     error: RanksError,
     outputs: list[str],
-    place: tuple,
+    place: Place,
 ) -> Answer:
     """Turn the report of live ranks into one answer."""
     name = exercise.name
@@ -85,30 +86,30 @@ def explain(
     return Answer(False, status, text)
 
 
-def _lines(facts: dict, name: str, place: tuple) -> tuple[list[str], str]:
-    """What a rank's verdict says."""
+def _lines(facts: dict, name: str, place: Place) -> tuple[list[str], str]:
+    """Return what a rank's verdict says, and the status of the answer."""
     if facts["kind"] == "wrong":
         return [_sentence(facts["text"])], "wrong"
     if facts["kind"] == "unusable":
         text = f"What {name} returned, or left behind, is of no use to the check: "
         return [text + facts["text"]], "wrong"
-    code = linecache.getline(place[0], facts["line"]).strip()
+    code = linecache.getline(place.file, facts["line"]).strip()
     where = _sentence(facts["where"])
     lines = [f"{where}: {code}" if code else f"{where}:", facts["text"]]
     return lines, facts["kind"]
 
 
-def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> list[str]:
+def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> list[str]:
     """Say where each rank stands: in the reader's function, or behind it."""
-    short = place[0].rpartition("/")[2]
+    short = place.file.rpartition("/")[2]
     inside: dict[str, list[int]] = {}
     outside = list(error.finished)
     for rank, text in error.waiting.items():
         match = _WAIT.match(text)
         if match and match[3] == short:
             line = int(match[4])
-            where = f"line {line - place[1] + 1} of your {name}"
-            if not place[1] <= line <= place[2]:
+            where = f"line {line - place.first + 1} of your {name}"
+            if not place.first <= line <= place.last:
                 where = f"line {line} of that cell"
             verb = "wait" if match[1] == "wait in" else "compute"
             text = f"{verb} in {where}: {match[2]}"
@@ -121,7 +122,8 @@ def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> lis
     for text, ranks in inside.items():
         verb, _, rest = text.partition(" ")
         who = name_ranks(ranks) if world_size > 1 else "it"
-        lines.append(f"{who} {verb}{'s' * (len(ranks) == 1)} {rest}")
+        verb = f"{verb}s" if len(ranks) == 1 else verb
+        lines.append(f"{who} {verb} {rest}")
     if outside and inside:
         lines.append(f"{name_ranks(outside)} left your {name}.")
     if not inside:
@@ -141,24 +143,23 @@ def _waiting(name: str, error: RanksError, place: tuple, world_size: int) -> lis
 
 
 def _cut(output: str) -> tuple[str, list[str]]:
-    """The case that a rank came to, and what was printed in it."""
+    """Return the case that a rank came to, and what was printed in it."""
     _, _, rest = output.rpartition(rank_side.MARK)
     case, _, own = rest.partition("\n")
     if rank_side.MARK not in output:
         case, own = "", output
     lines = own.rstrip().splitlines()
-    more = (
-        [f"… {len(lines) - MAX_PRINTED} more lines"] if len(lines) > MAX_PRINTED else []
-    )
-    return case, lines[:MAX_PRINTED] + more
+    if len(lines) > MAX_PRINTED:
+        lines[MAX_PRINTED:] = [f"… {len(lines) - MAX_PRINTED} more lines"]
+    return case, lines
 
 
 def _sentence(text: str) -> str:
-    """With a capital letter, unless it begins with a name: torch.load, a_b, w1."""
+    """Capitalise a text, unless it begins with a name: torch.load, a_b, w1."""
     word = text.partition(" ")[0].rstrip(",:")
     return text[:1].upper() + text[1:] if word.isalpha() else text
 
 
 def _fill(text: str) -> list[str]:
-    """Wrap a sentence; lines of their own stay so."""
+    """Wrap a text; what is a line of its own stays one."""
     return [part for line in text.splitlines() for part in textwrap.wrap(line, 86)]

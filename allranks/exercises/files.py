@@ -37,7 +37,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "exercises"
+from allranks.paths import ROOT
+
+FOLDER = ROOT / "exercises"
 KINDS = "stub", "check", "solution", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
@@ -69,16 +71,16 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """Of the exercise and of its function: ``ex5_1``."""
+        """Return the name of the exercise and of its function: ``ex5_1``."""
         return self.path.stem
 
     @property
     def number(self) -> str:
-        """As its heading writes it: ``5.1``."""
+        """Return the number as its heading writes it: ``5.1``."""
         return self.name.removeprefix("ex").replace("_", ".")
 
     def code(self, kind: str) -> str:
-        """The code of the first cell of a kind."""
+        """Return the code of the first cell of a kind."""
         return next(cell.code for cell in self.cells if cell.kind == kind)
 
     def answer(self, cell: Cell) -> Callable:
@@ -92,7 +94,7 @@ class Exercise:
 
 
 def names() -> list[str]:
-    """The names of all exercises, in the order of the book."""
+    """List the names of all exercises, in the order of the book."""
     stems = [path.stem for path in FOLDER.glob("ex*_*.py")]
     return sorted(stems, key=lambda stem: [int(n) for n in re.findall(r"\d+", stem)])
 
@@ -160,13 +162,13 @@ def read(path: Path) -> Exercise:
         if found:
             raise ValueError(f"{Path(path).name} needs {fault}")
     return Exercise(
-        Path(path),
-        title.rstrip("."),
-        int(fields["Chapter"]),
-        tuple(numbers),
-        int(fields["Minutes"]),
-        "Level" in fields,
-        task.strip(),
-        tuple(" ".join(hint.split()) for hint in hints[1::2]),
-        cells,
+        path=Path(path),
+        title=title.rstrip("."),
+        chapter=int(fields["Chapter"]),
+        world_sizes=tuple(numbers),
+        minutes=int(fields["Minutes"]),
+        hard="Level" in fields,
+        task=task.strip(),
+        hints=tuple(" ".join(hint.split()) for hint in hints[1::2]),
+        cells=cells,
     )

@@ -6,12 +6,13 @@ import tempfile
 import textwrap
 from collections.abc import Callable
 
-from allranks import jobs
 from allranks.exercises import files, rank_side
 from allranks.exercises.answers import Answer, explain
 from allranks.exercises.files import Exercise
-from allranks.processes import warm_up
-from allranks.ranks import Ranks
+from allranks.exercises.rank_side import Place
+from allranks.live import jobs
+from allranks.live.processes import warm_up
+from allranks.live.ranks import Ranks
 from allranks.report import RanksError
 
 STALL_S = 1.0  # nobody moves for so long: they wait for each other
@@ -45,13 +46,13 @@ def _examine(answer: Callable) -> Answer:
         text = f"{name}: still the stub. Fill it in, run its cell, then this one."
         return Answer(False, "stub", text)
     try:
-        packed = jobs.call(answer, (), {})[0]
+        packed = jobs.call(answer, args=(), kwargs={})[0]
     except Exception as error:
         text = f"{name} uses something that cannot be sent to a rank: {error}"
         return Answer(False, "error", text)
     first = answer.__code__.co_firstlineno
     last = first + max(1, len(source.splitlines())) - 1
-    place = answer.__code__.co_filename, first, last
+    place = Place(answer.__code__.co_filename, first, last)
     for world_size in exercise.world_sizes:
         found = _try(exercise, world_size, packed, place)
         if isinstance(found, Answer):
@@ -62,7 +63,9 @@ def _examine(answer: Callable) -> Answer:
     return Answer(True, "right", text, tuple(found))
 
 
-def _try(exercise: Exercise, world_size: int, packed: bytes, place: tuple):
+def _try(
+    exercise: Exercise, world_size: int, packed: bytes, place: Place
+) -> list[str] | Answer:
     """Return the cases that passed, or the answer that ends the check."""
     arguments = packed, exercise.name, exercise.code("check"), place
     with (
@@ -84,7 +87,7 @@ def _source(answer: Callable) -> str:
 
 
 def _is_stub(source: str) -> bool:
-    """Whether nothing stands in the function but its docstring."""
+    """Tell whether nothing stands in the function but its docstring."""
     try:
         (function,) = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -94,7 +97,7 @@ def _is_stub(source: str) -> bool:
 
 
 def _is_constant(statement: ast.stmt) -> bool:
-    """Whether it is a docstring, or three dots."""
+    """Tell whether a statement is a docstring, or three dots."""
     return isinstance(getattr(statement, "value", None), ast.Constant) and isinstance(
         statement, ast.Expr
     )

@@ -1,6 +1,7 @@
 """``hints("ex5_1")``: three hints and the solution, each folded until asked for."""
 
 import re
+from collections.abc import Callable
 from html import escape
 
 from allranks.exercises import files
@@ -8,9 +9,12 @@ from allranks.exercises.files import Exercise
 
 
 class Help:
-    """Folded in a notebook and on a page; in a terminal as much as was asked for."""
+    """Hints and solution: folded in a notebook and on a page.
 
-    def __init__(self, exercise: Exercise, level: int):
+    A terminal shows as much as was asked for.
+    """
+
+    def __init__(self, exercise: Exercise, level: int) -> None:
         self._exercise, self._level = exercise, level
 
     def _repr_html_(self) -> str:
@@ -34,7 +38,7 @@ class Help:
         return "\n".join(lines)
 
 
-def hints(exercise, level: int = 1) -> Help:
+def hints(exercise: str | Callable, level: int = 1) -> Help:
     """Show the help for an exercise: ``hints("ex5_1")``.
 
     Args:
@@ -54,7 +58,7 @@ def _inline(text: str) -> str:
 
 
 def _highlight(code: str) -> str:
-    """Code in the classes that the pages style; plain where there is no Pygments."""
+    """Write code in the classes that the pages style; plain without Pygments."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter

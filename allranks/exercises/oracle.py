@@ -1,17 +1,28 @@
 """What a check says when it compares: what is wrong, where, and by how much.
 
-A check's cell finds here by name: ``Wrong``, ``expect``, ``Untouched``.
+A check's cell finds here by name: ``Wrong``, ``expect``, ``Untouched``. It imports
+``compare``, which also names the mistake that leads to a wrong value.
 """
 
 import copy
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a notebook that asks for hints should not wait for it
+    import torch
 
 
 class Wrong(Exception):
     """An answer is wrong; the text says what, and by how much."""
 
 
-def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
+def expect(
+    what: str,
+    got: Any,
+    want: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
     """Raise :class:`Wrong` unless ``got`` is what ``want`` is.
 
     Tells apart None, another type, shape, dtype or device, NaN, a constant factor, and
@@ -52,6 +63,41 @@ def expect(what: str, got: Any, want: Any, rtol=None, atol=None) -> None:
             raise Wrong(f"{what} is {describe(got)}; it should be {describe(want)}.")
 
 
+def compare(
+    what: str,
+    got: Any,
+    want: Any,
+    mistakes: Mapping[str, Any],
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    """Raise :class:`Wrong` unless ``got`` is ``want``; end with the mistake, if known.
+
+    Args:
+        what: the subject of the sentence, as in :func:`expect`.
+        mistakes: a sentence for each likely mistake, and the value that it leads to.
+
+    >>> compare("the sum", 3, 10, {"It leaves out rank 3.": 6, "It counts ranks.": 3})
+    Traceback (most recent call last):
+    allranks.exercises.oracle.Wrong: the sum is 3; it should be 10. It counts ranks.
+    """
+    try:
+        expect(what, got, want, rtol, atol)
+    except Wrong as error:
+        named = [s for s, value in mistakes.items() if _is(got, value, rtol, atol)]
+        raise Wrong(" ".join([str(error), *named[:1]])) from None
+
+
+def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
+    if isinstance(value, float) and value != value:
+        return False  # NaN says nothing
+    try:
+        expect("it", got, value, rtol, atol)
+    except Wrong:
+        return False
+    return True
+
+
 def describe(value: Any) -> str:
     """Name a value in a few words."""
     import torch
@@ -76,7 +122,7 @@ class Untouched:
     allranks.exercises.oracle.Wrong: your function changed `batch`...
     """
 
-    def __init__(self, **values: Any):
+    def __init__(self, **values: Any) -> None:
         self._values = {name: (value, _frozen(value)) for name, value in values.items()}
 
     def __call__(self) -> None:
@@ -90,7 +136,7 @@ class Untouched:
 
 
 def _frozen(value: Any) -> Any:
-    """A copy that compares by value."""
+    """Return a copy that compares by value."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -100,8 +146,8 @@ def _frozen(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _is_plain(values) -> bool:
-    """Whether a list is short, and shows all that it is when it is printed."""
+def _is_plain(values: Collection) -> bool:
+    """Tell whether a list is short, and shows all of itself when it is printed."""
     kinds = int, str, type(None)
     return len(repr(values)) <= 100 and all(isinstance(v, kinds) for v in values)
 
@@ -128,20 +174,25 @@ def _expect_members(what: str, kind: str, got: set, want: set) -> None:
             raise Wrong(f"{what} {fault} the {kind} {', '.join(listed[:3])}{more}.")
 
 
-def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
+def _expect_tensor(
+    what: str,
+    got: Any,
+    want: "torch.Tensor",
+    rtol: float | None,
+    atol: float | None,
+) -> None:
     import torch
 
     if not isinstance(got, torch.Tensor):
         kind = type(got).__name__
         raise Wrong(f"{what} is of type {kind}; it should be {describe(want)}.")
     for name in "shape", "dtype", "device":
-        is_, should = getattr(got, name), getattr(want, name)
-        if is_ != should:
-            is_, should = (
-                (list(is_), list(should)) if name == "shape" else (is_, should)
-            )
+        has, should = getattr(got, name), getattr(want, name)
+        if has != should:
+            if name == "shape":
+                has, should = list(has), list(should)
             how, on = ("is", "on ") if name == "device" else (f"has {name}", "")
-            raise Wrong(f"{what} {how} {on}{is_}; it should be {on}{should}.")
+            raise Wrong(f"{what} {how} {on}{has}; it should be {on}{should}.")
     got, want = got.detach().cpu(), want.detach().cpu()
     try:
         torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
@@ -168,8 +219,8 @@ def _expect_tensor(what: str, got: Any, want, rtol, atol) -> None:
     raise Wrong(f"{what} has wrong values ({count}): {values}.")
 
 
-def _factor(got, want) -> float | None:
-    """The one number that ``want`` was multiplied by, if there is one."""
+def _factor(got: "torch.Tensor", want: "torch.Tensor") -> float | None:
+    """Return the one number that ``want`` was multiplied by, if there is one."""
     import torch
 
     if not want.is_floating_point() or not (want.abs() > 1e-6).any():
@@ -184,7 +235,7 @@ def _factor(got, want) -> float | None:
 
 
 def _off(got: float, want: float) -> str:
-    """By how much, as a sentence's end: a whole factor, or the difference."""
+    """Say by how much, as a sentence's end: a whole factor, or the difference."""
     if got != got or 0 in (got, want):
         return ""
     for ratio, much in (got / want, "{:.0f} times"), (want / got, "1/{:.0f} of"):
@@ -193,7 +244,7 @@ def _off(got: float, want: float) -> str:
     return f", and is {abs(got - want):.4g} too {'large' if got > want else 'small'}"
 
 
-def _show(tensor, most: int = 4) -> str:
+def _show(tensor: "torch.Tensor", most: int = 4) -> str:
     flat = tensor.flatten().tolist()
     shown = [f"{x:.4g}" if type(x) is float else str(x) for x in flat[:most]]
     text = ", ".join(shown) + (", …" if len(flat) > most else "")

@@ -16,7 +16,11 @@ _TALK = "all_ batch_ broadcast gather irecv isend recv reduce scatter send"
 
 
 def communications(allowed: str) -> list[str]:
-    """The functions of ``torch.distributed`` that move data, but for those allowed."""
+    """List the functions of ``torch.distributed`` that move data.
+
+    Args:
+        allowed: those to leave out, with spaces between them.
+    """
     import torch.distributed as dist
 
     starts = tuple(_TALK.split())
@@ -28,7 +32,7 @@ def communications(allowed: str) -> list[str]:
 class Patches:
     """What a check has put in the place of what."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._slots: dict[tuple[int, str], list] = {}  # what was there; the last one is
         self._answer: Callable | None = None
 
@@ -44,14 +48,14 @@ class Patches:
         self._answer = answer
 
         @functools.wraps(answer)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             self._rebind()
             return answer(*args, **kwargs)
 
         return call
 
     def _slot(self, value: Any) -> list | None:
-        """All that stood in the place where ``value`` stands or stood, if any."""
+        """Return all that stood in the place where ``value`` stands or stood."""
         slots = self._slots.values()
         return next((slot for slot in slots if any(value is v for v in slot)), None)
 
@@ -74,7 +78,7 @@ class Patches:
 
 
 def _is_readers(thing: Any) -> bool:
-    """Whether it came by value: a function or class that no module holds."""
+    """Tell if a thing came by value: a function or class that no module holds."""
     if not isinstance(thing, (FunctionType, type)):
         return False
     module = sys.modules.get(thing.__module__)
@@ -84,7 +88,7 @@ def _is_readers(thing: Any) -> bool:
 
 
 def _names(thing: FunctionType | type) -> Iterator[tuple[Any, Callable]]:
-    """What a function or a class finds by name, each with a way to put another."""
+    """Yield what a function or class finds by name, and how to put another there."""
     if isinstance(thing, type):
         for name, value in list(vars(thing).items()):
             yield value, functools.partial(setattr, thing, name)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import traceback
+from typing import NamedTuple
 
 MARK = "\x1e"  # begins a line that names the case, among what the reader prints
 
@@ -12,10 +13,18 @@ class Verdict(Exception):
     """How it ended on this rank, as JSON: live ranks hand on an exception's text."""
 
 
+class Place(NamedTuple):
+    """Where the reader's function stands."""
+
+    file: str
+    first: int  # line
+    last: int
+
+
 class Case:
     """Names what is tried now: ``case("tied weights")``, also in a ``with``."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.names: list[str] = []
 
     def __call__(self, name: str) -> "Case":
@@ -26,16 +35,16 @@ class Case:
     def __enter__(self) -> "Case":
         return self
 
-    def __exit__(self, *exc) -> None:
+    def __exit__(self, *exc: object) -> None:
         pass
 
 
-def play(packed: bytes, name: str, source: str, place: tuple, folder: str) -> list[str]:
+def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> list[str]:
     """Check the packed function; return the names of the cases that it passed.
 
     Args:
         source: the code of the exercise's check.
-        place: the file of the reader's function, its first line and its last.
+        place: of the reader's function.
         folder: an empty one, where the check and the function may write.
     Raises:
         Verdict: if it did not pass.
@@ -75,21 +84,17 @@ def play(packed: bytes, name: str, source: str, place: tuple, folder: str) -> li
     raise Verdict(json.dumps(facts)) from None
 
 
-def _describe(error: BaseException, name: str, place: tuple) -> dict:
+def _describe(error: BaseException, name: str, place: Place) -> dict[str, str | int]:
     """Say where in the reader's code an exception came from."""
-    filename, first, last = place
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if f.filename == filename
-    ]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if frame.filename == place.file]
     text = "".join(traceback.format_exception_only(error)).strip()
     if not frames:
         return {"kind": "unusable", "text": text}
     frame = frames[-1]
-    own = first <= frame.lineno <= last
-    where = f"line {frame.lineno - first + 1} of your {name}"
-    if not own:
-        where = f"`{frame.name}`, line {frame.lineno} of that cell"
+    where = f"`{frame.name}`, line {frame.lineno} of that cell"
+    if place.first <= frame.lineno <= place.last:
+        where = f"line {frame.lineno - place.first + 1} of your {name}"
     stub = isinstance(error, NotImplementedError) and not error.args
-    return {"kind": "stub" if stub else "error", "text": text, "where": where} | {
-        "line": frame.lineno
-    }
+    kind = "stub" if stub else "error"
+    return {"kind": kind, "text": text, "where": where, "line": frame.lineno}

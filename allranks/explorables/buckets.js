@@ -1,4 +1,4 @@
-// Buckets and overlap. Mirrors allranks/buckets.py, bucket_models.py and traces.py.
+// Buckets and overlap. Mirrors buckets.py, models.py and traces.py in allranks/sums/.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
 
@@ -96,7 +96,7 @@ function union(spans, gap = 0) {
 const uncovered = (spans, cover) => sum(union(spans).map(([start, end]) => end - start
   - sum(union(cover).map(([a, b]) => Math.max(0, Math.min(b, end) - Math.max(a, start))))));
 
-// Reads a trace of torch.profiler, for one step: allranks/traces.py tells how.
+// Reads a trace of torch.profiler, for one step: allranks/sums/traces.py tells how.
 export function lanes(words) {
   let trace;
   try {
@@ -160,7 +160,7 @@ export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
     if (value < 0) throw Error(`${name} must not be negative: ${value}`);
   if (machine.alpha_us > LONGEST) throw Error(`alpha_us must be at most ${LONGEST}`);
   if (trace && !(trace.compute?.length && trace.comm?.length))
-    throw Error("trace must be what allranks.traces.lanes returns");
+    throw Error("trace must be what allranks.sums.traces.lanes returns");
   const step = stepOf(chosen, bucket_cap_mb, machine), { total, computed } = step;
   const exposed = total - computed, W = machine.world_size, n = step.buckets.length;
   const s = (value) => amount(value, "s");

@@ -4,13 +4,14 @@ import itertools
 
 import traitlets
 
-from allranks import bucket_models, bucket_runs, buckets, traces
-from allranks.bucket_pictures import timeline
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture
-from allranks.ranks import Ranks
-from allranks.topology import whole
-from allranks.units import amount
+from allranks.pictures.buckets import timeline
+from allranks.runs import buckets as bucket_runs
+from allranks.sums import buckets, models, traces
+from allranks.sums.topology import whole
+from allranks.sums.units import amount
 
 CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
 MOST = 65536  # samples per rank, ranks
@@ -23,13 +24,13 @@ class Buckets(Explorable):
     """A model, its gradients in buckets, and a machine with links.
 
     Traits:
-        model: a key of ``allranks.bucket_models.MODELS``, or "own".
+        model: a key of ``allranks.sums.models.MODELS``, or "own".
         layers: of "own": numbers:MFLOP of each layer, forward and per sample.
         batch_size: samples per rank. tflops: 10¹² operations per second and rank.
         world_size: ranks in the ring.
         alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
         bucket_cap_mb: DDP's argument, in MiB; None for its default.
-        trace: what ``allranks.traces.lanes`` read, or None.
+        trace: what ``allranks.sums.traces.lanes`` read, or None.
     """
 
     name = "buckets"
@@ -52,7 +53,7 @@ class Buckets(Explorable):
         >>> len(facts["buckets"]), facts["exposed"] < facts["sending"]
         (13, True)
         """
-        chosen = bucket_models.layers_of(model, layers)
+        chosen = models.layers_of(model, layers)
         for name in "batch_size", "world_size":
             if whole(name, machine[name], low=1) > MOST:
                 raise ValueError(f"{name} must be at most {MOST}")
@@ -68,7 +69,7 @@ class Buckets(Explorable):
         if machine["alpha_us"] > LONGEST:
             raise ValueError(f"alpha_us must be at most {LONGEST:.0f}")
         if trace is not None and not (trace.get("compute") and trace.get("comm")):
-            raise ValueError("trace must be what allranks.traces.lanes returns")
+            raise ValueError("trace must be what allranks.sums.traces.lanes returns")
         step = _step(chosen, bucket_cap_mb, **machine)
         exposed, size = step.total - step.computed, machine["world_size"]
         compare = []
@@ -114,12 +115,12 @@ class Buckets(Explorable):
     @staticmethod
     def picture(model, layers, bucket_cap_mb, trace, **machine) -> Picture:
         """Draw the layers' backward above the buckets, over time."""
-        chosen = bucket_models.layers_of(model, layers)
+        chosen = models.layers_of(model, layers)
         return timeline("A step of DDP", _step(chosen, bucket_cap_mb, **machine))
 
     def measure(self) -> dict:
         """Let real ranks run stand-ins for the layers, and profile a step."""
-        layers = bucket_models.layers_of(self.model, self.layers)
+        layers = models.layers_of(self.model, self.layers)
         facts, size = self.facts, self.world_size
         if not 2 <= size <= MOST_RANKS:
             raise ValueError(f"world_size must be 2 to {MOST_RANKS} to be really run")
@@ -170,8 +171,8 @@ def _step(layers, cap_mb, batch_size, tflops, world_size, alpha_us, gb_per_s):
 def cases() -> list[dict]:
     """States for the comparison of Python and JavaScript, bad ones included."""
     own = "1:0", "1000000:20, 8000000:20.5 ,262144:3", ",".join(["300000:1.5"] * 40)
-    models = [(name, "") for name in bucket_models.MODELS]
-    models += [("own", layers) for layers in own]
+    chosen = [(name, "") for name in models.MODELS]
+    chosen += [("own", layers) for layers in own]
     trace = {"compute": [[0, 2.5], [3, 7]], "comm": [[2, 4, "a"], [6, 9.25, "b"]]}
     traced = itertools.cycle([None, trace, None])
     bad = ["", "1:2,", "x:1", "0:1", "1:-1", "1:1e3", "9:1;2:1", "1:2," * 40, "1"]
@@ -181,7 +182,7 @@ def cases() -> list[dict]:
         {**good, "model": model, "layers": text, "bucket_cap_mb": cap}
         | {"trace": next(traced)}
         | {"world_size": size, "alpha_us": alpha, "gb_per_s": gb, "tflops": speed}
-        for model, text in models
+        for model, text in chosen
         for cap in (None, 0.0, 0.3, 1.0, 25.0, 1e5)
         for size, alpha, gb, speed in machines
     ]

@@ -1,4 +1,4 @@
-// Collectives, chunk by chunk. Mirrors allranks/collectives.py and collective_costs.py.
+// Collectives, chunk by chunk. Mirrors collectives.py and costs.py in allranks/sums/.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
 

@@ -4,14 +4,14 @@ import itertools
 
 import traitlets
 
-from allranks import collective_costs as costs
-from allranks import collective_runs
-from allranks import collectives as c
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, exchange
-from allranks.ranks import Ranks
-from allranks.topology import whole
-from allranks.units import amount
+from allranks.runs import collectives as collective_runs
+from allranks.sums import collectives as c
+from allranks.sums import costs as costs
+from allranks.sums.topology import whole
+from allranks.sums.units import amount
 
 MOST_RANKS, MOST_NUMBERS = 8, 10**10
 LEAST, LONGEST = 0.001, 1e6  # GB/s; µs per message
@@ -22,7 +22,7 @@ class Collectives(Explorable):
     """A collective, an algorithm for it, and how far it has come.
 
     Traits:
-        collective, algorithm: as in ``allranks.collectives.FORMULAS``.
+        collective, algorithm: as in ``allranks.sums.collectives.FORMULAS``.
         world_size: ranks, 1 to 8.
         numbers: float32 numbers in the whole buffer: in all_gather what a rank has
             after it, else what a rank (in broadcast, rank 0) brings.

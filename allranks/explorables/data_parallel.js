@@ -1,4 +1,4 @@
-// DataParallel's step, stage by stage. Mirrors allranks/data_parallel.py.
+// DataParallel's step, stage by stage. Mirrors allranks/sums/data_parallel.py.
 
 import { h, picture, rect, text, rankColor, amount, table, whole, explorable } from "./kit.js";
 

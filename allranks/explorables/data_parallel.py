@@ -4,13 +4,13 @@ import itertools
 
 import traitlets
 
-from allranks.data_parallel import STAGES, Step, ring_bytes, shares
-from allranks.data_parallel_play import play
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, table
-from allranks.ranks import Ranks
-from allranks.topology import whole
-from allranks.units import amount
+from allranks.runs.data_parallel import play
+from allranks.sums.data_parallel import STAGES, Step, ring_bytes, shares
+from allranks.sums.topology import whole
+from allranks.sums.units import amount
 
 BOUNDS = {
     "batch_size": (1, 512),

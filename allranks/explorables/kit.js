@@ -81,14 +81,14 @@ export function code(line, key) {
   }, "Copy"), done);
 }
 
-// The sentences of allranks.topology.whole, word for word.
+// The sentences of allranks.sums.topology.whole, word for word.
 export function whole(name, value, low) {
   if (!Number.isInteger(value)) throw Error(`${name} must be a whole number, not ${value}`);
   if (value < low) throw Error(`${name} must be at least ${low}, not ${value}`);
   return value;
 }
 
-// Three digits and a unit, "B" or "s": allranks/units.py says the same.
+// Three digits and a unit, "B" or "s": allranks/sums/units.py says the same.
 const UNITS = {
   B: [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
   s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [3600, "h"], [86400, "d"]],

@@ -1,4 +1,4 @@
-// Pipeline schedules: who works when. Mirrors allranks/schedules.py and pipelines.py.
+// Pipeline schedules: who works when. Mirrors schedules.py and pipelines.py in allranks/sums/.
 
 import { h, picture, rect, text, rankColor, table, whole, explorable } from "./kit.js";
 

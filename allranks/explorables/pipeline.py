@@ -4,13 +4,14 @@ from itertools import pairwise, product
 
 import traitlets
 
-from allranks import schedules, stages
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture
-from allranks.pipeline_pictures import schedule as draw
-from allranks.pipelines import Work, peak_held, timetable
-from allranks.ranks import Ranks
-from allranks.topology import whole
+from allranks.pictures.pipelines import schedule as draw
+from allranks.runs import pipelines as stages
+from allranks.sums import schedules
+from allranks.sums.pipelines import Work, peak_held, timetable
+from allranks.sums.topology import whole
 
 MOST = {"num_ranks": 8, "num_microbatches": 16, "stages_per_rank": 4}
 MOST |= dict.fromkeys(("forward", "input_gradient", "weight_gradients"), 9)
@@ -146,7 +147,7 @@ class Pipeline(Explorable):
 
 
 def _record(*args) -> list:
-    from allranks import stages
+    from allranks.runs import pipelines as stages
 
     return stages.record(*args)
 

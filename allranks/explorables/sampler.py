@@ -6,11 +6,11 @@ from itertools import product, zip_longest
 import traitlets
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from allranks.batches import global_batch_size
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, table
-from allranks.ranks import Ranks
-from allranks.topology import whole
+from allranks.sums.batches import global_batch_size
+from allranks.sums.topology import whole
 
 BOUNDS = {  # of each number: what torch takes, and what fits on a page
     "num_samples": (1, 200),

@@ -1,4 +1,4 @@
-// State-dict keys under wrappers. Mirrors allranks/state_dicts.py.
+// State-dict keys under wrappers. Mirrors allranks/sums/state_dicts.py.
 
 import { h, picture, rect, text, rankColor, code, table, explorable } from "./kit.js";
 

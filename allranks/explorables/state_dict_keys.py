@@ -4,11 +4,11 @@ import itertools
 
 import traitlets
 
-from allranks import state_dicts
 from allranks.explorables.base import Explorable
+from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, table
-from allranks.ranks import Ranks
-from allranks.state_dicts import MOST, PREFIX
+from allranks.sums import state_dicts
+from allranks.sums.state_dicts import MOST, PREFIX
 
 
 class StateDictKeys(Explorable):
@@ -94,7 +94,7 @@ class StateDictKeys(Explorable):
 
 
 def _run(*args) -> dict:
-    from allranks import state_dict_runs
+    from allranks.runs import state_dicts as state_dict_runs
 
     return state_dict_runs.run(*args)
 

@@ -1,4 +1,4 @@
-// Who is who: a cluster in which a process is chosen. Mirrors allranks/topology.py.
+// Who is who: a cluster in which a process is chosen. Mirrors allranks/sums/topology.py.
 
 import { h, picture, rect, text, rankColor, pressable, code, table, whole, explorable } from "./kit.js";
 

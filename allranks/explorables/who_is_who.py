@@ -4,10 +4,10 @@ import itertools
 
 import traitlets
 
-from allranks import topology
 from allranks.explorables.base import Explorable
 from allranks.launch import launch
 from allranks.pictures import Picture, cluster, table
+from allranks.sums import topology
 
 MOST = 16  # GPUs of a node, processes of a node, nodes that still fit on a page
 NAMED = 4  # ranks without a GPU that the summary names

@@ -1,8 +1,9 @@
 """A guard for your own training: it raises when ranks go silently wrong.
 
-Copy this folder beside your script; it needs torch and nothing else::
+It needs torch and nothing else, so none of this package's other dependencies has to be
+installed with it (``pip install --no-deps``)::
 
-    from guard import Guard  # in this repository: from allranks.guard
+    from allranks.guard import Guard
 
     watch = Guard(model, optimizer)  # after DDP(...) or fully_shard(...)
     for epoch in range(epochs):
@@ -10,9 +11,40 @@ Copy this folder beside your script; it needs torch and nothing else::
             loss_of(model, x, y).backward()
             watch.step()  # after backward, once per step
             optimizer.step()
+
+What runs when, and which module has it:
+
+``Guard(...)``
+    ``guard`` is what a training calls, and says when a check is due. ``training`` has
+    what is looked at: model, optimizers, what is ignored or skipped. ``checks`` builds
+    all that follows. ``start`` looks once at wrapper, optimizer and devices; then the
+    first comparison runs.
+before a step that ends in a check
+    ``hooks`` go onto the model, and ``gradients`` onto its parameters.
+``epoch``
+    ``data`` judges an epoch: what ``loaders`` say, with ``samplers`` for counts, shares
+    and order, ``datasets`` for what a data set holds, and ``fetching``, which reads the
+    same sample on every rank.
+forward
+    ``hooks`` note its precision and ``randomness`` the generators around it. ``tape``
+    records the operations up to backward, of which ``loss_inputs`` picks what is not
+    data.
+backward
+    ``gradients`` takes a sketch of each local gradient.
+``step``, ``check``
+    ``checks`` sends one message with numbers for everything, and each part judges its
+    own: ``settings`` (with ``configuration``: modules, modes, constants), ``data``,
+    ``loop`` (NaN, a mode left behind, step() in the wrong place), ``replicas``
+    (parameters, gradients, optimizer state; with ``buffers``), ``randomness``,
+    ``loss_verdicts``. Then ``gradients`` compares with the mean of the local ones.
+``preflight``, ``mark`` and ``resumed``, ``same`` and ``metric``
+    ``preflight``, ``checkpoints`` and ``metrics``.
+
+Below all of them: ``exchange`` carries the messages, ``digests`` makes numbers of
+tensors, and ``wrappers`` knows DDP, FSDP2 and tensor parallelism.
 """
 
-from .exchange import GuardError
-from .watch import Guard
+from allranks.guard.exchange import GuardError
+from allranks.guard.guard import Guard
 
 __all__ = ["Guard", "GuardError"]

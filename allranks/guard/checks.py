@@ -1,200 +1,238 @@
-"""One check of everything, in one message and what it asks for."""
+"""One check: everything that ranks compare, and the one message in which it travels."""
 
-import itertools
-import warnings
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import gradients, slots
-from .attributes import Attributes
-from .calls import Calls
-from .causes import cause
-from .data import DataChecks
-from .digests import number, settle
-from .exchange import Exchange, GuardError, cut
-from .forward import Forward
-from .health import Health
-from .hooks import JOIN, NOT_THE_MEAN, is_compiled, joining, refuse, strange
-from .randomness import Randomness
-from .replicas import Replicas
-from .settings import Settings
-from .sharded import bare, share, wrapped
-from .sources import Sources
-from .tensorhooks import CLIPS, TensorHooks
-from .tensors import tensors_of
-from .verdict import BY_HAND, Summed, judge
-from .why import KINDS
+from allranks.guard import start
+from allranks.guard.buffers import Buffers
+from allranks.guard.checkpoints import Checkpoints
+from allranks.guard.data import DataChecks
+from allranks.guard.digests import number, settle
+from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.gradients import BY_HAND, LocalGradients, Summed, judge
+from allranks.guard.hooks import CLIPS, ForwardHooks, ProgramHooks
+from allranks.guard.loop import Health, OptimizerSteps
+from allranks.guard.loss_inputs import LossInputs
+from allranks.guard.randomness import Randomness
+from allranks.guard.replicas import Replicas
+from allranks.guard.settings import Settings
+from allranks.guard.training import KINDS, OUTSIDE, Training
+from allranks.guard.wrappers import (
+    JOIN,
+    NOT_THE_MEAN,
+    is_compiled,
+    joining,
+    refuse_unlike,
+    share,
+    strange,
+    wrapped,
+)
 
-SKIPS = {*KINDS.values(), "data", "devices", "loss", "modes", "randomness"}
-
-
-def _names(given) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+START = "the start"
+JOINED = "after Join"
+NOT_TOLD = (
+    "data and tensor parallelism meet, and which ranks share a batch "
+    "cannot be told: data are not checked. Pass the process group of the "
+    'data\'s axis, such as group=mesh["data"].get_group().'
+)
 
 
 class Checks:
-    """What a Guard knows and how it checks; Guard says when."""
+    """What a guard compares, and how; ``Guard`` says when.
 
-    def __init__(self, model, optimizer, scaler, group, ignore, skip, patience_s):
-        ignore, skip = _names(ignore), _names(skip)
-        if not SKIPS.issuperset(skip):
-            raise ValueError(f"skip={skip}: there are {', '.join(sorted(SKIPS))}")
-        model = nn.Module() if model is None else model
+    Args:
+        training: what to look at.
+        group: the ranks that hold the same part of the model; None takes DDP's.
+        tolerance: for gradients, relative to their norm.
+        patience_s: how long a check waits for a rank that does not come.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        group: "dist.ProcessGroup | None",
+        tolerance: float,
+        patience_s: float,
+    ) -> None:
+        self.training, self.tolerance = training, tolerance
+        model, device = training.model, training.device
         if group is None and isinstance(model, DistributedDataParallel):
             own = model.process_group
             group = None if own.size() == dist.get_world_size() else own
-        self.model, self.skip, self.steps = model, frozenset(skip), 0
-        self.scaler, self.checked = scaler, -1  # the step of the last check
-        ignore += tuple(getattr(model, "parameters_to_ignore", ()))
-        self.ignore = tuple(map(bare, ignore))
-        first = next(itertools.chain(model.parameters(), model.buffers()), None)
-        self.device = torch.device("cpu") if first is None else first.device
-        self.exchange = Exchange(group, self.device, patience_s)
-        self.replicas = Replicas(self.exchange)
-        self.settings = Settings(
-            self.exchange, model, self.parameters, self._out, optimizer, scaler
-        )
-        self.attributes = Attributes(model)
-        self.replicas.written = self.attributes.written
-        self.replicas.cause = partial(cause, model)
-        self.replicas.filled = partial(slots.filled, self)
-        self.local = gradients.LocalGradients(model, self.parameters())
-        own = share(
-            model, self.local.units, dist.get_rank() if self.exchange.group else 0
-        )
-        rows = self.exchange.integers("the start: who shares a batch", [own])
-        shares = [row[0] for row in rows]
-        self.data = DataChecks(self.exchange, shares if all(shares) else None, model)
-        self.data.codes.tell = self.tell
-        shared = self.data.teams != len(shares) or "randomness" in self.skip
-        self.random = Randomness(self.exchange, model, self.device, shared)
-        self.forward = Forward(model, self.device, self.random)
-        self.hooks = TensorHooks()
-        self.settings.forward, self.settings.hooked = self.forward.text, self.hooks.text
-        self.health = Health(self)
-        self.calls = Calls(self.settings.optimizers, self._probe)
-        self.sources = Sources(self.exchange, model, self.replicas.element, self.tell)
-        alone = self.exchange.size == 1 or self.data.teams != len(shares)
+        exchange = self.exchange = Exchange(group, device, patience_s)
+        self.buffers = Buffers(exchange, model)
+        self.replicas = Replicas(exchange, model, self.buffers)
+        self.gradients = LocalGradients(model, training.parameters())
+        shares = self._shares()
+        known = all(shares)
+        self.data = DataChecks(exchange, shares if known else None, model)
+        one_each = self.data.num_shares == len(shares)  # batches are each rank's own
+        shared = not one_each or "randomness" in training.skip
+        self.random = Randomness(exchange, device, shared)
+        self.forward = ForwardHooks(model, device, self.random)
+        self.hooks = ProgramHooks()
+        self.settings = Settings(exchange, training, self.forward, self.hooks)
+        self.optimizer_steps = OptimizerSteps(training.optimizers, self._probe)
+        self.health = Health(exchange, training, self.gradients, self.optimizer_steps)
+        self.loss = LossInputs(exchange, model, self.replicas)
         compiled = any(map(is_compiled, model.modules()))
-        self.sources.off = alone or compiled or "loss" in self.skip
-        self.told: set[str] = set()
-        if not all(shares) and "data" not in self.skip:
-            self.tell(
-                "data and tensor parallelism meet, and which ranks share a batch "
-                "cannot be told: data are not checked. Pass the process group of the "
-                'data\'s axis, such as group=mesh["data"].get_group().'
-            )
-        self.fed = False  # epoch() is in use
+        alone = exchange.size == 1 or not one_each
+        self.loss.off = alone or compiled or "loss" in training.skip
+        self.checkpoints = Checkpoints(exchange, training, self.buffers, self.settings)
+        if not known and "data" not in training.skip:
+            exchange.warn(NOT_TOLD)
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """The model's parameters by name, but for those to ignore."""
-        return {n: p for n, p in self.model.named_parameters() if not self._out(n)}
+    def _shares(self) -> list[int]:
+        """Return a number for each rank's share of the data; 0 where it is unknown."""
+        rank = dist.get_rank() if self.exchange.group else 0
+        own = share(self.training.model, self.gradients.units, rank)
+        rows = self.exchange.integers("the start: who shares a batch", [own])
+        return [row[0] for row in rows]
 
-    def _out(self, name: str) -> bool:
-        return bool(self.ignore) and bare(name).startswith(self.ignore)
+    def _probe(self, where: str) -> None:
+        if self.exchange.size > 1 and not joining(self.training.model):
+            self.exchange.integers(where, [])
 
-    def compare(self, where: str, kinds: tuple[str, ...], more: list = ()) -> list:
+    def begin(self, world_size: int | None) -> None:
+        """Check what does not change, and what the training begins with."""
+        start.begin(self.exchange, self.training, START, world_size)
+        kinds = OUTSIDE, "parameter", "attribute"
+        self.compare(START, num_steps=0, kinds=kinds)
+
+    def everything(self, num_steps: int) -> None:
+        """Check parameters, buffers, optimizer, gradients, batches, randomness."""
+        joined = joining(self.training.model)
+        where = JOINED if joined else f"step {num_steps}"
+        stage = self.settings.stage()
+        ready = self.gradients.armed and stage is not None
+        sketches = self.gradients.look() if ready else []
+        found = self.compare(where, num_steps, KINDS, sketches)
+        if found and not joined:
+            self._gradients(where, stage == "scaled", found)
+
+    def compare(
+        self,
+        where: str,
+        num_steps: int,
+        kinds: Iterable[str],
+        sketches: Sequence[torch.Tensor] = (),
+    ) -> list[torch.Tensor]:
         """Send one message with everything, and judge it on every rank alike.
 
         Args:
-            more: tensors to bring to the CPU in the same copy; they are returned.
+            where: what to call this check, such as "step 8".
+            num_steps: how many the training has made.
+            kinds: of the tensors that are compared.
+            sketches: of gradients, to bring to the CPU in the same copy.
+
+        Returns:
+            The sketches on the CPU; none unless every rank has some.
         """
-        tensors, loose = tensors_of(self, kinds), self.settings.loose()
-        why = strange(self.model)
+        training, exchange = self.training, self.exchange
+        tensors = training.tensors(kinds, self.buffers)
+        loose, why = self.settings.loose(), strange(training.model)
         due = tensors.get("gradient", {})
         late = {name: due.pop(name) for name in self._resting(due)}
         rows = [self.replicas.numbers(found) for found in (*tensors.values(), late)]
-        rows, host = settle(rows, [*loose, *more])
+        rows, host = settle(rows, [*loose, *sketches])
         self.settings.land(host[: len(loose)])
+        sketches = host[len(loose) :]
         parts = [
             self.settings.numbers(where),
             self.data.numbers(),
             self.random.numbers(),
-            [number(why), int(bool(more))],
-            self.health.numbers(where, host[len(loose) :]),
-            self.sources.numbers(),
+            [number(why), int(bool(sketches))],
+            self.health.numbers(where, num_steps, sketches),
+            self.loss.numbers(),
         ]
-        parts += rows
-        own = [x for part in parts for x in (len(part), *part)]
-        table = [cut(row) for row in self.exchange.integers(where, own)]
-        settings, data, random, hooks, health, sources = (
-            [row[i] for row in table] for i in range(6)
+        table = exchange.parts(where, [*parts, *rows])
+        settings, data, random, hooks, health, loss = (
+            [row[i] for row in table] for i in range(len(parts))
         )
-        if self.exchange.size > 1:
-            self.settings.judge(where, settings, self.skip)
-            refuse(self.exchange, where, why, [row[0] for row in hooks])
+        several = exchange.size > 1
+        if several:
+            self.settings.judge(where, settings)
+            refuse_unlike(exchange, where, why, [row[0] for row in hooks])
             self.data.judge(where, data)
         self.health.judge(where, health)
-        if self.exchange.size > 1:
-            self.replicas.hint = self.health.hint
-            self.replicas.compare(where, tensors, [row[6:-1] for row in table])
-            with self.calls.lenient():
-                rest = [row[-1:] for row in table]
-                self.replicas.compare(where, {"gradient": late}, rest)
-            self.random.judge(where, random)
-            self.sources.judge(where, sources)
-            for what in sorted(self.hooks.clips)[:1]:
-                self.tell(CLIPS.format(what))
-            self.attributes.checked()
-            if not all(row[1] for row in hooks):
-                return []
-        return host[len(loose) :]
+        if not several:
+            return sketches
+        self.replicas.hint = self.health.hint
+        digests = [row[len(parts) :] for row in table]
+        self.replicas.compare(where, tensors, [row[:-1] for row in digests])
+        with self.optimizer_steps.lenient():
+            last = [row[-1:] for row in digests]
+            self.replicas.compare(where, {"gradient": late}, last)
+        self.random.judge(where, random)
+        self.loss.judge(where, loss)
+        if self.hooks.clips:
+            exchange.warn(CLIPS.format(min(self.hooks.clips)))
+        self.buffers.checked()
+        return sketches if all(row[1] for row in hooks) else []
 
-    def compare_gradients(self, where: str, scaled: bool, found: list) -> None:
+    def _gradients(
+        self, where: str, scaled: bool, sketches: list[torch.Tensor]
+    ) -> None:
         """Compare gradients with the mean of the local ones, which a hook may leave."""
-        why = strange(self.model)  # known to be the same on all ranks
-        how = self.settings.factor(), scaled or bool(why), self.tolerance
-        verdict = partial(judge, self.exchange, where, *how, self.health.hint)
-        found = gradients.table(self.exchange, where, self.local, found)
-        late = self._resting(name for name, *_ in found)
+        model = self.training.model
+        why = strange(model)  # known to be the same on all ranks
+        verdict = partial(
+            judge,
+            self.exchange,
+            where,
+            factor=self.settings.factor(),
+            scaled=scaled or bool(why),
+            tolerance=self.tolerance,
+            hint=self.health.hint,
+        )
+        found = self.gradients.table(self.exchange, where, sketches)
+        late = self._resting(one.name for one in found)
         try:
-            verdict([row for row in found if row[0] not in late])
-            with self.calls.lenient():
-                verdict([row for row in found if row[0] in late])
+            verdict([one for one in found if one.name not in late])
+            with self.optimizer_steps.lenient():
+                verdict([one for one in found if one.name in late])
         except GuardError as error:
-            by_hand = isinstance(error, Summed) and not wrapped(self.model)
+            by_hand = isinstance(error, Summed) and not wrapped(model)
             if not why and not by_hand:
                 raise
-            self.tell(NOT_THE_MEAN.format(why) if why else BY_HAND)
+            self.exchange.warn(NOT_THE_MEAN.format(why) if why else BY_HAND)
 
-    def _resting(self, names) -> list[str]:
-        resting = self.calls.resting
-        found = self.parameters() if resting else {}
-        return [n for n in names if id(found.get(n)) in resting]
-
-    def _probe(self, where: str) -> None:
-        if self.exchange.size > 1 and not joining(self.model):
-            self.exchange.integers(where, [])
+    def _resting(self, names: Iterable[str]) -> list[str]:
+        """Return the names whose gradients may not be due, as ``lenient`` says."""
+        resting = self.optimizer_steps.resting
+        found = self.training.parameters() if resting else {}
+        return [name for name in names if id(found.get(name)) in resting]
 
     def joins(self) -> bool:
-        """Whether ranks make unequal steps: then none waits here for another."""
-        if not joining(self.model):
+        """Tell whether ranks make unequal steps: then none waits here for another."""
+        if not joining(self.training.model):
             return False
-        self.tell(JOIN)
+        self.exchange.warn(JOIN)
         return True
 
-    def tell(self, sentence: str) -> None:
-        """Warn once, on one rank."""
-        if sentence and sentence not in self.told and self.exchange.rank == 0:
-            warnings.warn(f"guard: {sentence}", stacklevel=5)
-        self.told.add(sentence)
-
-    def prepare(self, due: bool) -> None:
-        """Before a step: set hooks if it ends in a check, take them away if not."""
-        if due and (self.exchange.size > 1 or self.scaler):
-            if "gradients" not in self.skip and not self.data.shared:
-                self.local.arm()
-            self.forward.arm()
-            self.hooks.arm(self.model, self.parameters())
-        else:
+    def arm(self, due: bool) -> None:
+        """Set hooks if the next step ends in a check, and take them away if not."""
+        training = self.training
+        if not due or (self.exchange.size == 1 and not training.scaler):
             self.disarm()
+            return
+        if "gradients" not in training.skip and not self.data.one_model:
+            self.gradients.arm()
+        self.forward.arm()
+        self.hooks.arm(training.model, training.parameters())
 
     def disarm(self) -> None:
         """Take every hook of the model's away."""
-        self.local.disarm()
+        self.gradients.disarm()
         self.forward.disarm()
         self.hooks.disarm()
+
+    def close(self) -> None:
+        """Take all hooks away, and give the group back."""
+        self.disarm()
+        self.optimizer_steps.remove()
+        self.exchange.close()

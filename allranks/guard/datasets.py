@@ -1,26 +1,47 @@
-"""What a data set says of itself: what it holds, and in which order."""
+"""What a data set holds: its entries, in their order, and tables that number names.
+
+The entries of one data set have to be the same on all ranks, and so has each number: if
+"cat" is 0 on one rank, it must not be 1 on another.
+"""
 
 import os
-from collections.abc import Mapping
+from ast import literal_eval
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
+from types import ModuleType
+from typing import Any
+from weakref import ref
 
 import torch
+from torch import nn
 from torch.utils.data import (
     ConcatDataset,
     Dataset,
+    IterableDataset,
     Subset,
     TensorDataset,
 )
 
-from .digests import digest_all, number
+from allranks.guard.configuration import as_lines, constants, warn_of_other
+from allranks.guard.digests import digest_all, number
+from allranks.guard.exchange import Exchange, GuardError
 
 HEAD = 1024  # entries that are digested of a longer list, spread over it
+MANY = 20_000  # entries; larger tables are no vocabulary of labels
 WORD = str, bytes, int, float, PurePath, type(None)
 STATISTICS = "mean", "std", "var", "min", "max", "scale"
+NUMBERS = (
+    "the ranks mean different things by one number. Sort the names before you number "
+    "them: a set has another order in each process."
+)
+ORDERS = (
+    "every rank must hold the same entries in the same order. Sort what listdir or a "
+    "set gives; let the sampler shuffle."
+)
 
 
-def fingerprint(dataset, depth: int = 3) -> tuple[int, bool]:
-    """A number for what a data set holds, 0 if it tells nothing; and if that is all.
+def fingerprint(dataset: Any, depth: int = 3) -> tuple[int, bool]:
+    """Return a number for what a data set holds, 0 if unknown; and if that is all.
 
     A data set of a class of its own is known by those of its attributes that have an
     entry for each sample: file names, labels, indices. There may be more to it.
@@ -38,11 +59,11 @@ def fingerprint(dataset, depth: int = 3) -> tuple[int, bool]:
     own = entries(dataset)
     if own:
         return own, True
-    parts, count = [], _length(dataset)
-    for key, value in sorted(_attributes(dataset).items()):
+    parts, count = [], length(dataset)
+    for key, value in sorted(held(dataset).items()):
         if isinstance(value, Dataset) and depth:
             parts.append(f"{key} {fingerprint(value, depth - 1)[0]}")
-        elif count > 1 and _length(value) == count:
+        elif count > 1 and length(value) == count:
             parts.append(f"{key} {entries(value)}")
         elif key.lstrip("_").startswith(STATISTICS):
             parts.append(f"{key} {_statistic(value)}")
@@ -50,8 +71,8 @@ def fingerprint(dataset, depth: int = 3) -> tuple[int, bool]:
     return (number(str(parts)) if parts else 0), False
 
 
-def entries(value) -> int:
-    """A number for a sequence's entries and their order; 0 if it cannot be told."""
+def entries(value: Any) -> int:
+    """Return a number for a sequence's entries and their order; 0 if unknown."""
     try:
         if torch.is_tensor(value):
             return digest_all([value[_spread(len(value))].contiguous()])
@@ -80,8 +101,8 @@ def _spread(count: int) -> list[int]:
     return list(range(count)) if count <= HEAD else list(range(0, count, count // HEAD))
 
 
-def _without_root(column) -> list:
-    """Paths without the folder that all begin with: it may be another on each node."""
+def _without_root(column: Iterable[Any]) -> list[Any]:
+    """Cut off the folder that all paths begin with: each node may have another."""
     texts = [str(x) if isinstance(x, PurePath) else x for x in column]
     if len(texts) < 2 or not all(isinstance(x, str) for x in texts):
         return texts
@@ -89,24 +110,143 @@ def _without_root(column) -> list:
     return [x[len(root) :] for x in texts]
 
 
-def _statistic(value) -> int:
+def _statistic(value: Any) -> int:
     if type(value) is float:
         return number(repr(value))
     if hasattr(value, "dtype") and hasattr(value, "tolist"):
-        return number(str(value.tolist())) if _numel(value) <= HEAD else 0
+        size = value.numel() if torch.is_tensor(value) else value.size
+        return number(str(value.tolist())) if size <= HEAD else 0
     return 0
 
 
-def _numel(value) -> int:
-    return value.numel() if torch.is_tensor(value) else value.size
-
-
-def _attributes(thing) -> dict:
+def held(thing: Any) -> dict[str, Any]:
+    """Return a thing's attributes; none of what keeps them elsewhere."""
     return vars(thing) if hasattr(thing, "__dict__") else {}
 
 
-def _length(thing) -> int:
+def length(thing: Any) -> int:
+    """Return how long a thing is; -1 for an iterable without a length."""
     try:
         return len(thing)
     except (TypeError, NotImplementedError):
-        return -1  # an iterable without a length
+        return -1
+
+
+class Tables:
+    """Looks for tables that number names, once in each data set.
+
+    They may be in the data set, in the collate function, or in the model.
+    """
+
+    def __init__(self, exchange: Exchange, model: nn.Module) -> None:
+        self.exchange, self.model = exchange, model
+        self.known: dict[int, ref] = {}  # data sets of earlier epochs
+        self.tables: dict[str, dict] = {}
+        self.fresh = False  # the data set has not been seen before
+        self.text = ""  # the data set's settings
+
+    def look(self, own: dict[str, int], loader: Any) -> None:
+        """Add to a loader's facts, before the data set fills caches of its own."""
+        dataset = getattr(loader, "dataset", None)
+        try:
+            known = self.known.get(id(dataset))
+            fresh = known is None or known() is not dataset
+            self.known[id(dataset)] = ref(dataset)
+        except TypeError:  # a list, or None
+            fresh = False
+        if own["known"] == 0 and not fresh:
+            own["dataset"] = 0
+        self.tables, self.text, self.fresh = {}, "", fresh
+        if fresh:
+            if own["replicas"] >= 0:  # one data set, of which each rank takes a share
+                kind = type(dataset).__name__
+                values = [(f"{kind}.{k}", v) for k, v in held(dataset).items()]
+                self.text = as_lines(constants(values))
+            own["settings"] = number(self.text)
+            collate = getattr(loader, "collate_fn", None)
+            self.tables = find_tables(dataset, collate, *self.model.modules())
+            own["codes"] = number(repr(self.tables))
+
+    def judge(self, where: str, values: list[int], settings: list[int]) -> None:
+        """Raise if a name has another number on another rank; warn of settings."""
+        if len(set(settings)) > 1:
+            warn_of_other(self.exchange, self.text)
+        if len(set(values)) == 1:
+            return
+        texts = self.exchange.texts(repr(self.tables))
+        found = first_apart([literal_eval(text) for text in texts])
+        if found:
+            said = self.exchange.by_ranks([repr(x) for x in found[1]], " and ")
+            why = ORDERS if "['" not in found[0] else NUMBERS
+            raise GuardError(f"{where}: {found[0]} is {said}: {why}")
+
+
+def find_tables(*things: Any) -> dict[str, dict]:
+    """Return tables that number names, or name numbers: of classes, labels or words.
+
+    Args:
+        things: data sets, collate functions, modules; what they hold is looked into.
+    """
+    found: dict[str, dict] = {}
+    seen: set[int] = set()
+
+    def visit(path: str, thing: Any, depth: int) -> None:
+        if id(thing) in seen:
+            return
+        seen.add(id(thing))
+        for key, value in held(thing).items():
+            at = f"{path}.{key}" if path else key
+            if isinstance(value, dict) and _numbers(value):
+                found[at] = dict(value)
+            elif isinstance(value, list | tuple) and _words(value):
+                # An iterable's names are of files, which a rank reads in its own order.
+                if not isinstance(thing, IterableDataset):
+                    found[at] = dict(enumerate(value))
+            elif (
+                depth
+                and hasattr(value, "__dict__")
+                and not isinstance(value, type | ModuleType)
+            ):
+                visit(at, value, depth - 1)
+
+    for thing in things:
+        visit(type(thing).__name__, thing, 2)
+    return found
+
+
+def _numbers(table: dict) -> bool:
+    if not 2 <= len(table) <= MANY:
+        return False
+    keys, values = list(table), list(table.values())
+    if all(type(x) is str for x in values):
+        keys, values = values, keys
+    if not all(type(x) is int for x in values) or len(set(keys)) < len(keys):
+        return False
+    return set(values) == set(range(len(values)))
+
+
+def _words(found: list | tuple) -> bool:
+    few = 2 <= len(found) <= MANY and all(type(x) is str for x in found)
+    return few and len(set(found)) == len(found)
+
+
+def first_apart(tables: list[dict[str, dict]]) -> tuple[str, list] | None:
+    """Return the first entry that ranks do not share: its name, and each rank's value.
+
+    Tables over other names are each rank's own, such as an index of its own files; so
+    is an order of the same names if they are no numbers' names.
+    """
+    first = tables[0]
+    for path in first:
+        if not all(path in other for other in tables):
+            continue
+        own = [other[path] for other in tables]
+        named = all(type(value) is int for value in own[0].values())
+        if not named and len({frozenset(map(str, x.values())) for x in own}) > 1:
+            continue
+        common = [key for key in own[0] if all(key in other for other in own)]
+        for key in common:
+            values = [other[key] for other in own]
+            if len(set(values)) > 1:
+                return f"{path}[{key!r}]", values
+    return None

@@ -1,7 +1,12 @@
-"""Numbers that stand for tensors: equal bits, equal digest, on any device."""
+"""Numbers that stand for tensors: digests of their bits, sketches of their values.
+
+Tensors with equal bits have equal digests, on any device. A sketch is linear: that of a
+mean is the mean of the sketches.
+"""
 
 import hashlib
 import struct
+from collections.abc import Sequence
 
 import torch
 
@@ -12,41 +17,44 @@ except ImportError:  # a torch without torch.distributed
 
 COLUMNS = 1021  # a prime: rows that change places change the digest
 SMALL = 1 << 16  # bytes; smaller tensors are digested together
+WHOLE = 1 << 14  # elements; in smaller tensors each has a random sign of its own
 ODD = -7046029254386353131  # 2**64 / golden ratio, as int64
-_cache: dict = {}
+_cache: dict[
+    tuple, torch.Tensor | tuple[torch.Tensor, ...]
+] = {}  # by use, size, device
 
 
 def number(text: str | bytes) -> int:
-    """A text as an int64, the same in every process (``hash`` is not)."""
+    """Return a text's hash as an int64, the same in every process (``hash`` is not)."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
 
 
 def bits_of(value: float) -> int:
-    """A float64's bits, as an int64."""
+    """Return a float64's bits as an int64."""
     return struct.unpack("<q", struct.pack("<d", value))[0]
 
 
 def float_of(bits: int) -> float:
-    """The float64 that has these bits."""
+    """Return the float64 that has these bits."""
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor: its own shard, or all of it."""
+    """Return what this rank holds of a tensor: its own shard, or all of it."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def layout(tensor: torch.Tensor) -> str:
-    """How a tensor lies on the ranks: empty for a plain one."""
+    """Say how a tensor is laid out over the ranks; "" for one that is not sharded."""
     if not isinstance(tensor, DTensor):
         return ""
     return f"{tuple(tensor.device_mesh.shape)} {tensor.placements}"
 
 
 def shard(tensor: torch.Tensor) -> int:
-    """Which part this rank holds: ranks with equal numbers must hold equal bits."""
+    """Return a number for this rank's shard: equal numbers have to hold equal bits."""
     if not isinstance(tensor, DTensor):
         return 0
     place = tensor.device_mesh.get_coordinate() or []
@@ -54,21 +62,16 @@ def shard(tensor: torch.Tensor) -> int:
     return number(str([at for at, how in pairs if not how.is_replicate()]))
 
 
-def weights(count: int, device: torch.device) -> torch.Tensor:
-    """Odd int64 factors, one for each column: no flipped bit is multiplied away."""
-    key = "weights", count, str(device)
-    if key not in _cache:
-        _cache[key] = (2 * torch.arange(count, device=device) + 1) * ODD
-    return _cache[key]
-
-
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor with its zeros; any other as it is."""
+    """Return a sparse tensor with its zeros, and any other as it is."""
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What a tensor holds, as plain tensors: none on meta, several if quantised."""
+    """List the plain tensors that a tensor is made of.
+
+    There are none on the meta device, and several in a quantised tensor.
+    """
     if tensor.is_meta:
         return []
     if tensor.is_quantized:
@@ -87,12 +90,12 @@ def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, flat, in the order of its elements."""
+    """Return the bytes of a tensor, flat, in the order of its elements."""
     tensor = dense(tensor).resolve_conj().resolve_neg()  # no lazy view: real bytes
     return tensor.contiguous().flatten().view(torch.uint8)
 
 
-def fetch(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Bring tensors to the CPU: one copy from each device, however many they are."""
     found, away = list(tensors), {}
     for place, tensor in enumerate(tensors):
@@ -108,12 +111,20 @@ def fetch(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
-    """One NaN for all NaNs, and no negative zero."""
+    """Replace every NaN by one and the same, and negative zero by zero."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     small = tensor.element_size() < 4  # 8 bits have no promotion of their own
     wide = tensor.to(torch.float32) + 0 if small else tensor + 0
     return torch.where(wide.isnan(), torch.full_like(wide, torch.nan), wide)
+
+
+def weights(count: int, device: torch.device) -> torch.Tensor:
+    """Return odd int64 factors, one per column: no flipped bit is multiplied away."""
+    key = "weights", count, str(device)
+    if key not in _cache:
+        _cache[key] = (2 * torch.arange(count, device=device) + 1) * ODD
+    return _cache[key]
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:
@@ -141,8 +152,8 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def sums(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One digest for each device, still there; small tensors are joined first."""
+def sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return one digest per device, still there; small tensors are joined first."""
     parts: dict = {}
     for place, tensor in enumerate(x for t in tensors for x in pieces(t)):
         found = parts.setdefault(tensor.device, ([], []))
@@ -158,23 +169,65 @@ def sums(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def fold(found: list[torch.Tensor]) -> int:
-    """What ``sums`` found, as one int64."""
+    """Add up what ``sums`` found on several devices, as one int64."""
     return (sum(map(int, found)) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def settle(rows: list[list], more: list = ()) -> tuple[list, list]:
-    """Put numbers where a row holds what ``sums`` found; fetch more with them."""
+def settle(
+    rows: list[list[int | list[torch.Tensor]]], more: Sequence[torch.Tensor] = ()
+) -> tuple[list[list[int]], list[torch.Tensor]]:
+    """Put numbers where a row holds what ``sums`` found.
+
+    All of it comes to the CPU in one copy, with the tensors in ``more``, which are
+    returned too.
+    """
     waiting = [x for row in rows for item in row if type(item) is list for x in item]
     host = fetch([*waiting, *more])
     left = iter(host)
 
-    def number_of(item) -> int:
+    def number_of(item: int | list[torch.Tensor]) -> int:
         return fold([next(left) for _ in item]) if type(item) is list else item
 
-    rows = [[number_of(item) for item in row] for row in rows]
-    return rows, host[len(waiting) :]
+    settled = [[number_of(item) for item in row] for row in rows]
+    return settled, host[len(waiting) :]
 
 
-def digest_all(tensors: list[torch.Tensor]) -> int:
-    """One number for many tensors."""
+def digest_all(tensors: Sequence[torch.Tensor]) -> int:
+    """Return one number for many tensors."""
     return settle([[sums(tensors)]])[0][0][0]
+
+
+def signs(count: int, device: torch.device) -> torch.Tensor:
+    """Return +1 and -1 as if at random, without touching any generator."""
+    mixed = torch.arange(1, count + 1, device=device) * ODD
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ (mixed >> shift)) * factor  # as in splitmix64
+    return ((mixed >> 40) & 1).float() * 2 - 1
+
+
+def sketch(tensor: torch.Tensor) -> torch.Tensor:
+    """Return two linear numbers and the squared norm of each row: (rows, 3).
+
+    The linear numbers are sums of the elements with random signs, so each is about as
+    large as the norm. The tensor is read twice.
+
+    Args:
+        tensor: (rows, n)
+    """
+    flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    flat = flat.reshape(len(tensor), -1).float()
+    rows, count = flat.shape
+    # A sign for each element; in a large tensor one for each row and each column.
+    width = 1 if count <= WHOLE else 1024
+    blocks, key = count // width, ("signs", count, str(flat.device))
+    if key not in _cache:
+        two = signs(2 * (blocks + count % width), flat.device).view(-1, 2)
+        two[1:2, 0], two[1:2, 1] = two[:1, 0], -two[:1, 1]  # two numbers tell two apart
+        _cache[key] = signs(width, flat.device), two
+    column, two = _cache[key]
+    with torch.autocast(flat.device.type, enabled=False):  # 16 bits are too few
+        body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
+        tail = flat[:, blocks * width :] @ two[blocks:]
+        total = body.view(rows, blocks) @ two[:blocks] + tail
+    norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    return torch.cat([total, norm.square()], dim=1)

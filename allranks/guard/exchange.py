@@ -1,27 +1,29 @@
-"""The guard's messages: small, matched, and the same verdict on every rank."""
+"""The guard's messages between ranks: small, matched, and one verdict everywhere."""
 
 import datetime
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 
-from .digests import number
+from allranks.guard.digests import number
 
-FIXED = 64  # numbers in the first message, whatever is said
+FIXED = 64  # numbers in the first message, however many there are to send
 
 
 class GuardError(RuntimeError):
     """Something is silently wrong; every rank raises it with the same sentence."""
 
 
-def names(ranks) -> str:
+def names(ranks: Iterable[int]) -> str:
     """Say "rank 1" or "ranks 0, 2"."""
     ranks = list(ranks)
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _int64(values: int | list[int]) -> torch.Tensor:
-    # On the CPU, whatever torch.set_default_device says.
+def int64(values: int | list[int] | list[list[int]]) -> torch.Tensor:
+    """Return numbers as a tensor on the CPU, whatever torch's default device is."""
     return torch.tensor(values, dtype=torch.int64, device="cpu")
 
 
@@ -38,9 +40,15 @@ class Exchange:
         patience_s: how long to wait for a rank that does not come.
     """
 
-    def __init__(self, group, device: torch.device, patience_s: float):
+    def __init__(
+        self,
+        group: "dist.ProcessGroup | None",
+        device: torch.device,
+        patience_s: float,
+    ) -> None:
         self.patience_s, self.group, self.device = patience_s, None, device
         self.rank, self.size, self.ranks, self.whole = 0, 1, [0], group is None
+        self.warned: set[str] = set()
         if not (dist.is_available() and dist.is_initialized()):
             return
         if dist.get_rank(group) < 0:
@@ -85,7 +93,7 @@ class Exchange:
         )
 
     def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
-        """Every rank's tensor, ``(W, *shape)`` on the CPU."""
+        """Return every rank's tensor, ``(W, *shape)`` on the CPU."""
         if self.group is None:
             return tensor[None].cpu()
         tensor = tensor.to(self.device)
@@ -97,14 +105,15 @@ class Exchange:
         return torch.stack(everything).cpu()
 
     def integers(self, where: str, values: list[int]) -> list[list[int]]:
-        """Every rank's numbers, by rank; refuses if the ranks are at different places.
+        """Return every rank's numbers, by rank; refuse ranks at different places.
 
         Args:
             where: what this rank is at, such as "step 8": must be equal on all ranks.
+            values: this rank's numbers, of which each rank may have another count.
         """
         first = [number(where), len(values), *values[: FIXED - 2]]
         first += [0] * (FIXED - len(first))
-        table = self._gather(_int64(first), where).tolist()
+        table = self._gather(int64(first), where).tolist()
         if any(row[0] != table[0][0] for row in table):
             places = self.texts(where)
             said = ", ".join(
@@ -116,19 +125,24 @@ class Exchange:
         if longest > FIXED - 2:
             rest = values[FIXED - 2 :]
             rest += [0] * (longest - (FIXED - 2) - len(rest))
-            more = self._gather(_int64(rest), where).tolist()
+            more = self._gather(int64(rest), where).tolist()
             rows = [
                 (row + extra)[: head[1]]
                 for row, extra, head in zip(rows, more, table, strict=True)
             ]
         return rows
 
+    def parts(self, where: str, parts: list[list[int]]) -> list[list[list[int]]]:
+        """Return every rank's lists of numbers, by rank; they travel in one message."""
+        own = [x for part in parts for x in (len(part), *part)]
+        return [_cut(row) for row in self.integers(where, own)]
+
     def floats(self, where: str, values: torch.Tensor) -> torch.Tensor:
-        """Every rank's float32 values, ``(W, *shape)``; equal shapes on all ranks."""
+        """Return every rank's float32 values, ``(W, *shape)``, of one shape."""
         return self._gather(values.detach().float(), where)
 
     def mean(self, where: str, values: torch.Tensor) -> torch.Tensor:
-        """The mean over the ranks, on the CPU, by one all_reduce."""
+        """Return the mean over the ranks, on the CPU, by one all_reduce."""
         values = values.detach().float().to(self.device, copy=True)
         if self.group is not None:
             try:
@@ -138,7 +152,7 @@ class Exchange:
         return values.cpu() / self.size
 
     def bytes(self, where: str, data: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's bytes (uint8), each with its own length."""
+        """Return every rank's bytes (uint8), each with its own length."""
         sizes = [row[0] for row in self.integers(where, [data.numel()])]
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=data.device)
         padded[: data.numel()] = data
@@ -146,39 +160,54 @@ class Exchange:
         return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
     def texts(self, text: str) -> list[str]:
-        """Every rank's text: only used once something is wrong."""
+        """Return every rank's text: only used once something is wrong."""
         data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         parts = self.bytes("an exchange of texts", data)
         return [bytes(part.tolist()).decode().strip() for part in parts]
 
+    def first_of(self, bad: list[bool], text: str) -> tuple[str, str]:
+        """Return the names of the bad ranks, and what the first of them says."""
+        said = zip(bad, self.texts(text), strict=True)
+        who = [rank for rank, yes in zip(self.ranks, bad, strict=True) if yes]
+        return names(who), next(words for yes, words in said if yes)
+
     def agree(self, where: str, error: Exception | None) -> None:
         """Raise on every rank if any rank has an error of its own."""
-        failed = [row[0] for row in self.integers(where, [int(error is not None)])]
-        if not any(failed):
-            return
-        said = self.texts(f"{type(error).__name__}: {error}" if error else "")
-        who = [r for r, bad in zip(self.ranks, failed, strict=True) if bad]
-        first = next(text for text, bad in zip(said, failed, strict=True) if bad)
-        raise GuardError(f"{where}: {names(who)} failed: {first}") from error
+        failed = [row[0] == 1 for row in self.integers(where, [int(error is not None)])]
+        if any(failed):
+            text = f"{type(error).__name__}: {error}" if error else ""
+            who, first = self.first_of(failed, text)
+            raise GuardError(f"{where}: {who} failed: {first}") from error
 
-    def split(self, values: list) -> dict:
+    def split(self, values: Sequence[Hashable]) -> dict[Hashable, list[int]]:
         """Group the ranks by what they say, the majority first: value to ranks."""
-        found: dict = {}
+        found: dict[Hashable, list[int]] = {}
         for rank, value in zip(self.ranks, values, strict=True):
             found.setdefault(value, []).append(rank)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
-    def suspects(self, values: list) -> str:
-        """Whom a vote blames: the minority, or nobody if there is no majority."""
+    def by_ranks(self, values: Sequence[Hashable], between: str = ", ") -> str:
+        """Say which ranks have which value, such as "3 on rank 0, 4 on rank 1"."""
+        groups = self.split(values).items()
+        return between.join(f"{value} on {names(ranks)}" for value, ranks in groups)
+
+    def suspects(self, values: Sequence[Hashable]) -> str:
+        """Say whom a vote blames: the minority, or nobody if there is no majority."""
         groups = list(self.split(values).values())
         if len(groups) > 1 and len(groups[0]) > len(groups[1]):
             odd = sorted(rank for group in groups[1:] for rank in group)
             return f"{names(odd)} {'is' if len(odd) == 1 else 'are'} in the minority"
         return "no majority, so any of them may be wrong"
 
+    def warn(self, sentence: str) -> None:
+        """Warn of something once, on the first rank only."""
+        if sentence not in self.warned and self.rank == 0:
+            warnings.warn(f"guard: {sentence}", stacklevel=5)
+        self.warned.add(sentence)
 
-def cut(row: list[int]) -> list[list[int]]:
-    """The parts of a row, each of which begins with its length."""
+
+def _cut(row: list[int]) -> list[list[int]]:
+    """Cut a row into its parts, each of which begins with its length."""
     parts, at = [], 0
     while at < len(row):
         parts.append(row[at + 1 : at + 1 + row[at]])

@@ -1,16 +1,35 @@
 """Invariant: the synchronised gradient is the mean of the ranks' local gradients."""
 
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
-from .digests import DTensor, dense, local
-from .exchange import Exchange, GuardError
-from .sharded import Kept, managed, sharding, units
-from .sketches import flat, sketch
-from .verdict import emptied
+from allranks.guard.digests import DTensor, dense, local, sketch
+from allranks.guard.exchange import Exchange, GuardError, names
+from allranks.guard.wrappers import Unreduced, managed, sharding, units
+
+BY_HAND = (
+    "the program itself sums the gradients of all ranks, and does not divide. That is "
+    "right if each rank divides its loss by the number of samples on all ranks. If by "
+    "its own, divide the sum by the number of ranks."
+)
+
+
+class Summed(GuardError):
+    """Every gradient is the sum of the ranks' own."""
+
+
+class Compared(NamedTuple):
+    """One gradient on all ranks, beside the mean of the local ones. ``W`` ranks."""
+
+    name: str
+    rows: torch.Tensor  # (W, 9): synced 3, local 3, has grad, has local, shard
+    mean: torch.Tensor  # (W, 2): of the local sketches, for each rank's shard
+    scale: torch.Tensor  # (W, 1): how far off a sketch may be
 
 
 class LocalGradients:
@@ -22,19 +41,19 @@ class LocalGradients:
     GAN's other loss, the first pass of SAM) does not count. No gradient is kept.
     """
 
-    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]):
+    def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
         self.model, self.armed = model, False
-        self.handles: list = []
-        self.nodes: list = []
+        self.handles: list[RemovableHandle] = []
+        self.nodes: list[Node] = []
         self.sketches: dict[str, torch.Tensor] = {}
         self.units = units(model)
-        self.kept = Kept([])
+        self.unreduced = Unreduced([])
         self.inside = {id(p) for _, unit in self.units for p in managed(unit)}
-        self.cut = {name: sharding(p) for name, p in parameters.items()}
+        self.shards = {name: sharding(p) for name, p in parameters.items()}
         self.parameters = {
             name: p
             for name, p in parameters.items()
-            if self.cut[name] and not p.is_meta
+            if self.shards[name] and not p.is_meta
             if id(p) in self.inside or not isinstance(p, DTensor)
         }
 
@@ -42,7 +61,7 @@ class LocalGradients:
         """Set the hooks; what they saw before is forgotten."""
         self.disarm()
         self.armed, self.sketches, seen = True, {}, {}
-        self.kept = Kept(self.units)
+        self.unreduced = Unreduced(self.units)
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and id(parameter) not in self.inside:
                 self._hook(name, parameter)
@@ -64,8 +83,10 @@ class LocalGradients:
         self.nodes.append(node)  # nobody else may keep it
 
     @torch.compiler.disable
-    def _enter(self, prefix: str, seen: dict, unit: nn.Module, _args) -> None:
-        """Inside of a unit's forward its parameters are whole: hook those."""
+    def _enter(
+        self, prefix: str, seen: dict[int, torch.Tensor], unit: nn.Module, _args: tuple
+    ) -> None:
+        """Hook the unsharded parameters, which exist in a unit's forward only."""
         for name, whole in unit.named_parameters(prefix):
             sharded = self.parameters.get(name)
             if sharded is None or whole is sharded or not whole.requires_grad:
@@ -74,12 +95,14 @@ class LocalGradients:
                 seen[id(whole)] = whole
                 self._hook(name, whole)
 
-    def _add(self, name: str, whole: torch.Tensor, incoming: tuple) -> None:
+    def _add(
+        self, name: str, whole: torch.Tensor, incoming: tuple[torch.Tensor | None]
+    ) -> None:
         """Add a gradient's sketches, one for each shard: (shards, 3)."""
         (gradient,) = incoming
         if gradient is None:
             return
-        count, _, dim = self.cut[name]
+        count, _, dim = self.shards[name]
         gradient = dense(local(gradient))
         if count == 1:
             found = sketch(gradient.reshape(1, -1))
@@ -93,16 +116,16 @@ class LocalGradients:
         self.sketches[name] = found if before is None else before + found
 
     def _before(self, name: str, whole: torch.Tensor) -> torch.Tensor | None:
-        """What this gradient is added to: nothing if .grad was zeroed since."""
+        """Return what this gradient is added to: None if .grad was zeroed since."""
         before, held = self.sketches.get(name), self.parameters[name].grad
         if before is None:
             return None
         if whole is not self.parameters[name]:  # FSDP2
-            hidden = self.kept.hidden(self.parameters[name], whole)
-            if hidden:
+            waits = self.unreduced.waits(self.parameters[name], whole)
+            if waits:
                 return before
             if held is None:  # zeroed; or nobody can tell
-                return None if hidden is False else torch.full_like(before, torch.nan)
+                return None if waits is False else torch.full_like(before, torch.nan)
             mine = local(held)
             if not mine.numel():
                 return before
@@ -116,70 +139,150 @@ class LocalGradients:
         return torch.where(held.detach().any(), before, torch.zeros_like(before))
 
     def reached(self) -> bool:
-        """Whether there is any gradient, or was one since ``arm``."""
+        """Tell whether there is any gradient, or was one since ``arm``."""
         if self.sketches or not self.parameters:
             return True
         found = self.parameters.values()
         return any(p.grad is not None or not p.requires_grad for p in found)
 
     def taken(self) -> bool:
-        """Whether a hook takes gradients as they are made, to save memory."""
+        """Tell whether a hook takes gradients as they are made, to save memory."""
         found = self.parameters.values()
         return any(getattr(p, "_post_accumulate_grad_hooks", None) for p in found)
 
     def look(self) -> list[torch.Tensor]:
-        """What a check compares, still on the devices.
+        """Return what a check compares, still on the devices.
 
         For each parameter its local sketches, (shards, 3), and the synchronised (1, 3).
         """
         found, zero = [], torch.zeros(1, device="cpu")
         for name, parameter in self.parameters.items():
             mine, grad = self.sketches.get(name), parameter.grad
+            synced = None if grad is None else dense(local(grad)).reshape(1, -1)
             found += [
-                zero.expand(self.cut[name][0], 3) if mine is None else mine,
-                zero.expand(1, 3) if grad is None else sketch(flat(grad)),
+                zero.expand(self.shards[name][0], 3) if mine is None else mine,
+                zero.expand(1, 3) if synced is None else sketch(synced),
             ]
         return found
 
+    def table(
+        self, exchange: Exchange, where: str, sketches: list[torch.Tensor]
+    ) -> list[Compared]:
+        """Return the gradients of all ranks, beside the mean of the local ones.
 
-def table(
+        Args:
+            sketches: what ``look`` found, on the CPU.
+        """
+        locals_, own = [], []
+        for place, (name, parameter) in enumerate(self.parameters.items()):
+            index, grad = self.shards[name][1], parameter.grad
+            mine, synced = sketches[2 * place : 2 * place + 2]
+            has = [float(grad is not None), float(name in self.sketches), float(index)]
+            locals_.append(mine.reshape(-1))
+            facts = torch.tensor(has, device="cpu")
+            own.append(torch.cat([synced[0], mine[index], facts]))
+        if not own:
+            return []
+        mean = exchange.mean(where, torch.cat(locals_))
+        told = exchange.floats(where, torch.stack(own))  # (W, P, 9)
+        if _emptied(told) and not self.units and not self.taken():
+            raise GuardError(
+                f"{where}: backward made gradients, and .grad is empty or zero on all "
+                "ranks: step() was called after zero_grad(). Call it between "
+                "backward() and optimizer.step(), before the gradients are zeroed."
+            )
+        found, offset = [], 0
+        for place, name in enumerate(self.parameters):
+            count = self.shards[name][0]
+            expected = mean[offset : offset + 3 * count].view(count, 3)
+            offset += 3 * count
+            rows = told[:, place]
+            made, held = rows[:, 7].any(), rows[:, 6].all()
+            if not made or not held or not rows.isfinite().all():
+                continue
+            at = rows[:, 8].long()
+            scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
+            found.append(Compared(name, rows, expected[at, :2], scale[:, None]))
+        return found
+
+
+def _emptied(table: torch.Tensor) -> bool:
+    """Tell whether each gradient that backward made is gone by now, on every rank."""
+    made = (table[..., 7] > 0) & (table[..., 5] != 0)
+    gone = (table[..., 6] == 0) | (table[..., 2] == 0)
+    return bool(made.any() and gone[made].all())
+
+
+def judge(
     exchange: Exchange,
     where: str,
-    seen: LocalGradients,
-    sketches: list[torch.Tensor],
-) -> list[tuple]:
-    """Return what ``verdict.judge`` takes: gradients, and the mean of the local ones.
+    found: list[Compared],
+    *,
+    factor: float,
+    scaled: bool,
+    tolerance: float,
+    hint: str,
+) -> None:
+    """Raise unless each gradient is ``factor`` times the mean of the local ones.
+
+    All may be smaller by one common number, as clip_grad_norm_ leaves them.
 
     Args:
-        sketches: what ``look`` found, on the CPU.
+        found: what ``LocalGradients.table`` has found.
+        factor: 1, or 1 / scale once a GradScaler has unscaled.
+        scaled: a GradScaler's factor is still in them, so none may be clipped.
+        tolerance: relative to the norm of the local gradients.
+        hint: what it may come from, if ``step()`` is called where it should not be.
     """
-    names_, locals_, own = list(seen.parameters), [], []
-    for place, name in enumerate(names_):
-        index, grad = seen.cut[name][1], seen.parameters[name].grad
-        mine, synced = sketches[2 * place : 2 * place + 2]
-        has = [float(grad is not None), float(name in seen.sketches), float(index)]
-        locals_.append(mine.reshape(-1))
-        own.append(torch.cat([synced[0], mine[index], torch.tensor(has, device="cpu")]))
-    if not names_:
-        return []
-    mean = exchange.mean(where, torch.cat(locals_))
-    told = exchange.floats(where, torch.stack(own))  # (W, P, 9)
-    if emptied(told) and not seen.units and not seen.taken():
-        raise GuardError(
-            f"{where}: backward made gradients, and .grad is empty or zero on all "
-            "ranks: step() was called after zero_grad(). Call it between backward() "
-            "and optimizer.step(), before the gradients are zeroed."
+
+    def wrong(by: float) -> list[Compared]:
+        return [
+            one
+            for one in found
+            if (
+                (one.rows[:, :2] - by * one.mean).abs()
+                > by * tolerance * one.scale + 1e-30
+            ).any()
+        ]
+
+    bad = wrong(factor)
+    if not bad:
+        return
+    dot = sum(float((one.rows[:, :2] * one.mean).sum()) for one in found)
+    ratio = dot / max(sum(float((x.mean * x.mean).sum()) for x in found), 1e-38)
+    if ratio > 0 and not wrong(ratio):  # all by the same number
+        if not scaled and ratio < factor:
+            return  # as clip_grad_norm_ leaves them
+        kind = GuardError
+        if scaled and ratio < factor:
+            why = "Clipped while still scaled: call scaler.unscale_(optimizer) before."
+        elif hint:
+            why = hint
+        elif abs(ratio / factor - exchange.size) < 0.05 * exchange.size:
+            why, kind = "It is their sum: divide by the number of ranks.", Summed
+        else:
+            why = "They were changed, or not zeroed, since the last step."
+        raise kind(
+            f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
+            f"ranks' local gradients. {why}"
         )
-    found = []
-    offset = 0
-    for place, name in enumerate(names_):
-        count = seen.cut[name][0]
-        expected = mean[offset : offset + 3 * count].view(count, 3)
-        offset += 3 * count
-        rows = told[:, place]  # (W, 9): synced 3, local 3, has grad, has local, shard
-        if not rows[:, 7].any() or not rows[:, 6].all() or not rows.isfinite().all():
-            continue
-        at = rows[:, 8].long()
-        scale = expected[at, 2].sqrt() * max(exchange.size**-0.5, 0.2)
-        found.append((name, rows, expected[at, :2], scale[:, None]))
-    return found
+    name, rows, mean, scale = bad[0]
+    near = (rows[:, :2] - factor * rows[:, 3:5]).abs() <= factor * tolerance * scale
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    each = ((rows[:, :2] - factor * mean).abs() / (factor * scale + 1e-38)).amax(1)
+    off = each.max().item()
+    apart = each > tolerance
+    who = names(r for r, bad in zip(exchange.ranks, apart.tolist(), strict=True) if bad)
+    who = "" if apart.all() else f" on {who}"
+    if near.all() and exchange.size > 1:
+        cause = f"{names(exchange.ranks)} still hold their own: "
+        cause += hint[:-1] or "nobody synchronises it"
+    else:
+        cause = hint[:-1] or (
+            "a collective was paired with another one, or gradients were changed, "
+            "clipped or not zeroed between backward and here"
+        )
+    raise GuardError(
+        f"{where}: the gradient of {name}{more} is not the mean of the ranks' local "
+        f"gradients: it is off by {off:.3g} times their norm{who}; {cause}."
+    )

@@ -1,79 +1,195 @@
-"""Communication hooks: what they leave in .grad need not be the mean."""
+"""Hooks in a step with a check: the guard's around forward, and those of the program.
 
+The guard's own note the precision of each forward pass and the random numbers that it
+draws. Around each of the program's hooks it puts a recorder, which notes whether that
+hook changes anything. All of them are gone again in steps without a check.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
-from .exchange import Exchange, GuardError, names
-from .sharded import groups, units
+from allranks.guard.configuration import autocast
+from allranks.guard.digests import DTensor
+from allranks.guard.randomness import Randomness
 
-MEAN = {  # of torch's own, those that leave the mean, if rounded to 16 bits
-    "allreduce_hook",
-    "fp16_compress_hook",
-    "bf16_compress_hook",
-    "_reducer_allreduce_and_upcast_hook",
+MODULES = {
+    "_forward_pre_hooks": "the input",
+    "_forward_hooks": "the output",
+    "_backward_hooks": "the gradients",
+    "_backward_pre_hooks": "the gradients",
 }
-JOIN = (
-    "the model trains inside of Join, where a rank may end before the others: step() "
-    "and epoch() check nothing there. Call check() after it."
+CLIPS = (
+    "a hook clips {}, on each rank, before DDP averages: the mean of clipped gradients "
+    "is not the clipped mean. Clip after backward: clip_grad_norm_, clip_grad_value_."
 )
-NOT_THE_MEAN = (
-    "{} makes gradients that need not be the mean of the ranks' own: the guard does "
-    "not compare them with it. The other checks go on."
-)
-WRAPS = ("fp16_compress_wrapper.", "bf16_compress_wrapper.")
 
 
-def strange(model: nn.Module) -> str:
-    """Name what makes gradients something else than the ranks' mean; or ""."""
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            for hook, _ in getattr(module, "_comm_hooks", ()):
-                if not _is_mean(hook):
-                    return f"DDP's communication hook {hook.__qualname__}"
-    for group in groups(units(model)):
-        hook = getattr(group, "_all_reduce_hook", None)
-        if hook is not None:
-            name = getattr(hook, "__qualname__", type(hook).__name__)
-            return f"FSDP2's all_reduce hook {name}"
-        scatter = getattr(group, "_reduce_scatter_comm", None)
-        if scatter is not None and not type(scatter).__module__.startswith("torch."):
-            return f"FSDP2's reduce_scatter {type(scatter).__qualname__}"
-        factor = getattr(group, "gradient_divide_factor", None)
-        if factor not in (None, group.mesh_info.mesh.size()):
-            return f"FSDP2's gradient_divide_factor={factor:g}"
-    return ""
+def nothing(*_args: Any) -> None:
+    """Stand for a hook in a copy of the model, such as a moving average's."""
 
 
-def refuse(exchange: Exchange, where: str, why: str, numbers: list[int]) -> None:
-    """Raise if some ranks have a hook that others have not."""
-    if len(set(numbers)) == 1:
-        return
-    texts = [text or "no hook" for text in exchange.texts(why)]
-    groups_ = exchange.split(texts).items()
-    said = "; ".join(f"{text} on {names(ranks)}" for text, ranks in groups_)
-    raise GuardError(
-        f"{where}: the ranks reduce gradients in different ways: {said} "
-        f"({exchange.suspects(texts)}). Register one hook, on every rank."
-    )
+def itself(thing: Any) -> Any:
+    """Return what is given: this is how a pickle finds it again."""
+    return thing
 
 
-def joining(model: nn.Module) -> bool:
-    """Whether a model trains inside of Join, where ranks make unequal steps."""
-    configs = [getattr(m, "_join_config", None) for m in model.modules()]
-    return any(getattr(config, "enable", False) for config in configs)
+class Hook:
+    """A hook that a copied or pickled model leaves behind.
+
+    Args:
+        call: takes nothing and changes nothing.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    @torch.compiler.disable
+    def __call__(self, *_args: Any) -> None:
+        """Take note; change nothing."""
+        self.call()
+
+    def __deepcopy__(self, _memo: dict) -> Callable:
+        """Leave the guard, and its process group, with the original."""
+        return nothing
+
+    def __reduce__(self) -> tuple:
+        """Leave the guard behind in a pickled model too."""
+        return itself, (nothing,)
 
 
-def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile has taken a module."""
-    own = getattr(module, "_compiled_call_impl", None) is not None
-    return own or type(module).__name__ == "OptimizedModule"
+class ForwardHooks:
+    """Looks at each forward pass of the model, from outside."""
+
+    def __init__(
+        self, model: nn.Module, device: torch.device, random: Randomness
+    ) -> None:
+        self.model, self.device, self.random = model, device, random
+        self.handles: list[RemovableHandle] = []
+        self.seen: list[str] = []
+
+    def arm(self) -> None:
+        """Set the hooks; what they saw before is forgotten."""
+        self.disarm()
+        self.seen = []
+        self.random.passes = []
+        model = self.model
+        if getattr(model, "_compiled_call_impl", None) is not None:
+            return  # they would be compiled, again and again
+        if isinstance(model, torch.jit.ScriptModule):
+            return
+        self.handles = [
+            model.register_forward_pre_hook(Hook(self._enter)),
+            model.register_forward_hook(Hook(self.random.leave)),
+        ]
+
+    def disarm(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def _enter(self) -> None:
+        if torch.is_grad_enabled():
+            self.seen.append(autocast(self.device))
+            self.random.enter()
+
+    def text(self) -> str:
+        """Say in one line what all forward passes since ``arm`` ran in."""
+        return " and ".join(dict.fromkeys(filter(None, self.seen)))
 
 
-def _is_mean(hook) -> bool:
-    name = getattr(hook, "__qualname__", "")
-    if not str(getattr(hook, "__module__", "")).startswith("torch.distributed."):
-        return False
-    if name.startswith(WRAPS):
-        inner = [cell.cell_contents for cell in hook.__closure__ or ()]
-        return all(_is_mean(found) for found in inner if callable(found))
-    return name in MEAN
+class Recorder:
+    """Calls a hook, and notes whether it changes the gradient; a logger's does not.
+
+    Args:
+        hook: the program's own.
+        name: what it is given.
+        seen: takes note of the names that were changed.
+        clips: takes note of gradients that were cut at one size; None does not look.
+    """
+
+    def __init__(
+        self, hook: Callable, name: str, seen: set[str], clips: set[str] | None
+    ) -> None:
+        self.hook, self.name, self.seen, self.clips = hook, name, seen, clips
+
+    def __deepcopy__(self, memo: dict) -> Callable:
+        """Give a copy of the model the hook alone."""
+        return copy.deepcopy(self.hook, memo)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the hook alone."""
+        return itself, (self.hook,)
+
+    @torch.compiler.disable
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Return what the hook returns."""
+        first = args[0]
+        version = first._version if torch.is_tensor(first) else 0
+        before = _num_largest(first)
+        result = self.hook(*args, **options)
+        after = _num_largest(first if result is None else result)
+        if self.clips is not None and after > max(before, 1):
+            self.clips.add(self.name)
+        if torch.is_tensor(first) and first._version != version:
+            self.seen.add(self.name)
+        if result is not None:
+            self.seen.add(self.name)
+        return result
+
+
+class ProgramHooks:
+    """Watches the program's hooks on modules and on plain parameters."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[dict, int]] = []  # recorders: a dict of hooks, and a key
+        self.seen: set[str] = set()  # what some hook has changed
+        self.clips: set[str] = set()  # gradients that a hook cuts at one size
+
+    def arm(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+        """Put a recorder around each hook."""
+        self.disarm()
+        self.seen = set()
+        for name, module in model.named_modules():
+            if getattr(module, "_compiled_call_impl", None) is not None:
+                continue
+            for which, what in MODULES.items():
+                hooks = getattr(module, which, None)
+                if hooks:
+                    self._wrap(hooks, f"{what} of {name or 'the model'}")
+        for name, parameter in parameters.items():
+            hooks = getattr(parameter, "_backward_hooks", None)
+            if not hooks or isinstance(parameter, DTensor):
+                continue
+            self._wrap(hooks, f"the gradient of {name}", self.clips)
+
+    def _wrap(self, hooks: dict, name: str, clips: set[str] | None = None) -> None:
+        for key, hook in list(hooks.items()):
+            home = getattr(hook, "__module__", None) or type(hook).__module__
+            if not home.startswith("torch.") and not isinstance(hook, Hook):
+                hooks[key] = Recorder(hook, name, self.seen, clips)
+                self.held.append((hooks, key))
+
+    def disarm(self) -> None:
+        """Give the hooks back as they were."""
+        for hooks, key in self.held:
+            if isinstance(hooks.get(key), Recorder):
+                hooks[key] = hooks[key].hook
+        self.held = []
+
+    def text(self) -> str:
+        """Write a line for each thing that a hook has changed."""
+        return "\n".join(f"a hook changes {name}" for name in sorted(self.seen))
+
+
+def _num_largest(gradient: Any) -> int:
+    """Count the elements as large as the largest: after a clamp there are several."""
+    if not torch.is_tensor(gradient) or not gradient.is_floating_point():
+        return 0
+    size = gradient.detach().abs()
+    return int((size == size.max()).sum()) if size.numel() and size.any() else 0

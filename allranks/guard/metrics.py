@@ -1,15 +1,17 @@
 """Invariants of what is reported: one value on all ranks, and the exact mean."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
-from .digests import digest_all, number, settle
-from .exchange import Exchange, GuardError, _int64, names
-from .modes import modules
-from .replicas import Replicas
+from allranks.guard.configuration import describe
+from allranks.guard.digests import digest_all, number, settle
+from allranks.guard.exchange import Exchange, GuardError, int64, names
+from allranks.guard.replicas import Replicas
 
 
-def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
+def same(exchange: Exchange, replicas: Replicas, values: dict[str, Any]) -> None:
     """Raise if a named value is not the same on all ranks."""
     where = f"same({', '.join(values)})"
     tensors: dict[str, torch.Tensor] = {}
@@ -17,14 +19,14 @@ def same(exchange: Exchange, replicas: Replicas, values: dict) -> None:
         if isinstance(value, nn.Module):  # a loss with weights, a moving average
             inside = [*value.named_parameters(), *value.named_buffers()]
             tensors |= {f"{name}.{key}": tensor.detach() for key, tensor in inside}
-            value = modules(value, lambda _name: False)
+            value = describe(value)
         tensors[name] = _tensor(value)
     kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
     table = exchange.integers(where, settle([replicas.numbers(kinds)])[0][0])
     replicas.compare(where, {"value": kinds}, [[row] for row in table])
 
 
-def apart(exchange: Exchange, values: dict) -> None:
+def apart(exchange: Exchange, values: dict[str, Any]) -> None:
     """Raise if two ranks have the same value."""
     where = f"apart({', '.join(values)})"
     own = [digest_all([_tensor(value)]) for value in values.values()]
@@ -38,46 +40,46 @@ def apart(exchange: Exchange, values: dict) -> None:
                 )
 
 
-def mean(exchange: Exchange, total, count) -> tuple[float, float, list[float]]:
-    """The mean over all ranks' items, how many they are, and each rank's count."""
+def mean(
+    exchange: Exchange, total: float, count: float
+) -> tuple[float, float, list[float]]:
+    """Return the mean over all ranks' items, their number, and each rank's count."""
     table = _doubles(exchange, "a mean", [float(total), float(count)])  # (W, 2)
     totals, counts = table.sum(dim=0).tolist()
     return totals / counts if counts else float("nan"), counts, table[:, 1].tolist()
 
 
-def check(exchange: Exchange, value, total, count, samples: int | None) -> None:
+def check(
+    exchange: Exchange, value: float, total: float, count: float, samples: int | None
+) -> None:
     """Raise if a reported value is not the mean, or samples were not counted once."""
     exact, counted, each = mean(exchange, total, count)
+    by_rank = ", ".join(f"{v:g}" for v in each)
     if samples is not None and counted != samples:
         raise GuardError(
-            f"metric: {counted:g} samples were counted ({_list(each)} by rank) of "
+            f"metric: {counted:g} samples were counted ({by_rank} by rank) of "
             f"{samples}. A sampler that pads repeats some: take every W-th sample."
         )
     values = _doubles(exchange, "a metric", [float(value)]).flatten().tolist()
     off = [abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values]
     if any(off):
-        groups = exchange.split([f"{v:.6g}" for v in values]).items()
-        said = ", ".join(f"{v} on {names(ranks)}" for v, ranks in groups)
+        said = exchange.by_ranks([f"{v:.6g}" for v in values])
         raise GuardError(
             f"metric: reported is {said}; the mean over all {counted:g} samples is "
-            f"{exact:.6g} ({_list(each)} each). Add up totals and counts; divide then."
+            f"{exact:.6g} ({by_rank} each). Add up totals and counts; divide then."
         )
 
 
-def _tensor(value) -> torch.Tensor:
+def _tensor(value: Any) -> torch.Tensor:
     if torch.is_tensor(value):
         return value
     try:
         return torch.tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):  # words, such as settings
-        return _int64(number(repr(value)))
+        return int64(number(repr(value)))
 
 
 def _doubles(exchange: Exchange, where: str, values: list[float]) -> torch.Tensor:
-    """Every rank's numbers, exactly: ``(W, n)`` in float64."""
+    """Return every rank's numbers, exactly: ``(W, n)`` in float64."""
     own = torch.tensor(values, dtype=torch.float64, device="cpu").view(torch.int64)
-    return _int64(exchange.integers(where, own.tolist())).view(torch.float64)
-
-
-def _list(values: list[float]) -> str:
-    return ", ".join(f"{v:g}" for v in values)
+    return int64(exchange.integers(where, own.tolist())).view(torch.float64)

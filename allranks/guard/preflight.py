@@ -1,179 +1,23 @@
 """Invariant: W ranks on their batches make the gradient of one rank on the union."""
 
-import random
-import sys
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import chance
-from .digests import dense, fetch, layout, local
-from .exchange import GuardError
-from .loaders import batch_rows
-from .union import join
-from .worldsize import CANCELS, reads_world_size
+from allranks.guard.digests import dense, fetch, layout, local
+from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.loaders import batch_rows, union
+from allranks.guard.randomness import generators, preserved
+from allranks.guard.training import Training
 
-
-def accelerator(device: torch.device):
-    """The device's module of torch with a random state, such as torch.cuda; or None."""
-    return None if device.type in ("cpu", "meta") else torch.get_device_module(device)
-
-
-@contextmanager
-def untouched(model: nn.Module, device: torch.device):
-    """Give back random states, buffers, gradients and modes as they were."""
-    module = accelerator(device)
-    states = torch.get_rng_state(), random.getstate()
-    there = module.get_rng_state(device) if module else None
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    grads = [
-        (p, p.grad, None if p.grad is None else p.grad.clone())
-        for p in model.parameters()
-    ]
-    modes = [(m, m.training) for m in model.modules()]
-    try:
-        yield
-    finally:
-        for m, mode in modes:
-            m.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-            for parameter, grad, value in grads:
-                parameter.grad = grad
-                if value is not None:
-                    grad.copy_(value)
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        if module:
-            module.set_rng_state(there, device)
-        if numpy:
-            numpy.random.set_state(numpy_state)
-
-
-def quiet(model: nn.Module) -> None:
-    """Switch off what makes a batch's gradient depend on chance or on neighbours.
-
-    Evaluation mode: no dropout, and BatchNorm takes its running statistics. Recurrent
-    layers without dropout stay: cuDNN computes their gradients in training only.
-    """
-    model.eval()
-    for module in model.modules():
-        if isinstance(module, nn.RNNBase) and not module.dropout:
-            module.training = True
-
-
-def gradients(parameters: dict) -> dict:
-    """Take the gradients away from the parameters."""
-    found = {}
-    for name, parameter in parameters.items():
-        grad, parameter.grad = parameter.grad, None
-        found[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
-    return found
-
-
-def _products(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    """Dot product, union squared, ours squared: (3,), still on the device."""
-    ours, theirs = dense(ours).double(), dense(theirs).double()
-    pairs = (ours, theirs), (theirs, theirs), (ours, ours)
-    return torch.stack([(x * y).sum() for x, y in pairs])
-
-
-def run(checks, loss, batches, backward, tolerance):
-    """Compare the training's gradient with the union's; raise if they differ.
-
-    The union's gradient: one process gives all ranks' samples to ``loss`` in one batch.
-    A sharded model cannot be had in one process: there every rank takes the union, and
-    the mean of equal gradients is that gradient.
-    """
-    where, exchange, model = "preflight", checks.exchange, checks.model
-    parameters = checks.parameters()
-    plain = model.module if isinstance(model, DistributedDataParallel) else model
-
-    if backward is None and reads_world_size(loss):
-        checks.tell(CANCELS)
-
-    def default(parts: list) -> None:
-        for part in parts:
-            (loss(model, part) / len(parts)).backward()
-
-    def attempt(work, *args) -> dict:
-        error = None
-        try:
-            work(*args)
-        except Exception as found:
-            error = found
-        exchange.agree(where, error)
-        return gradients(parameters)
-
-    with untouched(model, checks.device), torch.enable_grad():
-        quiet(model)
-        gradients(parameters)
-        before = chance.generators(accelerator(checks.device), checks.device)
-        ours = attempt(backward or default, list(batches))
-        union = join(exchange, list(batches))
-        theirs = attempt(lambda: loss(plain, union).backward())
-        numbers = products(ours, theirs)
-        table = exchange.floats(where, numbers).double()  # (W, P, 3)
-        counts = [
-            c[0] for c in exchange.integers(where, [sum(map(batch_rows, batches))])
-        ]
-        wrong = judge(list(parameters), table, counts, len(batches), tolerance)
-        if not wrong:
-            return
-        after = chance.generators(accelerator(checks.device), checks.device)
-        again = products(attempt(lambda: loss(plain, union).backward()), theirs)
-    if chance.tell(checks, where, chance.moved(before, after), again.sum(0)):
-        return
-    whole = [place for place, p in enumerate(parameters.values()) if not layout(p)]
-    norms = table[:, whole, 1].sum(1).sqrt()  # each rank's, of one and the same union
-    if whole and norms.max() - norms.min() > 1e-3 * norms.max():
-        said = ", ".join(f"{norm:.4g}" for norm in norms.tolist())
-        wrong = f"{wrong.partition(' (samples')[0]}. {UNLIKE.format(said)}"
-    raise GuardError(f"{where}: the ranks' gradient is {wrong}")
-
-
-def products(ours: dict, theirs: dict) -> torch.Tensor:
-    """For each parameter: dot product, union squared, ours squared: (P, 3)."""
-    found = [_products(local(ours[n]), local(theirs[n])) for n in ours]
-    return torch.stack(fetch(found)) if found else torch.zeros(0, 3)
-
-
-def judge(names, table, counts, steps, tolerance) -> str:
-    """Say what gradients (dot, union², ours²; (W, P, 3)) are, if not the union's."""
-    dot, union, ours = table.sum(dim=(0, 1)).tolist()
-    if (union == 0 and ours == 0) or not (isfinite(union) or isfinite(ours)):
-        return ""  # nothing to compare
-    error = max(ours - 2 * dot + union, 0) ** 0.5
-    if error <= tolerance * max(union, 1e-300) ** 0.5:
-        return ""
-    ratio, size = dot / max(union, 1e-300), table.shape[0]
-    apart = max(ours - dot * ratio, 0) ** 0.5
-    if ratio > 0 and apart <= tolerance * ours**0.5:
-        close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
-        why = UNEVEN if len(set(counts)) > 1 else OTHER
-        why = next(
-            (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),
-            why,
-        )
-        said = f"{ratio:.6g} times the gradient of one process on the union"
-    else:
-        each = table.sum(dim=0)
-        off = (each[:, 2] - 2 * each[:, 0] + each[:, 1]).clamp_min(0)
-        worst = names[int(off.argmax())]
-        said = (
-            "not the gradient of one process on the union: off by "
-            f"{100 * error / max(union, 1e-300) ** 0.5:.3g} %, most in {worst}"
-        )
-        why = UNEVEN if len(set(counts)) > 1 else PARTS
-    passes = "pass" if steps == 1 else "passes"
-    return f"{said} (samples by rank: {counts}, {steps} backward {passes}). {why}"
-
+Loss = Callable[[nn.Module, Any], torch.Tensor]
+Gradients = dict[str, torch.Tensor]
 
 SUM = (
     "DDP and FSDP average over the ranks: the loss must be a mean, not a sum, and must "
@@ -195,3 +39,216 @@ PARTS = (
     "The ranks count different things (tokens, masks, pairs), or samples meet in the "
     "loss: sum over all ranks' counts, and let gradients pass the gather."
 )
+DRAWS = (
+    "preflight's loss draws random numbers in evaluation mode too ({}), so that even "
+    "two gradients of one batch differ: it cannot be compared. Draw them outside and "
+    "make them part of the batch, such as (x, noise, t); then both sides get the same."
+)
+CANCELS = (
+    "preflight's loss() reads the number of ranks. One process on the union gets the "
+    "same factor, so here it cancels, and a loss that is too small or large passes. "
+    "Pass backward=, what your training does for gradients, and a loss() without it."
+)
+WORLD_SIZE = {"world_size", "worldsize", "get_world_size", "num_replicas", "nranks"}
+
+
+def run(
+    exchange: Exchange,
+    training: Training,
+    loss: Loss,
+    batches: Sequence[Any],
+    backward: Callable[[list[Any]], None] | None,
+    tolerance: float,
+) -> None:
+    """Raise if the training's gradient is not the union's.
+
+    The union's gradient: one process gives all ranks' samples to ``loss`` in one batch.
+    A sharded model cannot be had in one process: there every rank takes the union, and
+    the mean of equal gradients is that gradient.
+    """
+    where, model = "preflight", training.model
+    parameters = training.parameters()
+    plain = model.module if isinstance(model, DistributedDataParallel) else model
+
+    if backward is None and reads_world_size(loss):
+        exchange.warn(CANCELS)
+
+    def default(parts: list[Any]) -> None:
+        for part in parts:
+            (loss(model, part) / len(parts)).backward()
+
+    def attempt(work: Callable[..., None], *args: Any) -> Gradients:
+        error = None
+        try:
+            work(*args)
+        except Exception as found:
+            error = found
+        exchange.agree(where, error)
+        return _taken(parameters)
+
+    with (
+        preserved(training.device),
+        _untouched(model),
+        torch.enable_grad(),
+    ):
+        _without_chance(model)
+        _taken(parameters)
+        before = generators(training.device)
+        ours = attempt(backward or default, list(batches))
+        joined = union(exchange, list(batches))
+        theirs = attempt(lambda: loss(plain, joined).backward())
+        numbers = _products(ours, theirs)
+        table = exchange.floats(where, numbers).double()  # (W, P, 3)
+        own = [sum(map(batch_rows, batches))]
+        counts = [row[0] for row in exchange.integers(where, own)]
+        wrong = judge(list(parameters), table, counts, len(batches), tolerance)
+        if not wrong:
+            return
+        after = generators(training.device)
+        again = _products(attempt(lambda: loss(plain, joined).backward()), theirs)
+    drew = [name for name in before if before[name] != after[name]]
+    if _is_chance(exchange, drew, again.sum(0)):
+        return
+    whole = [place for place, p in enumerate(parameters.values()) if not layout(p)]
+    norms = table[:, whole, 1].sum(1).sqrt()  # each rank's, of one and the same union
+    if whole and norms.max() - norms.min() > 1e-3 * norms.max():
+        said = ", ".join(f"{norm:.4g}" for norm in norms.tolist())
+        wrong = f"{wrong.partition(' (samples')[0]}. {UNLIKE.format(said)}"
+    raise GuardError(f"{where}: the ranks' gradient is {wrong}")
+
+
+@contextmanager
+def _untouched(model: nn.Module) -> Iterator[None]:
+    """Give back buffers, gradients and modes as they were."""
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    grads = [
+        (p, p.grad, None if p.grad is None else p.grad.clone())
+        for p in model.parameters()
+    ]
+    modes = [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+            for parameter, grad, value in grads:
+                parameter.grad = grad
+                if value is not None:
+                    grad.copy_(value)
+
+
+def _without_chance(model: nn.Module) -> None:
+    """Switch off what makes a batch's gradient depend on chance or on neighbours.
+
+    Evaluation mode: no dropout, and BatchNorm takes its running statistics. Recurrent
+    layers without dropout stay: cuDNN computes their gradients in training only.
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase) and not module.dropout:
+            module.training = True
+
+
+def _taken(parameters: dict[str, nn.Parameter]) -> Gradients:
+    """Take the gradients away from the parameters."""
+    found = {}
+    for name, parameter in parameters.items():
+        grad, parameter.grad = parameter.grad, None
+        found[name] = torch.zeros_like(parameter) if grad is None else grad.clone()
+    return found
+
+
+def _products(ours: Gradients, theirs: Gradients) -> torch.Tensor:
+    """Return dot product, union squared, ours squared of each parameter: (P, 3)."""
+    found = []
+    for name in ours:
+        mine, other = (dense(local(x[name])).double() for x in (ours, theirs))
+        pairs = (mine, other), (other, other), (mine, mine)
+        found.append(torch.stack([(x * y).sum() for x, y in pairs]))
+    return torch.stack(fetch(found)) if found else torch.zeros(0, 3)
+
+
+def judge(
+    names: list[str],
+    table: torch.Tensor,
+    counts: list[int],
+    steps: int,
+    tolerance: float,
+) -> str:
+    """Say what gradients are, if not the union's; "" if they are.
+
+    Args:
+        names: of the parameters.
+        table: dot product, union squared, ours squared: (W, P, 3).
+        counts: samples by rank.
+        steps: backward passes that add up.
+        tolerance: relative error that is rounding.
+    """
+    dot, theirs, ours = table.sum(dim=(0, 1)).tolist()
+    if (theirs == 0 and ours == 0) or not (isfinite(theirs) or isfinite(ours)):
+        return ""  # nothing to compare
+    error = max(ours - 2 * dot + theirs, 0) ** 0.5
+    if error <= tolerance * max(theirs, 1e-300) ** 0.5:
+        return ""
+    ratio, size = dot / max(theirs, 1e-300), table.shape[0]
+    apart = max(ours - dot * ratio, 0) ** 0.5
+    if ratio > 0 and apart <= tolerance * ours**0.5:
+        close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
+        why = UNEVEN if len(set(counts)) > 1 else OTHER
+        why = next(
+            (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),
+            why,
+        )
+        said = f"{ratio:.6g} times the gradient of one process on the union"
+    else:
+        each = table.sum(dim=0)
+        off = (each[:, 2] - 2 * each[:, 0] + each[:, 1]).clamp_min(0)
+        worst = names[int(off.argmax())]
+        said = (
+            "not the gradient of one process on the union: off by "
+            f"{100 * error / max(theirs, 1e-300) ** 0.5:.3g} %, most in {worst}"
+        )
+        why = UNEVEN if len(set(counts)) > 1 else PARTS
+    passes = "pass" if steps == 1 else "passes"
+    return f"{said} (samples by rank: {counts}, {steps} backward {passes}). {why}"
+
+
+def _is_chance(exchange: Exchange, drew: list[str], again: torch.Tensor) -> bool:
+    """Warn, alike on all ranks, if the gradient of a loss is a matter of chance.
+
+    Args:
+        drew: generators that moved on this rank while it was taken.
+        again: dot product, first squared, second squared of the same gradient, taken
+            twice, summed over this rank's parameters: (3,).
+    """
+    dot, first, second = again.tolist()
+    if not drew and second - 2 * dot + first > 1e-6 * first:
+        drew = ["a generator of its own"]
+    said = [text for text in exchange.texts(" and ".join(drew)) if text]
+    if said:
+        exchange.warn(DRAWS.format(said[0]))
+    return bool(said)
+
+
+def reads_world_size(function: Callable, depth: int = 2) -> bool:
+    """Tell whether a function, or one that it calls, asks how many ranks there are."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    words = {*code.co_names, *code.co_freevars, *filter(_is_word, code.co_consts)}
+    if any(word.lower() in WORLD_SIZE for word in words):
+        return True
+    if not depth:
+        return False
+    inner = inspect.getclosurevars(function) if inspect.isfunction(function) else None
+    called = [*inner.globals.values(), *inner.nonlocals.values()] if inner else []
+    return any(inspect.isfunction(f) and reads_world_size(f, depth - 1) for f in called)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 20

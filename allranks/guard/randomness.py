@@ -1,15 +1,57 @@
-"""Invariant: ranks that draw random numbers draw different ones."""
+"""Invariant: ranks that draw random numbers draw different ones.
+
+Also what the guard itself needs to leave every generator as it was.
+"""
 
 import random
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 import torch
-from torch import nn
 
-from .digests import digest, number
-from .exchange import Exchange, GuardError, names
-from .preflight import accelerator
+from allranks.guard.digests import digest, number
+from allranks.guard.exchange import Exchange, GuardError, names
+
+
+def accelerator(device: torch.device) -> ModuleType | None:
+    """Return the device's module of torch with a random state, such as torch.cuda."""
+    return None if device.type in ("cpu", "meta") else torch.get_device_module(device)
+
+
+@contextmanager
+def preserved(device: torch.device) -> Iterator[None]:
+    """Give back at the end the random states of torch, Python and NumPy."""
+    module, numpy = accelerator(device), sys.modules.get("numpy")
+    states = torch.get_rng_state(), random.getstate()
+    there = module.get_rng_state(device) if module else None
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        if module:
+            module.set_rng_state(there, device)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
+def generators(device: torch.device) -> dict[str, Any]:
+    """Return states of the generators that torch, Python and NumPy share, by name."""
+    found = {"the CPU's generator": int(digest(torch.get_rng_state()))}
+    module = accelerator(device)
+    if module and hasattr(module, "get_rng_state"):
+        there = module.get_rng_state(device).cpu()
+        found[f"{device.type}'s generator"] = int(digest(there))
+    found["Python's generator"] = random.getstate()
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        kind, keys, *rest = numpy.random.get_state()
+        found["NumPy's generator"] = kind, keys.tobytes(), *rest
+    return found
 
 
 class Randomness:
@@ -23,16 +65,15 @@ class Randomness:
         shared: all ranks are one model (tensor parallel): then equal is right.
     """
 
-    def __init__(
-        self, exchange: Exchange, model: nn.Module, device: torch.device, shared: bool
-    ):
-        self.exchange, self.model, self.device = exchange, model, device
-        self.shared, self.points = shared or exchange.size == 1, []
-        self.passes: list = []  # states around forward passes
-        self.fetches: list = []  # states of other generators around a fetch
+    def __init__(self, exchange: Exchange, device: torch.device, shared: bool) -> None:
+        self.exchange, self.device = exchange, device
+        self.shared = shared or exchange.size == 1
+        self.points: list[list[int]] = []  # states since the start of a batch
+        self.passes: list[list[list[int]]] = []  # states around forward passes
+        self.fetches: list[list[int]] = []  # of other generators, around a fetch
 
     def state(self) -> list[int]:
-        """A number for the CPU's generator, and one for the model's device."""
+        """Return a number for the CPU's generator, and one for the model's device."""
         found = [int(digest(torch.get_rng_state()))]
         module = accelerator(self.device)
         if module is not None and hasattr(module, "get_rng_state"):
@@ -56,7 +97,7 @@ class Randomness:
             self.passes[-1].append(self.state())
 
     @contextmanager
-    def fetch(self, due: bool):
+    def fetch(self, due: bool) -> Iterator[None]:
         """Remember Python's and NumPy's generators before and after a fetch."""
         if not due or self.shared:
             yield
@@ -74,7 +115,7 @@ class Randomness:
         return found
 
     def numbers(self) -> list[int]:
-        """For each generator: all its states since the start, and whether it moved."""
+        """Return two numbers per generator: of all its states, and whether it moved."""
         ours = [[*self.points, self.state()]] if self.points else self.passes
         result = []
         for spans, count in (ours, len(self.state())), ([self.fetches], 2):

@@ -1,8 +1,16 @@
-"""Invariant: ranks that should hold equal tensors and settings hold equal ones."""
+"""Invariant: ranks that should hold equal tensors and settings hold equal ones.
+
+What is not equal is named down to the element, with what to look for.
+"""
+
+from typing import Any
 
 import torch
+from torch import nn
 
-from .digests import (
+from allranks.guard.buffers import Buffers
+from allranks.guard.digests import (
+    DTensor,
     as_bytes,
     canonical,
     layout,
@@ -13,77 +21,153 @@ from .digests import (
     shard,
     sums,
 )
-from .exchange import Exchange, GuardError, _int64, names
-from .moving import Moving
-from .why import OUTSIDE, WHY
+from allranks.guard.exchange import Exchange, GuardError, int64, names
+from allranks.guard.training import OUTSIDE
+from allranks.guard.wrappers import units, wrapped
 
 FREE = "buffer", "attribute"  # kinds of which a rank may have its own
 OWN = "attribute", OUTSIDE  # kinds of which a rank may have others
+Part = tuple[int, int]  # a rank's shard, and the digest of what it holds
+
+WHY = {
+    OUTSIDE: "The optimizer holds it, and the wrapped model does not, as with a "
+    "criterion that has weights: nobody synchronises its gradient. Wrap the criterion "
+    "in DDP too; or broadcast its weights once and all_reduce its gradients in each "
+    "step. If it is a rank's own part: "
+    'ignore=("optimizer 0",).',
+    "value": "It is not a value of all ranks: was it reduced to one rank, read before "
+    "wait(), or reduced in a group without some?",
+    "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
+    "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
+    "buffer": "",
+    "attribute": " It is neither a parameter nor a buffer, so nobody sends it from one "
+    "rank to the others: register_buffer, or make it alike on all ranks.",
+    "optimizer state": "Equal gradients from equal states give equal states: was it "
+    "loaded on one rank, or did one rank skip a step?",
+    "gradient": "After the exchange every rank must hold one gradient. Nobody "
+    "synchronises this one: was it added or unfrozen after the wrap, was the forward "
+    "not through the wrapper (.module), the backward inside of no_sync or by "
+    "autograd.grad, or clipped by a local norm?",
+}
+STAGES = (
+    " Ranks that hold other parts of the model (pipeline stages) need their own group=."
+)
+ROOT = (
+    "Other parameters are sharded and this one is whole: fully_shard was not called on "
+    "what holds it, so nobody reduces it. Call fully_shard on the root too, last."
+)
+BY_HAND = (
+    "Nothing in this model synchronises gradients, so your loop must: each of them, on "
+    "every rank, in the order of named_parameters() (a set has another in each "
+    "process), with zeros where a rank has None. If DDP wraps it, give the guard that."
+)
+STARTED = (
+    "Replicas that start apart stay apart: were they built from different seeds and "
+    "sent by nobody, loaded or edited on one rank, or changed after the wrap?" + STAGES
+)
+MAX_NORM = (
+    "Its max_norm= rescales, in each forward, the rows that a rank looks up, and every "
+    "rank looks up others. Leave it out, or rescale all rows after optimizer.step()."
+)
+FROZEN = (
+    "It has no gradient, so nobody synchronises it: forward or the loop writes to it "
+    "from a rank's own samples (a moving average, a codebook), or one rank loaded it. "
+    "all_reduce what it is made of."
+)
+WALKED = (
+    "At the start it was equal. Likely, in this order: gradients changed or exchanged "
+    "after watch.step(), a step that one rank skipped, an optimizer that draws random "
+    "numbers of each rank's own, a forward that writes to weights, weights loaded or "
+    "edited on one rank." + STAGES
+)
+
+
+def cause(model: nn.Module, where: str, kind: str, name: str) -> str:
+    """Say what to look for when a tensor differs, as far as the model tells."""
+    parameter = dict(model.named_parameters()).get(name)
+    if parameter is None or kind not in ("gradient", "parameter"):
+        return WHY[kind]
+    if kind == "gradient":
+        if isinstance(parameter, DTensor):
+            return WHY[kind]
+        if units(model):
+            return ROOT
+        return WHY[kind] if wrapped(model) else BY_HAND
+    if where == "the start":
+        return STARTED
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if getattr(owner, "max_norm", None) is not None:
+        return MAX_NORM
+    return WALKED if parameter.requires_grad else FROZEN
 
 
 class Replicas:
-    """Compares tensors and settings over the ranks.
+    """Compares tensors over the ranks.
 
     One digest for each kind goes round. Only if they differ, a second exchange finds
     the tensor, and a third the element. Sharded tensors are compared between ranks that
     hold the same shard: along the mesh axes on which they are replicated.
     """
 
-    def __init__(self, exchange: Exchange):
-        self.exchange = exchange
-        self.moving = Moving(exchange)
+    def __init__(self, exchange: Exchange, model: nn.Module, buffers: Buffers) -> None:
+        self.exchange, self.model, self.buffers = exchange, model, buffers
         self.hint = ""  # where step() should be, if it seems to be elsewhere
-        self.cause = lambda where, kind, name: WHY[kind]
-        self.filled = lambda where, name, tensor: None  # see slots
-        self.written = lambda kind, name, tensor: False  # see Attributes
 
-    def layouts(self, tensors: dict[str, torch.Tensor]) -> dict[str, list]:
-        """Sort tensors by how they lie on the ranks."""
-        found: dict[str, list] = {}
-        for tensor in tensors.values():
-            found.setdefault(layout(tensor), []).append(tensor)
-        return dict(sorted(found.items()))
-
-    def within(self, tensor: torch.Tensor) -> bool:
-        """Whether all ranks that compare are on the tensor's mesh."""
-        return set(self.exchange.ranks) <= set(
-            tensor.device_mesh.mesh.flatten().tolist()
-        )
-
-    def numbers(self, tensors: dict[str, torch.Tensor]) -> list:
-        """What goes round of a kind: names, then part and digest of each layout.
+    def numbers(
+        self, tensors: dict[str, torch.Tensor]
+    ) -> list[int | list[torch.Tensor]]:
+        """Return what goes round of a kind: names, then part and digest of each layout.
 
         Digests are still on their devices, for ``settle``.
         """
         text = "|".join(f"{k} {layout(v)}" for k, v in tensors.items())
-        result = [number(text)]
-        for kind, alike in self.layouts(tensors).items():
+        result: list[int | list[torch.Tensor]] = [number(text)]
+        layouts: dict[str, list[torch.Tensor]] = {}
+        for tensor in tensors.values():
+            layouts.setdefault(layout(tensor), []).append(tensor)
+        for kind, alike in sorted(layouts.items(), key=lambda item: item[0]):
             key = number(f"{kind} {[shard(t) for t in alike]}")
             # A shard that no other of these ranks holds needs no digest.
-            alone = kind and "Replicate" not in kind and all(map(self.within, alike))
+            alone = kind and "Replicate" not in kind and all(map(self._within, alike))
             result += [key, 0 if alone else sums([local(t) for t in alike])]
         return result
 
-    def compare(self, where: str, kinds: dict[str, dict], table: list[list]) -> None:
-        """Judge each kind's numbers (``numbers``) of every rank; raise what differs."""
+    def _within(self, tensor: torch.Tensor) -> bool:
+        """Tell whether all ranks that compare are on the tensor's mesh."""
+        mesh = tensor.device_mesh.mesh
+        return set(self.exchange.ranks) <= set(mesh.flatten().tolist())
+
+    def compare(
+        self,
+        where: str,
+        kinds: dict[str, dict[str, torch.Tensor]],
+        table: list[list[list[int]]],
+    ) -> None:
+        """Raise what differs.
+
+        Args:
+            table: of every rank and kind, the ``numbers``.
+        """
         for place, (kind, tensors) in enumerate(kinds.items()):
             rows = [row[place] for row in table]
             if len({tuple(row) for row in rows}) == 1:
                 if kind in FREE:
-                    self.moving.equal(kind)
+                    self.buffers.equal(kind)
                 continue
             if len({row[0] for row in rows}) > 1:
-                self.presence(where, kind, tensors)
+                self._presence(where, kind, tensors)
                 continue
             by_part = [set(zip(row[1::2], row[2::2], strict=True)) for row in rows]
-            parts: dict = {}
+            parts: dict[int, set[int]] = {}
             for key, value in (pair for pairs in by_part for pair in pairs):
                 parts.setdefault(key, set()).add(value)
             if any(len(values) > 1 for values in parts.values()):
-                self.find(where, kind, tensors)
+                self._find(where, kind, tensors)
 
-    def presence(self, where: str, kind: str, tensors: dict) -> None:
-        """Say which tensor one rank has and another has not, or has otherwise."""
+    def _presence(
+        self, where: str, kind: str, tensors: dict[str, torch.Tensor]
+    ) -> None:
+        """Raise with the tensor that one rank has and another has not, or otherwise."""
         lines = [f"{name}\t{layout(t) or 'not sharded'}" for name, t in tensors.items()]
         have = [
             dict(line.split("\t") for line in text.split("\n") if line)
@@ -94,7 +178,7 @@ class Replicas:
             if len(set(there)) == 1:
                 continue
             if kind in OWN:
-                self.moving.free.add(name)
+                self.buffers.free.add(name)
                 continue
             blame = self.exchange.suspects(there)
             if "none" in there:
@@ -104,12 +188,10 @@ class Replicas:
                 one = f"{'an' if kind[0] in 'ao' else 'a'} {kind} {name}"
                 said = f"there is {one} on {with_it} and none on {without}"
             else:
-                groups = self.exchange.split(there).items()
-                said = f"the {kind} {name} lies in different ways: " + "; ".join(
-                    f"{how} on {names(ranks)}" for how, ranks in groups
-                )
+                said = f"the {kind} {name} lies in different ways: "
+                said += self.exchange.by_ranks(there, "; ")
             raise GuardError(
-                f"{where}: {said} ({blame}). {self.cause(where, kind, name)}"
+                f"{where}: {said} ({blame}). {cause(self.model, where, kind, name)}"
             )
         if kind in OWN:
             return
@@ -118,37 +200,36 @@ class Replicas:
             "model and the optimizer alike on all ranks."
         )
 
-    def find(self, where: str, kind: str, tensors: dict) -> None:
-        """Name the first tensor that differs, its element and the ranks."""
-        items = list(tensors.items())
+    def _find(self, where: str, kind: str, tensors: dict[str, torch.Tensor]) -> None:
+        """Raise with the first tensor that differs, its element and the ranks."""
         own = []
         for name, tensor in tensors.items():
             part, whole = local(tensor), shard(tensor)
             shape = number(f"{whole} {tuple(part.shape)}")
-            free = kind in FREE and self.written(kind, name, tensor)
+            free = kind in FREE and self.buffers.written(kind, name, tensor)
             own += [whole, sums([canonical(x) for x in pieces(part)]), shape, int(free)]
         own = settle([own])[0][0]
         table = self.exchange.integers(f"{where}: which {kind}", own)
         different = []
-        for place, (name, tensor) in enumerate(items):
+        for place, (name, tensor) in enumerate(tensors.items()):
             rows = [row[4 * place : 4 * place + 4] for row in table]
             parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
             free = (any if kind == "attribute" else all)(row[3] for row in rows)
             if free or len({row[2] for row in rows}) > len(parts):
                 # Also a buffer that grows with a rank's own batches.
-                self.moving.free.add(name)
+                self.buffers.free.add(name)
                 if free and kind == "buffer" and len(set(pairs)) > len(parts):
-                    self.filled(where, name, tensor)
+                    self.buffers.warn_of_queue(where, name, tensor)
             elif len(set(pairs)) > len(parts):
                 different.append((name, tensor, pairs))
         still = ""
         if kind in FREE:
-            different, still = self.moving.wrong(where, kind, different)
+            different, still = self.buffers.wrong(where, kind, different)
         if not different:
             return  # NaNs of another kind, zeros of another sign, or moving buffers
         name, tensor, pairs = different[0]
         hint = self.hint if kind == "gradient" else ""
-        why = hint or f"{still}{self.cause(where, kind, name)}"
+        why = hint or f"{still}{cause(self.model, where, kind, name)}"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "
@@ -156,12 +237,15 @@ class Replicas:
             f"{why}"
         )
 
-    def element(self, where: str, tensor: torch.Tensor, pairs: list) -> str:
-        """Say an element that differs, and each rank's value of it."""
+    def element(self, where: str, tensor: torch.Tensor, pairs: list[Part]) -> str:
+        """Say an element that differs, and each rank's value of it.
+
+        Args:
+            pairs: of every rank.
+        """
         found = pieces(local(tensor))
         if len(found) != 1:  # quantised, or of a class of its own
-            groups = self.exchange.split([f"{digest:x}" for _, digest in pairs])
-            said = " and ".join(f"{d} on {names(r)}" for d, r in groups.items())
+            said = self.exchange.by_ranks([f"{d:x}" for _, d in pairs], " and ")
             return f"the digest of its bits is {said}"
         flat = found[0].flatten()
         part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
@@ -171,11 +255,8 @@ class Replicas:
         blocks = settle([[sums([canonical(b)]) for b in flat.split(size)]])[0][0]
         table = self.exchange.integers(f"{where}: which block", blocks)
         mine = [row for row, (key, _) in zip(table, pairs, strict=True) if key == part]
-        block = next(
-            i
-            for i, column in enumerate(zip(*mine, strict=True))
-            if len(set(column)) > 1
-        )
+        columns = enumerate(zip(*mine, strict=True))
+        block = next(i for i, column in columns if len(set(column)) > 1)
         piece = flat[block * size : (block + 1) * size]
         bits = self.exchange.bytes(f"{where}: which element", as_bytes(piece))
         values = [row.view(flat.dtype).tolist() for row in bits]
@@ -183,13 +264,13 @@ class Replicas:
         columns = list(zip(*(values[i] for i in keep), strict=True))
         at = next(i for i, c in enumerate(columns) if len({repr(v) for v in c}) > 1)
         ranks = [self.exchange.ranks[i] for i in keep]
-        found: dict = {}
+        found: dict[str, list[int]] = {}
         for rank, value in zip(ranks, columns[at], strict=True):
             found.setdefault(_say(value), []).append(rank)
         said = " and ".join(f"{value} on {names(who)}" for value, who in found.items())
-        index = [int(i) for i in torch.unravel_index(_int64(at + block * size), shape)]
+        index = [int(i) for i in torch.unravel_index(int64(at + block * size), shape)]
         return f"element {index} is {said}" if shape else f"it is {said}"
 
 
-def _say(value) -> str:
+def _say(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else str(value)

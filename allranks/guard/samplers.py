@@ -1,8 +1,25 @@
-"""What the ranks' loaders say before an epoch: equal lengths, shares that are apart."""
+"""Invariants of the samples that ranks get: equal counts, disjoint shares, new orders.
+
+``Samplers`` judges what the samplers say before an epoch, ``shared`` the samples that
+came, and ``Orders`` whether they came in the order of the epoch before.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any
+from weakref import ref
 
 import torch.distributed as dist
+from torch.utils.data import (
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from .exchange import Exchange, GuardError, names
+from allranks.guard.exchange import Exchange, GuardError, names
+from allranks.guard.loaders import sampler_of
 
 LENGTH = (
     "The ranks must make equally many steps: a rank that has no batch left leaves the "
@@ -14,6 +31,36 @@ ORDER = (
     "set gives, and take no statistics of a rank's own part. If it is already cut by "
     "rank, it needs no DistributedSampler."
 )
+AGREED = (  # facts of loaders, what differs if they do, and why that is wrong
+    ("replicas", "the sampler's num_replicas differs", SHARES),
+    ("samples", "samples in the data set", SHARES),
+    ("seed", "the sampler's seed differs", SHARES),
+    ("epoch", "the sampler's epoch differs", SHARES),
+    ("shuffle", "the sampler's shuffle differs", SHARES),
+    ("total", "the samples that the sampler deals out differ", SHARES),
+    ("dataset", "the data sets or subsets are not the same; their digests", ORDER),
+)
+STREAM = (
+    "Deal one order out by rank and worker: the same seed on all ranks for what is "
+    "shuffled, then islice(order, rank * num_workers + worker, None, "
+    "world_size * num_workers)."
+)
+DRAWN = "Seed the sampler's generator with seed + rank."
+MAP = (
+    "Use a DistributedSampler, on one order of the samples (sort what listdir or a "
+    "set gives)."
+)
+HEAD = 256  # samples of an epoch whose order is kept
+FEW = 8  # different samples; fewer may come in one order by chance
+RANDOM = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+REPEATS = (
+    "{} shuffles. Something keeps the first order: batches made once in __init__, or a "
+    "generator seeded anew. Draw the order in __iter__; if it is meant, shuffle=False."
+)
+REPEATS_STREAM = (
+    "{} has set_epoch(). Was it called, and does __iter__ use it? Persistent workers "
+    "keep a copy that it does not reach: persistent_workers=False, or a shared tensor."
+)
 
 
 class Samplers:
@@ -23,51 +70,41 @@ class Samplers:
         shares: see ``DataChecks``.
     """
 
-    def __init__(self, exchange: Exchange, shares: list[int] | None):
+    def __init__(self, exchange: Exchange, shares: list[int] | None) -> None:
         self.exchange, self.shares = exchange, shares
-        self.teams = len(set(shares or ()))  # 0: nothing is known
-        self.shared = self.teams == 1 < exchange.size
-        self.heads = [i for i, n in enumerate(shares or ()) if n not in shares[:i]]
+        self.num_shares = len(set(shares or ()))  # 0: nobody knows
+        self.one_model = self.num_shares == 1 < exchange.size
+        self.firsts = [i for i, n in enumerate(shares or ()) if n not in shares[:i]]
 
-    def same(self, where: str, rows: list, key: str, what: str, why: str) -> None:
+    def same(self, where: str, values: list[int], what: str, why: str) -> None:
         """Raise if a number is not the same on all ranks."""
-        values = [row[key] for row in rows]
-        if len(set(values)) == 1:
-            return
-        groups = self.exchange.split(values).items()
-        said = ", ".join(f"{value} on {names(ranks)}" for value, ranks in groups)
-        raise GuardError(f"{where}: {what}: {said}. {why}")
+        if len(set(values)) > 1:
+            said = self.exchange.by_ranks(values)
+            raise GuardError(f"{where}: {what}: {said}. {why}")
 
-    def proved(self, where: str, rows: list[dict]) -> bool:
-        """Whether samplers deal the samples out, and nothing is left to be seen."""
-        self.same(where, rows, "length", "batches in this epoch", LENGTH)
+    def proved(self, where: str, rows: list[dict[str, int]]) -> bool:
+        """Tell whether samplers deal the samples out, and nothing is left to be seen.
+
+        Raises:
+            GuardError: if they deal them out wrongly.
+        """
+        lengths = [row["length"] for row in rows]
+        self.same(where, lengths, "batches in this epoch", LENGTH)
         if all(row["replicas"] >= 0 for row in rows):
             return self._sampler(where, rows)
-        if self.teams > 1:
+        if self.num_shares > 1:
             self._no_sampler(where, rows)
         return False
 
-    def _sampler(self, where: str, rows: list[dict]) -> bool:
+    def _sampler(self, where: str, rows: list[dict[str, int]]) -> bool:
         size = self.exchange.size
-        for key, what, why in (
-            ("replicas", "the sampler's num_replicas differs", SHARES),
-            ("samples", "samples in the data set", SHARES),
-            ("seed", "the sampler's seed differs", SHARES),
-            ("epoch", "the sampler's epoch differs", SHARES),
-            ("shuffle", "the sampler's shuffle differs", SHARES),
-            ("total", "the samples that the sampler deals out differ", SHARES),
-            (
-                "dataset",
-                "the data sets or subsets are not the same; their digests",
-                ORDER,
-            ),
-        ):
-            self.same(where, rows, key, what, why)
-        if not self.teams:
+        for key, what, why in AGREED:
+            self.same(where, [row[key] for row in rows], what, why)
+        if not self.num_shares:
             return False
         taken = [row["share"] for row in rows]
-        for team in dict.fromkeys(self.shares):
-            inside = [i for i, own in enumerate(self.shares) if own == team]
+        for share in dict.fromkeys(self.shares):
+            inside = [i for i, own in enumerate(self.shares) if own == share]
             if len({taken[i] for i in inside}) > 1:
                 who = names(self.exchange.ranks[i] for i in inside)
                 raise GuardError(
@@ -75,16 +112,16 @@ class Samplers:
                     f"shares, {[taken[i] for i in inside]}: they need the same batch. "
                     "Give the sampler the size of the data axis, and the rank in it."
                 )
-        if self.shared:
+        if self.one_model:
             return False
-        heads, replicas = [taken[i] for i in self.heads], rows[0]["replicas"]
-        if replicas < self.teams or len(set(heads)) < self.teams:
+        apart, replicas = {taken[i] for i in self.firsts}, rows[0]["replicas"]
+        if replicas < self.num_shares or len(apart) < self.num_shares:
             raise GuardError(
                 f"{where}: the sampler makes {replicas} shares, and the "
                 f"{size} ranks take the shares {taken}: some samples are trained on "
                 "twice. Build it with this group's size and rank."
             )
-        if replicas > self.teams and size > 1:
+        if replicas > self.num_shares and size > 1:
             raise GuardError(f"{where}: {self._too_many(replicas, taken)}")
         return all(row["known"] == 1 for row in rows)
 
@@ -102,7 +139,7 @@ class Samplers:
             )
         return said + "Build it with this group's size and rank."
 
-    def _no_sampler(self, where: str, rows: list[dict]) -> None:
+    def _no_sampler(self, where: str, rows: list[dict[str, int]]) -> None:
         prints = [row["dataset"] for row in rows]
         whole = all(row["whole"] == row["known"] == 1 for row in rows)
         if whole and prints[0] not in (0, -1) and len(set(prints)) == 1:
@@ -110,3 +147,134 @@ class Samplers:
                 f"{where}: each of the {self.exchange.size} ranks goes through all "
                 f"{rows[0]['samples']} samples: the loader has no DistributedSampler."
             )
+
+
+def cure(drawn: bool, streams: bool) -> str:
+    """Say how the ranks' samples get apart: those drawn, streamed or numbered."""
+    if drawn:
+        return DRAWN
+    return STREAM if streams else MAP
+
+
+def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | None:
+    """Count samples that were on two ranks, and name the pair with most; None if few.
+
+    Samples that the data themselves have twice meet on one rank about as often as on
+    two. So pairs of equal samples are counted within ranks and between them, and those
+    between must be more than chance makes of those within.
+
+    Args:
+        kept: digests of each rank's samples.
+        size: ranks; as many samples may be on two, as padding.
+    """
+    counts = [Counter(row) for row in kept]
+    union = set().union(*counts)
+    twice = sum(map(len, counts)) - len(union)
+    if twice <= max(size, 0.1 * len(union)):
+        return None
+    inside = any(len(count) < len(row) for count, row in zip(counts, kept, strict=True))
+    follow = [list(itertools.pairwise(row)) for row in kept]  # shards overlap in runs
+    if inside and not (_more(kept) or _more(follow)):
+        return None
+    pairs = itertools.combinations(range(len(kept)), 2)
+    common = {(i, j): len(counts[i].keys() & counts[j].keys()) for i, j in pairs}
+    return twice, max(common, key=common.get)
+
+
+def _more(kept: list[list[Hashable]]) -> bool:
+    """Tell whether more are equal between ranks than those within ranks explain."""
+    counts, rows = [Counter(row) for row in kept], sum(map(len, kept))
+    within = sum(n * (n - 1) // 2 for count in counts for n in count.values())
+    every = sum(n * (n - 1) // 2 for n in sum(counts, Counter()).values())
+    between = every - within
+    chances = sum(len(row) * (len(row) - 1) // 2 for row in kept)
+    ratio = (rows * (rows - 1) // 2 - chances) / max(chances, 1)
+    spread = (between + ratio * ratio * within) ** 0.5
+    return between - ratio * within > max(2.5 * spread, 0.1 * rows / len(kept))
+
+
+def times_read(rows: list[int], workers: int) -> int:
+    """Return how often each sample came if each worker read it all; else 0."""
+    counts = Counter(rows).values()
+    if workers < 2 or len(counts) < 4:
+        return 0
+    each = sum(count % workers == 0 for count in counts)
+    return workers if each >= 0.9 * len(counts) else 0
+
+
+class Orders:
+    """Keeps the first samples of an epoch, to compare them with the next one's.
+
+    Only of loaders in which something says that it shuffles: a sequence that is meant
+    is no fault.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.last: list[tuple[ref, list[int]]] = []  # what chose samples; their order
+        self.rows: list[int] | None = None
+        self.why, self.key, self.strict = "", None, False
+
+    def begin(self, loader: Iterable) -> None:
+        """Begin an epoch; one that was left early is not compared."""
+        self.why, self.key, self.strict = declared(loader)
+        self.rows = [] if self.why else None
+
+    def wants(self) -> bool:
+        """Tell whether more samples are to be seen."""
+        return self.rows is not None and len(self.rows) < HEAD
+
+    def seen(self, rows: list[int]) -> None:
+        """Take digests of samples in their order."""
+        self.rows += rows[: HEAD - len(self.rows)]
+
+    def repeated(self) -> int:
+        """Return 1 if this epoch had the order of the one before, 2 if surely wrong."""
+        rows, self.rows = self.rows, None
+        if rows is None:
+            return 0
+        # A sampler that is gone was replaced: a new one may repeat its order.
+        mine = [old for old in self.last if old[0]() in (None, self.key)]
+        self.last = [old for old in self.last if old not in mine]
+        self.last.append((ref(self.key), rows))
+        if len(set(rows)) < FEW or all(old[1] != rows for old in mine):
+            return 0
+        return 2 if self.strict else 1
+
+    def judge(self, where: str, found: list[int]) -> None:
+        """Raise, or warn, if ranks had the order of the epoch before."""
+        if not any(found):
+            return
+        who = names(r for r, bad in zip(self.exchange.ranks, found, strict=True) if bad)
+        said = (
+            f"{where}: the samples came in the order of the epoch before on {who}, "
+            f"though {self.why}"
+        )
+        if 2 in found:
+            raise GuardError(said)
+        self.exchange.warn(said)
+
+
+def declared(loader: Any) -> tuple[str, Any, bool]:
+    """Return what says that a loader shuffles: why, the object, and if it is strict."""
+    dataset, sampler = getattr(loader, "dataset", None), sampler_of(loader)
+    batches = getattr(loader, "batch_sampler", None)
+    nothing = "", None, False
+    if isinstance(dataset, IterableDataset):
+        if not hasattr(dataset, "set_epoch") or _plain(dataset):
+            return nothing
+        strict = bool(getattr(loader, "persistent_workers", False))
+        return REPEATS_STREAM.format(type(dataset).__name__), dataset, strict
+    chain = [thing for thing in (batches, sampler) if thing is not None]
+    if any(_plain(thing) for thing in chain):
+        return nothing
+    for thing in chain:
+        if hasattr(thing, "set_epoch") or isinstance(thing, RANDOM):
+            return REPEATS.format(type(thing).__name__), thing, True
+    return nothing
+
+
+def _plain(thing: Any) -> bool:
+    """Tell whether a thing says that it does not shuffle."""
+    words = ("shuffle", "shuffling", "_shuffle", "_shuffling")
+    return any(not getattr(thing, word, True) for word in words)

@@ -4,9 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .digests import local, number, settle, shard, sums
-from .exchange import GuardError, names
-from .sharded import WRAPPERS
+from allranks.guard.digests import local, number, settle, shard, sums
+from allranks.guard.exchange import Exchange, GuardError, names
+from allranks.guard.training import Training
+from allranks.guard.wrappers import WRAPPERS
 
 COPIES = (
     "every rank holds the same numbers as its own shard of {}: they were drawn after "
@@ -18,7 +19,49 @@ EMPTY = (
 )
 
 
-def wraps(model: nn.Module) -> str | None:
+def begin(
+    exchange: Exchange, training: Training, where: str, world_size: int | None
+) -> None:
+    """Check once what does not change.
+
+    Args:
+        world_size: how many ranks there should be; None believes it.
+    """
+    size, skip, model = exchange.size, training.skip, training.model
+    if world_size is not None and world_size != size:
+        world = dist.get_world_size() if exchange.group is not None else size
+        raise GuardError(
+            f"{where}: {world_size} ranks were asked for, "
+            + (
+                f"the model's group has {size} of {world}: {names(exchange.ranks)}. "
+                "Was DDP given a process_group that leaves out some?"
+                if size < world
+                else f"{size} came. Were torchrun's options behind the script's name?"
+            )
+        )
+    wrong = wrongly_wrapped(model) or without_shape(training)
+    if not wrong and "optimizer" not in skip:
+        wrong = not_held(training)
+    failed = [row[0] == 1 for row in exchange.integers(where, [int(bool(wrong))])]
+    if any(failed):
+        who, text = exchange.first_of(failed, wrong)
+        raise GuardError(f"{where}: on {who}, {text}")
+    group = empty_group(training)
+    if group and "optimizer" not in skip:
+        exchange.warn(group)
+    name = copied_shard(exchange, where, model) if size > 1 else ""
+    if name:
+        raise GuardError(f"{where}: {COPIES.format(name)}")
+    places = [row[0] for row in exchange.integers(where, [device_number(model)])]
+    for place, ranks in exchange.split(places).items():
+        if place and len(ranks) > 1 and "devices" not in skip:
+            raise GuardError(
+                f"{where}: {names(ranks)} compute on one and the same GPU. Each "
+                "takes the device LOCAL_RANK of its machine: read it from there."
+            )
+
+
+def wrongly_wrapped(model: nn.Module) -> str:
     """Say what is wrong with the wrapper, seen from this rank alone."""
     if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
         return (
@@ -26,7 +69,7 @@ def wraps(model: nn.Module) -> str | None:
             "parts cannot be compared. Use fully_shard; Guard(None) does the rest."
         )
     if not isinstance(model, WRAPPERS):
-        return None
+        return ""
     inner = model.module
     outside, inside = type(model).__name__, type(inner).__name__
     if isinstance(inner, WRAPPERS):
@@ -39,31 +82,33 @@ def wraps(model: nn.Module) -> str | None:
             "nn.DataParallel has no devices here: it calls the module and splits "
             "nothing. Without an accelerator it does nothing."
         )
-    return None
+    return ""
 
 
-def empty(parameters: dict) -> str | None:
+def without_shape(training: Training) -> str:
     """Say which parameter has no shape yet, seen from this rank."""
-    for name, parameter in parameters.items():
+    for name, parameter in training.parameters().items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             return (
                 f"the lazy parameter {name} has no shape yet: run one batch through "
                 "the model first, then build the Guard."
             )
-    return None
+    return ""
 
 
-def holds(model: nn.Module, parameters: dict, optimizers: list) -> str | None:
+def not_held(training: Training) -> str:
     """Say what the optimizer should hold and does not, seen from this rank."""
-    if not optimizers:
-        return None
-    held = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
-    own = {id(p) for p in model.parameters()}
+    if not training.optimizers:
+        return ""
+    held = {id(p) for *_, group in training.groups() for p in group["params"]}
+    own = {id(p) for p in training.model.parameters()}
     lost = [
-        name for name, p in parameters.items() if p.requires_grad and id(p) not in held
+        name
+        for name, p in training.parameters().items()
+        if p.requires_grad and id(p) not in held
     ]
     if not lost:
-        return None
+        return ""
     foreign = len(held - own)
     why = (
         f"It holds {foreign} tensors that are not the model's: it was built before "
@@ -75,26 +120,25 @@ def holds(model: nn.Module, parameters: dict, optimizers: list) -> str | None:
     return f"the optimizer does not hold {lost[0]}{more}: it never moves. {why}"
 
 
-def nobody(model: nn.Module, optimizers: list) -> str:
+def empty_group(training: Training) -> str:
     """Say which group holds nothing, where a wrapper has changed the names."""
-    if not isinstance(model, WRAPPERS):
+    if not isinstance(training.model, WRAPPERS):
         return ""
-    for i, optimizer in enumerate(optimizers):
-        for j, group in enumerate(optimizer.param_groups):
-            if not group["params"] and len(optimizer.param_groups) > 1:
-                return EMPTY.format(j, i)
+    for i, j, group in training.groups():
+        if not group["params"] and len(training.optimizers[i].param_groups) > 1:
+            return EMPTY.format(j, i)
     return ""
 
 
-def copied(exchange, where: str, model: nn.Module) -> str:
+def copied_shard(exchange: Exchange, where: str, model: nn.Module) -> str:
     """Name a sharded parameter of which all ranks hold other parts, and equal ones."""
     found = [
         (name, shard(p), local(p).flatten())
         for name, p in model.named_parameters()
         if shard(p) and not p.is_meta and local(p).numel() > 7
     ]
-    own = [(place, sums([part])) for _, place, part in found]
-    own = settle([[x for pair in own for x in pair]])[0][0]
+    own = [x for _, place, part in found for x in (place, sums([part]))]
+    own = settle([own])[0][0]
     rows = exchange.integers(f"{where}: what the shards hold", own)
     if len({len(row) for row in rows}) > 1:
         return ""  # uneven shards
@@ -105,49 +149,10 @@ def copied(exchange, where: str, model: nn.Module) -> str:
     return ""
 
 
-def device(model: nn.Module) -> int:
-    """The GPU this rank computes on, as a number; 0 on anything else."""
+def device_number(model: nn.Module) -> int:
+    """Return a number for the GPU this rank computes on; 0 on anything else."""
     first = next(model.parameters(), None)
     if first is None or first.device.type != "cuda":
         return 0
     properties = torch.cuda.get_device_properties(first.device)
     return number(str(properties.uuid)) if hasattr(properties, "uuid") else 0
-
-
-def begin(checks, where: str, world_size: int | None) -> None:
-    """Check once what does not change."""
-    exchange, skip, model = checks.exchange, checks.skip, checks.model
-    size = exchange.size
-    if world_size is not None and world_size != size:
-        world = dist.get_world_size() if exchange.group is not None else size
-        raise GuardError(
-            f"{where}: {world_size} ranks were asked for, "
-            + (
-                f"the model's group has {size} of {world}: {names(exchange.ranks)}. "
-                "Was DDP given a process_group that leaves out some?"
-                if size < world
-                else f"{size} came. Were torchrun's options behind the script's name?"
-            )
-        )
-    parameters = checks.parameters()
-    wrong = wraps(model) or empty(parameters)
-    if not wrong and "optimizer" not in skip:
-        wrong = holds(model, parameters, checks.settings.optimizers)
-    failed = [r[0] for r in exchange.integers(where, [int(wrong is not None)])]
-    if any(failed):
-        texts = exchange.texts(wrong or "")
-        who = [r for r, bad in zip(exchange.ranks, failed, strict=True) if bad]
-        text = next(text for text in texts if text)
-        raise GuardError(f"{where}: on {names(who)}, {text}")
-    if "optimizer" not in skip:
-        checks.tell(nobody(model, checks.settings.optimizers))
-    name = copied(exchange, where, model) if size > 1 else ""
-    if name:
-        raise GuardError(f"{where}: {COPIES.format(name)}")
-    places = [row[0] for row in exchange.integers(where, [device(model)])]
-    for place, ranks in exchange.split(places).items():
-        if place and len(ranks) > 1 and "devices" not in skip:
-            raise GuardError(
-                f"{where}: {names(ranks)} compute on one and the same GPU. Each "
-                "takes the device LOCAL_RANK of its machine: read it from there."
-            )

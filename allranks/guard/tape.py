@@ -6,6 +6,11 @@ from: an attribute, a global, a criterion, a teacher. The tape sees them where t
 used.
 """
 
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import (
@@ -13,19 +18,10 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
-from .frames import beneath, place
-from .operations import (
-    SCALES,
-    Operation,
-    Taken,
-    divisor,
-    flat,
-    kept,
-    looks_up,
-    stands_for_all,
-)
-
 MOST = 100_000  # operations of one step
+SMALL = 4096  # elements; a larger tensor that is no parameter is data
+FEW = 16  # entries of a table that need not be shorter than what is looked up
+SCALES = "mul", "div"
 READS = (  # what reads some of a tensor: that is a table, its rows are data
     *("select", "slice", "index", "index_select", "gather", "embedding", "narrow"),
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
@@ -33,6 +29,40 @@ READS = (  # what reads some of a tensor: that is a table, its rows are data
 )
 CLASSES = "nll_loss_forward", "nll_loss2d_forward"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
+GUARD = os.path.dirname(__file__) + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
+OPTIM = os.path.join(TORCH, "optim") + os.sep
+LOADER = torch.utils.data.dataloader.__file__
+
+Input = tuple[int, torch.Tensor, int]  # its place among the arguments, it, its storage
+
+
+class Taken(NamedTuple):
+    """A tensor that an operation takes."""
+
+    argument: int
+    storage: int
+    tensor: torch.Tensor | None  # a copy, or a parameter; None: it is too large
+    trained: bool
+
+
+class Operation(NamedTuple):
+    """One call of one of torch's operators."""
+
+    name: str
+    line: str
+    loader: Any  # the iterator of a DataLoader that fetches, or None
+    fetches: bool  # it is part of the next() of epoch's loader
+    takes: set[int]  # storages
+    gives: set[int]
+    leaves: list[Taken]  # what was there before the step
+    factors: list[Taken]  # what was made in it, and stands for all samples
+    numbers: list[tuple[int, int | float]]  # Python's, by argument
+    by_label: bool  # it looks up a short table by numbers that come again
+    unseen: bool  # ranks speak to each other, and autograd does not know
+    summed: bool  # what it takes has a gradient, and was summed over the ranks in place
+    shape: tuple[int, ...]  # of the result
+    count: torch.Tensor | None  # what a mean is divided by
 
 
 class Tape(TorchDispatchMode):
@@ -44,7 +74,7 @@ class Tape(TorchDispatchMode):
         model: its parameters are compared elsewhere, and are left out here.
     """
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model, self.entered, self.on = model, False, False
         self.fetches = False
@@ -65,7 +95,7 @@ class Tape(TorchDispatchMode):
             if not isinstance(p, torch.nn.parameter.UninitializedParameter)
         }
 
-    def start(self, batch: list | None = None) -> None:
+    def start(self, batch: list[Any] | None = None) -> None:
         """Go on recording; ``batch`` is what the loader has brought, once it has."""
         if not self.entered:
             self.__enter__()
@@ -81,7 +111,7 @@ class Tape(TorchDispatchMode):
             self.entered = False
 
     def key(self, tensor: torch.Tensor) -> int:
-        """A number for the memory that a tensor lies in; 0 if it has none to see."""
+        """Return a number for the memory of a tensor; 0 if it has none to see."""
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
@@ -91,7 +121,13 @@ class Tape(TorchDispatchMode):
             self.storages[key] = StorageWeakRef(storage)
         return key
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Iterable[type],
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Run an operation, and take note of it unless it is part of backward."""
         kwargs = kwargs or {}
         backward = torch._C._current_graph_task_id() != -1
@@ -99,45 +135,46 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         space, _, name = func._schema.name.partition("::")
         name = name.strip("_") if "c10d" in space else name.rstrip("_")
-        if name == "ones_like" and beneath("_make_grads"):
+        if name == "ones_like" and _beneath("_make_grads"):
             self.roots[len(self.operations)] = self.key(args[0])
             return func(*args, **kwargs)
-        given = flat((*args, *kwargs.values()))
+        given = _flat((*args, *kwargs.values()))
         ins = [(at, x, self.key(x)) for at, x in given if torch.is_tensor(x)]
         # All this before it runs: it may write into what it takes.
         unseen = "c10d" in space and self._exchanges(space, name, ins)
         summed = any(x.grad_fn is not None and key in self.summed for _, x, key in ins)
         leaves, factors = self._leaves(ins), self._factors(name, ins)
-        codes = bool(leaves) and name in ("index", "index_select") and looks_up(ins)
-        count = divisor(name, args, ins, factors)
+        by_label = name in ("index", "index_select") and bool(leaves) and _labels(ins)
+        count = _divisor(name, args, ins, factors)
         result = func(*args, **kwargs)
-        outs = [x for _, x in flat([result]) if torch.is_tensor(x)]
+        outs = [x for _, x in _flat([result]) if torch.is_tensor(x)]
         if name in CLASSES and args[2:4] == (None, 1):  # no weights, and a mean
             count = outs[1].detach().clone()
         if name in READS:
             self.tables |= {key for *_, key in ins[:1]}
         takes, gives = {key for *_, key in ins}, {self.key(x) for x in outs}
         self.made |= gives - takes
-        self.operations.append(
-            Operation(
-                name,
-                *place(),
-                self.fetches,
-                takes,
-                gives,
-                leaves,
-                factors,
-                [(at, x) for at, x in given if type(x) in (int, float)],
-                codes,
-                unseen,
-                summed,
-                tuple(outs[0].shape) if outs else (),
-                count,
-            )
+        line, loader = _place()
+        operation = Operation(
+            name=name,
+            line=line,
+            loader=loader,
+            fetches=self.fetches,
+            takes=takes,
+            gives=gives,
+            leaves=leaves,
+            factors=factors,
+            numbers=[(at, x) for at, x in given if type(x) in (int, float)],
+            by_label=by_label,
+            unseen=unseen,
+            summed=summed,
+            shape=tuple(outs[0].shape) if outs else (),
+            count=count,
         )
+        self.operations.append(operation)
         return result
 
-    def _exchanges(self, space: str, name: str, ins: list) -> bool:
+    def _exchanges(self, space: str, name: str, ins: list[Input]) -> bool:
         """Take note if ranks speak to each other; say if autograd ought to know."""
         if not name.startswith(GATHERS):
             return False
@@ -148,26 +185,26 @@ class Tape(TorchDispatchMode):
             self.summed |= {key for *_, key in ins}
         return space == "c10d" and any(x.grad_fn is not None for _, x, _ in ins)
 
-    def _leaves(self, ins: list) -> list[Taken]:
-        """What was there before the step, and is neither a batch nor a parameter."""
+    def _leaves(self, ins: list[Input]) -> list[Taken]:
+        """List what was there before the step, and is no batch and no parameter."""
         return [
-            Taken(at, key, kept(x), x.requires_grad and x.is_leaf)
+            Taken(at, key, _kept(x), x.requires_grad and x.is_leaf)
             for at, x, key in ins
             if key and key not in self.made and key not in self.known
         ]
 
-    def _factors(self, name: str, ins: list) -> list[Taken]:
-        """What was made in the step, and scales all samples alike."""
+    def _factors(self, name: str, ins: list[Input]) -> list[Taken]:
+        """List what was made in the step, and scales all samples alike."""
         if name not in SCALES or len(ins) != 2:
             return []
         return [
-            Taken(at, key, kept(x), False)
+            Taken(at, key, _kept(x), trained=False)
             for (at, x, key), (_, other, _) in zip(ins, ins[::-1], strict=True)
             if key in self.made and stands_for_all(x.shape, other.shape)
         ]
 
     def used(self) -> list[Operation]:
-        """The operations that a loss was computed from, in their order."""
+        """Return the operations that a loss was computed from, in their order."""
         found, needed = [], set()
         for at in range(len(self.operations), -1, -1):
             needed |= {self.roots[at]} if at in self.roots else set()
@@ -175,3 +212,80 @@ class Tape(TorchDispatchMode):
                 found.append(self.operations[at])
                 needed |= found[-1].takes
         return found[::-1]
+
+
+def stands_for_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Tell whether a tensor is broadcast along another's first dim: the samples'."""
+    if len(shape) != len(other):
+        return len(shape) < len(other)
+    return not shape or shape[0] == 1
+
+
+def _flat(values: Iterable[Any]) -> list[tuple[int, Any]]:
+    """List arguments, and those in lists of lists, each with its place."""
+    found = []
+    for at, value in enumerate(values):
+        deep = isinstance(value, list | tuple)
+        found += [(at, x) for _, x in _flat(value)] if deep else [(at, value)]
+    return found
+
+
+def _divisor(
+    name: str, args: tuple, ins: list[Input], factors: list[Taken]
+) -> torch.Tensor | None:
+    """Return what a number or a whole tensor is divided by, if one number is it."""
+    if name != "div":
+        return None
+    if factors and factors[-1].argument == ins[1][0] and not ins[1][1].dim():
+        return factors[-1].tensor
+    if len(ins) == 1 and ins[0][1].numel() == 1:
+        return torch.tensor(float(args[1]), device="cpu")
+    return None
+
+
+def _labels(ins: list[Input]) -> bool:
+    """Tell whether a short table is read by numbers that come again: by labels."""
+    table, found = ins[0][1], ins[-1][1]
+    if table.dim() != 1 or not table.is_floating_point() or found.is_floating_point():
+        return False
+    if table.numel() > max(found.numel(), FEW) or found.dtype == torch.bool:
+        return False
+    return found.unique().numel() < found.numel()
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return what can be looked at later: a small tensor's copy, or a parameter."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return tensor
+    if tensor.numel() > SMALL or type(tensor) is not torch.Tensor or tensor.is_meta:
+        return None
+    return tensor.detach().clone()
+
+
+def _place() -> tuple[str, Any]:
+    """Return the line that is being run, and the loader's iterator that runs it.
+
+    The line is the innermost that is not torch's. It is empty in an optimizer, whose
+    settings and state are compared elsewhere.
+    """
+    frame, line, loader = sys._getframe(2), None, None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(OPTIM):
+            return "", None
+        if file == LOADER and frame.f_code.co_name == "_next_data":
+            loader = frame.f_locals.get("self")
+        if line is None and not file.startswith((TORCH, GUARD, "<frozen")):
+            line = f"{os.path.basename(file)}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return line or "", loader
+
+
+def _beneath(function: str) -> bool:
+    """Tell whether a function of that name is being run."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False

@@ -38,8 +38,8 @@ WAITED_FOR = {
 }
 
 
-def cases(root: Path) -> list[clinic.Case]:
-    """The clinic's hangs that run here, and those that their own timeout ends.
+def cases(root: Path) -> list[clinic.Specimen]:
+    """List the clinic's hangs that run here, and those that their own timeout ends.
 
     Raises:
         LookupError: if it is not said who is waited for in one of them.

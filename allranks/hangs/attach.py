@@ -4,7 +4,9 @@ import functools
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from allranks.hangs import flight
 
@@ -16,7 +18,7 @@ COLLECTIVES = (
 
 
 def limit_groups(seconds: float, detail: bool = False) -> None:
-    """On a rank: form the default group again, with a timeout and maybe with DETAIL.
+    """Form the default group again on a rank, with a timeout and maybe with DETAIL.
 
     ``new_group`` does not take the default group's timeout over: it gets one too.
     """
@@ -37,9 +39,9 @@ def limit_groups(seconds: float, detail: bool = False) -> None:
 
 
 def monitor(seconds: float) -> None:
-    """On a rank: a monitored barrier before each collective and each forward pass.
+    """Put a monitored barrier before each collective and each forward pass of a rank.
 
-    That is: where all ranks of a group should come by. Not before send and recv.
+    That is where all ranks of a group should come by, so not before send and recv.
     """
     from datetime import timedelta
 
@@ -50,13 +52,13 @@ def monitor(seconds: float) -> None:
 
     limit = timedelta(seconds=seconds)
 
-    def check(group=None) -> None:
+    def check(group: Any = None) -> None:
         group = group if isinstance(group, dist.ProcessGroup) else None
         dist.monitored_barrier(group, timeout=limit, wait_all_ranks=True)
 
-    def checked(function):
+    def checked(function: Callable) -> Callable:
         @functools.wraps(function)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             check(kwargs.get("group"))
             return function(*args, **kwargs)
 
@@ -81,7 +83,7 @@ def monitor(seconds: float) -> None:
 
 
 def register_fault_handler() -> None:
-    """On a rank: SIGUSR2 writes the stacks of all threads to a file."""
+    """Let SIGUSR2 write the stacks of all threads of a rank to a file."""
     import faulthandler
 
     file = open(f"stack{os.getpid()}", "w")  # noqa: SIM115 - open for life
@@ -89,7 +91,7 @@ def register_fault_handler() -> None:
 
 
 def wait_to_dump() -> None:
-    """On a rank: a thread that dumps the flight recorder once it is asked to."""
+    """Start a thread on a rank that dumps the flight recorder once it is asked to."""
     import threading
 
     here = Path.cwd()

@@ -26,7 +26,7 @@ from allranks.report import is_user_code, name_ranks
 PREFIX = "rank_"  # of the files; the rank follows
 
 
-def dump(folder) -> Path:
+def dump(folder: Path | str) -> Path:
     """Write what this rank's recorder holds; return the file.
 
     The groups' names and members are added: gloo leaves them out, and torch's own
@@ -54,7 +54,7 @@ def dump(folder) -> Path:
     return path
 
 
-def dump_after(seconds: float, folder) -> threading.Timer:
+def dump_after(seconds: float, folder: Path | str) -> threading.Timer:
     """Dump once that many seconds have passed; ``cancel()`` if all went well."""
     timer = threading.Timer(seconds, dump, [folder])
     timer.daemon = True
@@ -62,7 +62,7 @@ def dump_after(seconds: float, folder) -> threading.Timer:
     return timer
 
 
-def read(folder) -> dict[int, dict]:
+def read(folder: Path | str) -> dict[int, dict]:
     """Read all dumps of a folder, by rank.
 
     Raises:
@@ -113,7 +113,7 @@ def compare(dumps: dict[int, dict]) -> tuple[list[str], list[int]]:
 
 
 def _groups(dumps: dict[int, dict]) -> dict[str, list[int]]:
-    """The members of each group that any rank recorded, by its name."""
+    """Return the members of each group that any rank recorded, by its name."""
     found = {}
     for record in dumps.values():
         for name, config in record["pg_config"].items():
@@ -124,19 +124,19 @@ def _groups(dumps: dict[int, dict]) -> dict[str, list[int]]:
 
 
 def _calls(record: dict | None, group: str) -> dict[int, dict]:
-    """The collectives of a group that one rank recorded, by their numbers."""
+    """Return the collectives of a group that one rank recorded, by their numbers."""
     entries = record["entries"] if record else []
     mine = [e for e in entries if e["process_group"][0] == group and not e["is_p2p"]]
     return {entry["collective_seq_id"]: entry for entry in mine}
 
 
 def _kind(entry: dict) -> str:
-    """What has to agree on all ranks."""
+    """Return what has to agree on all ranks."""
     return entry["profiling_name"]
 
 
 def _words(entry: dict) -> str:
-    """A collective: its name, its sizes, and the reader's line that called it."""
+    """Describe a collective: name, sizes, and the reader's line that called it."""
     frames = [f for f in entry["frames"] if is_user_code(f["filename"])]
     where = ""
     if frames:

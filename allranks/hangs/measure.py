@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from allranks import outcome_text, play
+from allranks.clinic import outcomes, play
+from allranks.clinic.specimens import PLACES, Specimen
 from allranks.hangs import WAITED_FOR, attach, flight, tools, verdicts
-from allranks.ranks import Ranks
+from allranks.live.ranks import Ranks
 from allranks.report import RanksError
-from allranks.specimens import PLACES
 
 PATIENCE_S = 2.5  # seconds without a move, for tools that wait TIMEOUT_S themselves
 LIMIT_S = 30.0  # seconds until a specimen counts as hung, whatever moves
@@ -44,13 +44,13 @@ class Watched(Ranks):
     look, seen, when = None, None, 0.0
 
     def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
-        """Where the ranks stand; the tool looks first."""
+        """Say where the ranks stand; the tool looks first."""
         if self.look:
             self.seen, self.when = self.look(self._crew), time.monotonic()
         return super()._where(ranks, filename)
 
 
-def measure(case, key: str) -> Finding:
+def measure(case: Specimen, key: str) -> Finding:
     """Run a case's broken cell on fresh ranks under one tool."""
     tool, meets, command = tools.TOOLS[key], meets_late(case), bool(case.commands)
     if excuse := tool.excuse(meets, command):
@@ -85,15 +85,15 @@ def measure(case, key: str) -> Finding:
         text, named = _listen(tool, crew.seen, error, sources, num_ranks or 1)
         raw = _raw(crew.seen, sources) if tool.says == tools.STACKS else text
     else:
-        raw = text = outcome_text.clean(text or _message(error))
+        raw = text = outcomes.clean(text or _message(error))
         named = verdicts.in_message(text)
     verdict = verdicts.judge(named, WAITED_FOR[case.slug], text)
     seconds = round(end - start, 2) if text else None
     return Finding(verdict, sorted(named), seconds, text, raw)
 
 
-def _with_limit(case, limited: bool):
-    """The case with timeouts of TIMEOUT_S, or with ones that no tool lives to see."""
+def _with_limit(case: Specimen, limited: bool) -> Specimen:
+    """Return the case with timeouts of TIMEOUT_S, or with ones that no tool reaches."""
     limit = f"seconds={tools.TIMEOUT_S}" if limited else "minutes=30"
     cells = case.cells | {"broken": _LIMIT.sub(limit, case.cells["broken"])}
     commands = dict(case.commands)
@@ -103,23 +103,35 @@ def _with_limit(case, limited: bool):
     return replace(case, given=given, cells=cells, commands=commands)
 
 
-def meets_late(case) -> bool:
+def meets_late(case: Specimen) -> bool:
     """Tell a hang in which the processes look for each other: there is no group."""
     alone = case.fields["runs on"] == "one process"
     return alone or bool(case.commands) or "init_process_group(" in case.cells["broken"]
 
 
 def _message(error: RanksError | None) -> str:
-    """What the ranks that raised or died said."""
+    """Return what the ranks that raised or died said."""
     if error is None:
         return ""
-    words = {rank: outcome_text.last_words(text) for rank, text in error.errors.items()}
+    words = {rank: outcomes.last_words(text) for rank, text in error.errors.items()}
     words |= error.deaths
     return "\n".join(f"rank {rank}: {words[rank]}" for rank in sorted(words))
 
 
-def _listen(tool, seen, error, sources, world_size: int) -> tuple[str, set[int]]:
-    """The words of a tool that was asked, and whom they name."""
+def _listen(
+    tool: tools.Tool,
+    seen: dict[int, str | dict] | None,
+    error: RanksError | None,
+    sources: dict[str, str],
+    world_size: int,
+) -> tuple[str, set[int]]:
+    """Return the words of a tool that was asked, and whom they name.
+
+    Args:
+        seen: what it saw of each rank, if it looks itself.
+        error: what the ranks ended with, if they did.
+        sources: the code of the cells, by name; none of a command.
+    """
     if tool.says == tools.REPORT:
         text = str(error or "")
         return text, verdicts.in_places(verdicts.places_in_report(text, world_size))
@@ -137,10 +149,10 @@ def _listen(tool, seen, error, sources, world_size: int) -> tuple[str, set[int]]
 
 
 def _raw(seen: dict[int, str] | None, sources: dict[str, str]) -> str:
-    """The first rank's stack as the tool writes it, down to the reader's code."""
+    """Return the first rank's stack as the tool writes it, up to the reader's code."""
     if not seen or not sources:
         return ""
     lines = verdicts.main_thread(seen[0]).splitlines()
     last = [i for i, line in enumerate(lines) if re.search(r'["(]broken[":]', line)]
     text = "\n".join(lines[: last[-1] + 1] if last else lines)
-    return re.sub(r"(?<=^Thread )\d+", "PID", outcome_text.clean(text))
+    return re.sub(r"(?<=^Thread )\d+", "PID", outcomes.clean(text))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.hangs import attach, flight
+from allranks.live.processes import RankProcesses
 
 TIMEOUT_S = 1.0  # of every tool that waits for one
 NO_GROUP = "no group yet: the processes have not met"
@@ -43,13 +44,13 @@ class Tool:
     needs: str = ""
 
     def excuse(self, meets: bool, command: bool) -> str:
-        """Why it cannot be attached, in words; empty if it can."""
+        """Say why it cannot be attached; "" if it can."""
         if meets and self.needs == "group":
             return NO_GROUP
         return COMMAND if command and self.needs else ""
 
 
-def ask_fault_handler(crew, place: Path) -> dict[int, str]:
+def ask_fault_handler(crew: RankProcesses, place: Path) -> dict[int, str]:
     """Send the signal, and read the stacks."""
     for process in crew.processes:
         os.kill(process.pid, signal.SIGUSR2)
@@ -62,7 +63,7 @@ def ask_fault_handler(crew, place: Path) -> dict[int, str]:
     return stacks
 
 
-def ask_py_spy(crew, place: Path) -> dict[int, str]:
+def ask_py_spy(crew: RankProcesses, place: Path) -> dict[int, str]:
     """Look into each process from outside.
 
     Raises:
@@ -77,7 +78,7 @@ def ask_py_spy(crew, place: Path) -> dict[int, str]:
     return {rank: end.stdout for rank, end in enumerate(ends)}
 
 
-def ask_flight_recorder(crew, place: Path) -> dict[int, dict]:
+def ask_flight_recorder(crew: RankProcesses, place: Path) -> dict[int, dict]:
     """Have all ranks dump."""
     (place / "asked").touch()
     deadline, folder = time.monotonic() + 5, place / "dumps"
@@ -89,7 +90,7 @@ def ask_flight_recorder(crew, place: Path) -> dict[int, dict]:
 
 
 def find_py_spy() -> str:
-    """Its path.
+    """Return the path of py-spy.
 
     Raises:
         FileNotFoundError: if it is not installed.

@@ -25,13 +25,13 @@ MUTE = "it does not answer"
 
 
 def in_message(text: str) -> set[int]:
-    """The ranks that an exception names, other than the one that speaks."""
+    """Return the ranks that an exception names, other than the one that speaks."""
     found = [match for rule in _MESSAGES for match in rule.findall(text)]
     return {int(rank) for names in found for rank in re.findall(r"\d+", names)}
 
 
 def in_places(places: dict[int, str]) -> set[int]:
-    """The ranks that stand out, from the line where each stands.
+    """Return the ranks that stand out, from the line where each stands.
 
     Who is gone while others wait; else the smaller group, if there are two places;
     else all, if no place has a majority, or if all stand in the same send or recv.
@@ -54,7 +54,7 @@ def in_places(places: dict[int, str]) -> set[int]:
 
 
 def places_in_report(text: str, world_size: int) -> dict[int, str]:
-    """Where each rank stands, from the report of live ranks."""
+    """Say where each rank stands, from the report of live ranks."""
     places = dict.fromkeys(range(world_size), GONE)
     for who, place in re.findall(r"^ranks? (.+?) waits? in (.+)$", text, re.MULTILINE):
         for rank in _numbers(who):
@@ -63,17 +63,17 @@ def places_in_report(text: str, world_size: int) -> dict[int, str]:
 
 
 def places_in_stacks(stacks: dict[int, str], sources: dict[str, str]) -> dict[int, str]:
-    """Where each rank stands, from stacks as ``faulthandler`` or py-spy write them."""
+    """Say where each rank stands, from the stacks of ``faulthandler`` or py-spy."""
     return {rank: _place(stack, sources) for rank, stack in stacks.items()}
 
 
 def innermost(stack: str) -> str:
-    """The frame in which the main thread waits, as the tool writes it."""
+    """Return the frame in which the main thread waits, as the tool writes it."""
     return next(iter(_FRAME.findall(_as_faulthandler(stack))), "nothing").strip()
 
 
 def _place(stack: str, sources: dict[str, str]) -> str:
-    """The reader's line of a stack; GONE if it has none, MUTE if there is no stack."""
+    """Return the reader's line of a stack; GONE without one, MUTE without a stack."""
     text = _as_faulthandler(stack)
     frames = re.findall(r'^  File "(.*)", line \d+ in ', text, re.M)
     if not frames:
@@ -84,7 +84,7 @@ def _place(stack: str, sources: dict[str, str]) -> str:
 
 
 def main_thread(stack: str) -> str:
-    """The main thread's part of a stack, as the tool writes it."""
+    """Return the main thread's part of a stack, as the tool writes it."""
     parts = re.split(r"^(?=Thread |Current thread )", stack, flags=re.M)
     telling = "Current thread ", '"MainThread"'
     found = [part for part in parts if any(mark in part for mark in telling)]
@@ -92,13 +92,13 @@ def main_thread(stack: str) -> str:
 
 
 def _as_faulthandler(stack: str) -> str:
-    """The main thread's frames, py-spy's too, as ``faulthandler`` writes them."""
+    """Return the main thread's frames as ``faulthandler`` writes them."""
     frame = re.compile(r"^ +(\S+) \((.+):(\d+)\)$", re.MULTILINE)
     return frame.sub(r'  File "\2", line \3 in \1', main_thread(stack))
 
 
 def _numbers(who: str) -> list[int]:
-    """``0–2 and 5`` to the ranks 0, 1, 2 and 5."""
+    """Read ``0–2 and 5`` as the ranks 0, 1, 2 and 5."""
     found = []
     for part in re.findall(r"\d+(?:–\d+)?", who):
         first, _, last = part.partition("–")
@@ -107,7 +107,7 @@ def _numbers(who: str) -> list[int]:
 
 
 def judge(named: set[int], guilty: tuple | str, text: str) -> str:
-    """One of ``VERDICTS``, from whom a tool named and what it said."""
+    """Return one of ``VERDICTS``, from whom a tool named and what it said."""
     if not text:
         return SILENT
     if isinstance(guilty, str):

@@ -5,11 +5,11 @@ Memory, placement, traffic and errors are real. Speed is not: the clock of the l
 model. Importing this package changes nothing.
 """
 
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from allranks.vgpu.backend import plug_in, unplug
-from allranks.vgpu.costs import Costs
-from allranks.vgpu.machine import Event, current
+from allranks.vgpu.machine import Costs, Event, Machine, Where, current
 from allranks.vgpu.views import smi, timeline, traffic
 
 __all__ = ["Costs", "Event", "clear_events", "events", "label", "plug_in"]
@@ -17,7 +17,9 @@ __all__ += ["plugged_in", "smi", "timeline", "traffic", "unplug"]
 
 
 @contextmanager
-def plugged_in(num_devices: int, memory="1 GiB", costs: Costs | None = None):
+def plugged_in(
+    num_devices: int, memory: str | int = "1 GiB", costs: Costs | None = None
+) -> Iterator[Machine]:
     """Plug virtual GPUs in for the length of a block."""
     try:
         yield plug_in(num_devices, memory, costs)
@@ -25,7 +27,7 @@ def plugged_in(num_devices: int, memory="1 GiB", costs: Costs | None = None):
         unplug()
 
 
-def events(device=None) -> list[Event]:
+def events(device: Where = None) -> list[Event]:
     """Return what was done since the last ``clear_events``, or what one device did.
 
     The log keeps the last 65,536 events. ``traffic`` counts all copies nevertheless.
@@ -42,6 +44,6 @@ def clear_events() -> None:
     current().clear()
 
 
-def label(text: str):
+def label(text: str) -> AbstractContextManager[None]:
     """Name what this thread does in a block: its events carry the text."""
     return current().label(text)

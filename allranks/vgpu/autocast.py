@@ -9,7 +9,9 @@ context ends.
 
 import threading
 import types
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -56,7 +58,9 @@ CHECKS += ("has_torch_function_variadic",)
 _thread = threading.local()
 
 
-def cast(func, args, kwargs):
+def cast(
+    func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable, tuple[Any, ...], dict[str, Any], bool]:
     """Cast the arguments of a function as CUDA's autocast does.
 
     Returns:
@@ -87,29 +91,31 @@ def cast(func, args, kwargs):
     return func, args, kwargs, False
 
 
-def _may(leaf) -> bool:
+def _may(leaf: Any) -> bool:
     """Tell whether autocast may change a tensor: on a device, floating, not double."""
     virtual = isinstance(leaf, torch.Tensor) and leaf.device.type == "vgpu"
     return virtual and leaf.is_floating_point() and leaf.dtype != torch.float64
 
 
-def _to(dtype: torch.dtype, args, kwargs):
+def _to(
+    dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return pytree.tree_map_only(
         torch.Tensor, lambda t: t.to(dtype) if _may(t) else t, (args, kwargs)
     )
 
 
-def _without_its_check(func: types.FunctionType):
-    """Return one of torch's Python functions such that it does not ask us again.
+def _without_its_check(func: types.FunctionType) -> Callable:
+    """Return a copy of one of torch's Python functions that does not come here again.
 
-    What it calls asks as ever, so each op in its body is cast on its own.
+    What it calls still does, so each op in its body is cast on its own.
     """
     names = {**func.__globals__, **dict.fromkeys(CHECKS, lambda *args: False)}
     code = (func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
     made = types.FunctionType(*code)
     made.__kwdefaults__ = func.__kwdefaults__
 
-    def run(*args, **kwargs):
+    def run(*args: Any, **kwargs: Any) -> Any:
         opened = vars(_thread).setdefault("opened", set())
         if func in opened:  # it asks for itself through another function: meshgrid
             with torch._C.DisableTorchFunctionSubclass():
@@ -124,8 +130,8 @@ def _without_its_check(func: types.FunctionType):
 
 
 @contextmanager
-def cpu_off():
-    """Switch the CPU's autocast off: what looks like a CPU tensor to C++ is none."""
+def cpu_off() -> Iterator[None]:
+    """Switch off the CPU's autocast: C++ would cast virtual tensors as the CPU's."""
     before = torch.is_autocast_enabled("cpu")
     torch.set_autocast_enabled("cpu", False)
     try:

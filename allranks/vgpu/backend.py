@@ -7,13 +7,13 @@ no device behind it, as "cuda" does in a CUDA build without GPUs. All else is pu
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from allranks.vgpu import face, generators, machine, patches
-from allranks.vgpu.costs import Costs
-from allranks.vgpu.machine import Machine
+from allranks.vgpu import device_module, generators, machine, patches
+from allranks.vgpu.machine import Costs, Machine, Where
 from allranks.vgpu.tensor import VirtualTensor
 
 NAME = "vgpu"
@@ -62,7 +62,7 @@ _library: torch.library.Library | None = None
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self):
+    def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
@@ -77,11 +77,16 @@ def _register() -> None:
             "virtual GPUs need a process without that backend"
         )
     _setup_privateuseone_for_python_backend(
-        NAME, backend_module=face.module, device_guard=_Guard()
+        NAME, backend_module=device_module.module, device_guard=_Guard()
     )
 
 
-def _make(factory, *args, device=None, **kwargs) -> torch.Tensor:
+def _make(
+    factory: torch._ops.OpOverload,
+    *args: Any,
+    device: Where = None,
+    **kwargs: Any,
+) -> torch.Tensor:
     """Make a tensor on the CPU and put it on a virtual GPU."""
     home = machine.current().device(device)
     kwargs.pop("pin_memory", None)
@@ -92,7 +97,7 @@ def _make(factory, *args, device=None, **kwargs) -> torch.Tensor:
     made = VirtualTensor(factory(*args, device="cpu", **kwargs), home)
     name = factory.overloadpacket.__name__
     if not name.startswith("empty"):
-        home.machine.compute(home, name, made.shape, 0, made.nbytes)
+        home.machine.compute(home, name, made.shape, num_bytes=made.nbytes)
     return made
 
 

@@ -1,13 +1,18 @@
 """How an op on virtual GPUs runs: check the devices, let the CPU do it, log it."""
 
+import math
+import sys
 import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
-from allranks.vgpu import autocast, generators, lists
-from allranks.vgpu.births import Births, births_here
-from allranks.vgpu.costs import count_flops
+from allranks.vgpu import autocast, foreach, generators
+from allranks.vgpu.machine import Device
 
 aten = torch.ops.aten
 SENTENCE = (
@@ -21,10 +26,68 @@ MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
 MIXES |= {"_pad_packed_sequence"}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # batch sizes lie on the host
 COPIES = (aten.copy_.default, aten._to_copy.default)
+_callers: set[types.CodeType] = set()  # of functions that enter torch's C++
+
+Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Op = torch._ops.OpOverload
 
 
-def call(cls, func, args, kwargs):
-    """Run a function of torch's Python face: __torch_function__ of a virtual tensor."""
+def enters_torch(function: Callable) -> Callable:
+    """Mark a function that calls C++ itself: only what it asks for is given a home.
+
+    Python that C++ calls back (a checkpoint that computes again, a hook that saves on
+    the host) may want CPU tensors; then the caller of the op is another frame.
+    """
+    _callers.add(function.__code__)
+    return function
+
+
+class NewTensors(TorchDispatchMode):
+    """Gives each plain tensor that is made out of nothing to a device.
+
+    C++ takes a virtual tensor for a CPU tensor. So a function such as ``pad_sequence``,
+    or the gradient of ``sgn``, makes a plain tensor "where the input is": on the CPU.
+    While such a function runs, this mode puts what is new on the inputs' device.
+
+    Args:
+        cls: the class of virtual tensors.
+        find_home: returns the device, or None to leave a tensor where it is.
+    """
+
+    def __init__(
+        self, cls: type[torch.Tensor], find_home: Callable[[], Device | None]
+    ) -> None:
+        super().__init__()
+        self.cls, self.find_home = cls, find_home
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch puts a frame of its own between, and is slower
+
+    def __torch_dispatch__(
+        self,
+        func: Op,
+        types: Iterable[type],
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # it is torch that calls
+            made = func(*args, **kwargs)
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        called = sys._getframe(1).f_code in _callers
+        if not called or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return made
+        home = self.find_home()
+        if home is None or type(made) is not torch.Tensor or not made.is_cpu:
+            return made
+        if made._is_zerotensor():  # has no memory that could lie anywhere
+            made = torch.zeros(made.shape, dtype=made.dtype)
+        return self.cls(made, home)
+
+
+def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) -> Any:
+    """Run a function of torch's Python API: __torch_function__ of a virtual tensor."""
     if func is torch._has_compatible_shallow_copy_type:  # nn.Module.to asks
         return isinstance(args[0], torch.nn.Parameter)  # True: it will set .data
     with torch._C.DisableTorchFunctionSubclass():
@@ -32,7 +95,7 @@ def call(cls, func, args, kwargs):
             return _call_mixed(func, args, kwargs)
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         if func.__name__.startswith("_foreach_"):
-            return lists.call_by_device(func, args, kwargs)
+            return foreach.call_by_device(func, args, kwargs)
         if func.__name__ in RECURRENT:
             leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
         check_one_device(leaves)
@@ -48,7 +111,7 @@ def call(cls, func, args, kwargs):
     return func(*args, **kwargs)  # each function in its body comes here again
 
 
-def _call_mixed(func, args, kwargs):
+def _call_mixed(func: Callable, args: Args, kwargs: Kwargs) -> Any:
     """Run a function that takes tensors of several devices, but not any."""
     if func.__name__ in ("__getitem__", "__setitem__"):
         _check_indices(args[0].device, pytree.tree_leaves(args[1]))
@@ -62,14 +125,20 @@ def _call_mixed(func, args, kwargs):
     return func(*args, **kwargs)
 
 
-@births_here
-def _call_here(cls, home, func, args, kwargs):
+@enters_torch
+def _call_here(
+    cls: type[torch.Tensor],
+    home: Device | None,
+    func: Callable,
+    args: Args,
+    kwargs: Kwargs,
+) -> Any:
     """Run a function whose tensors, and all that C++ makes, are on one device."""
     if isinstance(func, types.FunctionType):
         return func(*args, **kwargs)
     where = kwargs.get("device")
     others = {key: value for key, value in kwargs.items() if key != "device"}
-    with Births(cls, lambda: home):
+    with NewTensors(cls, lambda: home):
         made = func(*args, **others)
     if where is None:
         return made
@@ -80,23 +149,25 @@ class _PadPacked(torch.autograd.Function):
     """_pad_packed_sequence, whose C++ makes its result on the host first."""
 
     @staticmethod
-    def forward(ctx, data, *args):
+    def forward(
+        ctx: Any, data: torch.Tensor, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.enable_grad():
             inner = data._inner.detach().requires_grad_()
             padded, lengths = torch._VF._pad_packed_sequence(inner, *args)
-        ctx.way_back, ctx.home = (padded, inner), data._home
-        made = padded.detach()
-        data._home.machine.compute(data._home, "pad", made.shape, 0, 2 * made.nbytes)
+        home, made = data._home, padded.detach()
+        ctx.way_back, ctx.home = (padded, inner), home
+        home.machine.compute(home, "pad", made.shape, num_bytes=2 * made.nbytes)
         ctx.mark_non_differentiable(lengths)
-        return type(data)(made, data._home), lengths
+        return type(data)(made, home), lengths
 
     @staticmethod
-    def backward(ctx, grad, _):
+    def backward(ctx: Any, grad: torch.Tensor, _: None) -> tuple:
         (made,) = torch.autograd.grad(*ctx.way_back, grad._inner)
         return type(grad)(made, ctx.home), *[None] * 4
 
 
-def check_one_device(leaves) -> None:
+def check_one_device(leaves: Iterable[Any]) -> None:
     """Raise torch's sentence unless all tensors are on one device."""
     found = None
     for leaf in leaves:
@@ -109,7 +180,7 @@ def check_one_device(leaves) -> None:
             found = where
 
 
-def _check_indices(device: torch.device, indices) -> None:
+def _check_indices(device: torch.device, indices: Iterable[Any]) -> None:
     """Raise torch's sentence for an index that lies on another device."""
     for index in indices:
         where = index.device if isinstance(index, torch.Tensor) else device
@@ -120,7 +191,7 @@ def _check_indices(device: torch.device, indices) -> None:
             )
 
 
-def run(cls, func, args, kwargs):
+def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     """Run one aten op: __torch_dispatch__ of a virtual tensor."""
     if func in COPIES:
         return _copy(cls, func, *args, **kwargs)
@@ -133,16 +204,16 @@ def run(cls, func, args, kwargs):
     home.machine.check_plugged_in(home)
     generators.check(kwargs.get("generator"))
     where = kwargs.get("device")
-    if where is not None and where.type == "vgpu":  # else C++ means the coat's: here
+    if where is not None and where.type == "vgpu":  # else it is what C++ sees: here
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
-    coats = {id(tensor._inner): tensor for tensor in tensors}
+    wrappers = {id(tensor._inner): tensor for tensor in tensors}
     inner_args, inner_kwargs = pytree.tree_map_only(
         cls, lambda tensor: tensor._inner, (args, kwargs)
     )
     made = func(*inner_args, **inner_kwargs)
     out = pytree.tree_map_only(
         torch.Tensor,
-        lambda t: coats[id(t)] if id(t) in coats else cls(t, home),
+        lambda t: wrappers[id(t)] if id(t) in wrappers else cls(t, home),
         made,
     )
     if func is aten._pack_padded_sequence.default:
@@ -155,7 +226,14 @@ def run(cls, func, args, kwargs):
     return out
 
 
-def _log(home, func, args, kwargs, made, tensors) -> None:
+def _log(
+    home: Device,
+    func: Op,
+    args: Args,
+    kwargs: Kwargs,
+    made: Any,
+    tensors: list[torch.Tensor],
+) -> None:
     """Tell the machine what an op did. A result that is no tensor goes to the host."""
     outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
     shape = outs[0].shape if outs else ()
@@ -163,22 +241,31 @@ def _log(home, func, args, kwargs, made, tensors) -> None:
     num_bytes = sum(t.nbytes for t in tensors)
     num_bytes += sum(t.nbytes for t in outs if id(t) not in known)
     name = func.overloadpacket.__name__
-    flops = count_flops(func, args, kwargs, made)
+    flops = _count_flops(func, args, kwargs, made)
     if func is aten._local_scalar_dense.default:
-        home.machine.copy(home, None, shape, num_bytes)
+        home.machine.copy(source=home, target=None, shape=shape, num_bytes=num_bytes)
         return
-    home.machine.compute(home, name, shape, flops, num_bytes)
+    home.machine.compute(home, name, shape, num_bytes=num_bytes, flops=flops)
     if not outs:
         home.machine.synchronize(home)
 
 
-def _copy(cls, func, *args, **kwargs):
+def _count_flops(op: Op, args: Args, kwargs: Kwargs, out: Any) -> float:
+    """Count an op's arithmetic as torch's FlopCounterMode does, or one per element."""
+    counter = flop_registry.get(op._overloadpacket)
+    if counter is not None:
+        return counter(*args, **kwargs, out_val=out)
+    outs = out if isinstance(out, (tuple, list)) else [out]
+    return float(sum(math.prod(getattr(o, "shape", ())) for o in outs))
+
+
+def _copy(cls: type[torch.Tensor], func: Op, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Run copy_ and _to_copy, the ops that may cross devices."""
     if func is aten.copy_.default:
         target, source, wait = args[0], args[1], not (args[2:] or [False])[0]
         raw = [t._inner if isinstance(t, cls) else t for t in (target, source)]
         raw[0].copy_(raw[1])
-        out = target
+        out, made = target, raw[0]
     else:
         source, wait = args[0], not kwargs.get("non_blocking", False)
         where = torch.device(kwargs.pop("device", None) or "cpu")
@@ -186,14 +273,13 @@ def _copy(cls, func, *args, **kwargs):
         home = source._home
         if where.type == "vgpu":
             home = home.machine.device(where)
-        out = raw = cls(made, home)
-        raw = [made]
+        out = cls(made, home)
     ends = [t._home if isinstance(t, cls) else None for t in (out, source)]
     for end in filter(None, ends):
         end.machine.check_plugged_in(end)
     machine = (ends[0] or ends[1]).machine
     if ends[0] is ends[1]:
-        machine.compute(ends[0], "copy", out.shape, 0, 2 * raw[0].nbytes)
+        machine.compute(ends[0], "copy", out.shape, num_bytes=2 * made.nbytes)
     else:
-        machine.copy(ends[1], ends[0], out.shape, raw[0].nbytes, wait)
+        machine.copy(ends[1], ends[0], out.shape, made.nbytes, wait)
     return out

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from allranks.vgpu.machine import current
+from allranks.vgpu.machine import Where, current
 
 _plain = torch.Generator
 _virtual: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by address
@@ -17,33 +17,33 @@ _virtual: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by addr
 class VirtualGenerator(_plain):
     """A source of random numbers for tensors on virtual GPUs."""
 
-    def __new__(cls, device):
+    def __new__(cls, device: Where) -> "VirtualGenerator":
         return super().__new__(cls)
 
-    def __init__(self, device):
+    def __init__(self, device: Where) -> None:
         self._home = current().device(device)
         _virtual[self._cdata] = self  # C++ hands on another Python object
 
     @property
     def device(self) -> torch.device:
-        """The device that it was made for."""
+        """Return the device that it was made for."""
         return torch.device("vgpu", self._home.index)
 
 
 class _Kind(type):
-    def __instancecheck__(cls, one) -> bool:
+    def __instancecheck__(cls, one: object) -> bool:
         return isinstance(one, _plain)
 
 
 class Generator(metaclass=_Kind):
     """What torch.Generator is while virtual GPUs are plugged in."""
 
-    def __new__(cls, device="cpu"):
+    def __new__(cls, device: Where = "cpu") -> torch.Generator:
         virtual = torch.device(device).type == "vgpu"
         return VirtualGenerator(device) if virtual else _plain(device)
 
 
-def check(generator) -> None:
+def check(generator: torch.Generator | None) -> None:
     """Raise torch's sentence for a generator of the CPU: a GPU cannot use it."""
     if generator is not None and generator._cdata not in _virtual:
         raise RuntimeError(

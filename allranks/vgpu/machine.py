@@ -9,22 +9,95 @@ and an op takes as long as :class:`Costs` says. Nothing here measures this compu
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 
-from allranks.vgpu.costs import Costs
-from allranks.vgpu.devices import Device, Event
-from allranks.vgpu.sizes import to_bytes
+from allranks.vgpu.sizes import from_bytes, to_bytes
 
 BLOCK_BYTES = 512
 LOG_EVENTS = 2**16  # the last ones are kept, some 30 MB; what was copied is all counted
+Where = torch.device | str | int | None  # what names a device; None: the current one
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The declared speeds behind the modelled clock: round numbers, no product's.
+
+    An op takes ``latency_s`` plus the longer of its arithmetic and its memory traffic.
+    A copy takes ``latency_s`` plus its bytes over the link.
+
+    Args:
+        flops: floating-point operations per second; a multiply-add counts as two.
+        memory: bytes per second that a device reads and writes in its own memory.
+        link: bytes per second between two devices, or a device and the host.
+        latency_s: seconds to start an op or a copy.
+    """
+
+    flops: float = 10e12
+    memory: float = 500e9
+    link: float = 16e9
+    latency_s: float = 5e-6
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0 or (name != "latency_s" and value == 0):
+                raise ValueError(f"Costs({name}={value}): must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One op on a device, or one copy between two places. Times are modelled."""
+
+    device: str
+    op: str
+    shape: tuple[int, ...]
+    start_s: float
+    end_s: float
+    num_bytes: int  # read and written by an op, moved by a copy
+    source: str | None = None  # copies only: "cpu", "vgpu:0", ...
+    target: str | None = None
+    label: str = ""
+
+
+@dataclass(eq=False)
+class Device:
+    """One virtual GPU. Sizes in bytes."""
+
+    index: int
+    capacity: int
+    machine: "Machine" = field(repr=False)
+    allocated: int = 0
+    peak: int = 0
+    reserved: int = 0  # what a caching allocator would hold: the peak since it emptied
+    most_reserved: int = 0
+    taken: int = 0  # in all, ever
+    num_blocks: int = 0
+    num_ooms: int = 0
+    free_s: float = 0.0  # when it has done all that it was given
+    busy_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"vgpu:{self.index}"
+
+    def require(self, num_bytes: int) -> None:
+        """Raise torch.OutOfMemoryError unless that many more bytes fit."""
+        if self.allocated + num_bytes > self.capacity:
+            self.num_ooms += 1
+            free = from_bytes(self.capacity - self.allocated)
+            raise torch.OutOfMemoryError(
+                f"vGPU out of memory. Tried to allocate {from_bytes(num_bytes)}. "
+                f"{self} has a total capacity of {from_bytes(self.capacity)} of which "
+                f"{free} is free. {from_bytes(self.allocated)} is allocated by PyTorch."
+            )
 
 
 class Machine:
     """Devices, the storages that lie on them, and what they did."""
 
-    def __init__(self, num_devices: int, memory: str | int, costs: Costs):
+    def __init__(self, num_devices: int, memory: str | int, costs: Costs) -> None:
         if isinstance(num_devices, bool) or not isinstance(num_devices, int):
             raise TypeError(f"{num_devices!r} virtual GPUs: give an integer")
         if not 1 <= num_devices <= 64:
@@ -41,7 +114,7 @@ class Machine:
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
         self._lock = threading.RLock()  # reentrant: a free may interrupt a count
 
-    def device(self, where: torch.device | int | str | None) -> Device:
+    def device(self, where: Where = None) -> Device:
         """Return the device that a torch.device, an index or a name means.
 
         Raises:
@@ -106,12 +179,27 @@ class Machine:
         """Return the device that a storage lies on."""
         return self._blocks.get(storage._cdata, (None,))[0]
 
-    def compute(self, device: Device, op: str, shape, flops, num_bytes: int) -> None:
-        """Let a device spend time on an op."""
+    def compute(
+        self,
+        device: Device,
+        op: str,
+        shape: Sequence[int],
+        *,
+        num_bytes: int,
+        flops: float = 0.0,
+    ) -> None:
+        """Let a device spend time on an op that reads and writes so many bytes."""
         duration = max(flops / self.costs.flops, num_bytes / self.costs.memory)
-        self._spend([device], device, op, shape, duration, num_bytes)
+        self._spend([device], op, shape, duration, num_bytes)
 
-    def copy(self, source, target, shape, num_bytes: int, wait=True) -> None:
+    def copy(
+        self,
+        source: Device | None,
+        target: Device | None,
+        shape: Sequence[int],
+        num_bytes: int,
+        wait: bool = True,
+    ) -> None:
         """Move bytes between two devices, or a device and the host (None).
 
         Both ends are busy. A program waits for a copy from or to the host, unless it
@@ -119,23 +207,42 @@ class Machine:
         """
         ends = [end for end in (source, target) if end is not None]
         duration = num_bytes / self.costs.link
-        places = [str(end or "cpu") for end in (source, target)]
-        self._spend(ends, ends[-1], "copy", shape, duration, num_bytes, *places)
+        way = str(source or "cpu"), str(target or "cpu")
+        self._spend(ends, "copy", shape, duration, num_bytes, way)
         if len(ends) < 2 and wait:
             self.host_s = max(self.host_s, ends[0].free_s)
 
-    def _spend(self, devices, device, op, shape, duration, num_bytes, *places) -> None:
+    def _spend(
+        self,
+        devices: list[Device],
+        op: str,
+        shape: Sequence[int],
+        duration: float,
+        num_bytes: int,
+        way: tuple[str, str] | None = None,
+    ) -> None:
+        """Let devices spend seconds on an op, and log it for the last of them."""
         with self._lock:
             start = max([self.host_s, *(each.free_s for each in devices)])
             end = start + self.costs.latency_s + duration
             for each in devices:
                 each.free_s, each.busy_s = end, each.busy_s + end - start
-            label = getattr(self.thread, "label", "")
-            event = (str(device), op, tuple(shape), start, end, num_bytes)
-            self.events.append(Event(*event, *(places or (None, None)), label))
+            source, target = way or (None, None)
+            event = Event(
+                device=str(devices[-1]),
+                op=op,
+                shape=tuple(shape),
+                start_s=start,
+                end_s=end,
+                num_bytes=num_bytes,
+                source=source,
+                target=target,
+                label=getattr(self.thread, "label", ""),
+            )
+            self.events.append(event)
             self.num_events += 1
-            if places:
-                count = self.copied.setdefault((label, *places), [0, 0])
+            if way:
+                count = self.copied.setdefault((event.label, *way), [0, 0])
                 count[0], count[1] = count[0] + 1, count[1] + num_bytes
 
     def synchronize(self, device: Device) -> None:
@@ -153,7 +260,7 @@ class Machine:
                 device.free_s = device.busy_s = 0.0
 
     @contextmanager
-    def label(self, text: str):
+    def label(self, text: str) -> Iterator[None]:
         """Name what this thread does until the end of the block."""
         before, self.thread.label = getattr(self.thread, "label", ""), text
         try:

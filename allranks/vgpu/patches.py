@@ -1,6 +1,8 @@
-"""Where torch's own Python must know of virtual GPUs: each change, and its way back."""
+"""Where torch's own Python has to know virtual GPUs: all changes, and their undoing."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,11 +12,9 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _foreach_utils
 from torch.utils._device import DeviceContext
 
-from allranks.vgpu import comm, face, grads, lists
-from allranks.vgpu.become import data
+from allranks.vgpu import autograd, copies, device_module, foreach
 from allranks.vgpu.generators import Generator
-from allranks.vgpu.machine import current
-from allranks.vgpu.moves import to
+from allranks.vgpu.machine import Where, current
 from allranks.vgpu.tensor import VirtualTensor
 
 _rebuild_tensor = torch._utils._rebuild_tensor
@@ -34,8 +34,10 @@ def _default_device() -> torch.device | None:
     return None
 
 
-def as_tensor(data, dtype=None, device=None) -> torch.Tensor:
-    """Share or copy, as torch.as_tensor; C++ would take any tensor of ours for here."""
+def as_tensor(
+    data: Any, dtype: torch.dtype | None = None, device: Where = None
+) -> torch.Tensor:
+    """Share or copy, as torch.as_tensor does; its C++ cannot tell devices apart."""
     device = _default_device() if device is None else device
     if isinstance(data, VirtualTensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -44,7 +46,14 @@ def as_tensor(data, dtype=None, device=None) -> torch.Tensor:
     return _as_tensor(data, dtype=dtype, device="cpu").to(device)
 
 
-def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=False):
+def tensor(
+    data: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Where = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> torch.Tensor:
     """Make a tensor on the host, then copy it: counted, and to the current device."""
     device = _default_device() if device is None else device
     options = {"dtype": dtype, "requires_grad": requires_grad}
@@ -54,36 +63,41 @@ def tensor(data, *, dtype=None, device=None, requires_grad=False, pin_memory=Fal
     return made.requires_grad_(requires_grad)
 
 
-def pin_memory(self: torch.Tensor, device=None) -> torch.Tensor:
+def pin_memory(self: torch.Tensor, device: Where = None) -> torch.Tensor:
     """Return the tensor: all memory here is the host's. A DataLoader may ask for it."""
     return self
 
 
-def rebuild_tensor(storage, offset, size, stride) -> torch.Tensor:
+def rebuild_tensor(
+    storage: torch.TypedStorage, offset: int, size: tuple, stride: tuple
+) -> torch.Tensor:
     """Rebuild a tensor from a file, on the virtual GPU that its storage was put on."""
     tensor = _rebuild_tensor(storage, offset, size, stride)
     home = current().home(storage._untyped_storage)
     return tensor if home is None else VirtualTensor(tensor, home)
 
 
-def tag(storage) -> str | None:
+def tag(storage: torch.UntypedStorage) -> str | None:
     """Name the virtual GPU that a storage lies on, for torch.save."""
     home = current().home(storage)
     return None if home is None else str(home)
 
 
-def restore(storage, location: str):
+def restore(
+    storage: torch.UntypedStorage, location: str
+) -> torch.UntypedStorage | None:
     """Put a storage that torch.load read on the virtual GPU that its tag names."""
     if not location.startswith("vgpu"):
         return None
     machine = current()
     home = machine.device(location)
     machine.adopt(storage, home)
-    machine.copy(None, home, (storage.nbytes(),), storage.nbytes())
+    num_bytes = storage.nbytes()
+    machine.copy(source=None, target=home, shape=(num_bytes,), num_bytes=num_bytes)
     return storage
 
 
-def device_index(device, optional: bool = False, allow_cpu: bool = False) -> int:
+def device_index(device: Where, optional: bool = False, allow_cpu: bool = False) -> int:
     """Return an index, as torch does, and refuse one that is not plugged in."""
     index = _device_index(device, optional, allow_cpu)
     return index if index == -1 else current().device(index).index
@@ -91,27 +105,27 @@ def device_index(device, optional: bool = False, allow_cpu: bool = False) -> int
 
 class _NoNccl:
     @staticmethod
-    def is_available(tensors) -> bool:
+    def is_available(tensors: Sequence[torch.Tensor]) -> bool:
         return False
 
 
 PATCHES = [
-    (torch.Tensor, "to", to),
+    (torch.Tensor, "to", copies.to),
     (torch, "as_tensor", as_tensor),
     (torch, "tensor", tensor),
     (torch, "Generator", Generator),
     (torch.Tensor, "pin_memory", pin_memory),
-    (torch.Tensor, "data", data),
-    (torch.autograd, "_make_grads", grads.make_grads),
-    (torch.autograd, "_engine_run_backward", grads.run_engine),
-    (Function, "apply", classmethod(grads.apply_forward)),
-    (BackwardCFunction, "apply", grads.apply_backward),
+    (torch.Tensor, "data", copies.data),
+    (torch.autograd, "_make_grads", autograd.make_grads),
+    (torch.autograd, "_engine_run_backward", autograd.run_engine),
+    (Function, "apply", classmethod(autograd.apply_forward)),
+    (BackwardCFunction, "apply", autograd.apply_backward),
     (torch._utils, "_rebuild_tensor", rebuild_tensor),
-    (torch._C, "_scatter", comm.scatter),
-    (torch._C, "_gather", comm.gather),
-    (torch._C, "_broadcast", comm.broadcast),
-    (torch._C, "_broadcast_coalesced", comm.broadcast_coalesced),
-    (torch._C, "_group_tensors_by_device_and_dtype", lists.group),
+    (torch._C, "_scatter", copies.scatter),
+    (torch._C, "_gather", copies.gather),
+    (torch._C, "_broadcast", copies.broadcast),
+    (torch._C, "_broadcast_coalesced", copies.broadcast_coalesced),
+    (torch._C, "_group_tensors_by_device_and_dtype", foreach.group),
     (_foreach_utils, "_foreach_supported_types", [torch.Tensor, VirtualTensor]),
     (
         optimizer,
@@ -121,11 +135,14 @@ PATCHES = [
     (nn.parallel.comm, "nccl", _NoNccl),
     (sys.modules[nn.DataParallel.__module__], "_get_device_index", device_index),
     (nn.parallel.distributed, "_get_device_index", device_index),
-    (nn.parallel._functions, "_get_stream", face.current_stream),
-    *((torch.accelerator, name, new) for name, new in face.ACCELERATOR.items()),
+    (nn.parallel._functions, "_get_stream", device_module.current_stream),
+    *(
+        (torch.accelerator, name, new)
+        for name, new in device_module.ACCELERATOR.items()
+    ),
 ]
 PACKAGE = (-1, tag, restore)  # asked before torch's own, which begin at 10
-_before: list = []
+_before: list[tuple[Any, str, Any]] = []  # owner, name, what was there
 
 
 def make() -> None:

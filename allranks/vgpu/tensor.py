@@ -1,17 +1,19 @@
-"""A tensor on a virtual GPU: a CPU tensor in a coat that says another device.
+"""A tensor on a virtual GPU: a wrapper around a CPU tensor that says another device.
 
 Each op is run by the CPU on the CPU tensors inside, so its result is the CPU's to the
-last bit. C++ takes the coat for a CPU tensor too, hence picks the same algorithms and
-the same autograd; only Python sees ``vgpu:1``.
+last bit. C++ takes the wrapper for a CPU tensor too, so it picks the same algorithms
+and the same autograd; only Python sees ``vgpu:1``.
 """
 
 import copy
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn, Self
 
 import torch
 from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu import dispatch
-from allranks.vgpu.machine import Device
+from allranks.vgpu.machine import Device, Where
 
 
 class VirtualTensor(torch.Tensor):
@@ -20,7 +22,7 @@ class VirtualTensor(torch.Tensor):
     is_cpu = False
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor, home: Device):
+    def __new__(cls: "type[VirtualTensor]", inner: torch.Tensor, home: Device) -> Self:
         if inner.layout != torch.strided or inner.is_quantized:
             kind = "quantized" if inner.is_quantized else inner.layout
             raise NotImplementedError(f"virtual GPUs hold no {kind} tensors")
@@ -29,26 +31,38 @@ class VirtualTensor(torch.Tensor):
         self._inner, self._home = inner, home
         return self
 
-    def __init__(self, inner: torch.Tensor, home: Device):
+    def __init__(self, inner: torch.Tensor, home: Device) -> None:
         pass
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls,
+        func: Callable,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         return dispatch.call(cls, func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls,
+        func: torch._ops.OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():  # the engine comes without it
             return dispatch.run(cls, func, args, kwargs or {})
 
     @property
     def device(self) -> torch.device:
-        """Where it is: ``vgpu:0`` and so on."""
+        """Return where it is: ``vgpu:0`` and so on."""
         return torch.device("vgpu", self._home.index)
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """The gradient, on the same device."""
+        """Return the gradient, which is on the same device."""
         return torch.Tensor.grad.__get__(self)
 
     @grad.setter
@@ -59,12 +73,18 @@ class VirtualTensor(torch.Tensor):
             )
         torch.Tensor.grad.__set__(self, value)
 
-    def new_tensor(self, data, dtype=None, device=None, requires_grad=False):
+    def new_tensor(
+        self,
+        data: Any,
+        dtype: torch.dtype | None = None,
+        device: Where = None,
+        requires_grad: bool = False,
+    ) -> torch.Tensor:
         """Make a tensor from data, on this device unless another is named."""
         made = torch.as_tensor(data, dtype=dtype or self.dtype).detach().clone()
         return made.to(device or self.device).requires_grad_(requires_grad)
 
-    def _settle(self, where) -> torch.Tensor:
+    def _settle(self, where: Where) -> torch.Tensor:
         """Return this new tensor as if it had been made elsewhere: nothing is moved."""
         where = torch.device(where)
         if where.type != "vgpu":
@@ -85,16 +105,18 @@ class VirtualTensor(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass(), no_dispatch():
             torch.Tensor.set_(self, inner)
 
-    def new(self, *args, device=None, **kwargs) -> torch.Tensor:
+    def new(self, *args: Any, device: Where = None, **kwargs: Any) -> torch.Tensor:
         """Make a tensor from sizes or data, on this device unless another is named."""
         made = self._inner.new(*args, **kwargs)
         return VirtualTensor(made, self._home)._settle(device or self.device)
 
-    def cpu(self, memory_format=torch.preserve_format) -> torch.Tensor:
+    def cpu(
+        self, memory_format: torch.memory_format = torch.preserve_format
+    ) -> torch.Tensor:
         """Copy to the host."""
         return self.to("cpu", memory_format=memory_format)
 
-    def cuda(self, *args, **kwargs):
+    def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Fail as torch does: a virtual GPU is not a CUDA device."""
         return torch.empty(0).cuda(*args, **kwargs)
 
@@ -102,7 +124,7 @@ class VirtualTensor(torch.Tensor):
         """Return the device's index."""
         return self._home.index
 
-    def type(self, dtype=None, **kwargs):
+    def type(self, dtype: Any = None, **kwargs: Any) -> str | torch.Tensor:
         """Name the type, or convert to one."""
         if dtype is None:
             return self._inner.type().replace("torch.", "torch.vgpu.")
@@ -112,18 +134,18 @@ class VirtualTensor(torch.Tensor):
         """Convert to another tensor's dtype and device."""
         return self.to(other.device, other.dtype)
 
-    def numpy(self, **kwargs):
+    def numpy(self, **kwargs: Any) -> NoReturn:
         """Fail as torch does for any tensor that is not on the host."""
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
-    def __array__(self, dtype=None, copy=None):
-        return self.numpy()
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        self.numpy()
 
-    def tolist(self):
-        """Copy to the host, as nested lists."""
+    def tolist(self) -> Any:
+        """Copy to the host, as nested lists or as one number."""
         return self.detach().cpu().tolist()
 
     def data_ptr(self) -> int:
@@ -134,16 +156,16 @@ class VirtualTensor(torch.Tensor):
         """Return the storage of the tensor inside."""
         return self._inner.untyped_storage()
 
-    def record_stream(self, stream) -> None:
+    def record_stream(self, stream: Any) -> None:
         """Do nothing: there is one stream per device."""
 
-    def _refuse(self, *args, **kwargs):
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
 
     pin_memory = share_memory_ = storage = __dlpack__ = set_ = _refuse
     _typed_storage = _refuse  # a DataLoader's worker asks for it
 
-    def __repr__(self, **kwargs) -> str:
+    def __repr__(self, **kwargs: Any) -> str:
         text = repr(self._inner).removesuffix(")") + f", device='{self.device}'"
         if self.grad_fn is not None:
             text += f", grad_fn=<{type(self.grad_fn).__name__}>"
@@ -158,7 +180,7 @@ class VirtualTensor(torch.Tensor):
     def _is_parameter(self) -> bool:
         return getattr(self, "_is_param", False)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if id(self) not in memo:
             if not self.is_leaf:
                 return super().__deepcopy__(memo)  # raises: only leaves can
@@ -170,8 +192,8 @@ class VirtualTensor(torch.Tensor):
             memo[id(self)] = new
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol):
-        """Be written as any device's tensor: a storage that is tagged ``vgpu:0``."""
+    def __reduce_ex__(self, protocol: int) -> tuple[Callable, tuple]:
+        """Return what writes it as any device's: a storage that is tagged vgpu:0."""
         if self._is_parameter():
             parts = self.detach(), self.requires_grad, {}
             return torch._utils._rebuild_parameter, parts

@@ -1,7 +1,9 @@
 """What the virtual GPUs did and hold: a traffic table, a timeline, a memory table."""
 
+from dataclasses import replace
+
 from allranks.pictures import Picture, table
-from allranks.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import RANK_COLORS, document, write
 from allranks.vgpu.machine import Device, Event, current
 
 GIB_TO_MIB = 2**20
@@ -24,7 +26,8 @@ def traffic(by_label: bool = False) -> Picture:
             a + b for a, b in zip(counts.get(key, (0, 0)), count, strict=True)
         ]
     ways = counts if by_label else sorted(counts)
-    head = ["label"] * by_label + ["from", "to", "copies", "bytes"]
+    head = ["from", "to", "copies", "bytes"]
+    head = ["label", *head] if by_label else head
     return table(head, [[*way, counts[way][0], f"{counts[way][1]:,}"] for way in ways])
 
 
@@ -113,16 +116,7 @@ def _stretches(events: list[Event], device: Device) -> list[Event]:
         kind = (event.label, event.source, event.target)
         gap = 0.0 if last is None else event.start_s - last.end_s
         if last and kind == (last.label, last.source, last.target) and gap < 1e-9:
-            joined[-1] = Event(
-                name,
-                last.op,
-                last.shape,
-                last.start_s,
-                event.end_s,
-                0,
-                *kind[1:],
-                kind[0],
-            )
+            joined[-1] = replace(last, device=name, end_s=event.end_s, num_bytes=0)
         else:
             joined.append(event)
     return joined

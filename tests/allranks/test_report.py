@@ -2,7 +2,7 @@
 
 import pytest
 
-from allranks.outcome_text import clean
+from allranks.clinic.outcomes import clean
 from allranks.report import describe_death, describe_stack, name_ranks
 
 STACK = """\

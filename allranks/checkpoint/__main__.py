@@ -1,0 +1,10 @@
+"""Run the tool: ``python -m allranks.checkpoint``."""
+
+import sys
+
+try:
+    from allranks.checkpoint.command import run
+except KeyboardInterrupt:
+    sys.exit(130)  # importing torch takes seconds: Ctrl-C falls into them
+
+sys.exit(run())

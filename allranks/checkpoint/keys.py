@@ -1,0 +1,67 @@
+"""Find the state dict in what a file held, and give its keys their plain names."""
+
+from collections import OrderedDict
+from typing import Any
+
+from torch import Tensor
+
+from allranks.checkpoint.refusals import Refusal, clean
+
+MODELS = "model", "model_state_dict", "state_dict"  # its usual names
+MOST = 9  # so many leading "module." go, unless the reader says another number
+
+
+def has_tensors(state: Any) -> bool:
+    """Tell whether it is like a state dict: names, tensors among the values."""
+    named = isinstance(state, dict) and all(isinstance(k, str) for k in state)
+    return named and any(isinstance(v, Tensor) for v in state.values())
+
+
+def find_model(state: Any, entry: str | None = None) -> tuple[str, dict]:
+    """Find the state dict: its entry's name ("" if it is all), and itself.
+
+    Args:
+        entry: the name that the reader asked for; None looks for the usual ones.
+    Raises:
+        Refusal: if there is none, or more than one that it could be.
+    """
+    state = state if isinstance(state, dict) else {}
+    models = {k: v for k, v in state.items() if has_tensors(v)}
+    known = [k for k in (MODELS if entry is None else [entry]) if k in models]
+    if entry is None and not known:
+        known = [""] if has_tensors(state) else list(models)
+    if len(known) != 1:
+        found = ", ".join(map(clean, models)) or "none"
+        asked = "" if entry is None else f", not {clean(entry)!r}"
+        why = f"found {found} for a state dict{asked}"
+        raise Refusal(f"{why}; --entry names the one")
+    return known[0], models.get(known[0], state)
+
+
+def split(name: str) -> list[str]:
+    """Return the parts of a key, without those that torch.compile put in."""
+    return [part for part in name.split(".") if part != "_orig_mod"]
+
+
+def plain(state: dict, most: int = MOST) -> OrderedDict:
+    """Copy a state dict, without what wrappers put before its names.
+
+    _orig_mod (torch.compile) goes wherever it is: no model uses that name.
+    A leading module (DataParallel, DDP) goes while every key has it, but not
+    more than so often: a model may own a submodule of that name.
+
+    >>> list(plain({"_orig_mod.module.0.weight": 1, "_orig_mod.module.0.bias": 2}))
+    ['0.weight', '0.bias']
+    """
+    depth, parts = 0, [split(key) for key in state]
+    while depth < most and all(p[depth:-1][:1] == ["module"] for p in parts):
+        depth += 1
+    new = OrderedDict()
+    for part, value in zip(parts, state.values(), strict=True):
+        new[".".join(part[depth:])] = value  # tied tensors stay tied
+    if len(new) < len(state):
+        raise Refusal("two of its keys differ in nothing but _orig_mod")
+    new._metadata = OrderedDict()  # layers' versions, for load_state_dict
+    for path, version in getattr(state, "_metadata", {}).items():
+        new._metadata[".".join(split(path)[depth:])] = version
+    return new

@@ -1,0 +1,114 @@
+"""The cases of the error clinic: one failure each, its cure, and how a log shows it.
+
+``clinic/SLUG.py`` is a specimen whose prose has a paragraph for each of ``PARTS``.
+``# %% broken`` fails as the field ``signature`` says, ``# %% fixed`` does not. What is
+wrong in silence, or slow, has ``# %% invariant: what must hold``, which runs after
+each of the two. ``# %% guarded`` is the broken training under ``allranks.guard``, and
+``# %% signs`` has regular expressions for the lines of a log that give it away.
+"""
+
+import re
+from pathlib import Path
+
+from allranks.clinic.specimens import PLACES, QUOTED, Specimen, split
+
+CLASSES = {  # as specimens write it, and the name of its page
+    "launch": "app_clinic_launch",
+    "process group": "app_clinic_process_group",
+    "DDP": "app_clinic_ddp",
+    "data": "app_clinic_data",
+    "checkpoint": "app_clinic_checkpoint",
+    "DataParallel": "app_clinic_data_parallel",
+    "model parallel": "app_clinic_model_parallel",
+    "pipeline": "app_clinic_pipeline",
+    "TP/FSDP2": "app_clinic_sharding",
+    "AMP": "app_clinic_amp",
+    "multi-node": "app_clinic_multi_node",
+    "performance": "app_clinic_performance",
+    "silent wrong": "app_clinic_silent",
+}
+SYMPTOMS = {  # how the broken cell may end
+    "crash": ("raises", "dies"),
+    "hang": ("hangs", "raises", "dies"),
+    "silent": ("violates", "warns", "runs"),
+    "slow": ("violates", "warns", "runs"),
+}
+PARTS = "You see", "Cause", "Cure", "Next time", "Links"
+KINDS = "full", "maybe", "echo", "with", "unless", "torch", "keys"
+FULL, MAYBE, ECHO, WITH, UNLESS, OURS, KEYS = KINDS
+CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
+_PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
+_SIGN = re.compile(rf"# (?:({'|'.join(KINDS[1:])}): )?(\S.*)")
+
+
+def read(path: Path) -> Specimen:
+    """Parse a file of the clinic.
+
+    Raises:
+        ValueError: if it is incomplete; the message says what is missing.
+    """
+    title, fields, prose, cells, notes = split(path)
+    _, *texts = _PART.split(prose)
+    parts = {n: t.strip() for n, t in zip(texts[::2], texts[1::2], strict=True)}
+    signs = [_SIGN.fullmatch(line) for line in cells.get("signs", "").splitlines()]
+    for fault in _faults(title, fields, parts, cells, notes, signs):
+        raise ValueError(f"{Path(path).name} needs {fault}")
+    quoted = re.sub(r"^# ?", "", cells.get("quoted", ""), flags=re.MULTILINE)
+    played = "broken", "fixed", "guarded"
+    return Specimen(
+        path=Path(path),
+        title=title,
+        fields=fields,
+        prose=prose,
+        parts=parts,
+        given=cells.get("given", ""),
+        cells={name: cells[name] for name in played if name in cells},
+        commands={name: notes[name] for name in played if name in notes},
+        endless=fields["symptom"] == "hang",
+        law=notes.get("invariant", ""),
+        check=cells.get("invariant", ""),
+        quoted=quoted,
+        signs=tuple((m[1] or FULL, m[2]) for m in signs),
+    )
+
+
+def _faults(title, fields, parts, cells, notes, signs):
+    """Yield what is missing or misspelt in a file, in words."""
+    symptom, place = fields.get("symptom"), fields.get("runs on", "")
+    if not title or "class: " in title:
+        yield "a title: the docstring's first line"
+    for name, known in ("class", CLASSES), ("symptom", SYMPTOMS):
+        if fields.get(name) not in known:
+            yield f"{name}: one of {', '.join(known)}, not {fields.get(name)!r}"
+    if not (place == QUOTED or PLACES.match(place)):
+        yield f"runs on: N ranks, one process, N virtual GPUs or quoted, not {place!r}"
+    for name in ("chapter", *["signature"] * (place != QUOTED)):
+        if name not in fields:
+            yield f"a field {name}"
+    for name in PARTS[: 5 if place == QUOTED else 4]:
+        if not parts.get(name):
+            yield f"a paragraph that begins with {name!r}"
+    wanted = {"broken", "fixed", *["quoted"] * (place == QUOTED)}
+    if symptom in ("silent", "slow") and place != QUOTED:
+        wanted.add("invariant")
+    for name in sorted(wanted - set(cells)):
+        yield f"a cell # %% {name}"
+    for name in sorted(set(cells) - set(CELLS)):
+        yield f"no cell # %% {name}: the names are {', '.join(CELLS)}"
+    if "invariant" in cells and not notes.get("invariant"):
+        yield "a sentence after # %% invariant: what must hold"
+    if symptom == "silent" and ("guarded" in cells) != ("guard" in fields):
+        yield "both a field guard and a cell # %% guarded, or neither"
+    if symptom == "silent" and ("guard" in fields) == ("beyond" in fields):
+        yield "either a field guard, or a field beyond: why the guard cannot see it"
+    if symptom == "crash" and all(m and m[1] in (WITH, UNLESS, KEYS) for m in signs):
+        yield "signs: a regular expression for a line of a log"
+    if not all(signs):
+        yield f"signs of the form '# REGEX' or '# KIND: REGEX', {', '.join(KINDS[1:])}"
+
+
+def folder(path: Path) -> list[Specimen]:
+    """Return all cases of a folder, by class and then by name."""
+    order = list(CLASSES)
+    found = [read(file) for file in Path(path).glob("*.py")]
+    return sorted(found, key=lambda c: (order.index(c.fields["class"]), c.slug))

@@ -1,0 +1,179 @@
+"""Play a specimen: run a cell in a fresh program's state, and say how it ended."""
+
+import os
+import re
+import socket
+import sys
+import tempfile
+import textwrap
+
+from allranks.clinic.outcomes import Outcome, clean, last_words
+from allranks.clinic.specimens import PLACES, Specimen
+from allranks.launch.torchrun import starter
+from allranks.live.ranks import Ranks
+from allranks.report import RanksError, fold, group_ranks
+
+STALL_S = 0.4  # seconds in which no rank moves: a cell that is meant to hang hangs
+HANG_S = 10.0  # seconds until it counts as hung if a rank polls, and so seems to move
+LIMIT_S = 60.0  # seconds until any other counts as hung
+_LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
+COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror): \S.*")
+_WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
+
+
+def play(specimen: Specimen, cell: str) -> Outcome:
+    """Run one cell in the state of a fresh program, and say how it ended.
+
+    ``specimen`` is a row of the errata or a case of the clinic. Its invariant, if it
+    has one, runs after the cell on the same ranks.
+    """
+    code, command = specimen.cells[cell], specimen.commands.get(cell)
+    ranks, gpus = map(int, PLACES.match(specimen.fields["runs on"]).groups("0")[1:])
+    everyone, text, error = list(range(ranks or 1)), "", None
+    parts = [("given", specimen.given), (cell, code)]
+    if check := specimen.invariant(cell):
+        parts.append(("invariant", check))
+    with (
+        tempfile.TemporaryDirectory(prefix="allranks-") as place,
+        Ranks(ranks or 1, timeout=HANG_S if specimen.hangs(cell) else LIMIT_S) as crew,
+    ):
+        crew.run(_prepare, place, not ranks, gpus)
+        if command:
+            crew.run_cell(specimen.given, "given", quiet=True)
+            return _judge_command(crew, specimen, cell)
+        crew.stall = STALL_S if specimen.hangs(cell) else None
+        try:
+            for name, part in parts:
+                crew.run_cell(part, name, quiet=True)
+                text += f"{fold(crew.outputs, everyone)}\n"
+        except RanksError as failure:
+            error = failure
+            text += f"{fold(crew.outputs, everyone)}\n"
+    return _judge(text, error, alone=ranks < 2, violates=name == "invariant")
+
+
+def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
+    """Say what the output and the report of live ranks amount to."""
+    status = "warns" if _WARNING.search(text) else "runs"
+    if error is not None:
+        ends = {rank: last_words(said) for rank, said in error.errors.items()}
+        text += "\n".join(f"{who}: {end}" for who, end in group_ranks(ends))
+        if error.deaths:
+            status = "dies"
+            text += "".join(f"\n{w} {end}" for w, end in group_ranks(error.deaths))
+        elif error.errors:
+            status = "violates" if violates else "raises"
+        else:
+            status = "hangs"
+            text += str(error)
+    text = re.sub(r"^rank 0: ?", "", text, flags=re.M) if alone else text
+    return Outcome(status, clean(re.sub(r"\n{2,}", "\n", text).strip()))
+
+
+def _judge_command(crew: Ranks, specimen: Specimen, cell: str) -> Outcome:
+    """Start a command on each rank, and say what they amount to.
+
+    ``{rank}`` in it is the rank's number, ``{port}`` a port that is free.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = specimen.commands[cell].replace("{port}", f"{port}")
+    signs = [f"(?:.*{sign}.*)" for _, sign in specimen.signs]
+    ends = crew.run(_start, command, specimen.cells[cell], signs, quiet=True)
+    lines, violated = [], ""
+    for rank, (exit_code, found) in enumerate(ends):
+        who = f"rank {rank}: " if len(ends) > 1 else ""
+        printed = [*sorted(crew.outputs[rank].splitlines()), *found]
+        printed += [f"(exit code {exit_code})"] if exit_code else []
+        lines += [f"{who}{line}" for line in printed]
+    text = "\n".join(lines)
+    status = "warns" if _WARNING.search(text) else "runs"
+    status = "raises" if any(exit_code for exit_code, _ in ends) else status
+    if check := specimen.invariant(cell):  # with everything that the processes printed
+        try:
+            crew.run(f"text = {text!r}", on=[0])
+            crew.run_cell(check, "invariant", on=[0], quiet=True)
+        except RanksError as error:
+            status, violated = "violates", f"\n{last_words(error.errors[0])}"
+    return Outcome(status, clean(text + violated))
+
+
+def _prepare(place: str, plain: bool, num_gpus: int) -> None:
+    """On a rank: print warnings; forget the group if there is to be none."""
+    import warnings
+
+    def show(message, category, *where) -> None:
+        text = " ".join(str(message).split())
+        print(textwrap.shorten(f"{category.__name__}: {text}", 200, placeholder=" …"))
+
+    os.chdir(place)
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # torchrun leaves folders behind
+    warnings.simplefilter("default")
+    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.showwarning = show
+    if plain:
+        main = sys.modules["__main__"]
+        for name in "rank", "local_rank", "world_size", "device", "dist":
+            delattr(main, name)
+        _leave()
+    if num_gpus:
+        from allranks import vgpu
+
+        vgpu.plug_in(num_gpus)
+
+
+def _leave() -> int:
+    """On a rank: forget the group and who told us of it; return the rank it was."""
+    import torch.distributed as dist
+
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for name in filter(_LAUNCHED.match, list(os.environ)):
+        del os.environ[name]
+    return rank
+
+
+def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
+    """On a rank: save a file and run it; return its exit code and its complaints."""
+    from pathlib import Path
+
+    from torch.distributed import launch, run
+    from torch.distributed.elastic.multiprocessing import subprocess_handler
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    popen = starter()
+    subprocess_handler.subprocess_handler.Popen = popen
+
+    rank = _leave()
+    words = command.replace("{rank}", f"{rank}").split()
+    for variable in "PYTHONUNBUFFERED", "OMP_NUM_THREADS":  # whole lines; no setting
+        os.environ.pop(variable, None)
+    while "=" in words[0]:
+        variable, _, os.environ[variable] = words.pop(0).partition("=")
+    path = next((Path(word) for word in words if word.endswith(".py")), None)
+    path = path or Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{code}\n")
+    stderr, exit_code = os.dup(2), 0
+    with open(f"stderr{rank}", "w+") as file:
+        os.dup2(file.fileno(), 2)  # the children inherit it
+        try:
+            if words[0] == "python" and "torch.distributed.launch" not in words:
+                exit_code = popen([sys.executable, *words[1:]]).wait()
+            elif words[0] == "torchrun":
+                run.main(words[1:])
+            else:
+                launch.main(words[words.index("-m") + 2 :])
+        except BaseException as error:  # as the interpreter would, at the end
+            exit_code = 1
+            os.write(2, f"\n{type(error).__qualname__}: {error}\n".encode())
+            if isinstance(error, ChildFailedError):
+                exit_code = error.get_first_failure()[1].exitcode
+        finally:
+            os.dup2(stderr, 2)
+        file.seek(0)
+        telling = re.compile("|".join([f"(?:{COMPLAINT.pattern})", *signs]))
+        found = [m.group() for m in map(telling.search, file) if m]
+    return exit_code, sorted(set(found))

@@ -1,0 +1,109 @@
+"""Find the failure that a log shows: ``python -m allranks.diagnose LOG ...``.
+
+Without a file it reads what is piped into it, and passes that on as it comes::
+
+    torchrun train.py 2>&1 | python -m allranks.diagnose
+
+stdout: what comes through the pipe, byte for byte (none of it with --quiet; with --json
+it goes to stderr), then the answer. stderr: complaints; also the answer, if stdout is
+closed or full. Ctrl-C ends the job, and the answer follows; a second one does not wait
+for the job's end. Not more than 256 MiB of a log are kept, of a pipe the last ones.
+
+Exit code 0: something was found; 1: not known, or ended by Ctrl-C; 2: a log could not
+be read, or the answer not be written. For the job's own: set -o pipefail.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from allranks import clinic
+from allranks.diagnose.evidence import ended
+from allranks.diagnose.pipe import Received, complain, receive
+from allranks.diagnose.reading import decoded, read
+from allranks.diagnose.suspects import SHOWN, diagnose
+from allranks.diagnose.text import Log
+from allranks.diagnose.words import found, show, stopped, unknown
+from allranks.paths import ROOT
+
+CASES = ROOT / "clinic"
+RULE = "--- python -m allranks.diagnose:"
+
+
+def options(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser("python -m allranks.diagnose", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("logs", nargs="*", metavar="LOG", help="a file; - is stdin")
+    parser.add_argument("--json", action="store_true", help="for tools")
+    text = "do not pass on what is piped in"
+    parser.add_argument("--quiet", action="store_true", help=text)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Read the logs, print what they show."""
+    chosen, came = options(arguments), Received()
+    names = chosen.logs or ["-"]
+    try:
+        if "-" in names:
+            target = sys.stderr if chosen.json else sys.stdout
+            if target is None and not chosen.quiet:
+                complain("stdout is closed: the answer follows on stderr")
+            came = receive(None if chosen.quiet else target)
+        log, cases = Log(*(texts(name, came) for name in names)), clinic.folder(CASES)
+        ends = ended(log)
+        if came.ended is not None:
+            file = names.index("-")
+            ends[file] = log.after(file, came.ended)
+        suspects = diagnose(log, cases, ends)
+    except (ValueError, SyntaxError) as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    shown = [found(log, suspect) for suspect in suspects[:SHOWN]]
+    end = min(ends.values(), default=None)
+    if chosen.json:
+        told = {"known": bool(shown), "found": shown}
+        if end is not None:
+            told["ended"] = {"line": log.place(end)[1], "stood_still": came.stood}
+        text = json.dumps(told, indent=1)
+    else:
+        parts = [show(i, one, len(names) > 1) for i, one in enumerate(shown, 1)]
+        if end is not None:
+            parts.append(stopped(log, end, came, bool(shown)))
+        elif not shown:
+            parts.append(unknown(log, len(cases)))
+        text = "\n\n".join(["\n" * (not came.fresh) + RULE] * came.passed + parts)
+    if not answer(text, came.broken):
+        return 2
+    return 0 if shown else 1
+
+
+def texts(name: str, came: Received) -> tuple[str, Iterator[str]]:
+    """A log's name and its text in parts."""
+    if name == "-":
+        return "stdin", decoded(came.taken(), "stdin")
+    return name, decoded(read(name), name)
+
+
+def answer(text: str, broken: bool) -> bool:
+    """Print the answer, on stderr if stdout is broken; tell whether it could be."""
+    broken = broken or sys.stdout is None
+    try:
+        print(text, file=sys.stderr if broken else sys.stdout, flush=True)
+    except BrokenPipeError:  # | head
+        silence()
+    except OSError as error:
+        silence()
+        complain(f"the answer cannot be written: {error.strerror}")
+        return False
+    return True
+
+
+def silence() -> None:
+    """Let Python flush at its end into nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

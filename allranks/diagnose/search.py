@@ -1,0 +1,144 @@
+"""Where the signs of the clinic's cases match in a log.
+
+A sign's literal piece is looked for in the whole log, the expression tried around it:
+on the line, on the line without its prefixes, and joined with its neighbours, as if a
+terminal had broken it. book/_static/diagnose.js does the same.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, product
+
+from allranks.clinic.cases import UNLESS, WITH
+from allranks.diagnose.signs import CUT, DIGITS, Sign
+from allranks.diagnose.text import Log, bare
+
+TRIES = 300  # places that are tried for one piece of a sign
+_SOURCE = re.compile(
+    r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
+)
+_BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
+MANY = 2**16  # words that are kept at a time
+_NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place where a sign matches: lines first to last, and what of them."""
+
+    first: int
+    last: int
+    text: str
+    begin: int
+    end: int
+    weak: bool  # a line of code, or a message that is cut or in other capitals
+
+
+def possible(log: Log, signs: list[Sign]) -> set[Sign]:
+    """Refuse most signs quickly: the words of their pieces are not in the log."""
+    missing = {word for one in signs for piece in one.words for word in piece}
+    seen = set()
+    for words in _vocabulary(log):
+        new = {word for word in missing if word in words}
+        seen, missing = seen | new, missing - new
+    return {one for one in signs if any(seen.issuperset(piece) for piece in one.words)}
+
+
+def _vocabulary(log: Log) -> Iterator[bytes]:
+    """The words of a log, also those that a line's end cut, in a few long pieces."""
+    words = set()
+    for part in log.lines.pieces():
+        lines = [line.strip() for line in part.translate(None, DIGITS).split(b"\n")]
+        for head, rest in pairwise(lines):
+            words.add(head.rpartition(b" ")[2] + rest.partition(b" ")[0])
+        words.update(b"\n".join({*lines}).split())
+        if len(words) > MANY:
+            yield b"\n".join(words)
+            words.clear()
+    yield b"\n".join(words)
+
+
+def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
+    """The earliest place of a sign; a message goes before a line of code.
+
+    Args:
+        usable: what is ``possible``; of another sign only a cut piece may be there.
+    """
+    if one.alone and not log.alone:
+        return None
+    found, code = [], []
+    for needle in one.needles if one in usable else ():
+        at, last = log.find(needle), -1
+        for _ in range(TRIES):
+            if at < 0:
+                break
+            line = log.line_at(at)
+            end = log.line_at(at + len(needle) - 1)
+            if (line, end) != last:
+                last = line, end
+                hit = _try(log, one.expression, line, end)
+                if hit and one.kind != UNLESS and _complete(hit.text):
+                    hit = None
+                if hit and not hit.weak:
+                    found.append(hit)
+                    break
+                if hit:
+                    code.append(hit)
+            at = log.find(needle, at + 1)
+    hits = found or code
+    if not hits and one.kind not in (WITH, UNLESS):
+        for needle, head in zip(one.needles, one.heads, strict=True):
+            if head in log.tail and (hit := _cut(log, needle)):
+                hits.append(hit)
+    return min(hits, key=lambda hit: hit.first, default=None)
+
+
+def _complete(text: str) -> bool:
+    """Whether it is a store's barrier that waits though nobody is missing."""
+    match = _BARRIER.search(text)
+    return match is not None and int(match[2]) >= int(match[1])
+
+
+def find_folded(log: Log, one: Sign) -> Hit | None:
+    """The earliest place of a sign with a long piece, in capitals or not."""
+    for needle in one.needles:
+        at = log.folded.find(needle.lower().encode()) if len(needle) >= CUT else -1
+        if at >= 0:
+            expression = re.compile(one.pattern, re.ASCII | re.IGNORECASE)
+            ends = log.line_at(at), log.line_at(at + len(needle) - 1)
+            hit = _try(log, expression, *ends)
+            if hit and not _complete(hit.text):
+                return replace(hit, weak=True)
+    return None
+
+
+def _cut(log: Log, needle: str) -> Hit | None:
+    """The beginning of a piece where the log is cut."""
+    for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
+        if log.tail.endswith(needle[:size].encode()):
+            line = log.line_at(len(log.squeezed) - 1)
+            return Hit(line, line, log.lines[line], 0, len(log.lines[line]), True)
+    return None
+
+
+def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
+    """Match on the lines from ``line`` to ``end``, and on more of them around."""
+    if line == end:
+        for text in (log.lines[line], bare(log.lines[line])):
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(log.lines[line])))
+                return Hit(line, line, text, *match.span(), source)
+    for before, after in (0, 0), (0, 1), (1, 0), (1, 1), (0, 2):
+        inside = range(line - before, end + after)
+        if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
+            continue
+        head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
+        if any(map(_NEXT.search, rest)):
+            continue
+        for joints in product((" ", ""), repeat=len(rest)):
+            text = head + "".join(chain(*zip(joints, rest, strict=True)))
+            if match := expression.search(text):
+                source = bool(_SOURCE.search(bare(head)))
+                return Hit(inside.start, inside.stop, text, *match.span(), source)
+    return None

@@ -1,0 +1,184 @@
+r"""Signs: regular expressions that mean the same in Python and in a reader's browser.
+
+Each holds a literal piece that is looked for first, in the whole log, with its spaces
+taken out: a message is found although a terminal broke its line. Only around such a
+place the expression is tried. What a browser would read otherwise is refused.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+
+from allranks.clinic.cases import CLASSES, KINDS, SYMPTOMS, WITH
+from allranks.clinic.specimens import Specimen
+
+DIGITS = b"0123456789"
+SHORTEST = 6  # letters of the literal piece
+CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
+_ATOM = re.compile(
+    r"""
+    (?P<open>\((?:\?[:=!])?) | (?P<close>\)) | (?P<bar>\|)
+  | (?P<space>(?:\\s|[ ])[+*?]?(?![+*?{]))
+  | (?P<set>\[\^?(?:[^\\\[\]]|\\[^A-Za-z0-9]|\\[dswDSW])+\])
+  | (?P<kind>\\[dswDSWbB]|[.^$])
+  | (?P<literal>\\[^A-Za-z0-9\s]|[^\\()\[{|.^$*+?])
+    """,
+    re.VERBOSE,
+)
+_TIMES = re.compile(r"(?:([*+?])|\{(\d+)(?:,\d*)?\})\??(?![*+?{])")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A sign of one case.
+
+    Attributes:
+        kind: full, maybe, echo, with or unless.
+        pattern: the regular expression.
+        spans: pieces of the pattern, (begin, end), of which a match holds at least one.
+    """
+
+    kind: str
+    pattern: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is evidence only as the one line of a log: a message as asked."""
+        ends = self.pattern[:1] + self.pattern[-1:]
+        return self.kind == WITH and ends == "^$"
+
+    # Each log asks each sign, and the answer is the same; re forgets after 512.
+    @cached_property
+    def expression(self) -> re.Pattern:
+        """The pattern, compiled."""
+        return re.compile(self.pattern, re.ASCII)
+
+    @cached_property
+    def needles(self) -> list[str]:
+        """The literal text of each piece, without spaces."""
+        return [literal(self.pattern[begin:end]) for begin, end in self.spans]
+
+    @cached_property
+    def heads(self) -> list[bytes]:
+        """The first letters of each piece: what must be there where a log is cut."""
+        return [needle[:CUT].encode() for needle in self.needles]
+
+    @cached_property
+    def words(self) -> list[list[bytes]]:
+        """The words of each piece, without digits."""
+        pieces = [literal(self.pattern[begin:end], " ") for begin, end in self.spans]
+        return [piece.encode().translate(None, DIGITS).split() for piece in pieces]
+
+
+def literal(source: str, space: str = "") -> str:
+    r"""A literal piece of a pattern as text, each white space as ``space``.
+
+    >>> literal(r"op\.preamble\s+<= op")
+    'op.preamble<=op'
+    """
+    return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or space, source)
+
+
+@cache
+def sign(kind: str, pattern: str) -> Sign:
+    """Check a pattern and find its literal pieces.
+
+    Raises:
+        ValueError: if a browser would read it otherwise, or nothing in it is literal.
+
+    >>> sign("full", r"[Rr]ank \\d+ (?:is gone|has left)").needles
+    ['isgone', 'hasleft']
+    """
+    if not pattern.isascii():
+        raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
+    spans, end = _choice(pattern, 0)
+    try:
+        re.compile(pattern, re.ASCII)
+    except re.error as error:
+        raise ValueError(f"the sign {pattern!r} is no expression: {error}") from None
+    if end < len(pattern):
+        raise ValueError(f"the sign {pattern!r} has a ) without a (")
+    spans = spans or []
+    if min((_length(pattern, s) for s in spans), default=0) < SHORTEST:
+        raise ValueError(
+            f"the sign {pattern!r} needs {SHORTEST} literal characters in a row"
+        )
+    return Sign(kind, pattern, tuple(dict.fromkeys(spans)))
+
+
+def _length(pattern: str, span: tuple[int, int]) -> int:
+    """Letters of a piece, each space counted once."""
+    return len(re.sub(r"\\(.)|.[+*?]", "x", pattern[slice(*span)].replace(r"\s", " ")))
+
+
+def _choice(pattern: str, at: int) -> tuple[list | None, int]:
+    """Pieces of which one must occur, of alternatives up to a ) or the end."""
+    found, sure = [], True
+    while True:
+        spans, at = _row(pattern, at)
+        sure = sure and spans is not None
+        found += spans or []
+        if pattern[at : at + 1] != "|":
+            return (found if sure else None), at
+        at += 1
+
+
+def _row(pattern: str, at: int) -> tuple[list | None, int]:
+    """The best pieces of one alternative: those whose shortest is longest."""
+    options, begin = [], at
+    while at < len(pattern) and pattern[at] not in "|)":
+        match = _ATOM.match(pattern, at)
+        if not match:
+            raise ValueError(
+                f"the sign {pattern!r} has {pattern[at : at + 3]!r}, which Python and "
+                "browsers do not both know, or read differently"
+            )
+        inner, end = None, match.end()
+        if match["open"]:
+            inner, end = _choice(pattern, end)
+            end += 1
+        times = _TIMES.match(pattern, end)
+        if not (match["literal"] or match["space"]) or times:
+            options.append([(begin, at)])
+            must = not times or (times[1] == "+" or int(times[2] or 0) > 0)
+            if inner and must and match["open"] in ("(", "(?:"):
+                options.append(inner)
+            begin = times.end() if times else end
+        at = times.end() if times else end
+    options.append([(begin, at)])
+    best = max(options, key=lambda o: min(_length(pattern, s) for s in o))
+    return (best if all(a < b for a, b in best) else None), at
+
+
+def signs_of(case: Specimen) -> list[Sign]:
+    """The signs of a case, checked.
+
+    Raises:
+        ValueError: if one is not usable; the message names the file.
+    """
+    try:
+        return _checked(case.signs)
+    except ValueError as error:
+        raise ValueError(f"{case.path.name}: {error}") from None
+
+
+@cache
+def _checked(signs: tuple[tuple[str, str], ...]) -> list[Sign]:
+    return [sign(kind, pattern) for kind, pattern in signs]
+
+
+def table(cases: list[Specimen]) -> dict:
+    """The cases as book/_static/diagnose.js takes them."""
+    kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
+    rows = []
+    for case in cases:
+        signs = [
+            [kinds.index(one.kind), one.pattern, *chain(*one.spans)]
+            for one in signs_of(case)
+        ]
+        kind = classes.index(case.fields["class"])
+        symptom = symptoms.index(case.fields["symptom"])
+        rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
+    return {"classes": list(CLASSES.items()), "cases": rows}

@@ -1,0 +1,210 @@
+"""A log as people have it, made plain: its lines, and what they begin with.
+
+What only decorates is taken out: colours, entities, typographic quotes, frames.
+book/_static/diagnose.js does the same, step by step. A change belongs in both.
+"""
+
+import re
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import accumulate
+
+from allranks.diagnose.lines import CHUNK, Lines, blocks
+
+FEW = 9  # lines, most of them blank, of a message without its log
+NARROW, WIDE = 40, 250  # a line that a terminal or a mail program may have broken
+_STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
+_PREFIX = re.compile(
+    rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
+    rf"|\d{{1,5}}:(?= )|[\w.-]{{1,80}} +\||\[pod/[^\]]{{1,200}}\]|{_STAMP}|\[{_STAMP}\]"
+    rf"|\[?\d\d:\d\d:\d\d[.,\d]*\]?|std(?:out|err) [FP]"
+    rf"|\(\w{{1,80}} pid=\d+[^)]{{0,80}}\)"
+    rf"|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?:?(?= )|[-|](?= )))* *",
+    re.ASCII,
+)
+_RANKS = [
+    re.compile(r"\[(?:rank|default)(\d{1,6})\]"),
+    re.compile(r"^ *\[(\d{1,6})\]:"),
+    re.compile(r"^ *\[\d+,(\d{1,6})\]<std"),
+    re.compile(r"\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]", re.ASCII),
+]
+_SRUN = re.compile(r"^ *(\d{1,5}): ")
+PLAIN = {
+    **dict.fromkeys("\u2018\u2019\u201a\u201b\u00b4\u2032", "'"),
+    **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", ""),
+    **dict.fromkeys("\u00a0\u1680\u202f\u205f\u3000\u2028\u2029\x85", " "),
+    **{chr(code): " " for code in range(0x2000, 0x200B)},
+    "\uff0c": ",",
+    "\uff1a": ":",
+}
+ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
+ENTITIES |= {"#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`"}
+_ESCAPES = {"n": "\r", "t": " ", '"': '"', "\\": "\\"}
+_ESCAPED = re.compile(
+    r'\\n +File \\*"|\\n(?:Traceback|\[rank\d|\w*(?:Error|Exception): )', re.ASCII
+)
+_ESCAPE = re.compile(r'\\(["\\nt])')
+_CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])"
+)
+_BARE = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was lost
+_ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
+_ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
+_DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
+_BEGIN, _END = r"(?<![^\n\r])", r"(?![^\n\r])"
+_QUOTE = re.compile(rf"{_BEGIN} *(?:> ?)+")
+_BAR = "[\u2502\u2503\u2551]"
+_FRAME = re.compile(rf"{_BEGIN} *{_BAR} ?|{_BAR} *{_END}")
+
+
+class Log:
+    """The plain lines of one or several logs, each a text, or the parts of one.
+
+    Attributes:
+        lines: the text of each; a carriage return ends one, too.
+        squeezed: all of it without spaces and ends of lines, as UTF-8.
+        tail: the end of that, without the dots of somebody who cut it.
+    """
+
+    def __init__(self, *logs: tuple[str, str | Iterable[str]]):
+        self.lines, self.squeezed, self.starts = Lines(), bytearray(), array("Q")
+        self.continued = array("Q")  # lines that begin in the middle of one of the log
+        self.names, self.begins = [], []
+        for name, parts in logs:
+            self.names.append(name)
+            self.begins.append(len(self.lines))
+            within = False
+            for text, ends in blocks([parts] if isinstance(parts, str) else parts):
+                self._add(text, within)
+                within = not ends
+        end = self.squeezed[-2 * CHUNK :].decode(errors="ignore")
+        self.tail = end.rstrip(".`*\u2026").encode()
+
+    def _add(self, text: str, within: bool) -> None:
+        """Add lines; the first may belong to the line before."""
+        lines = plain(text).split("\n")
+        if "\r" in text or "\\n" in text or max(map(len, lines)) > CHUNK:
+            rows, first = [], len(self.lines)
+            for line in lines:
+                whole = len(rows)
+                for part in line.split("\r"):
+                    sizes = range(0, max(1, len(part)), CHUNK)
+                    rows += [part[at : at + CHUNK] for at in sizes]
+                self.continued.extend(range(first + whole + 1, first + len(rows)))
+            lines = rows
+        if within:
+            insort(self.continued, len(self.lines))
+        self.lines.extend(lines)
+        tight = "\n".join(lines).replace(" ", "").encode()
+        sizes = accumulate(map(len, tight.split(b"\n")), initial=len(self.squeezed))
+        self.starts.extend(sizes)
+        self.starts.pop()
+        self.squeezed += tight.replace(b"\n", b"")
+
+    def file(self, index: int) -> int:
+        """Which of the logs holds a line, counted from 0."""
+        return bisect_right(self.begins, index) - 1
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The name of the log that holds a line, and the line's number there."""
+        file = self.file(index)
+        begin = self.begins[file]
+        parts = bisect_right(self.continued, index) - bisect_left(self.continued, begin)
+        return self.names[file], index - begin - parts + 1
+
+    def after(self, file: int, count: int) -> int:
+        """The line that follows the first ones of a log, as many as it counts."""
+        ends = [*self.begins[1:], len(self.lines)]
+        rows = range(self.begins[file], ends[file])
+        return rows.start + bisect_right(rows, count, key=lambda i: self.place(i)[1])
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether it is one line: the rest of what a job said is not to be had."""
+        full = [line for line in self.lines[: FEW + 1] if line.strip(" ")]
+        return len(self.lines) <= FEW and len(full) == 1
+
+    @cached_property
+    def folded(self) -> bytes:
+        """``squeezed`` without capitals."""
+        return bytes(self.squeezed).lower()
+
+    def find(self, needle: str, begin: int = 0) -> int:
+        """Where a text without spaces stands in ``squeezed``, or -1."""
+        return self.squeezed.find(needle.encode(), begin)
+
+    def line_at(self, offset: int) -> int:
+        """The line that holds this byte of ``squeezed``."""
+        return bisect_right(self.starts, offset) - 1
+
+    def goes_on(self, index: int) -> bool:
+        """Whether the next line may be the rest of this one."""
+        if not 0 <= index < len(self.lines) - 1:
+            return False
+        size = len(self.lines[index])
+        return NARROW <= size <= WIDE or size == CHUNK
+
+    def rank(self, index: int) -> str:
+        """The rank that a line names, or an empty string."""
+        line = self.lines[index]
+        for pattern in _RANKS:
+            if match := pattern.search(line):
+                return match[1] or match[2]
+        near = [
+            self.lines[i] for i in (index - 1, index + 1) if 0 <= i < len(self.lines)
+        ]
+        match = _SRUN.search(line)
+        if match and (not near or any(map(_SRUN.search, near))):
+            return match[1]
+        return ""
+
+
+def plain(text: str) -> str:
+    """Take out what only decorates: colours, entities, typographic quotes, frames.
+
+    >>> plain("\\x1b[31m> \\u2018RANK\\u2019 &gt; 1\\x1b[0m")
+    "'RANK' > 1"
+    """
+    text = text.replace("\r\n", "\n")
+    for control in _CONTROLS:
+        text = text.replace(control, " ")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    text = _BARE.sub("", text)
+    if "&" in text:
+        text = _ENTITY.sub(lambda match: ENTITIES[match[1]], text)
+    if not text.isascii():
+        text = _ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
+    lines = text.split("\n")
+    for i, line in enumerate(lines):  # the few that are framed or quoted
+        if not line.isascii():
+            line = _FRAME.sub("", _DASH.sub("--", line))
+        line = _QUOTE.sub("", line) if ">" in line else line
+        lines[i] = unescaped(line) if "\\n" in line else line
+    return "\n".join(lines)
+
+
+def unescaped(line: str) -> str:
+    r"""The lines that JSON holds in one, each with a carriage return at its end.
+
+    >>> unescaped(r'{"py": "\\n  File \\"x\\"\\nOSError: gone"}').split("\r")[1:]
+    ['  File "x"', 'OSError: gone"}']
+    """
+    for _ in range(3):  # JSON in JSON
+        if not _ESCAPED.search(line):
+            break
+        line = _ESCAPE.sub(lambda match: _ESCAPES[match[1]], line)
+    return line
+
+
+def bare(line: str) -> str:
+    """A line without the prefixes of launchers, clusters and loggers.
+
+    >>> bare("2024-05-01 10:00:00,123 [rank1]: RuntimeError: gone ")
+    'RuntimeError: gone'
+    """
+    return line[_PREFIX.match(line).end() :].rstrip(" ")

@@ -1,0 +1,112 @@
+"""What ``python -m allranks.diagnose`` says of a log, in words."""
+
+import re
+from textwrap import fill
+
+from allranks import clinic
+from allranks.diagnose.pipe import Received
+from allranks.diagnose.suspects import Suspect, first_error
+from allranks.diagnose.text import Log
+
+WIDTH = 88
+SHAPE = {"width": WIDTH, "initial_indent": "   ", "subsequent_indent": "   "}
+SHAPE |= {"break_long_words": False, "break_on_hyphens": False}
+EXCERPT = 150
+ENDS = {
+    "crash": "fails",
+    "hang": "hangs",
+    "silent": "silent, and wrong",
+    "slow": "slow",
+}
+SURE = {
+    "full": "",
+    "maybe": "perhaps: the message has other causes, too",
+    "echo": "perhaps the echo of another rank's failure: look for what came before",
+}
+HELP = (
+    "What to do next: look at the first error in time, not the last; with several "
+    "ranks, each has its own (torchrun --log-dir logs --redirects 3 --tee 3 keeps them "
+    "apart). No error at all: book/app_clinic_hangs.html has the tools for a job that "
+    "stands still, book/app_clinic_invariants.html for numbers that are wrong."
+)
+
+
+def found(log: Log, suspect: Suspect) -> dict:
+    """What is told of a suspect, for people and for tools."""
+    case = suspect.case
+    matches = []
+    for sign, hit in sorted(suspect.hits, key=lambda pair: pair[1].first):
+        file, line = log.place(hit.first)
+        begin = max(0, min(hit.begin - 30, hit.end - EXCERPT))
+        text = hit.text[begin:].strip()
+        cut = text[:EXCERPT] + "…" * (len(text) > EXCERPT)
+        about = {"file": file, "line": line, "rank": log.rank(hit.first)}
+        about |= {"text": "…" * (begin > 0) + cut, "sign": sign.pattern}
+        if all(match["line"] != line or match["file"] != file for match in matches):
+            matches.append(about)
+    page = clinic.CLASSES[case.fields["class"]]
+    return {
+        "slug": case.slug,
+        "title": case.title,
+        "class": case.fields["class"],
+        "symptom": case.fields["symptom"],
+        "certainty": suspect.level,
+        "matches": matches,
+        "cause": flat(case.parts["Cause"]),
+        "cure": flat(case.parts["Cure"]),
+        "read": f"book/{page}.html#clinic-{case.slug}",
+    }
+
+
+def flat(text: str) -> str:
+    """A paragraph of Markdown in one line; names keep their backticks."""
+    text = re.sub(r"\{\w+\}`([^`<]+?)(?: ?<[^`]*>)?`", r"\1", " ".join(text.split()))
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?", r"\1\2", text)
+
+
+def show(number: int, one: dict, several: bool) -> str:
+    """A suspect for people."""
+    kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
+    lines = [f"{number}. {one['title'].removesuffix('.')}", f"   {kind}"]
+    if SURE[one["certainty"]]:
+        lines.append(f"   {SURE[one['certainty']]}")
+    for match in one["matches"]:
+        place = f"{match['file']}, " * several + f"line {match['line']}"
+        place += f", rank {match['rank']}" * bool(match["rank"])
+        lines.append(f"   > {place}: {match['text']}")
+    lines += [
+        fill(f"{name.title()}: {one[name]}", **SHAPE) for name in ("cause", "cure")
+    ]
+    return "\n".join([*lines, f"   Read on: {one['read']}"])
+
+
+def unknown(log: Log, number: int) -> str:
+    """What to say if there is no sign of any case."""
+    text = f"Not known: none of {number} cases shows in this log"
+    if (line := first_error(log)) is None:
+        text += ", and no line of it looks like an error."
+    else:
+        file, number = log.place(line)
+        text += f". The first line that looks like an error is {number} of {file}."
+    return fill(f"{text} {HELP}", WIDTH, break_on_hyphens=False)
+
+
+def stopped(log: Log, line: int, came: Received, known: bool) -> str:
+    """What to say of a job that somebody ended."""
+    file, number = log.place(min(line, len(log.lines) - 1))
+    place = f"line {number} of {file}"
+    if known:
+        text = f"After that the job was ended by Ctrl-C ({place}); what it said then "
+        return fill(text + "follows from it, and was left out.", WIDTH)
+    if came.stood:
+        text = f"You ended a job that stood still: nothing came for {came.still:.0f} s."
+    else:
+        text = (
+            "This job was ended by Ctrl-C, and the log shows no failure before that. "
+            "If it stood still:"
+        )
+    text += (
+        " book/app_clinic_hangs.html says which tool finds the rank that the others "
+        f"wait for. What came after Ctrl-C ({place}) follows from it."
+    )
+    return fill(text, WIDTH, break_on_hyphens=False)

@@ -1,0 +1,5 @@
+"""Run the tool: ``python -m allranks.doctor``."""
+
+from allranks.doctor.command import script
+
+script()

@@ -1,0 +1,179 @@
+"""Buffers, and tensors that modules hold unregistered: which may differ by rank.
+
+BatchNorm's statistics are each rank's own between two forward passes: what every rank
+changes is left alone from then on. What differs and stands still is a mistake, and so
+is a buffer that some ranks change again and again, and others never.
+"""
+
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from allranks.guard.configuration import attributes
+from allranks.guard.exchange import Exchange, names
+
+LARGE = 1 << 24  # elements of an attribute: larger ones are caches
+SLOTS = 1 << 17  # of a buffer: longer ones are not looked through
+STILL = "No rank has changed it since the check before: it will stay so."
+LOST = (
+    "each rank writes its own samples into some slots of the buffer {}, and at the "
+    "next forward DDP overwrites them with rank 0's: what the others wrote is lost. "
+    "Gather all ranks' before they are written, or put broadcast_buffers=False."
+)
+
+
+class Buffers:
+    """Finds the tensors that ranks change by themselves, and judges those that differ.
+
+    They are of two kinds: a "buffer" is registered; an "attribute" is a tensor that a
+    module just holds, so nobody sends it. An attribute that has been there since the
+    guard came, and is not the same on all ranks, is a constant that each rank made by
+    itself. One that changes is a rank's own.
+    """
+
+    def __init__(self, exchange: Exchange, model: nn.Module) -> None:
+        self.exchange, self.model = exchange, model
+        self.free: set[str] = set()  # each rank has its own, and may
+        self.waiting: dict[str, dict] = {}  # of each kind, what differed last time
+        self.changes: dict[str, list[set[int]]] = {}  # ranks that changed it, by check
+        self.places: dict[str, str] = {}  # where each kind was judged last
+        self.sizes: dict[str, int] = {}  # of the lists and dicts that hold tensors
+        self.first = _states(self.attributes())
+        self.first_sizes = dict(self.sizes)
+        self.last: dict[str, tuple] = {}  # buffers, as they were at the check before
+
+    def attributes(self) -> dict[str, torch.Tensor]:
+        """Return every tensor among the attributes, or in lists and dicts there."""
+        found: dict[str, torch.Tensor] = {}
+        for key, value in attributes(self.model):
+            inside = []
+            if isinstance(value, list | tuple):
+                inside = [(f"{key}[{i}]", x) for i, x in enumerate(value[:999])]
+            elif isinstance(value, dict) and len(value) < 1000:
+                inside = [(f"{key}[{i!r}]", x) for i, x in value.items()]
+            own = {} if inside else {key: value}
+            for at, item in inside:
+                own[at] = item
+                if isinstance(item, nn.Module):  # in a plain list: not registered
+                    parts = [*item.named_parameters(), *item.named_buffers()]
+                    own |= {f"{at}.{name}": tensor for name, tensor in parts}
+            own = {at: item for at, item in own.items() if _fits(item)}
+            self.sizes |= dict.fromkeys(own, len(value) if inside else 0)
+            found |= own
+        return found
+
+    def written(self, kind: str, name: str, tensor: torch.Tensor) -> bool:
+        """Tell whether this rank wrote to it: to an attribute ever, to a buffer lately.
+
+        Lately means since the check before.
+        """
+        known = self.last if kind == "buffer" else self.first
+        first, version = known.get(name, (None, 0))
+        if kind == "attribute" and self.sizes[name] != self.first_sizes.get(name):
+            return True  # a list that grows is a record, or it came later
+        if first is None:
+            return kind == "attribute"
+        return first() is not tensor or version != tensor._version
+
+    def checked(self) -> None:
+        """Remember the buffers as they are at this check."""
+        buffers = {n: b for n, b in self.model.named_buffers() if not b.is_inference()}
+        self.last = _states(buffers)
+
+    def equal(self, kind: str) -> None:
+        """Forget what differed: it no longer does."""
+        self.waiting.pop(kind, None)
+
+    def wrong(
+        self, where: str, kind: str, different: list[tuple[str, torch.Tensor, list]]
+    ) -> tuple[list[tuple[str, torch.Tensor, list]], str]:
+        """Return those that are wrong of what differs, and why.
+
+        Args:
+            different: name, tensor, and a digest of each rank's.
+        """
+        if self.places.get(kind) == where:
+            return [], ""  # the same step: nothing can have moved
+        self.places[kind] = where
+        still, partly, who = [], [], []
+        waiting = self.waiting.get(kind, {})
+        self.waiting[kind] = {name: now for name, _, now in different}
+        for item in different:
+            name, _, now = item
+            before = waiting.get(name)
+            if before is None:
+                continue
+            changed = {i for i, v in enumerate(now) if v != before[i]}
+            if not changed:
+                still.append(item)
+                continue
+            past = self.changes.setdefault(name, [])
+            past.append(changed)
+            ever = set().union(*past)
+            if len(ever) == len(now) or kind == "attribute":
+                self.free.add(name)
+            elif len(past) > 1:
+                partly.append(item)
+                who = sorted(self.exchange.ranks[i] for i in ever)
+        if still or not partly:
+            return still, STILL
+        one = "changes" if len(who) == 1 else "change"
+        return partly, (
+            f"Only {names(who)} {one} it: change it on every rank, with the same "
+            "values, or reduce what it is made of over the ranks."
+        )
+
+    def warn_of_queue(self, where: str, name: str, tensor: torch.Tensor) -> None:
+        """Warn if a buffer that differs is a queue or a memory, and no statistic.
+
+        Right after DDP's broadcast all ranks had the same. A statistic then changes in
+        every element; in a queue some slots are new, whole, and others are as before.
+        """
+        model = self.model
+        ddp = isinstance(model, DistributedDataParallel)
+        if not ddp or not model.broadcast_buffers:
+            return
+        owner = type(model.get_submodule(name.rpartition(".")[0]))
+        plain = type(tensor) in (torch.Tensor, nn.Buffer) and tensor.is_floating_point()
+        if owner.__module__.startswith("torch.") or tensor.dim() < 2 or not plain:
+            return
+        if sum(tensor.shape) > SLOTS:
+            return
+        found = tensor.detach().cpu().double()
+        own = [int((found != found.round()).any())]
+        for dim in range(found.dim()):  # a number for each slice along it
+            flat = found.movedim(dim, 0).flatten(1)
+            factors = torch.arange(1, flat.shape[1] + 1, dtype=torch.float64).sqrt()
+            own += (flat * factors).sum(1).view(torch.int64).tolist()
+        table = torch.tensor(self.exchange.integers(f"{where}: slots of {name}", own))
+        if not table[:, 0].all():
+            return  # counts
+        equal = (table[:, 1:] == table[0, 1:]).all(0)
+        kept = equal & (table[0, 1:] != 0)  # empty ones belong to a cache
+        some = [
+            bool(same.any())
+            for same in equal.split(list(found.shape))
+            if not same.all()
+        ]
+        if some.count(True) == 1 and len(some) == found.dim() and kept.any():
+            self.exchange.warn(LOST.format(name))
+
+
+def _states(tensors: dict[str, torch.Tensor]) -> dict[str, tuple]:
+    """Note which tensors these are, and how often they were written to in place."""
+    return {name: (ref(tensor), tensor._version) for name, tensor in tensors.items()}
+
+
+def _fits(value: Any) -> bool:
+    if not torch.is_tensor(value) or value.is_inference() or value.is_meta:
+        return False
+    try:
+        leaf = value.is_leaf and 0 < value.numel() <= LARGE
+    except RuntimeError:  # a view of what was changed in place, as FSDP1 leaves them
+        return False
+    plain = value.layout == torch.strided and not hasattr(value, "placements")
+    alone = value.numel() == 1 and not value.is_floating_point()  # a rank, a count
+    return plain and leaf and not alone and not value.is_quantized

@@ -1,0 +1,112 @@
+"""Invariant: a restart goes on with what was saved, all of it, under its own names."""
+
+from typing import Any
+
+from allranks.guard.buffers import Buffers
+from allranks.guard.digests import local, pieces, settle, shard, sums
+from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.settings import OPTIMIZER, Settings
+from allranks.guard.training import Training
+from allranks.guard.wrappers import bare
+
+LOAD = "Was the checkpoint loaded, with strict=True, into this very model?"
+WHY = {
+    "parameter": LOAD,
+    "buffer": LOAD,
+    "optimizer state": "Load the optimizer's state_dict too, into an optimizer that "
+    "got the parameters in the same order: states go by position, not by name.",
+    "setting": "Load the optimizer's state_dict, and then the scheduler's; "
+    'skip=("optimizer",) if you changed it.',
+}
+KINDS = "parameter", "buffer", "optimizer state"
+
+
+class Checkpoints:
+    """Makes marks of the state, to be saved with it, and compares them after a restart.
+
+    A mark has plain numbers and words only.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        training: Training,
+        buffers: Buffers,
+        settings: Settings,
+    ) -> None:
+        self.exchange, self.training = exchange, training
+        self.buffers, self.settings = buffers, settings
+
+    def mark(self, steps: int) -> dict[str, Any]:
+        """Describe the state of all ranks after so many steps."""
+        passing = {
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in self.training.model.named_modules()
+            for name in module._non_persistent_buffers_set
+        }
+        keys, own = [], []
+        for kind, tensors in self.training.tensors(KINDS, self.buffers).items():
+            for name, tensor in tensors.items():
+                if name not in passing:
+                    key, of, parameter = name.rpartition(" of ")
+                    keys.append(f"{kind} {key}{of}{bare(parameter)}")
+                    own += [shard(tensor), sums(pieces(local(tensor)))]
+        rows = self.exchange.integers("a mark of the state", settle([own])[0][0])
+        found: dict[str, dict[str, int]] = {}
+        for place, key in enumerate(keys):
+            pairs = [row[2 * place : 2 * place + 2] for row in rows]
+            if key.startswith("buffer"):
+                pairs = pairs[:1]  # the others' statistics are their own; one is saved
+            else:
+                pairs.append(pairs[self.exchange.rank])  # of copies, this rank's own
+            found[key] = {str(part): digest for part, digest in pairs}
+        text = ""
+        if "optimizer" not in self.training.skip:
+            text = self.settings.texts()[OPTIMIZER]
+        lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        return {"tensors": found, "settings": lines, "steps": steps}
+
+    def compare(self, mark: dict[str, Any]) -> None:
+        """Raise on all ranks if one of them goes on with something else than was saved.
+
+        Args:
+            mark: what ``mark`` returned before the restart.
+        """
+        said = _differences(mark, self.mark(mark["steps"]))
+        rows = self.exchange.integers("resumed", [int(bool(said))])
+        failed = [row[0] == 1 for row in rows]
+        if any(failed):
+            who, text = self.exchange.first_of(failed, said)
+            raise GuardError(f"resumed at step {mark['steps']}: on {who}, {text}")
+
+
+def _differences(mark: dict[str, Any], now: dict[str, Any]) -> str:
+    """Say what is missing or other than it was: the first of each kind."""
+    saved, held = mark["tensors"], now["tensors"]
+    found = []
+    for kind in KINDS:
+        keys = [key for key in saved if key.startswith(f"{kind} ")]
+        lost = [key for key in keys if key not in held]
+        other = [k for k in keys if k in held and _apart(saved[k], held[k])]
+        for what, bad in (("missing", lost), ("not what was saved", other)):
+            if bad:
+                more = f" (and {len(bad) - 1} more of {len(keys)})" if bad[1:] else ""
+                found.append((kind, f"the {bad[0]}{more} is {what}"))
+    for key, value in mark["settings"].items():
+        if key in now["settings"] and now["settings"][key] != value:
+            found.append(
+                ("setting", f"{key}={now['settings'][key]}, saved was {value}")
+            )
+            break
+    if not found:
+        return ""
+    whys = dict.fromkeys(WHY[kind] for kind, _ in found)
+    return f"{'; '.join(text for _, text in found)}. {' '.join(whys)}"
+
+
+def _apart(saved: dict[str, int], held: dict[str, int]) -> bool:
+    """Tell whether a part that both know has other bits.
+
+    Other shards cannot be compared.
+    """
+    return any(held[part] != saved[part] for part in saved if part in held)

@@ -1,0 +1,205 @@
+"""What the training loop does wrong on all ranks alike, so that no comparison shows it.
+
+It calls ``step()`` in the wrong place, trains weights that are NaN, stays in evaluation
+mode, or trains another model than the guard was given.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from allranks.guard.configuration import (
+    as_lines,
+    attributes,
+    constants,
+    warn_of_other,
+)
+from allranks.guard.digests import fetch, local, number
+from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.gradients import LocalGradients
+from allranks.guard.training import Training
+
+WHERE = "optimizer.step(), with no watch.step() before it"
+EVALUATES = (
+    "the model was in training at an earlier check and now it is in evaluation, on all "
+    "ranks, and still gets gradients: was train() forgotten after a validation? No "
+    "dropout and no batch statistics from here on."
+)
+UNREACHED = (
+    "no gradient has reached the model's parameters at the last two checks: is another "
+    "copy of it trained, does the forward run without gradients, or does FSDP2 wait, "
+    "since set_requires_gradient_sync(True) did not come before the last backward?"
+)
+
+
+class OptimizerSteps:
+    """Counts the optimizers' steps between the guard's own.
+
+    Args:
+        probe: asks all ranks whether they are here too; called once, and only if an
+            optimizer steps before the first ``watch.step()``.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        probe: Callable[[str], None],
+    ) -> None:
+        self.probe, self.settled, self.optimizers = probe, False, optimizers
+        self.since: set[int] = set()  # who stepped after the last watch.step()
+        self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
+        self.resting: set[int] = set()  # parameters that may not be due, by identity
+        self.pending: tuple[set[int], Exception] | None = None  # said if they step
+        self.handles = [
+            o.register_step_pre_hook(self._stepping)
+            for o in optimizers
+            if hasattr(o, "register_step_pre_hook")
+        ]
+
+    def counted(self) -> None:
+        """Take note that ``watch.step()`` was called."""
+        self.again = 1 if self.since or not self.handles else self.again + 1
+        stepped = [o for o in self.optimizers if id(o) in self.since]
+        rest = stepped if len(stepped) < len(self.optimizers) else []
+        self.resting, self.pending = _parameters(rest), None
+        self.steps, self.since = self.steps + 1, set()
+
+    def _stepping(
+        self, optimizer: torch.optim.Optimizer, _args: tuple, _kwargs: dict
+    ) -> None:
+        self.since.add(id(optimizer))
+        if self.pending and self.pending[0] & _parameters([optimizer]):
+            raise self.pending[1]
+        if not self.steps and not self.settled:
+            self.settled = True
+            self.probe(WHERE)
+
+    @contextmanager
+    def lenient(self) -> Iterator[None]:
+        """Judge gradients of parameters whose optimizer has stepped, and not another.
+
+        In a GAN it is the other one's turn, and these gradients will be zeroed. What is
+        wrong with them is said once this optimizer steps again before the next check.
+        """
+        try:
+            yield
+        except GuardError as error:
+            self.pending = self.pending or (self.resting, error)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+
+def _parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+    groups = [group for o in optimizers for group in o.param_groups]
+    return {id(p) for group in groups for p in group["params"]}
+
+
+class Health:
+    """Looks at one rank's own state, and lets all ranks speak of it alike."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        training: Training,
+        gradients: LocalGradients,
+        steps: OptimizerSteps,
+    ) -> None:
+        self.exchange, self.training = exchange, training
+        self.gradients, self.steps = gradients, steps
+        self.trained = False  # at an earlier check
+        self.dead = self.hint = ""
+        self.silent = 0  # checks in a row that found no gradient
+        self.settings = constants(attributes(training.model))
+
+    def numbers(
+        self, where: str, num_steps: int, sketches: list[torch.Tensor]
+    ) -> list[int]:
+        """Return facts: dead parameters; where step() is called; modes; constants.
+
+        Args:
+            num_steps: how many there were; constants are compared in the first ones.
+            sketches: of gradients, on the CPU. Where they are finite, weights are too.
+        """
+        training, model = self.training, self.training.model
+        if where == "the start":
+            return [0] * 7
+        suspect = any(not x.isfinite().all() for x in sketches)
+        self.dead = self._dead() if suspect or not sketches else ""
+        unsynced = not getattr(model, "require_forward_param_sync", True)
+        text = self._constants() if num_steps <= 8 else ""
+        # Not the wrapper's own flag: eval() may be called on what it wraps.
+        trains = any(m.training for m in model.modules() if not any(m.children()))
+        trained, self.trained = self.trained, trains
+        silent = "gradients" not in training.skip and self.gradients.armed
+        waits = self.gradients.units and not any(
+            p.grad is not None for p in training.parameters().values()
+        )
+        silent = silent and bool(waits or not self.gradients.reached())
+        self.silent = self.silent + 1 if silent else 0
+        found = [bool(self.dead), self.steps.again, unsynced, trains, trained]
+        return [*map(int, found), self.silent, number(text)]
+
+    def _constants(self) -> str:
+        """Write those of the model's constants that are as they were at the start."""
+        now = constants(attributes(self.training.model))
+        return as_lines({n: v for n, v in self.settings.items() if now.get(n) == v})
+
+    def _dead(self) -> str:
+        """Name a trained parameter that holds NaN: a training that is over."""
+        found = [
+            (name, local(p).isnan().sum())
+            for name, p in self.training.parameters().items()
+            if p.requires_grad and p.is_floating_point() and not p.is_meta
+        ]
+        counts = fetch([count for _, count in found])
+        bad = [(n, int(c)) for (n, _), c in zip(found, counts, strict=True) if c]
+        if not bad:
+            return ""
+        more = f" and {len(bad) - 1} more of {len(found)}" if bad[1:] else ""
+        return f"{bad[0][0]}{more}"
+
+    def judge(self, where: str, rows: list[list[int]]) -> None:
+        """Raise if weights are NaN; warn of what may be meant."""
+        exchange, skip = self.exchange, self.training.skip
+        dead, again, unsynced, trains, trained, silent, text = zip(*rows, strict=True)
+        if any(dead):
+            who, which = exchange.first_of([bool(bad) for bad in dead], self.dead)
+            raise GuardError(
+                f"{where}: parameters are NaN on {who}: {which}. The training is over: "
+                "every later result is NaN too. Go back to a checkpoint; look at the "
+                "loss, the rate and the data of the steps before."
+            )
+        self.hint = hint(max(again), any(unsynced))
+        if all(trained) and not any(trains) and "modes" not in skip:
+            exchange.warn(EVALUATES)
+        if all(count == 2 for count in silent):
+            exchange.warn(UNREACHED)
+        if len(set(text)) > 1 and "modes" not in skip:
+            warn_of_other(exchange, self._constants())
+
+
+def hint(again: int, unsynced: bool) -> str:
+    """Say what a gradient that is not the mean may come from, by where step() was.
+
+    Args:
+        again: calls since the last step of an optimizer.
+        unsynced: the last forward was in no_sync.
+    """
+    if again > 1:
+        return (
+            f"The guard's step() was called {again} times since the last "
+            "optimizer.step(): call it once for each, after the last backward() that "
+            "adds up."
+        )
+    if unsynced:
+        return (
+            "The last forward was inside of no_sync(): if more passes follow before "
+            "optimizer.step(), call watch.step() after the last one only; if not, the "
+            "last pass must be outside of it."
+        )
+    return ""

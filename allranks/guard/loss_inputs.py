@@ -1,0 +1,216 @@
+"""Invariant: what a loss is made of, but for the data, is the same on all ranks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from allranks.guard.digests import bits_of, canonical, local, number, settle, sums
+from allranks.guard.exchange import Exchange
+from allranks.guard.loaders import facts
+from allranks.guard.loss_verdicts import (
+    COUNT,
+    CUT,
+    NUMBER,
+    TENSOR,
+    Entry,
+    LossVerdicts,
+    Site,
+    cuts,
+)
+from allranks.guard.replicas import Replicas
+from allranks.guard.tape import READS, Operation, Taken, Tape, stands_for_all
+
+FLOATS = (  # where a number is a setting, not a size or an index
+    *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
+    *("lerp", "lt", "le", "gt", "ge", "maximum", "minimum", "where", "masked_fill"),
+    *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
+)
+INTS = "mul", "div", "pow"  # elsewhere a whole number moves an index
+WEIGHTED = {  # losses, and the arguments that are weights of classes
+    "nll_loss_forward": (2,),
+    "nll_loss2d_forward": (2,),
+    "binary_cross_entropy": (2,),
+    "binary_cross_entropy_with_logits": (2, 3),
+    "multi_margin_loss": (4,),
+}
+TIMES = 20  # a line that runs more often in one step is a loop
+SECOND = (
+    "a second loader reads its whole data set on every rank, so some samples are on "
+    "several ranks in one epoch: give it a DistributedSampler too."
+)
+
+
+class Fetching(NamedTuple):
+    """What an iterator of a DataLoader says of it."""
+
+    dataset: Any
+    batch_sampler: Any
+
+
+class LossInputs:
+    """Looks at one step now and then, and finds what the ranks worked with.
+
+    A tensor is no data if it is there again in a later step, or if a step leaves it to
+    the next, and if it stands for all samples: it is broadcast along the first dim.
+    """
+
+    def __init__(
+        self, exchange: Exchange, model: torch.nn.Module, replicas: Replicas
+    ) -> None:
+        self.exchange = exchange
+        self.model, self.tape = model, Tape(model)
+        self.verdicts = LossVerdicts(exchange, replicas)
+        self.seen: dict[Site, dict[int, StorageWeakRef]] = {}  # what it used before
+        self.carried: set[Site] = set()  # those that use what the step before has made
+        self.before: dict[int, StorageWeakRef] = {}  # made in the step seen before
+        self.entries: dict[Site, Entry] = {}
+        self.first: Any = None  # what epoch() fetches from
+        self.off = False
+
+    @contextmanager
+    def look(self, due: bool, batch: list[Any] | None = None) -> Iterator[None]:
+        """Record, if it is ``due``, what a block does with a batch, or to get it."""
+        if due and not self.off:
+            self.tape.start(batch)
+        try:
+            yield
+        finally:
+            self.tape.stop()
+
+    def numbers(self) -> list[int]:
+        """Return whether there is something to compare, all of it, a second loader."""
+        tape = self.tape
+        tape.stop()
+        if not tape.roots:
+            tape.clear()
+            return [0, 0, 0]
+        used = tape.used()
+        self.entries = self._entries(used)
+        for line in cuts(used, self.exchange.size):
+            self.exchange.warn(CUT.format(line))
+        self.before = {key: tape.storages[key] for key in tape.made if key}
+        tape.clear()
+        text = repr([(site, e.kind, e.bits) for site, e in self.entries.items()])
+        return [1, number(text), self._second(used)]
+
+    def judge(self, where: str, rows: list[list[int]]) -> None:
+        """Raise or warn if the ranks work with what is not the same."""
+        if not all(row[0] for row in rows):
+            return
+        if all(row[2] for row in rows) and len({row[2] for row in rows}) == 1:
+            self.exchange.warn(SECOND)
+        if len({row[1] for row in rows}) == 1:
+            self.verdicts.equal(self.entries)
+            return
+        own = [
+            x for site, e in self.entries.items() for x in (site.key, e.kind, e.bits)
+        ]
+        table = self.exchange.integers(f"{where}: what the loss is made of", own)
+        self.verdicts.judge(where, self.entries, table)
+
+    def _second(self, used: list[Operation]) -> int:
+        """Return a number for a loader that epoch() does not see; 0 if all is well.
+
+        Each rank reads the whole data set by it.
+        """
+        loaders = {id(o.loader): o.loader for o in used if o.loader is not None}
+        for own, loader in loaders.items():
+            found = facts(Fetching(loader._dataset, loader._index_sampler))
+            if own != id(self.first) and found["whole"] == 1:
+                return found["dataset"]
+        return 0
+
+    def _entries(self, used: list[Operation]) -> dict[Site, Entry]:
+        """Return what to compare, by site."""
+        found: dict[Site, list[tuple[int, Any]]] = {}
+        alone = not self.tape.gathered
+        buffers = {self.tape.key(b) for b in self.model.buffers()}
+        carried: set[int] = set()  # what the step before has left, and what it makes
+        for operation in used:
+            if not operation.line:
+                continue
+            at = partial(Site, operation.line, operation.name)
+            for taken in () if operation.fetches else operation.leaves:
+                site = at(taken.argument)
+                again = self._again(site, taken.storage)
+                if site in self.carried:
+                    carried.add(taken.storage)
+                elif (again or taken.storage in buffers) and self._constant(
+                    operation, taken
+                ):
+                    found.setdefault(site, []).append((TENSOR, taken))
+                    if taken.storage in buffers:
+                        self.verdicts.buffers.add(site)
+            if operation.takes & carried:
+                carried |= operation.gives
+            for taken in operation.factors:
+                if taken.storage in carried and taken.tensor is not None:
+                    found.setdefault(at(taken.argument), []).append((TENSOR, taken))
+            for argument, value in operation.numbers:
+                names = FLOATS if type(value) is float else INTS
+                if operation.name in names:
+                    found.setdefault(at(argument), []).append((NUMBER, value))
+            if operation.count is not None and alone:
+                found.setdefault(at("count"), []).append((COUNT, operation.count))
+        return self._read(found)
+
+    def _again(self, site: Site, storage: int) -> bool:
+        """Tell whether a site used this memory before.
+
+        Also take note if the step before has made it.
+        """
+        past = self.seen.get(site, {})
+        kept = {key: ref for key, ref in past.items() if not ref.expired()}
+        self.seen[site] = kept | {storage: self.tape.storages[storage]}
+        if storage in self.before:
+            self.carried.add(site)
+        return storage in past
+
+    def _constant(self, operation: Operation, taken: Taken) -> bool:
+        """Tell whether a tensor stands for all samples."""
+        name, tensor = operation.name, taken.tensor
+        if tensor is None or "norm" in name or _freed(tensor):
+            return False
+        if operation.by_label and taken.argument == 0:
+            return True
+        if name in READS or taken.storage in self.tape.tables:
+            return False
+        if isinstance(tensor, torch.nn.Parameter) or tensor.numel() == 1:
+            return True
+        if taken.argument in WEIGHTED.get(name, ()):
+            return True
+        wide = len(tensor.shape) < len(operation.shape) or operation.shape[:1] != (1,)
+        wide = wide and stands_for_all(tensor.shape, operation.shape)
+        return name in FLOATS and wide
+
+    def _read(self, found: dict[Site, list[tuple[int, Any]]]) -> dict[Site, Entry]:
+        """Bring what was found to the CPU, all of it in one copy."""
+        flat = [
+            (site._replace(call=f"{i} of {len(all_)}{_shape(value)}"), kind, value)
+            for site, all_ in found.items()
+            for i, (kind, value) in enumerate(all_[:TIMES])
+        ]
+        digests, host = settle(
+            [[sums([canonical(local(v.tensor))]) for _, k, v in flat if k == TENSOR]],
+            [v.double() for _, k, v in flat if k == COUNT],
+        )
+        digests, counts, entries = iter(digests[0]), iter(host), {}
+        for site, kind, value in flat:
+            value = next(counts).item() if kind == COUNT else value
+            bits = next(digests) if kind == TENSOR else bits_of(float(value))
+            entries[site] = Entry(kind, bits, value)
+        return entries
+
+
+def _shape(value: Any) -> str:
+    return f" {tuple(value.tensor.shape)}" if isinstance(value, Taken) else ""
+
+
+def _freed(tensor: torch.Tensor) -> bool:
+    """Tell whether the memory is gone, as that of a parameter that FSDP2 gathered."""
+    own = local(tensor)
+    return own.untyped_storage().nbytes() < own.numel() * own.element_size()

@@ -1,0 +1,188 @@
+"""What it means if ranks make their losses of other things: wrong, or their own."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from allranks.guard.digests import float_of, number
+from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.replicas import Replicas
+from allranks.guard.tape import SCALES, Operation, Taken
+
+TENSOR, NUMBER, COUNT = range(3)  # kinds of entries
+ONES = 1e-3  # how near to one the mean of the ranks' factors is, if they are shares
+APART = 0.1  # how far counts are apart to matter
+JOINS = "cat", "stack"
+USES = "mm", "addmm", "bmm", "t", "view", "transpose", "mul"
+
+HELD = (
+    "It is part of what the loss is computed from, and not of the data. Nobody sends "
+    "it from rank to rank: compute it from all ranks' data, or send rank 0's; and what "
+    "trains or updates it must do so on every rank, with gradients that are reduced."
+)
+OTHER = (
+    "{}: {} works with {}, at three checks in a row. What is not data should be one "
+    "number on all ranks: compute it from what all of them know."
+)
+OWN_MEAN = (
+    "{}: the loss is divided by each rank's own count, {}. The mean of the ranks' "
+    "means is not the mean over all: divide by the sum of the counts over all ranks "
+    "(all_reduce), times 1 / world_size."
+)
+ALONE = (
+    "{}: {} takes a tensor that each rank computes from its own samples: {}. It "
+    "changes what the loss is, on every rank in another way: all_reduce what it is "
+    "made of."
+)
+CUT = (
+    "{}: ranks exchange what has a gradient, and autograd does not see it: what comes "
+    "back is a constant for backward, or passes it on as if nothing had been summed. "
+    "Use torch.distributed.nn.functional; put a rank's own features back into what it "
+    "gathered; and reduce a copy, loss.detach().clone(), if it is only to be shown."
+)
+
+
+class Site(NamedTuple):
+    """Where a program uses something."""
+
+    line: str
+    name: str  # of the operation
+    argument: int | str
+    call: str = ""  # which one of the step's, of how many; and a tensor's shape
+
+    @property
+    def key(self) -> int:
+        """Return one number, the same on all ranks."""
+        return number("\t".join(map(str, self)))
+
+
+class Entry(NamedTuple):
+    """What a program uses at a site."""
+
+    kind: int  # TENSOR, NUMBER or COUNT
+    bits: int  # a digest of it
+    value: Any  # a Taken, or a number
+
+
+class LossVerdicts:
+    """Judges what differs, by what differed at the checks before."""
+
+    def __init__(self, exchange: Exchange, replicas: Replicas) -> None:
+        self.exchange, self.replicas = exchange, replicas
+        self.buffers: set[Site] = set()  # those that use the model's
+        self.past: dict[int, list[list[int]]] = {}  # what differed, at checks in a row
+        self.counts: dict[int, list[list[float]]] = {}  # what losses were divided by
+        self.began: dict[int, bool] = {}  # whether all ranks began with one number
+        self.warned: set[tuple[str, str]] = set()  # warnings, and the lines they name
+
+    def equal(self, entries: dict[Site, Entry]) -> None:
+        """Take note that all ranks have the same."""
+        self.past = {}
+        for site in entries:
+            self.began.setdefault(site.key, True)
+
+    def judge(
+        self, where: str, entries: dict[Site, Entry], table: list[list[int]]
+    ) -> None:
+        """Raise or warn of entries that are not the same on all ranks.
+
+        Args:
+            entries: this rank's.
+            table: (the site's key, kind, bits) of each entry, of every rank.
+        """
+        tables = [dict(zip(row[::3], row[2::3], strict=True)) for row in table]
+        before, self.past = self.past, {}
+        for site, (kind, _, value) in entries.items():
+            key = site.key
+            if not all(key in other for other in tables):
+                continue
+            bits = [other[key] for other in tables]
+            if kind == COUNT:
+                self._count(site, self.counts.setdefault(key, []), bits)
+            began = self.began.setdefault(key, len(set(bits)) == 1)
+            if len(set(bits)) == 1:
+                continue
+            past = self.past[key] = [*before.get(key, []), bits][-3:]
+            if kind == TENSOR and len(past) > 1:
+                self._tensor(where, site, value, past)
+            elif kind == NUMBER and len(past) > 2:
+                self._number(site, past, began)
+
+    def _tensor(
+        self, where: str, site: Site, taken: Taken, past: list[list[int]]
+    ) -> None:
+        moved = [a != b for a, b in zip(*past[-2:], strict=True)]
+        tensor, pairs = taken.tensor, [(0, bits) for bits in past[-1]]
+        if not all(moved) and site._replace(call="") in self.buffers:
+            return  # it is compared with the model's buffers, and waited for
+        if all(moved) and not taken.trained:
+            if site.name in SCALES or tensor.dim():
+                said = self.replicas.element(where, tensor, pairs)
+                self._warn(ALONE, site, site.name, said)
+            return
+        known = taken.trained or isinstance(tensor, torch.nn.Parameter)
+        kind = "parameter" if known else "tensor"
+        raise GuardError(
+            f"{where}: {site.line}: {site.name} takes a {kind} "
+            f"{tuple(tensor.shape)} that is not the same on all ranks: "
+            f"{self.replicas.element(where, tensor, pairs)} "
+            f"({self.exchange.suspects(past[-1])}). {HELD}"
+        )
+
+    def _count(self, site: Site, past: list[list[float]], bits: list[int]) -> None:
+        past.append([float_of(value) for value in bits])
+        whole = all(v >= 1 and v == round(v) for row in past for v in row)
+        far = [row for row in past if max(row) - min(row) > APART * max(row)]
+        # Equal ones may be shares that are put right elsewhere.
+        if whole and len(far) > 1 and any(row != past[0] for row in past):
+            said = ", ".join(f"{v:g}" for v in far[-1])
+            self._warn(OWN_MEAN, site, f"{said} by rank")
+
+    def _number(self, site: Site, past: list[list[int]], began: bool) -> None:
+        """Warn of a number, unless each rank seems to draw its own.
+
+        Of what a rank draws by itself, no rank stands still, nor began as others.
+        """
+        values = [[float_of(bits) for bits in row] for row in past]
+        still = any(len(set(column)) == 1 for column in zip(*values, strict=True))
+        size = len(values[-1])
+        shares = all(
+            abs(sum(row) / size - 1) < ONES or abs(sum(row) - 1) < ONES
+            for row in values
+        )
+        if (still or (began and site.name in SCALES)) and not shares:
+            each = [f"{v:.6g}" for v in values[-1]]
+            said = self.exchange.by_ranks(each, " and ")
+            self._warn(OTHER, site, site.name, said)
+
+    def _warn(self, warning: str, site: Site, *said: str) -> None:
+        """Warn once of a line: at the next check the numbers in it are others."""
+        if (warning, site.line) not in self.warned:
+            self.warned.add((warning, site.line))
+            self.exchange.warn(warning.format(site.line, *said))
+
+
+def cuts(used: list[Operation], size: int) -> list[str]:
+    """Return the lines of exchanges that autograd does not see, and a loss is made of.
+
+    A sum in place leaves a wrong gradient if it is then divided by ``size``, the number
+    of ranks: backward divides as well, though it has summed nothing. What was gathered
+    does so unless the rank's own part, which alone has a gradient, is put back in: then
+    a tensor that was not gathered is joined with those that were.
+    """
+    found, waiting = [], []
+    for operation in used:
+        for line, apart in list(waiting):
+            if operation.name in JOINS and operation.takes & apart:
+                waiting.remove((line, apart))
+                found += [] if operation.takes - apart else [line]
+            elif operation.name in USES and operation.takes & apart:
+                waiting.remove((line, apart))
+                found.append(line)
+        if operation.unseen and operation.name.startswith(("allgather", "all_gather")):
+            waiting.append((operation.line, operation.gives))
+        if operation.summed and operation.name in SCALES:
+            factors = [value for _, value in operation.numbers]
+            if any(value in (size, 1 / size) for value in factors):
+                found.append(operation.line)
+    return found

@@ -1,0 +1,200 @@
+"""The processes behind live ranks: started together, watched, ended without a trace."""
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import types
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+import psutil
+
+from allranks.live import worker
+from allranks.report import need_unix
+
+MAX_RANKS = 64  # processes on one machine; with more it would only run out of memory
+
+
+def warm_up() -> None:
+    """Start the fork server, which imports torch once for all ranks to come."""
+    if _start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(["allranks.live.preload"])
+        forkserver.ensure_running()
+
+
+class RankProcesses:
+    """``world_size`` processes, a pipe to each, and a folder with what they print.
+
+    Attributes:
+        conns: the parent's end of each rank's pipe, by rank.
+        processes: the processes, by rank.
+    """
+
+    def __init__(self, world_size: int, device: str):
+        warm_up()
+        self.processes, self.conns = [], []
+        self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
+        self._read_bytes = [0] * world_size  # of each rank's output
+        self._cpu_time = [0.0] * world_size  # seconds, when last asked
+        context = multiprocessing.get_context(_start_method())
+        ours, theirs = context.Pipe()
+        heir = context.Process(target=_inherit, args=(theirs, self._folder))
+        # multiprocessing's own finalizer: it runs before the exit hook that would join
+        # the processes, and never in a forked copy of this one.
+        ends = (self.processes, heir, self._folder)
+        self.end = Finalize(self, _end, ends, exitpriority=100)
+        environ = dict(os.environ)
+        try:
+            with _no_main_module():
+                heir.start()
+                theirs.close()
+                self._will = ours  # open as long as this process lives
+                for rank in range(world_size):
+                    ours, theirs = context.Pipe()
+                    job = (rank, world_size, device, self._folder, environ, theirs)
+                    # Not a daemon: a rank may have children, DataLoader workers.
+                    process = context.Process(target=worker.serve, args=job)
+                    process.start()
+                    theirs.close()
+                    self._will.send(process.pid)
+                    self.processes.append(process)
+                    self.conns.append(ours)
+        except BaseException:
+            self.end()
+            raise
+
+    def receive(self, rank: int):
+        """Return the rank's answer, ``(value, error)``, or its exit code if it died."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.conns[rank].poll():
+                return self.conns[rank].recv()
+        self.processes[rank].join(1)
+        self.processes[rank].kill()  # if it only closed its pipe
+        self.processes[rank].join()
+        return self.processes[rank].exitcode
+
+    def new_output(self, rank: int) -> str:
+        """Return what the rank printed since the last call."""
+        with open(self._folder / f"{rank}.out", "rb") as file:
+            file.seek(self._read_bytes[rank])
+            data = file.read()
+        self._read_bytes[rank] += len(data)
+        return data.decode("utf8", "replace")
+
+    def native_stderr(self, rank: int) -> str:
+        """Return what code below Python wrote to the rank's stderr."""
+        return (self._folder / f"{rank}.err").read_text("utf8", "replace")
+
+    def ask_stacks(self, ranks: list[int]) -> dict[int, str]:
+        """Have ranks write their Python stacks, whatever they do, and return them."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.processes[rank].pid, signal.SIGUSR1)
+        deadline = time.monotonic() + 0.3  # seconds; then a rank counts as mute
+        stacks = {rank: "" for rank in ranks}
+        while not all(" in serve\n" in stack for stack in stacks.values()):
+            stacks = {rank: self.stack(rank) for rank in ranks}
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return stacks
+
+    def stack(self, rank: int) -> str:
+        """Return the stack that the rank wrote when it was asked, or as it crashed."""
+        return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
+
+    def switches(self, rank: int) -> int:
+        """How often a rank's main thread stopped: the same number while it waits."""
+        with contextlib.suppress(psutil.Error):
+            return sum(psutil.Process(self.processes[rank].pid).num_ctx_switches())
+        return 0
+
+    def is_busy(self, rank: int) -> bool:
+        """Tell a rank that computes, or is about to, from one that waits."""
+        try:
+            process = psutil.Process(self.processes[rank].pid)
+            status, times = process.status(), process.cpu_times()
+        except psutil.Error:
+            return False
+        used = times.user + times.system - self._cpu_time[rank]
+        self._cpu_time[rank] += used
+        # On a crowded machine it may get no time at all, but Linux says if it wants to.
+        wants = sys.platform == "linux" and status in ("running", "disk-sleep")
+        return wants or used > 0.02
+
+
+def check_possible(world_size: int, device: str) -> None:
+    """Refuse, in a sentence, ranks that this machine cannot have."""
+    need_unix("live ranks")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
+    if device == "cpu":
+        return
+    import torch
+
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is None or gpu.type != device:
+        found = f"an accelerator of type {gpu.type}" if gpu else "no accelerator"
+        raise ValueError(f"device {device!r}: this machine has {found}; try 'cpu'")
+    num_gpus = torch.accelerator.device_count()
+    if world_size > num_gpus:
+        raise ValueError(
+            f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
+            f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
+        )
+
+
+def _start_method() -> str:
+    """Fork where torch survives it; macOS's frameworks don't."""
+    return "forkserver" if sys.platform == "linux" else "spawn"
+
+
+@contextlib.contextmanager
+def _no_main_module():
+    """Hide the caller's script, which multiprocessing would run again in each rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _end(processes: list, heir, folder: Path) -> None:
+    """End all ranks, then the heir, who has nothing left to do."""
+    _kill([process.pid for process in processes], folder)
+    for process in [*processes, heir]:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+
+
+def _inherit(will: Connection, folder: Path) -> None:
+    """Outlive a parent that was killed, and end its ranks in its place.
+
+    A process of its own, since a rank may be stuck in code that holds the GIL.
+    """
+    os.setsid()
+    pids = []
+    with contextlib.suppress(EOFError):
+        while True:
+            pids.append(will.recv())
+    _kill(pids, folder)
+
+
+def _kill(pids: list[int], folder: Path) -> None:
+    """Kill each rank with its children, and remove what they wrote."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,180 @@
+"""Pictures of who holds what: inline SVG in notebooks and pages, text in a terminal.
+
+``exchange`` draws a collective from each rank's values before and after it,
+``cluster`` nodes with their processes and GPUs. Lines and text take the page's colour,
+light or dark. A rank has the same colour everywhere; no colour speaks alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.sums.topology import describe, rank_of
+
+NOTHING = "–"
+PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """An SVG or a table, and the same facts as text."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def exchange(
+    title: str,
+    before: Sequence,
+    after: Sequence,
+    made_from: Callable[[str], list[int]] | None = None,
+) -> Picture:
+    """Draw what each rank holds before and after a collective.
+
+    A value that a rank held before keeps that rank's colour. A new value carries a
+    band with the colours of the ranks that it was made from.
+
+    Args:
+        before: by rank: a number, a list of numbers, a tensor, or None for nothing.
+        after: likewise.
+        made_from: names the ranks behind the text of a new value; default: all.
+    Raises:
+        ValueError: if before and after do not hold equally many ranks, or none.
+
+    >>> exchange("broadcast from rank 0", before=[7, None], after=[7, 7])
+    broadcast from rank 0
+            before  after
+    rank 0  7       7
+    rank 1  –       7
+    """
+    if not len(before) or len(before) != len(after):
+        raise ValueError(f"{len(before)} ranks before, {len(after)} ranks after")
+    held = [[_labels(row) for row in rows] for rows in (before, after)]
+    owner = {text: rank for rank, row in enumerate(held[0]) for text in row}
+    ranks = list(range(len(before)))
+
+    def fill(text: str) -> list[int]:
+        if text == NOTHING:
+            return []
+        if text in owner:
+            return [owner[text]]
+        return ranks if made_from is None else made_from(text)
+
+    width = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
+    left, parts = 54, [write(0, 15, title, "start", bold=True)]
+    for heading, rows in zip(("before", "after"), held, strict=True):
+        parts.append(write(left, 38, heading, "start", size=13))
+        for rank, row in enumerate(rows):
+            for i, text in enumerate(row):
+                x, y = left + i * (width + GAP), 46 + rank * PITCH
+                parts += _box(x, y, width, HEIGHT, fill(text), text == NOTHING)
+                parts.append(write(x + width / 2, y + 19, text))
+        left += max(map(len, rows)) * (width + GAP) + 36
+    parts += [write(0, 65 + r * PITCH, f"rank {r}", "start", size=13) for r in ranks]
+    tip = 54 + max(map(len, held[0])) * (width + GAP) + 26
+    middle = 43 + len(ranks) * PITCH // 2
+    arrow = f"M{tip - 20} {middle}H{tip}m-6 -6l6 6l-6 6"
+    parts.append(f'<path d="{arrow}" fill="none" stroke="currentColor"/>')
+    table = [["", "before", "after"]] + [
+        [f"rank {rank}", " ".join(old), " ".join(new)]
+        for rank, (old, new) in enumerate(zip(*held, strict=True))
+    ]
+    text = f"{title}\n{_align(table)}"
+    width, height = max(left - 38, 8 * len(title)), 46 + len(ranks) * PITCH
+    return Picture(document(width, height, text, parts), text)
+
+
+def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
+    """Draw the nodes of a cluster: each process on its GPU, and the idle GPUs.
+
+    Raises:
+        ValueError: as ``topology.describe`` does.
+
+    >>> cluster((2, 1), gpus_per_node=2)
+    3 ranks on 2 nodes: 1 of 4 GPUs stay idle (0 + 1)
+    node 0: rank 0–1, local rank 0–1, cuda:0–1
+    node 1: rank 2, local rank 0, cuda:0; 1 idle
+    """
+    lines = [describe(nodes, gpus_per_node)]
+    width, per_row, pitch = 51, min(gpus_per_node, 8), 66
+    top, parts = 28, [write(0, 15, lines[0], "start", bold=True)]
+    for node, num_processes in enumerate(nodes):
+        height = 26 + -(-gpus_per_node // per_row) * pitch
+        frame = f'x="1" y="{top}" width="{per_row * 54 + 13}" height="{height}" rx="6"'
+        parts.append(f'<rect {frame} fill="none" stroke="currentColor"/>')
+        parts.append(write(9, top + 18, f"node {node}", "start", size=13))
+        for gpu in range(gpus_per_node):
+            x, y = 9 + gpu % per_row * 54, top + 26 + gpu // per_row * pitch
+            center, idle = x + width / 2, gpu >= num_processes
+            rank = None if idle else rank_of(nodes, node, gpu)
+            parts += _box(x, y, width, 42, [] if idle else [rank], idle)
+            parts.append(write(center, y + 56, f"cuda:{gpu}", size=12))
+            if idle:
+                parts.append(write(center, y + 25, "idle", size=12))
+                continue
+            parts.append(write(center, y + 18, f"rank {rank}", size=13))
+            parts.append(write(center, y + 34, f"local {gpu}", size=12))
+        first, num_idle = rank_of(nodes, node, 0), gpus_per_node - num_processes
+        local, rest = _span(0, num_processes), f"; {num_idle} idle" if num_idle else ""
+        where = f"local rank {local}, cuda:{local}{rest}"
+        lines.append(f"node {node}: rank {_span(first, num_processes)}, {where}")
+        top += height + 8
+    text, width = "\n".join(lines), max(per_row * 54 + 15, 8 * len(lines[0]))
+    return Picture(document(width, top, text, parts), text)
+
+
+def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:
+    """Set a table.
+
+    >>> table(["ranks", "steps"], [[1, 45], [4, 12]])
+    ranks  steps
+    1      45
+    4      12
+    """
+    cells = [[str(value) for value in row] for row in (head, *rows)]
+    html = ""
+    for tag, row in zip(["th scope='col'", *["td"] * len(rows)], cells, strict=True):
+        boxes = "".join(f"<{tag}>{escape(text)}</{tag[:2]}>" for text in row)
+        html += f"<tr>{boxes}</tr>"
+    return Picture(f"<table class='table'>{html}</table>", _align(cells))
+
+
+def _span(first: int, number: int) -> str:
+    return f"{first}" if number == 1 else f"{first}–{first + number - 1}"
+
+
+def _labels(row) -> list[str]:
+    """Turn what a rank holds into the texts of its boxes."""
+    row = row.tolist() if hasattr(row, "tolist") else row
+    row = row if isinstance(row, (list, tuple)) else [row]
+    texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in row] or ["None"]
+    return [NOTHING if text == "None" else text for text in texts]
+
+
+def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
+    """Draw a box: filled by its one rank, or with a band of all ranks behind it."""
+    colors = [RANK_COLORS[rank % len(RANK_COLORS)] for rank in ranks]
+    style = "fill:none;stroke:currentColor"
+    if len(ranks) == 1:
+        style = f"fill:{colors[0]};fill-opacity:0.3;stroke:{colors[0]}"
+    style += ";stroke-dasharray:3 3" if dashed else ""
+    place = f'x="{x}" y="{y}" width="{width}" height="{height}" rx="3"'
+    parts = [f'<rect {place} style="{style}"/>']
+    step = (width - 2) / max(1, len(ranks))
+    for i, color in enumerate(colors if len(colors) > 1 else ()):
+        left = f'x="{x + 1 + i * step:g}" y="{y + height - 6}"'
+        parts.append(f'<rect {left} width="{step:g}" height="5" style="fill:{color}"/>')
+    return parts
+
+
+def _align(table: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = [[t.ljust(w) for t, w in zip(row, widths, strict=True)] for row in table]
+    return "\n".join("  ".join(row).rstrip() for row in rows)

@@ -1,0 +1,134 @@
+"""One step of nn.DataParallel: who holds what, and what it moves."""
+
+from typing import NamedTuple
+
+
+def step_bytes(
+    num_devices: int, param_bytes: int, output_bytes: int, buffer_bytes: int = 0
+) -> list[tuple[int, int]]:
+    """Bytes that each device sends to and receives from the others in one step.
+
+    Replicate sends parameters and buffers from device 0, gather the outputs to it; in
+    backward the outputs' gradients go out again, and the parameters' come in. The
+    batch, which comes from the host, is not counted.
+
+    Args:
+        output_bytes: of the whole batch's outputs, cut into equal shares.
+    Raises:
+        ValueError: if num_devices < 1, or the outputs cannot be cut evenly.
+    Source:
+        torch/nn/parallel/data_parallel.py and _functions.py, and the tests, which
+        count what the real class moves between virtual GPUs.
+
+    >>> step_bytes(4, param_bytes=100, output_bytes=40)
+    [(330, 330), (110, 110), (110, 110), (110, 110)]
+    """
+    if num_devices < 1 or output_bytes % num_devices:
+        raise ValueError(f"{output_bytes} bytes on {num_devices} devices: no even cut")
+    share = output_bytes // num_devices
+    sent, received = param_bytes + share, param_bytes + buffer_bytes + share
+    others = num_devices - 1
+    return [(others * received, others * sent), *[(sent, received)] * others]
+
+
+def ring_bytes(world_size: int, num_bytes: int) -> float:
+    """Bytes that each rank sends, and receives, in a ring all-reduce of num_bytes.
+
+    Raises:
+        ValueError: if world_size < 1.
+    Source:
+        Patarasuk & Yuan, JPDC 69(2), 2009: 2(W-1) messages of n/W bytes each.
+
+    >>> ring_bytes(4, 100)
+    150.0
+    """
+    if world_size < 1:
+        raise ValueError(f"world_size {world_size}: must be at least 1")
+    return 2 * (world_size - 1) * num_bytes / world_size
+
+
+STAGES = "start", "scatter", "replicate", "parallel_apply", "gather", "loss"
+STAGES += "backward", "reduce", "step"
+PARTS = "weights", "optimizer state", "gradients", "inputs", "activations"
+PARTS += "outputs", "log-probabilities"
+
+
+def shares(num_samples: int, num_devices: int) -> list[int]:
+    """Count the samples of each device: as chunk cuts, so perhaps of fewer devices.
+
+    >>> shares(32, 4), shares(5, 4)
+    ([8, 8, 8, 8], [2, 2, 1])
+    """
+    size = -(-num_samples // num_devices)  # as torch.chunk does it; a test compares
+    starts = range(0, num_samples, size)
+    return [min(size, num_samples - start) for start in starts]
+
+
+class Step(NamedTuple):
+    """One training step of nn.DataParallel, in bytes or in any other unit.
+
+    Args:
+        shares: samples of each device that has any.
+        params: size of all parameters.
+        inputs, activations, outputs: of one sample; what forward keeps for backward is
+            counted in ``activations``, except for the inputs and the weights.
+        optimizer: of the optimizer's state.
+        loss_inside: the module computes the loss and returns that.
+    Source:
+        torch/nn/parallel/data_parallel.py, _functions.py and comm.py; the tests weigh
+        torch's class on virtual GPUs.
+    """
+
+    shares: list[int]
+    params: int
+    inputs: int
+    activations: int
+    outputs: int
+    optimizer: int
+    loss_inside: bool
+
+    def held(self, stage: str, device: int) -> list[int]:
+        """Size of each of ``PARTS`` on a device after a stage.
+
+        ``backward`` is the moment before the gradients are added up. In between,
+        copies come on top. Labels and single numbers, such as a loss, don't count.
+
+        >>> Step([2, 2], 100, 0, 1, 5, 200, False).held("loss", 0)
+        [100, 200, 0, 0, 2, 20, 20]
+        """
+        at, home = STAGES.index(stage), device == 0
+        own = self.shares[device] if device < len(self.shares) else 0
+        mine, everything = own * self.outputs, sum(self.shares) * self.outputs * home
+        if self.loss_inside:
+            outputs, kept = 0, mine if 3 <= at <= 5 else 0
+        else:
+            outputs = mine if at == 3 else everything if 4 <= at <= 7 else 0
+            kept = everything if stage == "loss" else 0
+        copied = own and 2 <= at <= 5
+        return [
+            self.params if home or copied else 0,
+            self.optimizer if home else 0,
+            self.params if own and (at == 6 or (home and at == 7)) else 0,
+            own * self.inputs if 1 <= at <= 5 else 0,
+            own * self.activations if 3 <= at <= 5 else 0,
+            outputs,
+            kept,
+        ]
+
+    def moves(self, stage: str) -> list[tuple[str | int, int, int]]:
+        """What a stage moves: (from, to, size); a place is a device, or "host".
+
+        >>> Step([2, 2], 100, 0, 1, 5, 200, False).moves("gather")
+        [(1, 0, 10)]
+        """
+        outputs = 0 if self.loss_inside else self.outputs
+        found = []
+        for device, own in enumerate(self.shares):
+            found += {
+                "scatter": [("host", device, own * self.inputs)],
+                "replicate": [(0, device, self.params)],
+                "gather": [(device, 0, own * outputs)],
+                "backward": [(0, device, own * outputs)],
+                "reduce": [(device, 0, self.params)],
+            }.get(stage, [])
+        return [move for move in found if move[0] != move[1] and move[2]]

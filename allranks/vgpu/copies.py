@@ -1,0 +1,196 @@
+"""How tensors get to another device: ``.to``, ``.data = other``, and DataParallel.
+
+``.to`` copies, which is counted, and the gradient takes the way back. ``.data = other``
+puts another tensor into the same object; ``nn.Module.to`` is made of this. Scatter,
+broadcast and gather are what torch's own nn.DataParallel calls in C++: a CUDA build has
+them in ``torch._C``, the CPU build lacks them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+
+from allranks.vgpu.machine import Machine, current
+from allranks.vgpu.tensor import VirtualTensor
+
+_tensor_to = torch.Tensor.to
+_data, _grad = torch._C.TensorBase.data, torch._C.TensorBase.grad
+OWN = {"_inner", "_home", "_is_param"}  # what is the class's, not the user's
+
+
+class Move(torch.autograd.Function):
+    """Copy a tensor to another device; its gradient takes the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        target: torch.device,
+        machine: Machine,
+        wait: bool,
+    ) -> torch.Tensor:
+        """Copy to the target."""
+        ctx.way_back = tensor.device, machine, wait
+        return move(tensor, target, machine, wait)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        """Copy the gradient to where the tensor came from."""
+        return Move.apply(grad, *ctx.way_back), None, None, None
+
+
+def move(
+    tensor: torch.Tensor, target: torch.device, machine: Machine, wait: bool = True
+) -> torch.Tensor:
+    """Return a copy on another device, without autograd."""
+    inner = tensor._inner if isinstance(tensor, VirtualTensor) else tensor
+    home = machine.device(target) if target.type == "vgpu" else None
+    made = inner.clone()
+    out = made if home is None else VirtualTensor(made, home)
+    machine.copy(getattr(tensor, "_home", None), home, inner.shape, inner.nbytes, wait)
+    return out
+
+
+def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Convert dtype or device, as Tensor.to: copies between devices are counted."""
+    other = args[0] if args else kwargs.get("other")
+    if isinstance(other, VirtualTensor):
+        kwargs.pop("other", None)
+        args = (other.device, other.dtype, *args[1:])
+    if len(args) > 2 and isinstance(args[-2], bool):  # (…, non_blocking, copy)
+        kwargs, args = kwargs | {"copy": args[-1]}, args[:-1]
+    known = {k: kwargs[k] for k in kwargs if k != "copy"}  # _parse_to refuses it
+    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **known)
+    virtual = isinstance(self, VirtualTensor)
+    if device is None or not (virtual or device.type == "vgpu"):
+        return _tensor_to(self, *args, **kwargs)
+    if device.type == "vgpu":
+        device = torch.device(str(current().device(device)))
+    elif device.type == "meta":
+        return self._inner.to(device, dtype or self.dtype)
+    elif device.type != "cpu":
+        return _tensor_to(torch.empty(0), device)  # raises what torch raises
+    options = {k: kwargs[k] for k in ("copy", "memory_format") if k in kwargs}
+    if device == self.device:
+        return _tensor_to(self, dtype=dtype or self.dtype, **options)
+    if dtype not in (None, self.dtype):  # before the way, as CUDA does
+        self = _tensor_to(self, dtype)
+    machine = self._home.machine if virtual else current()
+    moved = Move.apply(self, device, machine, not non_blocking)
+    options.pop("copy", None)
+    return _tensor_to(moved, dtype=moved.dtype, **options) if options else moved
+
+
+def get_data(self: torch.Tensor) -> torch.Tensor:
+    """Return the same memory without autograd."""
+    if isinstance(self, VirtualTensor):
+        return VirtualTensor(_data.__get__(self._inner), self._home)
+    return _data.__get__(self)
+
+
+def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+    """Let a tensor be another one: of any device, dtype and shape, as on CUDA.
+
+    torch's own C++ sets one CPU tensor's data to another's. A plain tensor and a
+    virtual one differ in their Python class, so the two are swapped; all that hangs on
+    the object (hooks, attributes, the gradient) stays.
+    """
+    mine, other = (isinstance(t, VirtualTensor) for t in (self, value))
+    with torch._C.DisableTorchFunctionSubclass():
+        if mine == other:
+            _data.__set__(self, value)
+            if mine:
+                self._inner, self._home = value._inner, value._home
+            return
+        grad = _grad.__get__(self)  # torch refuses to swap while it is held
+        _grad.__set__(self, None)
+        try:
+            _swap(self, value.detach())
+        finally:
+            if grad is not None and grad.dtype == self.dtype:
+                _grad.__set__(self, grad)  # else nn.Module.to will set the new one
+
+
+def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    """Swap the contents of two tensors, and hand the user's things back.
+
+    Unlike torch.utils.swap_tensors it works while a graph, or a weak reference, knows
+    the tensor, as setting ``.data`` does. The old graph cannot be used any more.
+    """
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, tensor.requires_grad)
+    else:
+        new.requires_grad_(tensor.requires_grad)
+    new._backward_hooks = tensor._backward_hooks
+    new._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+    kept = {key: value for key, value in vars(tensor).items() if key not in OWN}
+    if tensor.requires_grad:
+        with no_dispatch():
+            edge = torch.autograd.graph.get_gradient_edge(tensor)
+        edge.node.register_prehook(_refuse)
+    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+    tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
+    torch._C._swap_tensor_impl(tensor, new)
+    vars(tensor).update(kept)
+
+
+def _refuse(grads: tuple[torch.Tensor | None, ...]) -> None:
+    raise RuntimeError(
+        "backward through a graph whose leaf has moved to another device since: "
+        "run forward again after the move"
+    )
+
+
+data = property(get_data, set_data)
+# Plain tensors get these while devices are plugged in: see patches. Virtual tensors
+# keep them, since what is left on a device that was unplugged can still be copied.
+VirtualTensor.to, VirtualTensor.data = to, data
+
+
+def _to_index(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Copy to a device, or return the tensor if it is there. -1 is the host."""
+    machine = current()
+    target = torch.device("cpu") if index == -1 else torch.device("vgpu", index)
+    return tensor if tensor.device == target else move(tensor, target, machine)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: Sequence[Any] | None = None,
+) -> list[torch.Tensor]:
+    """Cut a tensor along a dimension, one piece per device; fewer if it is short.
+
+    Autograd is not needed here, nor below: torch wraps each in a Function of its own.
+    """
+    pieces = (
+        tensor.chunk(len(devices), dim)
+        if chunk_sizes is None
+        else tensor.split(list(chunk_sizes), dim)
+    )
+    return [_to_index(piece, i) for piece, i in zip(pieces, devices, strict=False)]
+
+
+def gather(
+    tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None
+) -> torch.Tensor:
+    """Join tensors of several devices on one."""
+    if destination is None:
+        destination = current().device().index
+    return torch.cat([_to_index(tensor, destination) for tensor in tensors], dim)
+
+
+def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    """Copy a tensor to each device."""
+    return [_to_index(tensor, index) for index in devices]
+
+
+def broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[torch.Tensor]]:
+    """Copy tensors to each device. Returns one list per device."""
+    return [[_to_index(tensor, index) for tensor in tensors] for index in devices]

@@ -1,0 +1,62 @@
+"""Functions over lists of tensors, which may lie on several devices: ``_foreach_*``.
+
+CUDA groups an optimizer's tensors by device, and lets one call work on each group. A
+list that spans devices is worked through entry by entry: each has its own device.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_group = torch._C._group_tensors_by_device_and_dtype
+
+
+def group(
+    tensorlists: Sequence[Sequence[torch.Tensor]], with_indices: bool = False
+) -> dict:
+    """Group lists by the device and dtype of the first, as torch does in C++.
+
+    Returns:
+        ``{(device, dtype): (lists, indices)}``; no indices unless they are asked for.
+    """
+    first = tensorlists[0]
+    if all(tensor.device.type == "cpu" for tensor in first):
+        return _group(tensorlists, with_indices)
+    groups: dict = {}
+    for index, tensor in enumerate(first):
+        key = (tensor.device, tensor.dtype)
+        lists, indices = groups.setdefault(key, ([[] for _ in tensorlists], []))
+        for column, source in zip(lists, tensorlists, strict=True):
+            column += source[index : index + 1]
+        if with_indices:
+            indices.append(index)
+    return groups
+
+
+def call_by_device(
+    func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[torch.Tensor] | None:
+    """Call a ``_foreach`` function once per device, and order the results again."""
+    if func is torch._foreach_copy_:
+        for target, source in zip(*args[:2], strict=True):
+            target.copy_(source, *args[2:], **kwargs)
+        return None
+    first = next(arg for arg in args if isinstance(arg, (list, tuple)))
+    rows: dict[torch.device, list[int]] = {}
+    for index, tensor in enumerate(first):
+        rows.setdefault(tensor.device, []).append(index)
+    if len(rows) == 1:
+        return func(*args, **kwargs)
+
+    def pick(arg: Any, wanted: list[int]) -> Any:
+        listed = isinstance(arg, (list, tuple)) and len(arg) == len(first)
+        return [arg[index] for index in wanted] if listed else arg
+
+    found = [None] * len(first)
+    for wanted in rows.values():
+        named = {key: pick(value, wanted) for key, value in kwargs.items()}
+        made = func(*[pick(arg, wanted) for arg in args], **named)
+        for index, one in zip(wanted, made or (), strict=False):
+            found[index] = one
+    return None if made is None else found

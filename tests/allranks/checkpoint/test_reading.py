@@ -1,0 +1,244 @@
+"""Reading: a file is loaded or refused in one sentence, and runs no code."""
+
+import argparse
+import contextlib
+import os
+import pickle
+import random
+import re
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.checkpoint import FileSystemReader
+
+from allranks.checkpoint.command import main
+from tests.allranks.checkpoint.files import (
+    WEIGHT,
+    make_net,
+    mutated,
+    packed,
+    refusal,
+)
+
+
+class Hostile:
+    """An object whose pickle creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+class TestRefusals:
+    """One sentence that says what is wrong; the file stays; no output."""
+
+    @pytest.fixture
+    def bad(self, tmp_path):
+        """Return a function that makes a bad file of some kind."""
+
+        def make(kind):
+            path, good = tmp_path / "in.pt", packed({"w": torch.ones(99)})
+            spot = good.index(torch.ones(99).numpy().tobytes())
+            if kind == "missing":
+                return path
+            if kind == "folder":
+                path.mkdir()
+                (path / ".metadata").write_bytes(
+                    pickle.dumps(Hostile(tmp_path / "ran"))
+                )
+                return path
+            if kind == "pipe":
+                os.mkfifo(path)
+                return path
+            if kind == "safetensors":
+                save_file({"w": WEIGHT}, path)
+                return path
+            if kind == "bomb":
+                with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                    archive.writestr("archive/data/0", bytes(10**6))
+                return path
+            path.write_bytes(
+                {
+                    "empty": b"",
+                    "text": b"dear model, please learn\n",
+                    "cut": good[:-1],
+                    "flipped": good[:spot] + b"\1" + good[spot + 1 :],
+                    "module": packed(nn.Linear(1, 1)),
+                    "hostile": packed({"w": WEIGHT, "x": Hostile(tmp_path / "ran")}),
+                }[kind]
+            )
+            return path
+
+        return make
+
+    @pytest.mark.parametrize("command", ["inspect", "convert"])
+    @pytest.mark.parametrize(
+        "kind, why",
+        [
+            ("missing", "no such regular file"),
+            ("folder", "dcp_to_torch_save"),
+            ("pipe", "no such regular file"),
+            ("safetensors", "a safetensors file"),
+            ("bomb", "would unpack"),
+            ("empty", "EOFError"),
+            ("text", "UnpicklingError"),
+            ("cut", "BadZipFile"),
+            ("flipped", "checksum"),
+            ("module", "holds more than weights, torch.nn.modules.linear.Linear"),
+            ("hostile", "holds more than weights, getattr"),
+        ],
+    )
+    def test_of_input(self, command, kind, why, bad, tmp_path):
+        """The code that a hostile file holds does not run."""
+        path = bad(kind)
+        before = path.read_bytes() if path.is_file() else None
+        out = [tmp_path / "out.pt"] if command == "convert" else []
+        assert why in refusal(command, path, *out).removeprefix(f"{path}: ")
+        assert (path.read_bytes() if path.is_file() else None) == before
+        assert os.listdir(tmp_path) == (["in.pt"] if path.exists() else [])
+
+    def test_are_for_reasons(self, bad, tmp_path):
+        """torch.load takes the flipped file; without weights_only, code runs."""
+        assert not torch.load(bad("flipped"))["w"].equal(torch.ones(99))
+        torch.load(bad("hostile"), weights_only=False)
+        assert (tmp_path / "ran").exists()
+
+    def test_of_a_folder_does_not_open_it(self, bad, tmp_path):
+        """DCP itself would run what is in .metadata."""
+        folder = bad("folder")
+        refusal("inspect", folder)
+        assert not (tmp_path / "ran").exists()
+        with contextlib.suppress(AttributeError):  # what came out is no metadata
+            FileSystemReader(folder).read_metadata()
+        assert (tmp_path / "ran").exists()
+
+    def test_of_a_pickle_that_asks_for_memory(self, saved):
+        """weights_only makes a bytearray as large as the pickle says."""
+        path = saved({"w": WEIGHT, "x": bytearray(9)})
+        assert torch.load(path)["x"] == bytearray(9)
+        assert "bytearray" in refusal("inspect", path)
+
+    @pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu128"])
+    def test_of_a_torch_whose_weights_only_is_unsafe(self, version, saved, monkeypatch):
+        """It was possible to run code, or to corrupt memory."""
+        path = saved({"w": WEIGHT})
+        version = torch.torch_version.TorchVersion(version)
+        monkeypatch.setattr(torch, "__version__", version)
+        assert f"torch {version} is not safe" in refusal("inspect", path)
+
+    def test_a_file_without_checksums_is_read(self, saved):
+        """torch can be told to write none."""
+        torch.serialization.set_crc32_options(False)
+        try:
+            path = saved({"w": WEIGHT})
+        finally:
+            torch.serialization.set_crc32_options(True)
+        main(["inspect", str(path)])
+
+
+class Config:
+    """A class of the reader's own, as training scripts put into checkpoints."""
+
+
+class System:
+    """An object whose pickle starts a program."""
+
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+class TestMoreThanWeights:
+    """A whole file that weights_only refuses is not called damaged."""
+
+    @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
+    @pytest.mark.parametrize(
+        "more, name",
+        [
+            (argparse.Namespace(lr=0.1), "argparse.Namespace"),
+            (np.float64(0.9), "numpy._core.multiarray.scalar"),
+            (np.ones(3), "numpy._core.multiarray._reconstruct"),
+            (nn.Linear(1, 1), "torch.nn.modules.linear.Linear"),
+            (Config(), f"{__name__}.Config"),
+            (Path("x"), "pathlib.PosixPath"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_is_named_with_the_way_out(self, more, name, old, saved):
+        """The sentence says what it is, and that trust comes first."""
+        state = {"model": {"w": WEIGHT}, "more": more}
+        path = saved(state, _use_new_zipfile_serialization=not old)
+        said = refusal("inspect", path)
+        assert f"holds more than weights, {name}" in said and "damaged" not in said
+        for way in "only if you trust it", "weights_only=False", "add_safe_globals":
+            assert way in said
+        assert "state_dict()" in said
+
+    def test_the_ways_out_are_ways_out(self, saved):
+        """Loading it unchecked, or with its class allowed, and saving it anew."""
+        path = saved({"model": {"w": WEIGHT}, "args": argparse.Namespace(lr=0.1)})
+        for context in (
+            contextlib.nullcontext(),
+            torch.serialization.safe_globals([argparse.Namespace]),
+        ):
+            with context:
+                unchecked = isinstance(context, contextlib.nullcontext)
+                state = torch.load(path, weights_only=not unchecked)
+            assert state["args"].lr == 0.1
+        main(["inspect", str(saved(state["model"], "plain.pt"))])
+
+    def test_of_several_kinds_two_are_named(self, saved):
+        """And the others are counted."""
+        more = argparse.Namespace(), Config(), Path("x"), np.float64(1)
+        said = refusal("inspect", saved({"model": {"w": WEIGHT}, "more": more}))
+        assert re.search(r"weights, argparse\.Namespace, \S+ and \d more: only", said)
+
+    def test_a_program_is_no_matter_of_trust(self, saved):
+        """os.system in a pickle is an attack; no way to load it is offered."""
+        said = refusal("inspect", saved({"w": WEIGHT, "x": System()}))
+        assert "system" in said and "do not load it" in said
+        assert "weights_only=False" not in said
+
+    def test_torchscript_has_a_reader_of_its_own(self, tmp_path):
+        """It is code and weights in one."""
+        with warnings.catch_warnings(action="ignore"):
+            torch.jit.script(nn.Linear(1, 1)).save(tmp_path / "in.pt")
+        assert "torch.jit.load" in refusal("inspect", tmp_path / "in.pt")
+
+
+def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
+    """Read or refused in one sentence; unchanged; output if and only if read."""
+    dice, source, out = random.Random(0), tmp_path / "in.pt", tmp_path / "out.pt"
+    state = nn.DataParallel(make_net()).state_dict()
+    objects = state, {"model": state, "epoch": 3}, {"a": WEIGHT, "b": WEIGHT[0]}
+    seeds = [
+        packed(thing, _use_new_zipfile_serialization=modern)
+        for thing in (*objects, {"s": torch.eye(2).to_sparse(), "h": WEIGHT.half()})
+        for modern in (True, False)
+    ]
+    count = {"read": 0, "refused": 0}
+    for _ in range(1000):
+        data = mutated(dice.choice(seeds), dice)
+        source.write_bytes(data)
+        try:
+            main(["inspect", str(source)])
+            main(["convert", str(source), str(out)])
+            count["read"] += 1
+            torch.load(out)
+            out.unlink()
+        except SystemExit as end:
+            count["refused"] += 1
+            words = end.code.removeprefix(f"{source}: ")
+            assert 10 < len(words) < 400 and words.isascii() and words.isprintable()
+        assert source.read_bytes() == data
+        assert os.listdir(tmp_path) == ["in.pt"]
+    assert min(count.values()) > 20, f"a hollow test: {count}"
+    assert capsys.readouterr().err == ""
+    assert [str(warning.message) for warning in recwarn] == []

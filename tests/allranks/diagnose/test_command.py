@@ -1,0 +1,798 @@
+"""The diagnosis: right on real logs, silent on healthy ones, the same in the page."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+
+from allranks import clinic
+from allranks.diagnose import command as diagnose
+from allranks.diagnose import reading as log_input
+from allranks.diagnose.evidence import ended
+from allranks.diagnose.lines import BLOCK, CHUNK
+from allranks.diagnose.reading import decoded, read
+from allranks.diagnose.signs import CUT, sign, signs_of, table
+from allranks.diagnose.suspects import diagnose as suspects_of
+from allranks.diagnose.suspects import first_error
+from allranks.diagnose.text import Log, bare
+from allranks.paths import ROOT
+from book._ext.clinic.diagnose import headline, share, wilson
+from tests.clinic import measure
+
+CASES = clinic.folder(ROOT / "clinic")
+LEVELS = ["full", "maybe", "echo"]
+SHARED = {  # the message is another case's, too: which, or none if it is anybody's
+    "ddp-pickled-whole": {"pg-not-initialized"},  # torch.load calls it unasked
+    "detail-segfault": set(),  # only a traceback of faulthandler names the function
+    "dp-list-inputs": set(),  # an IndexError; replicas on GPUs say that they are some
+    "dp-gather-lengths": set(),  # GPUs say it in words of their own
+    "loss-nan": set(),  # the words of a script, unless torch is named
+    "dp-stopiteration": set(),  # the same, of a StopIteration
+    "peer-died": set(),  # an echo, and here the error before it is shown
+    "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP
+    "ddp-bn-twice-inplace": set(),  # any change in place, unless DDP is named
+    "empty-loader": set(),  # a division, unless the traceback names the loader
+    "exit-abort-gloo": set(),  # any program of C++, unless torch is named
+    "module-not-found": set(),  # a missing module, unless a launcher is named
+    "object-collective-numpy": set(),  # any .numpy(), unless a collective is named
+    "pp-indivisible-batch": set(),  # two tensors, unless the traceback is a pipeline's
+    "tp-plain-parameter": set(),  # the same, unless tensor parallelism is named
+    "tp-view-heads": set(),  # a view, unless tensor parallelism is named
+    "world-size-changed": set(),  # another model's weights, unless shards are named
+    "pp-stage-width": set(),  # two matrices, unless the traceback is a pipeline's
+    "spawn-missing-rank": set(),  # a missing argument, unless it is torch's spawn
+}
+
+
+def case(slug, *signs, symptom="crash"):
+    """A case that has only what the diagnosis looks at."""
+    fields = {"class": "DDP", "symptom": symptom, "runs on": "one process"}
+    parts = dict.fromkeys(clinic.PARTS, "x")
+    path = Path(f"{slug}.py")
+    rest = {"prose": "", "given": "", "cells": {}, "commands": {}, "endless": False}
+    return clinic.Specimen(path, slug, fields, parts=parts, signs=signs, **rest)
+
+
+def names(text, *cases):
+    """The slugs that a text shows, in order."""
+    return [s.case.slug for s in suspects_of(Log(("log", text)), list(cases))]
+
+
+A = case("a", ("full", r"the parrot has ceased to be"))
+B = case("b", ("full", r"the bridge keeper asks a question"))
+
+
+def test_real_logs_are_known():
+    """On the logs that signs are written for: 90 % first, 97 % shown, no guess."""
+    figures = measure.measure(measure.rows("dev"), CASES)
+    slugs = {case.slug for case in CASES}
+    assert all(slugs.issuperset(row["accept"]) for row in measure.rows("dev"))
+    assert figures.known + figures.unknown >= 100
+    assert figures.first >= 0.9 * figures.known, figures.misses
+    assert figures.shown >= 0.97 * figures.known, figures.misses
+    assert figures.guessed <= 0.1 * figures.unknown, figures.misses
+
+
+def test_healthy_logs_are_left_alone():
+    """Nothing is named where nothing is wrong."""
+    logs = measure.healthy()
+    assert len(logs) >= 50
+    assert measure.alarms(logs, CASES) == {}
+
+
+def strangers():
+    """Logs of failures that are no case of the clinic, by name."""
+    text = (measure.LOGS / "unknown.txt").read_text("utf8")
+    return [tuple(part.split("\n", 1)) for part in text.split("=== ")[1:]]
+
+
+@pytest.mark.parametrize(("what", "text"), strangers(), ids=lambda x: x.split("\n")[0])
+def test_what_is_no_case_is_not_known(what, text):
+    """Ordinary failures, inside and outside of distributed training: no guess."""
+    assert names(text, *CASES) == []
+
+
+def test_figures_show_no_text():
+    """What is measured on the logs that nobody looks at are numbers."""
+    figures = measure.measure(
+        [
+            {"text": "x\nthe parrot has ceased to be", "accept": ["a"], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": ["b"], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": [], "link": "l"},
+            {"text": "parrot", "accept": [], "link": "l"},
+            {"text": "the parrot has ceased to be", "accept": [], "healthy": True},
+            {"text": "parrot", "accept": [], "healthy": True},
+        ],
+        [A, B],
+    )
+    assert str(figures) == (
+        "2 logs with a case: first 1 (50.0%), among the first 3 1 (50.0%); "
+        "2 without: 1 guessed; 2 healthy: 1 alarms"
+    )
+
+
+@pytest.mark.parametrize("name", measure.sets())
+def test_the_page_has_the_figures_of_today(name):
+    """What is recorded is what the logs give; what was seen is not called new."""
+    found = json.loads(measure.DATA.read_text("utf8"))["sets"]
+    assert [one["name"] for one in found] == measure.sets()
+    figures = measure.measure(measure.rows(name), CASES)
+    mine = measure.counted(name, figures)
+    if name == measure.DEV:
+        good = measure.healthy()
+        mine |= {"healthy": len(good), "alarms": len(measure.alarms(good, CASES))}
+    (recorded,) = (one for one in found if one["name"] == name)
+    assert recorded == mine, "python tests/clinic/measure.py --record"
+    assert bool(recorded["seen"]) != name.startswith("fresh")
+
+
+def test_an_interval_is_wilsons():
+    """As tables have it, also where nothing or everything was right."""
+    for count, total, low, high in (81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611):
+        assert wilson(count, total) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(20, 20) == pytest.approx((0.8389, 1), abs=5e-5)
+    one = dict.fromkeys(measure.COUNTS, 0) | {"known": 68, "first": 54, "shown": 60}
+    assert share(one, "first", "known") == "54 of 68 (79 %, 68 to 87)"
+    assert share(one, "guessed", "unknown") == "none"
+    assert "108 of 136 (79 %, 72 to 85)" in headline([one, one])
+    assert "expect less" in headline([])
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
+def test_signs_are_usable(one):
+    """Each holds a literal piece and is known to browsers."""
+    assert all(sign.needles for sign in signs_of(one))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(?i)address already", "do not both know"),
+        ("(?<=x)address already", "do not both know"),
+        ("(?P<a>address already)", "do not both know"),
+        (r"address already\Z", "do not both know"),
+        ("address already[[]", "do not both know"),
+        ("address already{,3}", "do not both know"),
+        ("address already{a}", "do not both know"),
+        ("address already*+", "do not both know"),
+        (r"\x41ddress already", "do not both know"),
+        (r"(address already) \1", "do not both know"),
+        ("address (already", "is no expression"),
+        ("address – already", "not ASCII"),
+        ("Errno", "6 literal characters"),
+        ("ab+cde+fghi", "6 literal characters"),
+        ("address already|rank", "6 literal characters"),
+        ("(?:address already)?", "6 literal characters"),
+        ("(?!address already).", "6 literal characters"),
+    ],
+)
+def test_a_sign_is_refused(pattern, why):
+    """What means something else in a browser, or cannot be searched fast."""
+    with pytest.raises(ValueError, match=re.escape(why)):
+        sign("full", pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needles"),
+    [
+        (r"op\.preamble\.length <= op", ["op.preamble.length<=op"]),
+        (r"[Rr]ank \d+: (?:is gone|has left)", ["isgone", "hasleft"]),
+        (r"the key 'RANK'? was missing", ["thekey'RANK"]),
+        (r"Address\s+already in use|EADDRINUSE", ["Addressalreadyinuse", "EADDRINUSE"]),
+        (r"(?:never){0,2} the bridge", ["thebridge"]),
+    ],
+)
+def test_what_a_sign_is_searched_by(pattern, needles):
+    """The longest literal piece, one for each alternative, without spaces."""
+    assert sign("full", pattern).needles == needles
+
+
+SAD = "RuntimeError: 'the parrot' said -- on <rank> 2 -- that it has ceased to be"
+SAID = case("said", ("full", r"'the parrot' said --on <rank>|'the parrot' said -- on"))
+
+
+@pytest.mark.parametrize(
+    "mess",
+    [
+        lambda s: f"\x1b[31m{s[:30]}\x1b[0m{s[30:]}",
+        lambda s: f"[31m{s[:30]}[0m{s[30:]}",
+        lambda s: f"\x1b]0;title\x07{s}",
+        lambda s: f"> > {s}",
+        lambda s: f"│ {s}    │",
+        lambda s: s.replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#39;"),
+        lambda s: s.replace("'", "’").replace(" ", "\xa0"),
+        lambda s: f"  3%|█▏   | 1/9\r  6%|█▏   | 2/9\r{s}",
+        lambda s: f"{s}\r",
+        lambda s: f"[rank2]: {s}",
+        lambda s: f"2024-05-01T10:00:00.123456789Z stderr F {s}",
+        lambda s: f"[1,2]<stderr>:{s}",
+        lambda s: f"node-0 | 2024-05-01 10:00:00,123 [ERROR] {s}",
+        lambda s: s[:-20],
+        lambda s: "\n".join(textwrap.wrap(s, 41)),
+        lambda s: "\n".join(textwrap.wrap(f"[rank2]:   {s}", 50)),
+        lambda s: "\n".join(s[i : i + 40] for i in range(0, len(s), 40)),
+        lambda s: "\n> ".join(["", *textwrap.wrap(s, 41)]),
+        lambda s: "x" * 3980 + " " + s,
+        lambda s: "x " * 100_000 + s,
+    ],
+)
+def test_a_message_is_found_in_any_dress(mess):
+    """Colours, quotes, frames, prefixes, entities, broken and endless lines."""
+    text = mess(SAD)
+    assert names(text, A, SAID) == ["said"], repr(text)
+    assert names(f"Epoch 1\n{text}\nbye", A, SAID) == ["said"]
+
+
+def test_a_line_is_not_joined_with_a_stranger():
+    """Short lines, and lines that begin a traceback, are no continuation."""
+    assert names("the parrot has\nceased to be", A) == []
+    head = "it is long enough to be broken by a terminal: the parrot has"
+    assert names(f"{head}\nceased to be", A) == ["a"]
+    both = case("both", ("full", r"the parrot has.*ceased to be"))
+    assert names(f"{head}\n[rank1]: it ceased to be", both) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[rank3]: x", "3"),
+        ("[default1]:x", "1"),
+        ("[2]:x", "2"),
+        ("[1,7]<stdout>:x", "7"),
+        ("[E ProcessGroupNCCL.cpp:737] [Rank 1] Watchdog", "1"),
+        ("[E PG.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 5] Exception", "5"),
+        ("4: x", "4"),
+        ("rank 3 is well", ""),
+    ],
+)
+def test_a_prefix_names_the_rank(line, rank):
+    """As torchrun, srun, mpirun and NCCL write it."""
+    assert Log(("log", line)).rank(0) == rank
+    assert Log(("log", f"12: import torch\n{line}")).rank(0) == "12" * (
+        line[:2] == "4:"
+    )
+
+
+def test_a_prefix_is_bare_again():
+    """Anchored signs see the message."""
+    anchored = case("killed", ("full", r"^Killed by the parrot$"))
+    assert names("2024-05-01 10:00:00 [rank0]: Killed by the parrot", anchored)
+    assert names("Not Killed by the parrot", anchored) == []
+    assert bare("12:00:01 INFO [rank0]: x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "cases", "order"),
+    [
+        ("B!\nA!", "full full", "ba"),  # the earliest
+        ("B!\nA!", "full maybe", "ab"),
+        ("B!\nA!", "maybe echo", "ab"),
+        ("A!\nB!", "echo full", "ba"),
+        ("B!\nA!", "echo echo", "ba"),
+        ('    raise ValueError("B!")\nA!', "full full", "ab"),
+        ('-> 12     raise ValueError("B!")\nA!', "full full", "ab"),
+        ('    raise ValueError("B!")\nA!\nValueError: B!', "full full", "ab"),
+        ("B!\nA!", "full with", "a"),
+        ("A!", "with with", ""),
+        ("nothing", "full full", ""),
+    ],
+)
+def test_the_order(text, cases, order):
+    """Full, then maybe, then echo; a line of code counts less; never only with."""
+    kinds = cases.split()
+    one = case("a", (kinds[0], r"the parrot has ceased to be"))
+    two = case("b", (kinds[1], r"the bridge keeper asks a question"))
+    text = text.replace("A!", "the parrot has ceased to be")
+    text = text.replace("B!", "the bridge keeper asks a question")
+    assert "".join(names(text, one, two)) == order
+
+
+def test_a_crash_goes_before_the_wait_for_it():
+    """Others time out because one crashed; a warning is no reason at all."""
+    hang = case("hang", ("full", r"the bridge keeper asks a question"), symptom="hang")
+    slow = case("slow", ("full", r"an unladen swallow"), symptom="slow")
+    text = (
+        "an unladen swallow\nthe bridge keeper asks a question\n"
+        "the parrot has ceased to be"
+    )
+    assert names(text, slow, hang, A) == ["a", "hang", "slow"]
+    shown = case("shown", *hang.signs, ("with", r"of the Grail"), symptom="hang")
+    assert names(f"{text}\nof the Grail", A, shown) == ["shown", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a swallow\nall is well", ["slow"]),
+        ("a swallow\nBrianError: no", []),  # a warning is not why it ended
+        ("BrianError: a swallow\nno", ["slow"]),
+        ("a swallow\nthe parrot has ceased to be\nBrianError: no", ["a", "slow"]),
+    ],
+)
+def test_a_warning_does_not_explain_an_error(text, found):
+    """With an error that nothing explains, it is not known."""
+    slow = case("slow", ("full", r"a swallow"), symptom="slow")
+    assert names(text, slow, A) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "lines", "found"),
+    [
+        ("[W socket.cpp:9] [c10d] a swallow", 3, ["a"]),
+        ("[W socket.cpp:9] [c10d] a swallow", 30, []),
+        ("W0104 13:46:27.8 9 run.py:7] a swallow", 30, []),
+        ("UserWarning: a swallow", 30, []),
+        ("RuntimeError: a swallow", 30, ["a"]),
+    ],
+)
+def test_a_warning_that_may_be_is_news_in_a_brief_paste(line, lines, found):
+    """Long healthy logs have them, too."""
+    maybe = case("a", ("maybe", r"a swallow"))
+    assert names("\n".join(["epoch"] * lines + [line]), maybe) == found
+    full = case("a", ("full", r"a swallow"))
+    assert names("\n".join(["epoch"] * lines + [line]), full) == ["a"]
+
+
+def test_a_message_that_others_share_needs_evidence():
+    """A maybe whose case has evidence and shows none stands beside a better one."""
+    shy = case("shy", ("maybe", r"ceased to be"), ("with", r"the fjords"))
+    assert names("the parrot has ceased to be", shy) == []
+    assert names("the parrot has ceased to be: the fjords", shy) == ["shy"]
+    assert names("the parrot has ceased to be", A, shy) == ["a", "shy"]
+    echo = case("echo", ("echo", r"the parrot"))
+    assert names("the parrot has ceased to be", echo, shy) == ["echo"]
+
+
+def test_evidence_against_a_case_takes_it_away():
+    """Also where only the capitals differ."""
+    alive = case("alive", *A.signs, ("unless", r"beautiful plumage"))
+    assert names("the parrot has ceased to be", alive) == ["alive"]
+    assert names("the parrot has ceased to be\nbeautiful plumage", alive) == []
+    assert names("the Parrot has CEASED to be", alive) == ["alive"]
+    assert names("the Parrot has CEASED to be\nbeautiful plumage", alive) == []
+    assert names("beautiful plumage", alive) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "found"), [(4, 3, ["a"]), (4, 4, []), (4, 16, []), (16, 4, ["a"])]
+)
+def test_a_barrier_that_all_have_reached_lacks_nobody(size, count, found):
+    """A store that is used twice counts on; an expression cannot compare."""
+    waits = case("a", ("full", r"Timed out in the store's barrier"))
+    text = f"Timed out in the store's barrier (world_size={size}, worker_count={count})"
+    assert names(text, waits) == found
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_json_holds_a_traceback_in_one_line(depth):
+    """Error files of torchrun, pods: lines, quotes and ranks are taken out of it."""
+    last = case("last", ("full", r"^ParrotError: \"it\" has ceased to be$"))
+    text = 'Traceback\n  File "a.py", line 1, in b\n\t[rank2]: ParrotError: "it" has'
+    text += " ceased to be\n"
+    assert names(text, last) == ["last"]
+    for _ in range(depth):
+        text = json.dumps({"message": text})
+    assert names(f"ok\n{text}", last) == ["last"]
+    log = Log(("log", f"ok\n{text}"))
+    assert {log.place(i)[1] for i in range(1, len(log.lines))} == {2}
+    path = r"C:\new\table\nodes"
+    assert [*Log(("log", path)).lines] == [path]
+
+
+def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
+    """Unless a sign is sure of it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    text = "a swallow\nthe parrot has ceased to be"
+    for kind, found in ("maybe", ["echo", "slow"]), ("full", ["slow", "echo"]):
+        slow = case("slow", (kind, r"a swallow"), symptom="slow")
+        assert names(text, slow, echo) == found
+
+
+def test_an_echo_explains_no_error_before_it():
+    """What came first is not known, so nothing is."""
+    echo = case("echo", ("echo", r"Connection closed by the bridge keeper"))
+    line = "RuntimeError: Connection closed by the bridge keeper"
+    assert names(line, echo) == ["echo"]
+    assert names(f"{line}\nBrianError: no", echo) == ["echo"]
+    assert names(f"BrianError: no\n{line}", echo) == []
+
+
+def test_a_warning_is_no_error():
+    """Whatever it speaks of."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    late = "closed by the bridge keeper"
+    assert names(f"[W socket.cpp:1] (gai error: -2)\n{late}", echo) == ["echo"]
+    assert names(f"UserWarning: BrianError: no\n{late}", echo) == ["echo"]
+    assert names(f"[W socket.cpp:1]\n(error: no)\n{late}", echo) == []
+    warned = "UserWarning: BrianError: no\nBrianError: no"
+    assert first_error(Log(("log", warned))) == 1
+
+
+def test_nccl_goes_on_after_its_first_line():
+    """What it says next is of the same error, an echo in it, too."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    text = "BrianError: {} error\nncclError: no\nLast error:\n{}"
+    text += "closed by the bridge keeper"
+    assert names(text.format("NCCL", ""), echo) == ["echo"]
+    assert names(text.format("no", ""), echo) == []
+    assert names(text.format("NCCL", "\n\n"), echo) == []
+
+
+def test_a_title_has_other_capitals():
+    """In a brief paste, if nothing else is there, and perhaps only."""
+    log = Log(("log", "the Parrot has CEASED to be"))
+    (suspect,) = suspects_of(log, [A])
+    assert (suspect.case, suspect.level) == (A, "maybe")
+    assert names("the Parrot has CEASED to be\n" * 20, A) == []
+    both = "the Parrot has CEASED to be\nthe bridge keeper asks a question"
+    assert names(both, A, B) == ["b"]
+    short = case("short", ("full", r"the parrot"))
+    assert names("The Parrot", short) == []
+    unsure = case("unsure", ("maybe", r"the parrot has ceased to be"))
+    assert names("the Parrot has CEASED to be", unsure) == []
+
+
+def test_an_error_is_no_mere_warning():
+    """A silent failure may make a noise later."""
+    silent = case("a", ("maybe", r"an unladen swallow"), symptom="silent")
+    lines = ["epoch"] * 30
+    assert names("\n".join([*lines, "an unladen swallow"]), silent) == []
+    assert names("\n".join([*lines, "BrianError: an unladen swallow"]), silent) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("NorwegianError: the parrot has ceased t", ["a"]),
+        ("NorwegianError: the parrot has ceased t...", ["a"]),
+        ("NorwegianError: the parrot has", []),
+        ("NorwegianError: the parrot has ceased t\nbye", []),
+    ],
+)
+def test_the_end_may_be_cut(end, found):
+    """Two thirds of a message, at the end of the log, may be it."""
+    assert names(f"Epoch 1\n{end}", A) == found
+    only = case("with", ("with", A.signs[0][1]))
+    assert names(f"Epoch 1\n{end}", only) == []
+
+
+def test_evidence_decides_between_equals():
+    """What ``with`` finds counts where two share a message."""
+    rich = case("rich", *A.signs, ("with", r"pining for the fjords"))
+    assert names("the parrot has ceased to be", A, rich) == ["a", "rich"]
+    text = "the parrot has ceased to be\npining for the fjords"
+    assert names(text, A, rich) == ["rich", "a"]
+
+
+def test_a_message_alone_cannot_show_evidence():
+    """Anchored at both ends, ``with`` takes it as the one line of a log."""
+    alone = case(
+        "alone", ("maybe", r"the parrot"), ("with", r"^\W*the parrot rests\W*$")
+    )
+    line = "(the parrot rests)."
+    for text in line, f"\n\n{line}\n", f"  \n[rank0]: {line}":
+        assert names(text, alone) == ["alone"]
+    for text in f"{line}\n{line}", f"a swallow\n{line}", "the parrot rests here":
+        assert names(text, alone) == []
+    assert names(line + 8 * "\n", alone) == ["alone"]
+    assert names(line + 9 * "\n", alone) == []
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
+def test_what_the_page_shows_is_diagnosed(one):
+    """The output that is recorded for a crash names it, or one with its message."""
+    if one.fields["symptom"] != "crash":
+        return
+    try:
+        text = clinic.recorded(one)["broken"].text if one.runs else one.quoted
+    except LookupError:
+        pytest.fail("not recorded: make notebooks", pytrace=False)
+    found = names(text, *CASES)[:3]
+    if one.slug not in found:
+        assert one.slug in SHARED, text
+        others = SHARED[one.slug]
+        assert others & set(found) if others else not found, (found, text)
+
+
+def cut_short():
+    """Each literal piece of a sign, as it stands where a log was cut."""
+    pieces = {n for c in CASES for s in signs_of(c) for n in s.needles}
+    cut = {n[:size] for n in pieces for size in (CUT - 1, CUT, len(n) // 2)}
+    return [f"x{piece}" for piece in sorted(cut)]
+
+
+TEXTS = {  # a test each: its time must not depend on what else the machine does
+    "logs": lambda: [row["text"] for row in measure.rows("dev")],
+    "healthy": lambda: [*measure.healthy().values(), "", "\r\n", STACKS],
+    "mixed": lambda: list(mixed([row["text"] for row in measure.rows("dev")], 400)),
+    "cut": cut_short,
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_page_finds_the_same(kind):
+    """diagnose.js names the same cases, for the same places, in the same order."""
+    texts = TEXTS[kind]()
+    script = ROOT / "book" / "_static" / "diagnose.js"
+    command = [compute_driver_executable()[0], Path(__file__).with_name("diagnose.cjs")]
+    given = json.dumps({"table": table(CASES), "texts": texts})
+    done = subprocess.run(
+        [*command, script], input=given, capture_output=True, text=True, timeout=100
+    )
+    assert not done.returncode, done.stderr
+    told = 0
+    for text, answer in zip(texts, json.loads(done.stdout), strict=True):
+        log = Log(("log", text))
+        mine = [
+            [
+                suspect.case.slug,
+                LEVELS.index(suspect.level),
+                [
+                    [one.pattern, hit.text, hit.begin, hit.end, *at(log, hit.first)]
+                    for one, hit in suspect.hits
+                ],
+            ]
+            for suspect in suspects_of(log, CASES)
+        ]
+        mine = json.loads(json.dumps([mine, first_error(log), ended(log).get(0)]))
+        told += len(mine[0]) > 0
+        assert answer == mine, repr(text)
+    assert told > 100 or kind == "healthy"
+
+
+def at(log, line):
+    """The number of a line, and its rank."""
+    return log.place(line)[1], log.rank(line)
+
+
+def mixed(rows, number):
+    """Logs put together, and dressed at random."""
+    draw = random.Random(5)
+
+    def dress(text):
+        lines, width = text.split("\n"), draw.randrange(45, 100)
+        cut = [x[i : i + width] for x in lines for i in range(0, len(x) or 1, width)]
+        fold = [part for x in lines for part in textwrap.wrap(x, width) or [""]]
+        return draw.choice(
+            [
+                text,
+                "\n".join(f"[rank{draw.randrange(4)}]: {x}" for x in lines),
+                "\n".join(f"\x1b[31m{x}\x1b[0m" for x in lines),
+                "\n".join(cut),
+                "\n".join(f"> {x}" for x in fold),
+                "\n".join(f"│ {x}  │" for x in lines),
+                "\r".join(f"{draw.randrange(4)}: {x}" for x in lines),
+                text.replace("'", "’").replace(" ", "\xa0").replace("--", "—"),
+                text.replace("\n", "\r\n🙂\u2028\ud83d\x1c&amp;gt; "),
+                text.replace("\n", " "),
+            ]
+        )
+
+    for _ in range(number):
+        text = "\n".join(dress(draw.choice(rows)) for _ in range(draw.randrange(1, 4)))
+        begin = draw.randrange(len(text)) if draw.random() < 0.3 else 0
+        yield text[begin : begin + draw.choice([500, 3000, 10_000])]
+
+
+def run(*arguments, given=b"", **how):
+    """The command: exit code, stdout, stderr."""
+    command = [sys.executable, "-m", "allranks.diagnose", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, input=given, capture_output=True, timeout=60, **how
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+LOG = b"Epoch 1\n[rank1]: KeyError: 'LOCAL_RANK'\n"
+
+
+def test_a_pipe_is_diagnosed_without_torch():
+    """The shell says what, where, why, the cure and where to read; torch stays out."""
+    command = (
+        "import sys; from allranks import diagnose; code = diagnose.main([]); "
+        "sys.exit(3 if {'torch', 'numpy', 'IPython'} & set(sys.modules) else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=ROOT, input=LOG, capture_output=True
+    )
+    text = done.stdout.decode()
+    assert done.returncode == 0, done.stderr
+    assert "local-rank-keyerror (launch; fails)" in text
+    assert "> line 2, rank 1: [rank1]: KeyError: 'LOCAL_RANK'" in text
+    assert "Cause: " in text and "Cure: " in text
+    assert "book/app_clinic_launch.html#clinic-local-rank-keyerror" in text
+
+
+def test_json_is_for_tools(capsys, tmp_path):
+    """The same as data; several logs say which one."""
+    (tmp_path / "0.log").write_bytes(b"all is well\n")
+    (tmp_path / "1.log").write_bytes(LOG)
+    files = [str(tmp_path / "0.log"), str(tmp_path / "1.log")]
+    assert diagnose.main(["--json", *files]) == 0
+    told = json.loads(capsys.readouterr().out)
+    match = told["found"][0]["matches"][0]
+    assert told["known"] and match["file"] == files[1]
+    assert (match["line"], match["rank"]) == (2, "1")
+    assert diagnose.main(files) == 0
+    assert f"> {files[1]}, line 2, rank 1: " in capsys.readouterr().out
+    assert diagnose.main(["--json", files[0]]) == 1
+    assert json.loads(capsys.readouterr().out) == {"known": False, "found": []}
+
+
+def test_not_known_says_what_to_do(capsys, tmp_path):
+    """No guess: the first error's line, and where to go on."""
+    (tmp_path / "log").write_text("ok\nBrianError: he is not the Messiah\n", "utf8")
+    assert diagnose.main([str(tmp_path / "log")]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("Not known: none of ")
+    assert "looks like an error is 2 of" in text and "app_clinic_hangs" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "cannot be read: No such file"),
+        ("folder", "is a folder"),
+        (b"", "is empty"),
+        (b" \n\r\n", "is empty"),
+        (b"\x7fELF" + bytes(100), "is no text"),
+        (bytes(range(128, 256)) * 7, "is no text"),
+        (b"PK\x03\x04 a zip", "is no text"),
+        (b"\x1f\x8b\x08\x00 a gzip", "is no text"),
+        (b"x" * 2000, "has more than 0 MiB"),
+    ],
+)
+def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
+    """It names the file; the exit code is 2."""
+    monkeypatch.setattr(log_input, "LIMIT", 1000)
+    path = tmp_path / "train.log"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    assert diagnose.main([str(path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and len(printed.err.splitlines()) == 1
+    assert sentence in printed.err and "train.log" in printed.err
+
+
+def test_a_file_that_may_not_be_read(capsys, monkeypatch):
+    """No traceback of our own."""
+
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(ValueError, match=r"a\.log cannot be read: Permission denied"):
+        list(read("a.log"))
+
+
+WIDE = "étape 1\r\n日本\r\n" + LOG.decode().replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 9000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        LOG.decode().encode("utf-16"),
+        "\ufeff".encode() + LOG,
+        b"caf\xe9 \xff\xfe\n" + LOG,
+        LOG.replace(b"\n", b"\r\n"),
+        LOG + b"\x00",
+        WIDE.encode("utf-16-le"),  # PowerShell's >> in a file, a part of a pipe
+        WIDE.encode("utf-16-be"),
+        ("\ufeff" + WIDE).encode("utf-16-be"),
+        b"C:\\> python train.py\r\n" * 400 + LOG.decode().encode("utf-16-le"),
+        b"C:\\> python train.py\r\n" * 400 + LOG.decode().encode("utf-16-be"),
+    ],
+)
+def test_bytes_of_any_kind(data, size):
+    """UTF-16 with a mark and without, in a part of a file, Latin-1, a stray zero."""
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    log = Log(("log", decoded(chunks, "log")))
+    assert suspects_of(log, CASES)[0].case.slug == "local-rank-keyerror"
+    assert log.lines[-2].endswith("KeyError: 'LOCAL_RANK'")
+
+
+def test_what_powershell_makes_of_stderr():
+    """Its > is UTF-16, puts a program's name in front, and breaks what is long."""
+    error = "RuntimeError: Expected to have finished reduction in the prior iteration "
+    lines = [
+        "Epoch 1",
+        "python.exe : Traceback (most recent call last):",
+        "At line:1 char:1",
+        "+ python.exe train.py > train.log 2>&1",
+        "    + CategoryInfo          : NotSpecified: (Traceback:String) [], RemoteE",
+        "   xception",
+        "    + FullyQualifiedErrorId : NativeCommandError",
+        " ",
+        f"{error}before starting a new o",
+        "ne. This error indicates that your module has parameters that were not used",
+    ]
+    data = "\r\n".join(lines).encode("utf-16")
+    log = Log(("log", decoded([data], "log")))
+    assert "ddp-unused-params" in [one.case.slug for one in suspects_of(log, CASES)]
+
+
+def test_a_log_is_cut_where_its_lines_end():
+    """Blocks change neither lines nor numbers."""
+    draw, parts = random.Random(3), []
+    for i in range(4000):
+        kind = draw.choice(["step", "\u2588" * 70, "x " * 40, "y" * 5000])
+        parts += [f"{kind} {i}", draw.choice(["\n", "\n", "\r", "\r\n"])]
+    text = "".join(parts)
+    assert len(text) > 8 * BLOCK
+    whole = [
+        (row[at : at + CHUNK], number)
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+        for row in line.split("\r")
+        for at in range(0, max(1, len(row)), CHUNK)
+    ]
+    for size in 4096, len(text):
+        parts = (text[i : i + size] for i in range(0, len(text), size))
+        log = Log(("a", "1\r2\n3"), ("b", parts))
+        assert [log.place(i) for i in range(3)] == [("a", 1), ("a", 1), ("a", 2)]
+        rows = range(3, len(log.lines))
+        assert [(log.lines[i], log.place(i)[1]) for i in rows] == whole
+        assert {log.place(i)[0] for i in rows} == {"b"}
+    log = Log(("a", "z" * (3 * BLOCK) + "\nend"))
+    assert [*log.lines][-1] == "end" and log.place(len(log.lines) - 1) == ("a", 2)
+
+
+def test_a_log_is_joined_across_blocks():
+    """A sign in the middle of a long log, in words that a line's end cut."""
+    head = "it is long enough to be broken by a terminal: the parrot has cea"
+    filler = "epoch\n" * (BLOCK // 6)
+    for end in range(0, 84, 6):
+        text = f"{filler[end:]}{head}\nsed to be\n{filler}"
+        (suspect,) = suspects_of(Log(("log", text)), [A])
+        assert suspect.first == text[: text.index(head)].count("\n")
+
+
+STACKS = """Epoch 1
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 9, in <module>
+[rank1]: KeyboardInterrupt
+RuntimeError: Connection closed by the bridge keeper
+"""
+
+
+def test_what_follows_from_control_c_is_no_cause():
+    """A dead peer is dead by the hand that ended the job; what came before counts."""
+    echo = case("echo", ("echo", r"closed by the bridge keeper"))
+    assert names(STACKS, echo) == []
+    assert ended(Log(("log", STACKS))) == {0: 1}
+    before = "RuntimeError: Connection closed by the bridge keeper\n"
+    assert names(before + STACKS, echo) == ["echo"]
+    assert names(f"the parrot has ceased to be\n{STACKS}", A, echo) == ["a"]
+    slow = case("slow", ("maybe", r"Epoch 1"), symptom="slow")
+    assert names("Epoch 1", slow) == ["slow"]
+    assert names(STACKS, slow) == []
+    two = Log(("a", STACKS), ("b", "ok\nthe parrot has ceased to be\n" + STACKS))
+    assert ended(two) == {0: 1, 1: 9}
+    assert [one.case.slug for one in suspects_of(two, [A, echo])] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("KeyboardInterrupt", True),
+        ("[rank3]: KeyboardInterrupt: ", True),
+        ("W0 api.py:704] Received 2 death signal, shutting down workers", True),
+        ("WARNING Received Signals.SIGINT death signal, shutting down", True),
+        ("SignalException: Process 4711 got signal: 2", True),
+        ("SignalException: Process 4711 got signal: 23", False),
+        ("    except KeyboardInterrupt:", False),
+        ("Received 15 death signal, shutting down workers", False),
+        ("press Ctrl-C to stop", False),
+    ],
+)
+def test_a_log_tells_that_somebody_ended_the_job(line, told):
+    """As Python and torchrun say it."""
+    assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})

@@ -1,0 +1,133 @@
+"""Explorables: the JavaScript computes what Python does, and both refuse alike."""
+
+import importlib
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+from traitlets import TraitError
+
+from allranks.explorables import CLASSES, bundle, by_name
+from allranks.pictures.svg import RANK_COLORS
+
+REPLAY = Path(__file__).with_name("replay.mjs")
+LIMIT = 15 * 1024  # bytes of an explorable's own script
+
+
+def node(*arguments, data: str = "") -> str:
+    """Run the node that Playwright brings."""
+    command = [compute_driver_executable()[0], *arguments]
+    done = subprocess.run(
+        command, input=data, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def answer(widget, state: dict) -> dict:
+    """What Python makes of a state, as JSON would carry it."""
+    try:
+        return json.loads(json.dumps(widget.compute(**state)))
+    except (TypeError, ValueError) as error:
+        return {"error": str(error)}
+
+
+def differs(a, b, path="") -> str:
+    """Where two answers differ, or nothing; floats may differ in their last digits."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        if a.keys() != b.keys():
+            return f"{path}: {sorted(a)} against {sorted(b)}"
+        pairs = [(f"{path}.{key}", a[key], b[key]) for key in a]
+    elif isinstance(a, list) and isinstance(b, list):
+        if len(a) != len(b):
+            return f"{path}: {len(a)} against {len(b)} entries"
+        pairs = [
+            (f"{path}[{i}]", *both) for i, both in enumerate(zip(a, b, strict=True))
+        ]
+    elif type(a) in (int, float) and type(b) in (int, float):
+        same = math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+        return "" if same else f"{path}: {a} against {b}"
+    else:
+        return "" if a == b and type(a) is type(b) else f"{path}: {a!r} against {b!r}"
+    return next(filter(None, (differs(x, y, where) for where, x, y in pairs)), "")
+
+
+@pytest.mark.parametrize("name", CLASSES.values())
+class TestEach:
+    """What holds for every explorable."""
+
+    def test_javascript_computes_what_python_does(self, name):
+        """Hundreds of states, impossible ones included."""
+        module = importlib.import_module(f"allranks.explorables.{name}")
+        states = module.cases()
+        here = [answer(by_name(name), state) for state in states]
+        refused = sum("error" in facts for facts in here)
+        assert len(states) >= 200 and refused >= 20 and len(states) - refused >= 100
+        path = bundle.FOLDER / f"{name}.js"
+        there = json.loads(node(REPLAY, path, data=json.dumps(states)))
+        for state, python, javascript in zip(states, here, there, strict=True):
+            assert not (where := differs(python, javascript)), f"{state}: {where}"
+
+    def test_scripts_are_small_and_parse(self, name, tmp_path):
+        """All three forms are JavaScript; what a page loads is small."""
+        script = bundle.script(name)
+        assert len(script.encode()) <= LIMIT
+        assert len(bundle.kit_script().encode()) <= LIMIT
+        page = tmp_path / "page.js"
+        page.write_text(bundle.kit_script() + script, "utf8")
+        node("--check", page)
+        (tmp_path / "one.mjs").write_text(bundle.module(name), "utf8")
+        node("--check", tmp_path / "one.mjs")
+
+    def test_a_figure_stands_without_a_script(self, name):
+        """It shows a picture and says what is in it; so does the text."""
+        widget = by_name(name)()
+        html = widget.figure()
+        assert ("<svg" in html or "<table" in html) and f'"{name}"' in html
+        assert widget.facts["summary"] in repr(widget)
+
+    def test_state_is_checked_and_kept(self, name):
+        """An impossible state is refused in one sentence; the old one stays."""
+        module = importlib.import_module(f"allranks.explorables.{name}")
+        widget = by_name(name)()
+        before, refused = widget.state, 0
+        for state in module.cases()[-40:]:
+            try:
+                widget.compute(**state)
+            except (TypeError, ValueError):
+                with pytest.raises(TraitError):
+                    widget.change(**state)
+                refused += 1
+                assert widget.state == before
+        assert refused >= 5
+        with pytest.raises(TypeError, match="has no colour"):
+            by_name(name)(colour=1)
+
+
+def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
+    """Only kit.js is imported, and only names are exported."""
+    monkeypatch.setattr(bundle, "FOLDER", tmp_path)
+    (tmp_path / "bad.js").write_text('import { a } from "./b.js";\n')
+    with pytest.raises(ValueError, match="import from"):
+        bundle.script("bad")
+    with pytest.raises(LookupError, match="there are bad"):
+        bundle.script("worse")
+
+
+def test_a_rank_has_the_colour_that_it_has_in_pictures():
+    """In a host that defines no colours too."""
+    say = f"""import {{ rankColor }} from "{(bundle.FOLDER / "kit.js").as_uri()}";
+        console.log(JSON.stringify([...Array(16).keys()].map(rankColor)));"""
+    colors = json.loads(node("--input-type=module", "--eval", say))
+    assert colors == RANK_COLORS * 2
+
+
+def test_every_explorable_is_listed():
+    """No file without a class, no class without its two files."""
+    files = {p.stem for p in bundle.FOLDER.glob("*.js")} - {"kit"}
+    assert files == set(CLASSES.values())
+    with pytest.raises(LookupError, match="who_is_who"):
+        by_name("who_was_who")

@@ -1,0 +1,49 @@
+"""Live ranks run the schedules that the explorable shows."""
+
+import pytest
+
+from allranks import Ranks
+from allranks.explorables import Collectives
+from allranks.runs import collectives as collective_runs
+from allranks.sums import collectives
+
+EVERY = [(name, way) for name, ways in collectives.FORMULAS.items() for way in ways]
+
+
+def compare_all(works, numbers):
+    """Run every schedule in one group."""
+    return [collective_runs.compare(*work, numbers, repeats=1) for work in works]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_real_ranks_end_with_what_torch_computes(world_size):
+    """Bit for bit, with uneven chunks, and each link carries the bytes stated."""
+    numbers = 4 * world_size + 1
+    with Ranks(world_size) as ranks:
+        found = ranks.run(compare_all, EVERY, numbers)
+    for i, work in enumerate(EVERY):
+        facts = Collectives.compute(*work, world_size, numbers, 1.0, 1.0, 0)
+        assert all(rank[i]["equal"] for rank in found), work
+        assert [rank[i]["sent"] for rank in found] == facts["links"], work
+
+
+def test_the_button_says_what_was_found():
+    """Equal, counted, and compared with torch's own; or why it cannot be."""
+    widget = Collectives(world_size=3, numbers=10_000, step=2)
+    widget.runs += 1
+    measured = widget.measured
+    assert measured["equal"] and measured["links"] == widget.facts["links"]
+    assert measured["ratio"] > 0 and "bit for bit" in measured["summary"]
+    assert "160 KB were sent, as the model says" in measured["summary"]
+    widget.change(numbers=10**9)
+    widget.runs += 1
+    assert "numbers must be 3 to 4000000" in widget.measured["error"]
+
+
+def test_bruck_passes_more_chunks_on_and_the_formula_gives_the_time():
+    """k of W = 8: in three steps, four chunks each; pairwise needs seven of one."""
+    state = dict(world_size=8, numbers=8000, alpha_us=2.0, gb_per_s=1.0, step=0)
+    facts = Collectives.compute("all_to_all", "bruck", **state)
+    assert facts["chunks_passed"] == 12
+    assert facts["seconds"] == pytest.approx(3 * 2e-6 + 12 * 32000 / 8 / 1e9)
+    assert Collectives.compute("all_to_all", "pairwise", **state)["chunks_passed"] == 7

@@ -1,0 +1,165 @@
+"""What a picture says as SVG, it says as text, and only colour never says it."""
+
+import doctest
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.pictures import cluster, exchange, table
+from allranks.pictures import held as pictures
+from allranks.pictures.svg import HUES, RANK_COLORS
+
+SVG = "{http://www.w3.org/2000/svg}"
+rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)
+
+
+def styles(element):
+    """Return an element's CSS as a dict."""
+    pairs = (pair.split(":") for pair in element.get("style", "").split(";") if pair)
+    return {name: value for name, value in pairs}
+
+
+def drawn(picture):
+    """Return the picture's root, and its boxes as (text, fill, stroke, bands)."""
+    root = ElementTree.fromstring(picture.html)
+    boxes = []
+    for rect in root.iter(f"{SVG}rect"):
+        x, y, width, height = (
+            float(rect.get(k)) for k in ("x", "y", "width", "height")
+        )
+        if height < 20:
+            boxes[-1][3].append(styles(rect)["fill"])
+            continue
+        inside = [
+            text.text
+            for text in root.iter(f"{SVG}text")
+            if x < float(text.get("x")) < x + width
+            and y < float(text.get("y")) < y + height
+            and text.get("text-anchor") == "middle"
+        ]
+        style = styles(rect)
+        boxes.append((" ".join(inside), style.get("fill"), style.get("stroke"), []))
+    return root, boxes
+
+
+def test_the_examples_in_the_docstrings_hold():
+    """Hold every docstring to its word."""
+    assert doctest.testmod(pictures).attempted >= 2
+    assert doctest.testmod(pictures).failed == 0
+
+
+@given(st.lists(st.tuples(rows, rows), min_size=1, max_size=5))
+def test_svg_label_and_text_hold_the_same_values(held):
+    """Nothing is drawn that is not said, nor said that is not drawn."""
+    before, after = zip(*held, strict=True)
+    picture = exchange("a < b & c, a title of some length", before, after)
+    root, boxes = drawn(picture)
+    expected = [
+        "–" if v is None else f"{v}"
+        for rows in (before, after)
+        for r in rows
+        for v in r
+    ]
+    assert [box[0] for box in boxes] == expected
+    title = root.find(f"{SVG}text").text
+    assert float(root.get("width")) >= 8 * len(title)  # wide letters: none is cut
+    said = " ".join(picture.text.split())
+    assert root.get("aria-label").replace(";", "") == said
+    lines = picture.text.splitlines()
+    assert lines[0] == title
+    for rank, (old, new) in enumerate(held):
+        texts = ["–" if v is None else f"{v}" for v in old + new]
+        assert lines[2 + rank].split() == ["rank", f"{rank}", *texts]
+
+
+def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
+    """Colour follows the value; a new value has a band of its sources."""
+    _, boxes = drawn(exchange("all_reduce", [1, 10, None], [11, 10, 1]))
+    assert boxes == [
+        ("1", RANK_COLORS[0], RANK_COLORS[0], []),
+        ("10", RANK_COLORS[1], RANK_COLORS[1], []),
+        ("–", "none", "currentColor", []),
+        ("11", "none", "currentColor", RANK_COLORS[:3]),
+        ("10", RANK_COLORS[1], RANK_COLORS[1], []),
+        ("1", RANK_COLORS[0], RANK_COLORS[0], []),
+    ]
+    _, boxes = drawn(
+        exchange("partial", [1, 10, 100], [110, 1, 1], lambda text: [1, 2])
+    )
+    assert boxes[3] == ("110", "none", "currentColor", RANK_COLORS[1:3])
+
+
+def test_tensors_and_floats_are_read_like_numbers():
+    """A rank's value comes straight from a run."""
+    one = exchange("x", [torch.tensor(2.0), [0.5]], [torch.tensor([1, 2]), None])
+    assert one.text.splitlines()[2:] == ["rank 0  2       1 2", "rank 1  0.5     –"]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 9))
+def test_a_cluster_shows_every_gpu_once(nodes, gpus):
+    """Each GPU bears its one rank or the word idle."""
+    if max(nodes) > gpus:
+        with pytest.raises(ValueError, match="each process needs its own"):
+            cluster(nodes, gpus)
+        return
+    picture = cluster(nodes, gpus)
+    _, boxes = drawn(picture)
+    texts = [box[0] for box in boxes if box[0].startswith(("rank", "idle"))]
+    assert len([t for t in texts if t == "idle"]) == gpus * len(nodes) - sum(nodes)
+    ranks = [t for t in texts if t.startswith("rank")]
+    locals_ = [local for size in nodes for local in range(size)]
+    assert ranks == [f"rank {r} local {i}" for r, i in enumerate(locals_)]
+    said = re.findall(r": rank ([0-9–]+), local", picture.text)
+    spans = [[int(n) for n in span.split("–")] for span in said]
+    assert [i for s in spans for i in range(s[0], s[-1] + 1)] == list(range(sum(nodes)))
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [exchange("all_to_all", [[1111] * 4] * 4, [[2222] * 4] * 4), cluster((8,) * 3, 16)],
+    ids=["exchange", "cluster"],
+)
+def test_a_picture_fits_a_phone_and_any_theme(picture):
+    """Letters stay at 9 pixels or more at a width of 350, in the page's colour."""
+    root, _ = drawn(picture)
+    width = float(root.get("viewBox").split()[2])
+    letters = list(root.iter(f"{SVG}text"))
+    assert min(float(t.get("font-size")) for t in letters) * 350 / width >= 9
+    assert {t.get("fill") for t in letters} == {"currentColor"}
+    assert root.get("role") == "img"
+    assert "max-width:100%" in root.get("style")
+    assert " id=" not in picture.html  # two on one page would clash
+    assert picture._repr_html_() == picture.html
+    assert repr(picture) == picture.text
+
+
+def test_a_table_is_the_same_in_both_forms():
+    """A head, rows, and nothing that HTML would take for a tag."""
+    made = table(["a<b", "c"], [[1, 2], [10, "x"]])
+    root = ElementTree.fromstring(made.html)
+    assert [[cell.text for cell in row] for row in root] == [
+        ["a<b", "c"],
+        ["1", "2"],
+        ["10", "x"],
+    ]
+    assert [cell.tag for cell in root[0]] == ["th", "th"]
+    assert made.text == "a<b  c\n1    2\n10   x"
+
+
+def test_colours_are_constant_and_differ():
+    """Ranks 0 to 7 have eight colours; rank 8 begins again."""
+    assert len(set(HUES)) == len(set(RANK_COLORS)) == 8
+    assert drawn(cluster((9,), 9))[1][9][1] == RANK_COLORS[0]
+    for rank, color in enumerate(RANK_COLORS):  # the style sheet's name of it
+        assert color.startswith(f"var(--rank-{rank}, #")
+
+
+@pytest.mark.parametrize(("before", "after"), [([], []), ([1], [1, 2])])
+def test_before_and_after_have_the_same_ranks(before, after):
+    """An exchange that loses a rank is no exchange."""
+    with pytest.raises(ValueError, match=r"ranks before, \d ranks after"):
+        exchange("x", before, after)

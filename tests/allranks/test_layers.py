@@ -1,0 +1,114 @@
+"""The law of the package: which layer may import which, and what a module may be."""
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from allranks.paths import PACKAGE, ROOT
+
+# A layer, and those that it may import. Each stands below those that it names, so the
+# table cannot hold a circle; what is not in it may not exist.
+LAYERS = {
+    "paths": (),
+    "report": (),
+    "sums": (),
+    "guard": (),
+    "doctor": (),
+    "checkpoint": (),
+    "pictures": ("sums",),
+    "vgpu": ("pictures",),
+    "launch": ("paths", "report"),
+    "live": ("report", "vgpu"),
+    "runs": ("sums", "vgpu"),
+    "clinic": ("launch", "live", "report", "vgpu"),
+    "diagnose": ("clinic", "paths"),
+    "hangs": ("clinic", "live", "report"),
+    "exercises": ("live", "paths", "report"),
+    "explorables": ("launch", "live", "pictures", "report", "runs", "sums"),
+    "__init__": ("launch", "live", "report"),
+}
+MOST = 300  # lines; 200 is what to aim at
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer(path: Path) -> str:
+    """Return the layer of a module's file: its folder, or its name at the top."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def name(path: Path) -> str:
+    """A test's id: the path within the package."""
+    return str(path.relative_to(PACKAGE))
+
+
+@cache
+def imported(path: Path) -> set[str]:
+    """List the modules that a file imports, at its top and inside of functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name(path)}: write allranks.LAYER in full"
+            found.add(node.module)
+            if node.module == "allranks":  # a layer, or a name that __init__ has
+                found |= {f"allranks.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+class TestModule:
+    """Each file of the package."""
+
+    def test_imports_only_what_its_layer_may(self, path):
+        """A layer that is not in the table has to be put there, below what it uses."""
+        used = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
+        used = {("live" if part == "Ranks" else part) for part in used}
+        assert used - {layer(path)} <= {*LAYERS[layer(path)]}
+
+    def test_holds_one_idea(self, path):
+        """At most 300 lines; an idea is not cut in two to have fewer."""
+        assert len(path.read_text("utf8").splitlines()) <= MOST
+
+
+def test_the_table_has_no_circle_and_no_layer_that_is_gone():
+    """A layer imports only those that stand above it in the table."""
+    above = set()
+    for which, may in LAYERS.items():
+        assert set(may) <= above, which
+        above.add(which)
+    assert above == {layer(path) for path in MODULES}
+
+
+def test_each_entry_of_the_table_is_used():
+    """Else it would allow what nobody asked for."""
+    used = {which: set() for which in LAYERS}
+    for path in MODULES:
+        parts = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
+        used[layer(path)] |= parts
+    missing = {w: {*may} - used[w] for w, may in LAYERS.items() if {*may} - used[w]}
+    assert not missing
+
+
+def test_sums_know_no_torch():
+    """Neither by name nor through anything that they import."""
+    modules = [p.stem for p in PACKAGE.glob("sums/*.py") if p.stem != "__init__"]
+    assert len(modules) > 5
+    lines = [f"import allranks.sums.{module}" for module in modules]
+    code = "\n".join(["import sys", *lines, "print('torch' in sys.modules)"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_tests_mirror_the_package():
+    """Each folder of tests/allranks is named after a layer; each layer has tests."""
+    here = ROOT / "tests" / "allranks"
+    folders = {p.parent.name for p in here.glob("*/test_*.py")}
+    files = {p.stem.removeprefix("test_") for p in here.glob("test_*.py")}
+    assert folders <= set(LAYERS)
+    tested_elsewhere = {"exercises", "hangs"}  # by their own contents: the book's
+    assert set(LAYERS) - folders - files <= tested_elsewhere | {"__init__", "paths"}
