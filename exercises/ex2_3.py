@@ -31,7 +31,7 @@ def ex2_3(losses, counts):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 
 NAN = float("nan")
 

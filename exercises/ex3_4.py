@@ -37,7 +37,7 @@ import io
 import os
 import time
 
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 from torch import nn
 
 SLOW = {"save": 0.1, "load": 0.0}  # seconds, in the case that is tried

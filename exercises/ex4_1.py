@@ -31,7 +31,7 @@ def ex4_1(host):
 # %% check
 import itertools
 
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 
 LAYOUTS = {
     "all ranks on one node": "zzzz",

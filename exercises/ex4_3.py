@@ -28,7 +28,7 @@ def ex4_3(x):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 
 CASES = {
     "equal lengths": ([2, 2, 2, 2], torch.float32),

@@ -31,7 +31,7 @@ def ex4_4(x):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 
 CASES = {  # samples by rank, where they lie, how far apart
     "uneven shares": ([1, 9, 3, 20], 0, 1),

@@ -35,7 +35,7 @@ def ex4_5(x):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 from allranks.exercises.patches import communications
 
 CASES = {

@@ -31,7 +31,7 @@ def ex5_1(model):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 from torch import nn
 
 

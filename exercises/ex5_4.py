@@ -32,7 +32,7 @@ def ex5_4(model):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 from torch import nn
 
 

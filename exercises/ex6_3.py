@@ -32,7 +32,7 @@ def ex6_3(weight):
 
 
 # %% check
-from allranks.exercises.mistakes import compare
+from allranks.exercises.oracle import compare
 from torch import nn
 
 CASES = "float32", "float64", "a gradient with transposed memory"
