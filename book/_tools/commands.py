@@ -3,20 +3,22 @@
 import argparse
 import contextlib
 import os
+import pkgutil
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from allranks import LaunchError, launch
-from book._ext import records, terminal
+from allranks.paths import ROOT
+from book._ext.runs import records, terminal
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
+REAL = "subprocess:Popen"  # as a reader's shell starts them
 RANK = re.compile(r"\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
 MACHINE = re.compile(
@@ -35,9 +37,13 @@ TORCHRUN.add_argument("script")
 TORCHRUN.add_argument("args", nargs=argparse.REMAINDER)
 
 
-def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
+def run_page(
+    page: Path, start: Callable[[str], str] = lambda line: REAL
+) -> Iterator[tuple[records.Command, str]]:
     """Run a page's commands in their order, in one folder that is deleted after.
 
+    Args:
+        start: by a command's line, what starts its processes, ``module:Popen``.
     Yields:
         Each command and its output.
 
@@ -51,7 +57,8 @@ def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
             os.symlink(example, Path(folder, example.name))
         for command in records.commands(page.read_text("utf8")):
             with contextlib.chdir(folder):
-                exit_code, output = run(command.line, command.terminal)
+                popen = start(command.line)
+                exit_code, output = run(command.line, command.terminal, popen)
             where = f"{page.name}: `{command.line}`"
             if exit_code != command.exit_code:
                 raise ValueError(
@@ -74,42 +81,45 @@ def same(command: records.Command, old: str, new: str) -> bool:
     return records.same(old, new, command.only)
 
 
-def run(line: str, raw: bool = False) -> tuple[int, str]:
-    """(exit code, output) of a command line; the lines of ranks in rank order.
+def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
+    """Run a command line; return (exit code, output), the lines of ranks in rank order.
 
     Args:
         raw: torchrun's own lines as well, and all as they come.
+        popen: what starts the processes, ``module:Popen``.
     """
     words, env, environ = shlex.split(line), {}, dict(os.environ)
     while "=" in words[0]:
         name, _, env[name] = words.pop(0).partition("=")
     if words[0] == "torchrun" and not raw:
-        return torchrun(words[1:], env)
+        return torchrun(words[1:], {**env, "ALLRANKS_POPEN": popen})
     if words[0] == "torchrun":
-        words[0] = str(Path(sys.executable).with_name("torchrun"))
+        words[:1] = [sys.executable, str(Path(sys.executable).with_name("torchrun"))]
         environ.pop("OMP_NUM_THREADS", None)  # a reader is told of it
         loopback = "lo" if sys.platform == "linux" else "lo0"
         environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     words[0] = sys.executable if words[0] == "python" else words[0]
-    process = subprocess.Popen(
-        words,
-        env=environ | env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that its children can be ended with it
-    )
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-    finally:
-        if raw and process.poll() is None:
-            process.terminate()  # torchrun's ranks have sessions of their own
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(40)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with tempfile.TemporaryFile("w+") as file:
+        process = pkgutil.resolve_name(popen)(
+            words,
+            env=environ | env,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that its children can be ended with it
+        )
+        try:
+            process.wait(TIMEOUT_S)
+        finally:
+            if raw and process.poll() is None:
+                process.terminate()  # torchrun's ranks have sessions of their own
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(40)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        file.seek(0)
+        output = file.read()
     return process.returncode, output if raw else in_rank_order(output)
 
 

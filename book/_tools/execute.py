@@ -20,9 +20,10 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext and book._tools
 
-from allranks import clinic, specimens  # noqa: E402
-from allranks.play import play  # noqa: E402
-from book._ext import executed, records  # noqa: E402
+from allranks import clinic  # noqa: E402
+from allranks.clinic import errata  # noqa: E402
+from allranks.clinic.play import play  # noqa: E402
+from book._ext.runs import executed, records  # noqa: E402
 from book._tools import commands, notebooks  # noqa: E402
 
 RUNS = ROOT / "book" / "_runs"
@@ -66,14 +67,14 @@ def scripts(page: Path) -> dict[str, executed.Run]:
 
 def record_specimen(path: Path) -> str:
     """Play a specimen's cells, write how they ended, return what they printed."""
-    specimen = (clinic if path.parent.name == "clinic" else specimens).read(path)
+    specimen = (clinic if path.parent.name == "clinic" else errata).read(path)
     if specimen.fields["runs on"] == clinic.QUOTED:
         return ""
     outcomes = {cell: play(specimen, cell) for cell in specimen.cells}
     for outcome in outcomes.values():
         if trace := commands.machine_trace(outcome.text):
             raise ValueError(f"{path.name} printed what only this machine has: {trace}")
-    specimens.record(specimen, outcomes)
+    clinic.record(specimen, outcomes)
     return "\n".join(outcome.text for outcome in outcomes.values())
 
 

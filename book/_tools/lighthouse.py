@@ -20,7 +20,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-ROOT = Path(__file__).resolve().parents[2]
+from allranks.paths import ROOT
+
 SITE = ROOT / "_build" / "html"
 RECORD = ROOT / "book" / "_data" / "lighthouse.json"
 VERSION = "13.5.0"

@@ -3,7 +3,7 @@
     python book/_tools/paper.py epub     # writes _build/all-ranks.epub
     python book/_tools/paper.py pdf      # writes _build/all-ranks.pdf; needs Chromium
 
-book/_ext/paper.py writes the EPUB's pages: no control, nothing folded. The PDF is all
+book/_ext/paper/ writes the EPUB's pages: no control, nothing folded. The PDF is all
 of them in one, printed by Chromium twice: the first time tells where each heading went.
 """
 
@@ -24,7 +24,7 @@ from bs4 import BeautifulSoup, Tag
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext
 
-from book._ext.readable import parse  # noqa: E402
+from book._ext.paper.readable import parse  # noqa: E402
 from book._tools import pdf  # noqa: E402
 
 PAPER = ROOT / "book" / "_paper"

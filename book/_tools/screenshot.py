@@ -1,8 +1,9 @@
-"""Take the README's picture: live ranks in a real JupyterLab, in a real browser.
+"""Take the README's pictures in a real browser: live ranks, an explorable, a diagnosis.
 
-    python book/_tools/screenshot.py        # writes book/_static/live_ranks.png
+    python book/_tools/screenshot.py        # writes three files in book/_static
 
-It needs Chromium (make browser).
+It needs Chromium (make browser) and the built book (make book). JupyterLab is real, and
+so is what the two pages answer.
 """
 
 import json
@@ -16,14 +17,16 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._tools
 
 from book._tools.notebooks import METADATA  # noqa: E402
 
-PICTURE = ROOT / "book" / "_static" / "live_ranks.png"
+STATIC = ROOT / "book" / "_static"
+SITE = ROOT / "_build" / "html" / "book"
+LOG = ROOT / "book" / "_examples" / "train.log"
 CELLS = [
     "%load_ext allranks\n%ranks 4",
     "%%ranks\nx = torch.full((2,), float(rank))\ndist.all_reduce(x)\nx",
@@ -70,11 +73,39 @@ def picture(page: Page, address: str) -> None:
     last = page.locator(".jp-OutputArea-output").last.bounding_box()
     height = last["y"] + last["height"] - first["y"] + 18
     clip = {"x": first["x"], "y": first["y"] - 12, "width": first["width"]}
-    page.screenshot(path=PICTURE, clip={**clip, "height": height})
+    page.screenshot(path=STATIC / "live_ranks.png", clip={**clip, "height": height})
+
+
+def explorable(page: Page) -> None:
+    """Take the figure of the pipeline schedules as chapter 6 shows it."""
+    page.goto((SITE / "ch6_model_parallel.html").as_uri())
+    figure = page.locator("figure[data-explorable=pipeline]")
+    figure.get_by_label("Micro-batches").fill("5")
+    figure.get_by_label("Micro-batches").press("Tab")
+    save(page, "explorable.png", figure, figure.locator("table").first)
+
+
+def diagnosis(page: Page) -> None:
+    """Paste a log into the clinic's box, and take what it answers."""
+    page.goto((SITE / "app_clinic.html").as_uri())
+    box = page.locator(".diagnose")
+    box.locator("textarea").fill(LOG.read_text("utf8"))
+    box.get_by_role("button", name="Find it").click()
+    box.locator("mark").first.wait_for()
+    save(page, "diagnosis.png", box, box.locator("li").nth(1))
+
+
+def save(page: Page, name: str, whole: Locator, rest: Locator) -> None:
+    """Save a part of the page, from its top to where the rest of it begins."""
+    whole.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)  # what moved has come to rest
+    clip, end = whole.bounding_box(), rest.bounding_box()
+    clip["height"] = end["y"] - clip["y"] - 2
+    page.screenshot(path=STATIC / name, clip=clip)
 
 
 def main() -> None:
-    """Serve a notebook, open it, run it, take the picture."""
+    """Serve a notebook, open it, run it, take the pictures."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         cells = [new_code_cell(source) for source in CELLS]
@@ -86,7 +117,10 @@ def main() -> None:
                 executable_path=chromium, args=["--headless", "--no-sandbox"]
             )
             size = {"width": 720, "height": 620}
-            picture(browser.new_page(viewport=size, device_scale_factor=2), address)
+            picture(browser.new_page(viewport=size, device_scale_factor=1.5), address)
+            size = {"width": 1000, "height": 1500}
+            for take in explorable, diagnosis:
+                take(browser.new_page(viewport=size, device_scale_factor=1.5))
             browser.close()
         finally:
             server.terminate()

@@ -1,0 +1,156 @@
+"""What a teacher wants to know of each chapter, read from what the chapter is made of.
+
+Times are guesses by fixed rates, stated on the course sheet; the reading of prose and
+the predictions are those of the chapter map. Nothing is written down twice.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from docutils import nodes
+
+from book._ext.chapters import chapter_map
+from book._ext.quiz.nodes import quiz
+
+LINES_PER_MINUTE = 20  # of Python or of a difference, read to understand it
+MINUTES_PER_QUIZ = {"radio": 1, "checkbox": 2, "number": 2}
+CODE = None, "python", "diff"  # None: the page's own language
+GOALS = "After this page"
+PARTS = {
+    "page": "read the page",
+    "quizzes": "its quizzes",
+    "notebook": "run the notebook",
+    "exercises": "the exercises",
+}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: ``ex5_1``, its title, its minutes, ``hard`` or no level."""
+
+    name: str
+    title: str
+    minutes: int
+    level: str
+
+    @property
+    def number(self) -> str:
+        """Return it as its heading has it: 5.1."""
+        return self.name.removeprefix("ex").replace("_", ".")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter: its place on the map, its page as a tree, its exercises."""
+
+    place: chapter_map.Chapter
+    page: nodes.document = field(repr=False)
+    exercises: tuple[Exercise, ...]
+    scripts: tuple[str, ...]
+
+    @cached_property
+    def goals(self) -> nodes.paragraph | None:
+        """Find the sentence that says what one can do afterwards."""
+        paragraphs = self.page.findall(nodes.paragraph)
+        return next((p for p in paragraphs if p.astext().startswith(GOALS)), None)
+
+    @cached_property
+    def questions(self) -> list[str]:
+        """List the titles that are questions."""
+        titles = [title.astext() for title in self.page.findall(nodes.title)]
+        return [title for title in titles if title.endswith("?")]
+
+    @cached_property
+    def quizzes(self) -> list[quiz]:
+        """List the quizzes of the page."""
+        return list(self.page.findall(quiz))
+
+    @cached_property
+    def num_lines(self) -> int:
+        """Count the lines of code that the page shows."""
+        blocks = self.page.findall(nodes.literal_block)
+        code = [b for b in blocks if b.get("language") in CODE]
+        return sum(len(block.astext().splitlines()) for block in code)
+
+    @property
+    def minutes(self) -> dict[str, int]:
+        """Return the minutes for each part."""
+        code = -(-self.num_lines // LINES_PER_MINUTE)
+        return {
+            "page": self.place.page_minutes + code,
+            "quizzes": sum(MINUTES_PER_QUIZ[box["kind"]] for box in self.quizzes),
+            "notebook": self.place.notebook_minutes,
+            "exercises": sum(exercise.minutes for exercise in self.exercises),
+        }
+
+
+def exercises(root: Path, number: str) -> tuple[Exercise, ...]:
+    """Read the exercises of a chapter, in order."""
+    paths = [
+        (int(match[1]), path)
+        for path in root.glob(f"exercises/ex{number}_*.py")
+        if (match := re.fullmatch(rf"ex{number}_(\d+)", path.stem))
+    ]
+    found = []
+    for _, path in sorted(paths):
+        text = ast.get_docstring(ast.parse(path.read_text("utf8"))) or ""
+        minutes = re.search(r"^Minutes:\s*(\d+)", text, re.MULTILINE)
+        if not minutes:
+            raise ValueError(f"exercises/{path.name} does not say its Minutes:")
+        level = re.search(r"^Level:\s*(\w+)", text, re.MULTILINE)
+        title = text.splitlines()[0].rstrip(".")
+        minutes, level = int(minutes[1]), level[1] if level else ""
+        found.append(Exercise(path.stem, title, minutes, level))
+    return tuple(found)
+
+
+def read(root: Path, doctree: Callable[[str], nodes.document]) -> dict[str, Chapter]:
+    """Read each numbered chapter, by ``ch5``; ``doctree`` gives the tree of a page."""
+    places = [place for part in chapter_map.read(root).values() for place in part]
+    return {
+        f"ch{place.number}": Chapter(
+            place,
+            doctree(f"book/{place.name}"),
+            exercises(root, place.number),
+            tuple(sorted(p.name for p in root.glob(f"scripts/ch{place.number}_*.py"))),
+        )
+        for place in places
+        if place.number
+    }
+
+
+def sources(root: Path) -> list[str]:
+    """List the files that a sheet is made from."""
+    globs = "book/ch*.md", "notebooks/ch*.ipynb", "scripts/ch*.py", "exercises/ex*.py"
+    return sorted(
+        path.relative_to(root).as_posix() for glob in globs for path in root.glob(glob)
+    )
+
+
+def sessions(steps: list[tuple], length: int) -> list[list[tuple]]:
+    """Share out steps (minutes come last) in order over sessions of a length.
+
+    A step longer than what is left of a session, and longer than half a session, is
+    begun in it and goes on in the next.
+
+    >>> sessions([("a", 50), ("b", 60), ("c", 20)], 90)
+    [[('a', 50), ('b', 40)], [('b', 20), ('c', 20)]]
+    >>> sessions([("a", 70), ("b", 30)], 90)
+    [[('a', 70)], [('b', 30)]]
+    """
+    if length < 1:
+        raise ValueError(f"a session needs minutes, not {length}")
+    shared, left = [], 0
+    for *what, minutes in steps:
+        while minutes:
+            if left <= 0 or (minutes > left and minutes <= length / 2):
+                shared.append([])
+                left = length
+            now = min(minutes, left)
+            shared[-1].append((*what, now))
+            minutes, left = minutes - now, left - now
+    return shared

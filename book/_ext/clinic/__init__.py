@@ -1,0 +1,1 @@
+"""Failures that were played: specimens, the error clinic, the table of hangs."""

@@ -1,0 +1,166 @@
+"""``{diagnose}``: a box that finds the clinic's cases in a pasted log.
+
+The page loads three scripts: the signs of all cases, made from ``clinic/`` at each
+build; the search, which is that of ``python -m allranks.diagnose``; and the form. It
+needs no server and sends nothing. Without JavaScript, and on paper, a sentence names
+the other ways.
+
+``{diagnose-figures}`` says how often the diagnosis is right, set by set. The counts are
+those of book/_data/diagnose.json (``tests/clinic/measure.py --record`` writes it);
+shares and their intervals are computed here, at each build. A sentence comes first on
+the logs that no tuning has seen, if there are any.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+from allranks.diagnose.signs import table
+from book._ext import PAGES
+from book._ext.clinic.cases import ClinicDirective, load
+
+SIGNS = "diagnose_data.js"
+FIGURES = "book/_data/diagnose.json"
+PLAIN = (
+    "The search box needs JavaScript. `python -m allranks.diagnose LOG` does the same "
+    "in a shell, and the tables below list all cases."
+)
+Z = 1.959964  # of the normal distribution, 95 %
+COLUMNS = [  # title, what is counted, among how many
+    ("right case first", "first", "known"),
+    ("among the three shown", "shown", "known"),
+    ("other failures taken for one of ours", "guessed", "unknown"),
+    ("healthy logs with an alarm", "alarms", "healthy"),
+]
+
+
+class diagnose_box(nodes.container):
+    """Where the form comes; it holds the sentence."""
+
+
+class Diagnose(ClinicDirective):
+    """The box."""
+
+    optional_arguments = 0
+
+    def run(self) -> list[nodes.Node]:
+        """Check the signs of all cases, and leave a place for the form."""
+        try:
+            table(self.cases())
+        except ValueError as error:
+            raise self.error(str(error)) from None
+        box = diagnose_box(classes=["diagnose"])
+        box += nodes.paragraph("", "", *self.inline(PLAIN))
+        return [box]
+
+
+def visit(writer: HTML5Translator, node: diagnose_box) -> None:
+    """Open the box."""
+    writer.body.append(writer.starttag(node, "div"))
+
+
+def depart(writer: HTML5Translator, node: diagnose_box) -> None:
+    """Close the box."""
+    writer.body.append("</div>\n")
+
+
+def add_files(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Load the scripts and the style where the box stands, and write the signs."""
+    if app.builder.name not in PAGES or not doctree:
+        return
+    if any(doctree.findall(diagnose_box)):
+        found = table(load(Path(app.srcdir)))
+        text = json.dumps(found, ensure_ascii=True, separators=(",", ":"))
+        file = Path(app.outdir, "_static", SIGNS)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"globalThis.allRanksClinic={text}\n", "utf8")
+        app.add_css_file("diagnose.css")
+        for name in (SIGNS, "diagnose.js", "diagnose_box.js"):
+            app.add_js_file(name, priority=600, loading_method="defer")
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share, after Wilson (1927).
+
+    >>> [round(100 * end) for end in wilson(54, 68)]
+    [68, 87]
+    """
+    share, square = count / total, Z * Z
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    spread = math.sqrt(share * (1 - share) / total + square / (4 * total * total))
+    half = Z * spread / (1 + square / total)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share(one: dict, count: str, total: str) -> str:
+    """Say a share and its interval in words: ``54 of 68 (79 %, 68 to 87)``."""
+    if not one[total]:
+        return "none"
+    low, high = wilson(one[count], one[total])
+    percent = 100 * one[count] / one[total]
+    words = f"{one[count]} of {one[total]}"
+    return f"{words} ({percent:.0f} %, {100 * low:.0f} to {100 * high:.0f})"
+
+
+def headline(fresh: list[dict]) -> str:
+    """Say the figure that counts, the one on logs that nobody tuned on."""
+    if not fresh:
+        return (
+            "All of these sets have been looked at while signs were written, so expect "
+            "less on your own log."
+        )
+    sums = {key: sum(one[key] for one in fresh) for _, *keys in COLUMNS for key in keys}
+    first, shown, guessed, alarms = (share(sums, *keys) for _, *keys in COLUMNS)
+    return (
+        f"On logs that nobody had looked at, the right case comes first in {first}, "
+        f"and is among the three that are shown in {shown}. Of failures that are no "
+        f"case here, {guessed} were taken for one; of healthy logs, {alarms} got an "
+        "alarm. "
+        "In parentheses: the share, and its 95 % interval (Wilson)."
+    )
+
+
+class DiagnoseFigures(ClinicDirective):
+    """The sentence and the table of figures."""
+
+    optional_arguments = 0
+
+    def run(self) -> list[nodes.Node]:
+        """Read the counts; the page is built again when they change."""
+        self.env.note_dependency(FIGURES)
+        sets = json.loads(Path(self.env.srcdir, FIGURES).read_text("utf8"))["sets"]
+        group = nodes.tgroup(cols=2 + len(COLUMNS))
+        group += [nodes.colspec(colwidth=width) for width in (10, 20, 18, 18, 17, 17)]
+        head, body = nodes.thead(), nodes.tbody()
+        head += text_row(["set of logs", "seen by tuning", *(c[0] for c in COLUMNS)])
+        for one in sets:
+            cells = (share(one, *keys) for _, *keys in COLUMNS)
+            body += text_row([one["name"], one["seen"] or "never", *cells])
+        group += [head, body]
+        figures = nodes.table("", group, classes=["colwidths-given"])
+        text = headline([one for one in sets if not one["seen"]])
+        return [
+            nodes.paragraph("", text),
+            nodes.container("", figures, classes=["x-scroll"]),
+        ]
+
+
+def text_row(cells: Iterable[str]) -> nodes.row:
+    """Return a table's row of texts."""
+    entries = [nodes.entry("", nodes.paragraph("", text)) for text in cells]
+    return nodes.row("", *entries)
+
+
+def setup(app: Sphinx) -> None:
+    """Add both directives."""
+    app.add_node(diagnose_box, html=(visit, depart))
+    app.add_directive("diagnose", Diagnose)
+    app.add_directive("diagnose-figures", DiagnoseFigures)
+    app.connect("html-page-context", add_files)

@@ -1,0 +1,145 @@
+"""What each tool finds of each hang: ``{hang-table}``, ``{hang-output}``, ``{hangs}``.
+
+All of it is read from book/_data/hangs.json, which ``python tests/bench hangs`` writes.
+``{hang-table} group`` has the hangs of a group, ``{hang-table} meeting`` those before
+there is one. ``{hang-output} py_spy ddp-uneven-inputs`` shows what a tool printed. The
+role ``{hangs}`` counts: ``{hangs}`detail.names``` are the hangs in which DETAIL names a
+rank, ``{hangs}`detail``` those that it can be put to, ``{hangs}`all``` all of them.
+"""
+
+import json
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxRole
+
+from allranks import hangs
+from allranks.hangs import measure, tools, verdicts
+from book._ext.clinic.cases import ClinicDirective
+
+MEASURE = "measure it: python tests/bench hangs"
+
+
+def load(env: BuildEnvironment) -> dict:
+    """Read the measurement; the page is rebuilt when it changes."""
+    env.note_dependency(hangs.DATA)
+    path = Path(env.srcdir, hangs.DATA)
+    if not path.is_file():
+        raise LookupError(f"no {hangs.DATA}; {MEASURE}")
+    return json.loads(path.read_text("utf8"))
+
+
+def count(found: dict, text: str) -> int:
+    """Count hangs; of a tool, those that it can be put to or has this verdict on.
+
+    >>> count({"a": {"x": {"verdict": "names"}}, "b": {"x": {"verdict": "n/a"}}}, "x")
+    1
+    """
+    if text == "all":
+        return len(found)
+    tool, _, verdict = text.partition(".")
+    if any(tool not in by_tool for by_tool in found.values()):
+        raise LookupError(f"no tool {tool!r} in {hangs.DATA}: {', '.join(tools.TOOLS)}")
+    if verdict and verdict not in verdicts.VERDICTS:
+        raise LookupError(f"no verdict {verdict!r}: {', '.join(verdicts.VERDICTS)}")
+    got = [by_tool[tool]["verdict"] for by_tool in found.values()]
+    return got.count(verdict) if verdict else len(got) - got.count(verdicts.NONE)
+
+
+class HangTable(ClinicDirective):
+    """A row for each hang, a column for each tool: what it finds, and how soon."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Build the table, with the number of hangs in which each tool names a rank."""
+        self.cases()  # the page depends on them
+        try:
+            data, waits = load(self.env), hangs.cases(Path(self.env.srcdir))
+        except LookupError as error:
+            raise self.error(str(error)) from None
+        which = self.arguments[0]
+        if which not in ("group", "meeting"):
+            raise self.error(f"hang-table: group or meeting, not {which!r}")
+        found, shown = data["hangs"], []
+        for case in waits:
+            if case.slug not in found:
+                raise self.error(f"{case.slug} is not measured; {MEASURE}")
+            if measure.meets_late(case) == (which == "meeting"):
+                shown.append(case)
+        some = {case.slug: found[case.slug] for case in shown}
+        wanted = [key for key in tools.TOOLS if count(some, key)]
+        group = nodes.tgroup(cols=1 + len(wanted))
+        widths = [28, *[round(72 / len(wanted))] * len(wanted)]
+        group += [nodes.colspec(colwidth=width) for width in widths]
+        head, body = nodes.thead(), nodes.tbody()
+        titles = [self.inline(tools.TOOLS[key].title) for key in wanted]
+        head += self.row([[nodes.Text("the hang")], *titles])
+        for case in shown:
+            cells = [self.cell(found[case.slug][key]) for key in wanted]
+            body += self.row([self.link(case), *cells])
+        sums = [
+            [nodes.Text(f"{count(some, f'{key}.names')} of {count(some, key)}")]
+            for key in wanted
+        ]
+        body += self.row([[nodes.emphasis("", "names the rank in")], *sums])
+        group += [head, body]
+        table = nodes.table("", group, classes=["hang-table", "colwidths-given"])
+        when = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}, gloo."
+        note = nodes.paragraph(
+            "", when.format(**data["machine"]), classes=["hang-note"]
+        )
+        return [nodes.container("", table, classes=["x-scroll"]), note]
+
+    def cell(self, finding: dict) -> list[nodes.Node]:
+        """Show the verdict and the seconds."""
+        verdict, seconds = finding["verdict"], finding["seconds"]
+        if verdict == verdicts.NONE:
+            return [nodes.inline("", "–", classes=["hang-none"])]
+        word = nodes.strong if verdict == verdicts.NAMES else nodes.inline
+        shown = [word("", verdict, classes=[f"hang-{verdict}"])]
+        if seconds is not None:
+            shown.append(nodes.Text(f" {seconds:.1f} s"))
+        return shown
+
+
+class HangOutput(ClinicDirective):
+    """What a tool printed of a hang."""
+
+    required_arguments = 2
+    optional_arguments = 0
+
+    def run(self) -> list[nodes.Node]:
+        """Show it in a literal block."""
+        key, slug = self.arguments
+        try:
+            text = load(self.env)["hangs"][slug][key]["raw"]
+        except LookupError as error:
+            message = f"no output of {key} on {slug} ({error}); {MEASURE}"
+            raise self.error(message) from None
+        block = nodes.literal_block(text, text, language="ranks")
+        block["classes"] += ["specimen-output", "no-copy"]
+        return [block]
+
+
+class Hangs(SphinxRole):
+    """A number of hangs in a sentence."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Count them."""
+        try:
+            text = str(count(load(self.env)["hangs"], self.text))
+        except LookupError as error:
+            message = self.inliner.reporter.error(f"hangs: {error}", line=self.lineno)
+            raw = self.inliner.problematic(self.rawtext, self.rawtext, message)
+            return [raw], [message]
+        return [nodes.Text(text)], []
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directives and the role."""
+    app.add_directive("hang-table", HangTable)
+    app.add_directive("hang-output", HangOutput)
+    app.add_role("hangs", Hangs())

@@ -1,0 +1,1 @@
+"""The same pages without hands: EPUB and PDF."""

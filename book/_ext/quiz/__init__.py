@@ -1,0 +1,1 @@
+"""Questions that a reader answers on the page."""

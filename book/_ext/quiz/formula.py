@@ -1,0 +1,180 @@
+"""Formulas of number quizzes: parsed here once, evaluated here and on the page.
+
+A formula becomes a tree: a number, a name, or ``[operator, part, part]``. The page gets
+the tree as JSON, so that it needs no parser, and nothing is ever given to ``eval``.
+``book/_static/quiz.js`` holds the same few operators; a test compares both.
+"""
+
+import ast
+import itertools
+import math
+import operator
+import random
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+BINARY = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
+FUNCTIONS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "max": max,
+    "min": min,
+}
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+SPAN = re.compile(r"(-?[\d.]+?)\.\.(-?[\d.]+)(?: by ([\d.]+))?")
+MOST_DRAWS, MOST_VALUES, FEWEST_DRAWS = 4000, 60, 6
+
+
+def parse(text: str, names: Collection[str]) -> list | str | float:
+    """Return the tree of a formula in these names.
+
+    >>> parse("ceil(n / 4) * 2", ["n"])
+    ['*', ['ceil', ['/', 'n', 4]], 2]
+    """
+    try:
+        return _tree(ast.parse(text.strip(), mode="eval").body, names)
+    except SyntaxError:
+        raise ValueError(f"the formula `{text}` is broken") from None
+    except ValueError as error:
+        raise ValueError(f"the formula `{text}` {error}") from None
+
+
+def _tree(node: ast.expr, names: Collection[str]) -> list | str | float:
+    match node:
+        case ast.Constant(value=int() | float() as value) if value is not True:
+            return value
+        case ast.Name(id=name) if name in names:
+            return name
+        case ast.Name(id=name):
+            raise ValueError(f"uses {name}, which :values: does not list")
+        case ast.BinOp(op=op) if type(op) in BINARY:
+            return [BINARY[type(op)], _tree(node.left, names), _tree(node.right, names)]
+        case ast.UnaryOp(op=ast.USub()):
+            return ["-", 0, _tree(node.operand, names)]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
+            num_args = 2 if name in ("max", "min") else 1
+            if len(node.args) != num_args:
+                raise ValueError(f"gives {name} {len(node.args)} numbers")
+            return [name, *(_tree(arg, names) for arg in node.args)]
+    allowed = "numbers, names, + - * / // % **, ceil, floor, max and min"
+    raise ValueError(f"may hold {allowed} only")
+
+
+def evaluate(tree: list | str | float, values: dict) -> float:
+    """Compute the value of a tree.
+
+    >>> evaluate(parse("7 // n", ["n"]), {"n": 2})
+    3
+    """
+    if isinstance(tree, str):
+        return values[tree]
+    if not isinstance(tree, list):
+        return tree
+    return FUNCTIONS[tree[0]](*(evaluate(part, values) for part in tree[1:]))
+
+
+def spans(text: str) -> dict[str, list]:
+    """Read the numbers that each name may take.
+
+    >>> spans("ranks = 2, 4; samples = 100..120 by 10")
+    {'ranks': [2, 4], 'samples': [100, 110, 120]}
+    """
+    found = {}
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, _, given = map(str.strip, part.partition("="))
+        span = SPAN.fullmatch(given)
+        try:
+            numbers = _span(*span.groups()) if span else _numbers(given.split(","))
+        except ValueError:
+            numbers = []
+        if not NAME.fullmatch(name) or name in FUNCTIONS or name in found:
+            raise ValueError(f":values: needs a new lower-case name in `{part}`")
+        if not 1 < len(numbers) <= MOST_VALUES:
+            raise ValueError(
+                f":values: needs 2 to {MOST_VALUES} numbers in `{part}`, "
+                "such as 2, 4, 8 or 1..9 or 100..200 by 10"
+            )
+        found[name] = numbers
+    return found
+
+
+def _numbers(texts: Iterable[str]) -> list:
+    return [float(text) if "." in text else int(text) for text in texts]
+
+
+def _span(low: str, high: str, by: str | None) -> list:
+    low, high, by = _numbers([low, high, by or "1"])
+    return [low + i * by for i in range(int((high - low) / by) + 1)] if by else []
+
+
+def rounded(value: float, digits: int) -> float:
+    """Round half up: the same steps, hence the same bits, as on the page."""
+    return math.floor(value * 10**digits + 0.5) / 10**digits
+
+
+def shown(value: float, digits: int) -> str:
+    """Write a number as the reader sees it.
+
+    >>> shown(24, 0), shown(27.25, 1), shown(27.04, 1)
+    ('24', '27.3', '27')
+    """
+    return (
+        f"{rounded(value, digits):.{digits}f}".rstrip("0").rstrip(".")
+        if digits
+        else (str(int(rounded(value, 0))))
+    )
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """One number quiz: what its names may be, the right formula, the typical slips."""
+
+    values: dict[str, list]
+    right: list | str | float
+    wrong: list
+    tolerance: float = 0.0
+    digits: int = 0
+
+    def apart(self, values: dict) -> bool:
+        """Tell whether no two formulas, right or slips, agree on these numbers."""
+        results = [evaluate(tree, values) for tree in (self.right, *self.wrong)]
+        if not all(math.isfinite(result) for result in results):
+            raise ValueError(f"a formula is not finite with {values}")
+        gap = 2 * self.tolerance + 1e-6
+        return all(abs(a - b) > gap for a, b in itertools.combinations(results, 2))
+
+    def draws(self) -> list[dict]:
+        """List all combinations that tell answers apart, or some thousands of them."""
+        names, total = list(self.values), math.prod(map(len, self.values.values()))
+        every = itertools.product(*self.values.values())
+        if total > MOST_DRAWS:
+            pick = random.Random(0)
+            lists = self.values.values()
+            every = [[pick.choice(one) for one in lists] for _ in range(MOST_DRAWS)]
+        try:
+            given = [dict(zip(names, one, strict=True)) for one in every]
+            found = [values for values in given if self.apart(values)]
+        except (ArithmeticError, TypeError) as error:
+            raise ValueError(f"a formula fails for some :values:: {error}") from None
+        if len(found) < FEWEST_DRAWS or 2 * len(found) < len(given):
+            raise ValueError(
+                f"only {len(found)} of {len(given)} draws of :values: tell the right "
+                "number from each slip"
+            )
+        return found

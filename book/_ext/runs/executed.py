@@ -1,0 +1,140 @@
+"""What was executed, when and how: the file book/_data/status.json and its rules.
+
+``book/_tools/execute.py`` records each run, with a digest of the code that ran. A file
+whose code has changed since, or was never run, has not run. A skip counts as a failure:
+what was skipped has not run either.
+"""
+
+import fcntl
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+DATA = "book/_data/status.json"
+FOLDERS = {
+    "notebooks": "*.ipynb",
+    "scripts": "ch*.py",
+    "errata": "*.py",
+    "clinic": "*.py",
+}
+SKIP = re.compile(
+    r"\b[1-9]\d* skip|^\s*skip\b|\bskipped\b", re.IGNORECASE | re.MULTILINE
+)
+RANKS = re.compile(r"\[rank \d+/(\d+)")
+STATED = re.compile(r"^%ranks (\d+)|\bRanks\((\d+)|^runs on: (\d+) rank", re.MULTILINE)
+VGPUS = re.compile(
+    r"^%vgpus (\d+)|-m allranks.vgpu (\d+)|^runs on: (\d+) virtual", re.M
+)
+LAUNCHED = re.compile(r"\blaunch\(\s*[\"'][\w.]+[\"'],\s*(\d+|\[[\d, ]+\])")
+LOOPED = re.compile(r"\bfor (?:world_size|num_ranks) in [(\[]([\d, ]+)[)\]]")
+GOOD, SKIPPED, FAILED = "passed", "skips", "failed"
+
+
+def files(root: Path) -> list[str]:
+    """List everything that is executed, from the root."""
+    return [
+        path.relative_to(root).as_posix()
+        for folder, pattern in FOLDERS.items()
+        for path in sorted((root / folder).glob(pattern))
+        if folder != "clinic" or b"\nruns on: quoted\n" not in path.read_bytes()
+    ]
+
+
+def code(path: Path) -> bytes:
+    """Return a file's code: of a notebook its code cells, no prose and no output."""
+    if path.suffix != ".ipynb":
+        return path.read_bytes()
+    cells = json.loads(path.read_bytes())["cells"]
+    cells = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    return "\n\n".join(cells).encode()
+
+
+def digest(path: Path) -> str:
+    """Hash a file's code."""
+    return hashlib.sha256(code(path)).hexdigest()[:16]
+
+
+def world_sizes(code: str, output: str = "") -> set[int]:
+    """Find how many ranks code or a command starts, or an output is from.
+
+    >>> sorted(world_sizes('launch("a", [2, 1])', "[rank 0/2] x"))
+    [2, 3]
+    >>> world_sizes("torchrun --nnodes 2 --nproc-per-node 4 scripts/x.py")
+    {8}
+    """
+    found = {int(number) for number in RANKS.findall(output)}
+    found |= {int(number) for both in STATED.findall(code) for number in both if number}
+    for text in LAUNCHED.findall(code):
+        found.add(sum(map(int, re.findall(r"\d+", text))))
+    for text in LOOPED.findall(code):
+        found |= set(map(int, re.findall(r"\d+", text)))
+    if each := re.search(r"\btorchrun .*--nproc-per-node (\d+)", code):
+        nodes = re.search(r"--nnodes (\d+)", code)
+        found.add(int(each[1]) * int(nodes[1] if nodes else 1))
+    return found
+
+
+@dataclass
+class Run:
+    """A run of a file: what ``add`` was told of it, and then ``write`` writes."""
+
+    name: str
+    code: str  # the digest of the file when it was started
+    seconds: float = 0.0
+    world_sizes: set[int] = field(default_factory=set)
+    vgpus: int = 0
+    outcome: str = GOOD
+
+    @classmethod
+    def of(cls, root: Path, path: Path) -> "Run":
+        """Return a run of a file that is about to begin."""
+        return cls(path.relative_to(root).as_posix(), digest(path))
+
+    def add(self, seconds: float, code: str = "", output: str = "") -> None:
+        """Add a part of the run: a command or all cells, and what they printed."""
+        self.seconds += seconds
+        self.world_sizes |= world_sizes(code, output)
+        devices = [int(n) for three in VGPUS.findall(code) for n in three if n]
+        self.vgpus = max([self.vgpus, *devices])
+        if SKIP.search(output):
+            self.outcome = SKIPPED
+
+    def write(self, root: Path) -> None:
+        """Put the run into the file of all runs, in place of the file's earlier one."""
+        facts = {
+            "date": date.today().isoformat(),
+            "digest": self.code,
+            "outcome": self.outcome,
+            "seconds": round(self.seconds, 1),
+            "torch": version("torch"),
+            "vgpus": self.vgpus,
+            "world_sizes": sorted(self.world_sizes),
+        }
+        with (root / DATA).open("a+") as file:  # several may execute at a time
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            runs = json.loads(file.read() or "{}") | {self.name: facts}
+            exist = set(files(root))
+            runs = {name: runs[name] for name in runs if name in exist}
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(runs, indent=1, sort_keys=True) + "\n")
+
+
+def load(root: Path) -> dict[str, dict]:
+    """Read the recorded runs, by file."""
+    path = root / DATA
+    return json.loads(path.read_text("utf8")) if path.is_file() else {}
+
+
+def verdict(root: Path, name: str, runs: dict[str, dict]) -> str:
+    """Say how the last run of a file ended, if it ran as it is now."""
+    if name not in runs:
+        return "never run"
+    if runs[name]["digest"] != digest(root / name):
+        return "changed since"
+    return runs[name]["outcome"]

@@ -1,0 +1,128 @@
+"""Commands on pages and their recorded outputs: the one parser of both.
+
+A page holds ``{run}`` blocks. ``book/_runs/`` holds one text file per command::
+
+    $ torchrun --standalone --nproc-per-node 2 scripts/ch5_ddp.py
+    exit 0
+    [rank 0/2] ...
+
+Of a ``torchrun`` that fails it holds the whole terminal (see terminal.py), of one that
+ends well the ranks' lines, by rank. The build shows the records,
+``book/_tools/execute.py`` writes them, the tests re-run the commands and compare. All
+three use this module.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(
+    r"^(?P<fence>`{3,}|:{3,})\{run\}[ \t]+(?P<command>.+?)[ \t]*\n"
+    r"(?P<body>.*?)^(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+EXIT = re.compile(r"^:exit:[ \t]*(-?\d+)[ \t]*$", re.MULTILINE)
+SCRIPT = re.compile(r"(?:scripts/)?\b\w+\.py\b")
+ONLY = re.compile(r"^:only:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+TIMING = re.compile(
+    r"\d[\d,]*(?:\.\d+)?\s?(?:samples/s|steps/s|[KMG]B/s|ms|µs|us|s|min|%)(?![\w/])"
+)
+NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line as a page states it, and the exit code the page expects.
+
+    If its output describes the machine, ``only`` is a regular expression: what it finds
+    must be the same everywhere.
+    """
+
+    line: str
+    exit_code: int = 0
+    only: str = ""
+
+    @property
+    def terminal(self) -> bool:
+        """Tell whether its record is a whole terminal, with torchrun's own lines."""
+        return bool(self.exit_code) and "torchrun" in self.line.split()
+
+    @property
+    def record(self) -> str:
+        """Name the record's file: readable, unique, valid everywhere."""
+        slug = re.sub(r"[^A-Za-z0-9_.]+", "-", self.line).strip("-.")
+        if len(slug) > 80:
+            slug = f"{slug[:71]}-{hashlib.sha256(self.line.encode()).hexdigest()[:8]}"
+        return f"{slug}.txt"
+
+
+def commands(page: str) -> list[Command]:
+    """List every ``{run}`` command of a page's text, in the page's order."""
+    found = []
+    for match in FENCE.finditer(page):
+        code, only = EXIT.search(match["body"]), ONLY.search(match["body"])
+        code, only = int(code[1]) if code else 0, only[1] if only else ""
+        found.append(Command(match["command"], code, only))
+    return found
+
+
+def started(pages: Iterable[Path]) -> list[tuple[str, Command]]:
+    """Return each script's first command, which the tests start as a reader does.
+
+    Returns:
+        (name of the page, command), in the order of the pages.
+    """
+    first = {}
+    for page in sorted(pages):
+        for command in commands(page.read_text("utf8")):
+            if script := SCRIPT.search(command.line):
+                first.setdefault(script[0], (page.name, command))
+    return list(first.values())
+
+
+def write(folder: Path, command: Command, output: str) -> None:
+    """Record a command's output."""
+    folder.mkdir(exist_ok=True)
+    text = f"$ {command.line}\nexit {command.exit_code}\n{output.rstrip()}\n"
+    (folder / command.record).write_text(text, "utf8")
+
+
+def read(folder: Path, command: Command) -> str:
+    """Read the recorded output of a command.
+
+    Raises:
+        LookupError: no record, or one of another command or exit code.
+    """
+    path = folder / command.record
+    how = "make notebooks records it"
+    if not path.is_file():
+        raise LookupError(f"no record of `{command.line}`: {how}")
+    head, code, output = (path.read_text("utf8") + "\n").split("\n", 2)
+    if (head, code) != (f"$ {command.line}", f"exit {command.exit_code}"):
+        raise LookupError(
+            f"{path.name} records `{head}`, {code}; the page states "
+            f"`{command.line}`, exit {command.exit_code}: {how}"
+        )
+    return output.strip("\n")
+
+
+def same(old: str, new: str, only: str = "") -> bool:
+    """Tell whether two outputs say the same: all of them, or what ``only`` finds.
+
+    Timings and percentages may differ in any way; other decimal fractions by 5 % or
+    0.05 (another processor rounds otherwise); everything else not at all.
+    """
+    if only:
+        old, new = (str(re.findall(only, text, re.MULTILINE)) for text in (old, new))
+        if old == "[]":
+            raise ValueError(f":only: {only} finds nothing: it would compare nothing")
+    old, new = TIMING.sub("<timing>", old), TIMING.sub("<timing>", new)
+    # Columns are padded to the width of a number.
+    texts = [re.sub(r"\s+", " ", NUMBER.sub("<number>", text)) for text in (old, new)]
+    numbers = zip(NUMBER.findall(old), NUMBER.findall(new), strict=False)
+    return texts[0].strip() == texts[1].strip() and all(
+        math.isclose(float(a), float(b), rel_tol=0.05, abs_tol=0.05) for a, b in numbers
+    )

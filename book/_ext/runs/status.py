@@ -1,0 +1,181 @@
+"""``{status}``: each notebook and script, when it ran, how long, on how many ranks.
+
+The records are executed.py's. ``{test-status}`` shows a report of pytest's (JUnit XML)
+that ``ALLRANKS_TESTS`` names: ``make test`` builds the page again after the tests.
+``{started}`` lists the commands that the tests do not fork.
+"""
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective
+
+from book._ext.runs import records
+from book._ext.runs.executed import DATA, FAILED, GOOD, SKIPPED, files, load, verdict
+
+SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
+
+
+def rows(root: Path) -> list[list[str]]:
+    """Build a row for each notebook and script, one for each folder of specimens."""
+    runs, found, folders = load(root), [], {"errata": [], "clinic": []}
+    for name in files(root):
+        run, end = runs.get(name, {}), verdict(root, name, runs)
+        if (folder := name.partition("/")[0]) in folders:
+            folders[folder].append((run, end))
+            continue
+        found.append([name, *cells(run, end)])
+    for folder, played in folders.items():
+        if not played:
+            continue
+        known = [run for run, _ in played if run]
+        ends = Counter(end for _, end in played)
+        all_ = {
+            "date": min((run["date"] for run in known), default=""),
+            "seconds": sum(run["seconds"] for run in known),
+            "torch": ", ".join(sorted({run["torch"] for run in known})),
+            "world_sizes": sorted({n for run in known for n in run["world_sizes"]}),
+        }
+        text = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+        found.append([f"{folder}/ ({len(played)} specimens)", *cells(all_, text)])
+    return found
+
+
+def cells(run: dict, end: str) -> list[str]:
+    """Return what a row says of a run."""
+    if not run:
+        return [end, "–", "–", "–", "–"]
+    ranks = ", ".join(map(str, run["world_sizes"])) or "one process"
+    if devices := run.get("vgpus"):
+        ranks += f"; {devices} virtual GPUs"
+    return [end, run["date"], f"{run['seconds']:.0f} s", ranks, run["torch"]]
+
+
+def tests(path: Path) -> list[list[str]]:
+    """Build a row for each test file of a JUnit report."""
+    counts: dict[str, Counter] = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = (case.get("classname") or case.get("name")).replace("/", ".")
+        name = re.sub(r"\.Test\w+$", "", name)
+        count = counts.setdefault(name, Counter())
+        ends = {child.tag for child in case}
+        count["tests"] += 1
+        if ends & {"failure", "error"}:
+            count["failed"] += 1
+        if "skipped" in ends:
+            count["skipped"] += 1
+        count["seconds"] += float(case.get("time", 0))
+    return [
+        [
+            name,
+            FAILED if count["failed"] + count["skipped"] else GOOD,
+            *(str(count[key]) for key in ("tests", "failed", "skipped")),
+            f"{count['seconds']:.0f} s",
+        ]
+        for name, count in sorted(counts.items())
+    ]
+
+
+class Status(SphinxDirective):
+    """The table of runs, and below it what they add up to."""
+
+    heads = ("file", "end", "last run", "took", "ranks", "PyTorch")
+    widths = (30, 14, 14, 9, 19, 14)
+
+    def run(self) -> list[nodes.Node]:
+        """Compare the records with the files as they are."""
+        root = Path(self.env.srcdir)
+        for name in [DATA, *files(root)]:
+            self.env.note_dependency(name)
+        found = rows(root)
+        runs = load(root)
+        ends = Counter(verdict(root, name, runs) for name in files(root))
+        text = "; ".join(
+            f"{count} of them {SAID.get(end, end)}"
+            for end, count in sorted(ends.items())
+            if end != GOOD
+        )
+        about = nodes.reference("", "what that means", refid="status-read")
+        note = nodes.paragraph("", f"{sum(ends.values())} files")
+        if text:
+            note += [nodes.Text(f", {text} ("), about, nodes.Text(")")]
+        note += nodes.Text("." if text else ", all passed.")
+        return [self.table(found), note]
+
+    def table(self, found: list[list[str]]) -> nodes.table:
+        """Build a table of texts; what did not pass is bold."""
+        group = nodes.tgroup(cols=len(self.heads))
+        for width in self.widths:
+            group += nodes.colspec(colwidth=width)
+        head, body = nodes.thead(), nodes.tbody()
+        head += self.row(list(self.heads))
+        for texts in found:
+            body += self.row(texts)
+        group += [head, body]
+        return nodes.table("", group, classes=["status-table"])
+
+    def row(self, texts: list[str]) -> nodes.row:
+        """Build one row."""
+        row = nodes.row()
+        for number, text in enumerate(texts):
+            strong = (
+                number == 1
+                and text != "end"
+                and not re.fullmatch(r"(\d+ )?passed", text)
+            )
+            kind = nodes.strong if strong else nodes.inline
+            kind = nodes.literal if number == 0 and "/" in text else kind
+            row += nodes.entry("", nodes.paragraph("", "", kind("", text)))
+        return row
+
+
+class TestStatus(Status):
+    """The tests of this build, where there is a report."""
+
+    heads = ("tests in", "end", "tests", "failed", "skipped", "took")
+    widths = (40, 15, 10, 10, 10, 15)
+
+    def run(self) -> list[nodes.Node]:
+        """Read the report, or say that there is none."""
+        report = Path(os.environ.get("ALLRANKS_TESTS", ""))
+        if not report.is_file():
+            text = "This copy was built without its tests: make test adds their report."
+            return [nodes.paragraph("", text)]
+        return [self.table(tests(report))]
+
+
+class Started(SphinxDirective):
+    """The commands that the tests start for real; they fork the others."""
+
+    def run(self) -> list[nodes.Node]:
+        """List each script's first command on a page."""
+        found = nodes.bullet_list()
+        for _, command in records.started(Path(self.env.srcdir).glob("book/*.md")):
+            line = nodes.literal(command.line, command.line)
+            found += nodes.list_item("", nodes.paragraph("", "", line))
+        return [found]
+
+
+def always(
+    app: Sphinx,
+    env: BuildEnvironment,
+    added: set[str],
+    changed: set[str],
+    removed: set[str],
+) -> list[str]:
+    """Have the pages with a report read anew each time."""
+    return [name for name in env.found_docs if name.endswith("app_status")]
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directives."""
+    app.add_directive("status", Status)
+    app.add_directive("test-status", TestStatus)
+    app.add_directive("started", Started)
+    app.connect("env-get-outdated", always)

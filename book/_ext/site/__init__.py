@@ -1,0 +1,1 @@
+"""What a page has beyond its text: formulas, links, search, explorables."""

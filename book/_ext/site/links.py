@@ -1,0 +1,214 @@
+"""Links of each page: its files to take along, a place to run it, a way to change it.
+
+Files are copied into the site. The others need the repository's public address, from
+``ALLRANKS_REPOSITORY`` (``make book REPOSITORY=https://github.com/OWNER/NAME``), from
+GitHub Actions, or from the remote ``origin``. Where none is known they are absent.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+FILES = "_downloads"
+HOST = "https://github.com"
+REMOTE = re.compile(
+    r"(?:https?://(?:[^/@]*@)?|ssh://git@|git@)github\.com[/:]([\w.-]+/[\w.-]+?)"
+    r"(?:\.git)?/?"
+)
+COLAB = """# A machine of Colab's has neither this book nor these packages.
+!git clone -q --depth 1 --branch {branch} {address} /content/book
+%cd -q /content/book/notebooks
+%pip install -q anywidget cloudpickle psutil safetensors scikit-learn
+import os, sys
+sys.path.insert(0, "/content/book")
+os.environ["PYTHONPATH"] = "/content/book"  # for the processes that we start"""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A public repository: its address without a slash at the end, and a branch."""
+
+    address: str
+    branch: str = "main"
+
+    @property
+    def name(self) -> str:
+        """Return OWNER/NAME on github.com, and nothing elsewhere."""
+        return self.address.removeprefix(f"{HOST}/") if HOST in self.address else ""
+
+
+def normal(address: str) -> str:
+    """Return a remote's web address, without credentials; nothing if not on GitHub.
+
+    >>> normal("git@github.com:owner/name.git")
+    'https://github.com/owner/name'
+    >>> normal("https://user:secret@github.com/owner/name")
+    'https://github.com/owner/name'
+    """
+    match = REMOTE.fullmatch(address.strip())
+    return f"{HOST}/{match[1]}" if match else ""
+
+
+def find(root: Path, env: dict[str, str]) -> Repository | None:
+    """Find where the book's repository is, if anything says so.
+
+    Raises:
+        ValueError: ``ALLRANKS_REPOSITORY`` is not an address on GitHub.
+    """
+    branch = env.get("GITHUB_BASE_REF") or env.get("GITHUB_REF_NAME", "")
+    if env.get("GITHUB_REF_TYPE") == "tag" or not branch:
+        head = git(root, "rev-parse", "--abbrev-ref", "origin/HEAD")
+        branch = head.removeprefix("origin/") if head else "main"
+    if stated := env.get("ALLRANKS_REPOSITORY", "").strip():
+        if not normal(stated):
+            raise ValueError(
+                f"REPOSITORY={stated} is no address like {HOST}/OWNER/NAME"
+            )
+        return Repository(normal(stated), branch)
+    if name := env.get("GITHUB_REPOSITORY"):
+        return Repository(f"{env.get('GITHUB_SERVER_URL', HOST)}/{name}", branch)
+    address = normal(git(root, "remote", "get-url", "origin"))
+    return Repository(address, branch) if address else None
+
+
+def git(root: Path, *words: str) -> str:
+    """Return what git answers; nothing if it refuses, or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", root, *words], capture_output=True, text=True, timeout=10
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def files(root: Path, page: str) -> list[str]:
+    """List the notebook and the scripts that belong to a page, from the root."""
+    stem = Path(page).name
+    notebook = f"notebooks/{stem}.ipynb"
+    found = [notebook] if (root / notebook).is_file() else []
+    if stem.startswith("ch"):
+        chapter = stem.partition("_")[0]
+        scripts = sorted(path.name for path in root.glob(f"scripts/{chapter}_*.py"))
+        scripts.sort(key=lambda name: name != f"{stem}.py")  # the chapter's own first
+        found += [f"scripts/{name}" for name in scripts]
+    return found
+
+
+def launches(repository: Repository, notebook: str) -> dict[str, str]:
+    """Return the places that run a notebook, and their addresses for it."""
+    name, branch = repository.name, quote(repository.branch)
+    if not name:
+        return {}
+    places = {
+        "Colab": "https://colab.research.google.com/github/{name}/blob/{branch}/{file}",
+        "Binder": "https://mybinder.org/v2/gh/{name}/{one}?urlpath=lab/tree/{file}",
+        "Codespaces": "https://codespaces.new/{name}/tree/{branch}",
+    }
+    one = quote(repository.branch, safe="")  # one part of a path
+    fields = {"name": name, "branch": branch, "one": one, "file": notebook}
+    return {place: address.format(**fields) for place, address in places.items()}
+
+
+def changes(repository: Repository, source: str) -> dict[str, str]:
+    """Return the ways to change a page: edit its file, or say what is wrong."""
+    address, branch = repository.address, quote(repository.branch)
+    return {
+        "Edit this page": f"{address}/edit/{branch}/{source}",
+        "Report a mistake": f"{address}/issues/new?title={quote(f'{source}: ')}",
+    }
+
+
+def bar(
+    root: Path, page: str, source: str, up: str, repository: Repository | None
+) -> str:
+    """Write the line below a page's title."""
+    own = files(root, page)
+    groups = []
+    if own:
+        links = [
+            f'<a href="{up}{FILES}/{name}" download>{Path(name).name}</a>'
+            for name in own
+        ]
+        groups.append(("Download", links))
+    notebook = own[0] if own and own[0].endswith(".ipynb") else ""
+    if repository and notebook:
+        links = anchors(launches(repository, notebook))
+        if links:
+            links.append(f'<a href="{up}book/app_where.html">what differs there</a>')
+            groups.append(("Run in", links))
+    if repository:
+        groups.append(("", anchors(changes(repository, source))))
+    if not groups:
+        return ""
+    lines = "".join(
+        f"<li>{f'<span>{label}:</span> ' if label else ''}{', '.join(links)}</li>"
+        for label, links in groups
+    )
+    label = 'class="page-links" aria-label="Files of this page"'
+    return f"<nav {label}><ul>{lines}</ul></nav>"
+
+
+def anchors(links: dict[str, str]) -> list[str]:
+    """Write links that leave the book."""
+    return [f'<a href="{escape(to)}">{text}</a>' for text, to in links.items()]
+
+
+def add(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Put the line below the title."""
+    if app.builder.name != "html" or doctree is None:
+        return
+    source = Path(app.env.doc2path(page)).relative_to(app.srcdir).as_posix()
+    up = context["pathto"]("", 1)
+    repository = app.config.allranks_repository
+    line = bar(
+        Path(app.srcdir), page, source, up, repository and Repository(*repository)
+    )
+    context["body"] = context["body"].replace("</h1>", f"</h1>\n{line}", 1)
+
+
+def copy(app: Sphinx, exception: Exception | None) -> None:
+    """Put the files into the site."""
+    if exception or app.builder.name != "html":
+        return
+    for page in app.env.found_docs:
+        for name in files(Path(app.srcdir), page):
+            target = Path(app.outdir, FILES, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(app.srcdir, name), target)
+
+
+class ColabCell(SphinxDirective):
+    """``{colab-cell}``: what a notebook's first cell must be on Colab."""
+
+    def run(self) -> list[nodes.Node]:
+        """Fill in the repository, or say what to fill in."""
+        known = self.config.allranks_repository or (f"{HOST}/OWNER/NAME", "main")
+        text = COLAB.format(address=known[0], branch=known[1])
+        cell = nodes.literal_block(text, text, language="ipython3")
+        if self.config.allranks_repository:
+            return [cell]
+        words = "This copy does not know its address: replace OWNER/NAME by it."
+        return [cell, nodes.paragraph("", words)]
+
+
+def setup(app: Sphinx) -> None:
+    """Find the repository once; pages are rewritten when it changes."""
+    found = find(Path(app.srcdir), dict(os.environ))
+    value = (found.address, found.branch) if found else None
+    app.add_config_value("allranks_repository", value, "env")
+    app.add_css_file("links.css")
+    app.add_directive("colab-cell", ColabCell)
+    app.connect("html-page-context", add, priority=400)
+    app.connect("build-finished", copy)

@@ -1,0 +1,226 @@
+"""Begin a chapter: write its page, notebook, script and test, and run them once.
+
+    python book/_tools/chapter.py ch7_fsdp "Fully sharded"
+
+All four pass as they are. Together they say one true thing, the mean over all ranks;
+replace it, piece by piece, by what the chapter is about. What every script repeats is
+copied from scripts/ch4_ranks.py.
+"""
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from nbformat import v4
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)  # for book._ext and book._tools
+
+from book._ext.chapters import chapter_map  # noqa: E402
+from book._tools import notebooks  # noqa: E402
+
+MODEL = "ch4_ranks"
+LAST_IMPORT = "import torch.distributed as dist"
+REST = "# The rest stands in every script: a job that cannot go on ends in a sentence."
+MOST = (chapter_map.BOX - 37) // 8  # of a title: the front page's map has boxes
+LONGEST = 23  # letters of a name: the script's docstring has lines of 79
+TITLE = re.compile(r"[A-Z][\w ,:;'()/+-]*[\w)]")
+TOC = """      - file: book/{name}
+        sections:
+          - file: notebooks/{name}
+"""
+PAGE = """---
+myst:
+  html_meta:
+    description: "{title}: two ranks average what they hold, and both get the mean."
+---
+({name})=
+# {title}
+
+**After this page** you can say what each rank gets back when all of them average a
+tensor.
+
+Run it live: {{ref}}`{name}_live` asks you to predict each result below, and then
+computes it.
+
+## What does each rank get?
+
+Two ranks hold different numbers. Each one hands a copy to `all_reduce`, which leaves
+the sum in it, so a division by the number of ranks gives everybody the same mean:
+
+```{{literalinclude}} ../scripts/{name}.py
+:pyobject: mean_over_ranks
+```
+
+```{{run}} torchrun --standalone --nproc-per-node 2 scripts/{name}.py
+```
+"""
+CELLS = (
+    """({name}_live)=
+# {title}, live
+
+Two real processes run the cells of this notebook. Make each prediction before you run \
+the cell below it. The page {{ref}}`{name}` has the whole story.""",
+    "%load_ext allranks\n%ranks 2",
+    """## The mean of what all hold
+
+**Predict**: rank 0 holds ones, rank 1 holds twos. What does each rank get back?""",
+    """%%ranks
+from scripts.{name} import mean_over_ranks
+
+mean_over_ranks(torch.ones(2) * (rank + 1))""",
+    "Both get 1.5: the sum is 3 on every rank, and each divides it by 2.",
+    "%ranks stop",
+)
+HEAD = '''"""Chapter {number} - {title}.
+
+Run it (no GPU needed):
+    torchrun --standalone --nproc-per-node 2 scripts/{name}.py
+"""
+
+'''
+SCRIPT = '''def mean_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """Average a tensor over all ranks; every rank gets the same answer."""
+    total = values.clone()  # all_reduce writes into what it is given
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
+    about = "how many numbers each rank holds (default: %(default)s)"
+    parser.add_argument("--numbers", type=int, default=3, help=about)
+    args = parser.parse_args(argv)
+    if not 1 <= args.numbers <= 1000:
+        refuse(f"--numbers {args.numbers}: must be 1 to 1000")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Average a tensor over all ranks, and say what each of them has then."""
+    args = parse_args(argv)
+    rank, _, device = setup(args)
+    values = torch.arange(float(args.numbers), device=device) + rank
+    mean = mean_over_ranks(values)
+    say(f"{values.tolist()} here, {mean.tolist()} on average")
+    dist.destroy_process_group()
+'''
+TEST = '''"""Chapter {number}'s script: all ranks get the mean of what they hold."""
+
+import pytest
+import torch
+
+from allranks import launch
+from scripts import {name}
+
+
+def test_each_rank_gets_what_one_process_would_compute():
+    """The mean over ranks is the mean of their tensors, stacked."""
+    run = launch("{name}", 2, "--numbers", "4")
+    held = torch.stack([torch.arange(4.0), torch.arange(4.0) + 1])  # (W, 4)
+    mean = held.mean(dim=0).tolist()
+    for rank in range(2):
+        said = f"{{held[rank].tolist()}} here, {{mean}} on average"
+        assert run.lines[rank] == [f"[rank {{rank}}/2] {{said}}"]
+
+
+@pytest.mark.parametrize("flag", ["--numbers=0", "--numbers=1001"])
+def test_refuses_impossible_numbers(flag):
+    """One sentence that names the value."""
+    with pytest.raises(SystemExit, match=r"^--numbers (0|1001): must be 1 to 1000$"):
+        {name}.parse_args([flag])
+'''
+
+
+def numbered(root: Path) -> list[str]:
+    """The names of the numbered chapters, in the order of the book."""
+    parts = chapter_map.read(root).values()
+    return [one.name for part in parts for one in part if one.number]
+
+
+def fault(root: Path, name: str, title: str) -> str:
+    """Say why a chapter cannot begin with this name and title; nothing if it can."""
+    names = numbered(root)
+    next_ = len(names) + 1
+    match = re.fullmatch(r"ch(\d+)_[a-z][a-z0-9_]*", name)
+    if not match:
+        return f"NAME={name}: write ch{next_}_ and the field's term, as in {names[-1]}"
+    if len(name) > LONGEST:
+        return (
+            f"NAME={name}: at most {LONGEST} letters, so that its command fits a line"
+        )
+    if int(match[1]) != next_:
+        there = [one for one in names if one.startswith(f"ch{match[1]}_")]
+        why = f"{there[0]} exists" if there else f"the last chapter is {names[-1]}"
+        return f"NAME={name}: {why}, so the next name begins with ch{next_}_"
+    if not TITLE.fullmatch(title) or len(title) > MOST:
+        return (
+            f"TITLE={title!r}: write 2 to {MOST} letters, digits, spaces or ,:;'()/+-, "
+            "the first of them a capital letter"
+        )
+    return ""
+
+
+def script(model: str, number: str, name: str, title: str) -> str:
+    """Write a script: its own functions between those that all scripts repeat."""
+    body, lines = ast.parse(model).body, model.splitlines()
+    imports = lines[body[0].end_lineno + 1 : lines.index(LAST_IMPORT) + 1]
+    shared = [
+        lines[node.lineno - 1 : node.end_lineno]
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name in ("setup", "say")
+    ]
+    parts = [imports, *shared, SCRIPT.splitlines(), lines[lines.index(REST) :]]
+    head = HEAD.format(number=number, name=name, title=title)
+    return head + "\n\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def write(root: Path, name: str, title: str) -> list[Path]:
+    """Write the four files of a chapter, and name it in the table of contents."""
+    number, last = name.partition("_")[0].removeprefix("ch"), numbered(root)[-1]
+    words = {"name": name, "title": title, "number": number}
+    model = (root / "scripts" / f"{MODEL}.py").read_text("utf8")
+    make = v4.new_markdown_cell, v4.new_code_cell
+    cells = [
+        make[place % 2](text.format(**words), id=f"c{place:02}")
+        for place, text in enumerate(CELLS)
+    ]
+    files = {
+        f"book/{name}.md": PAGE.format(**words),
+        f"notebooks/{name}.ipynb": notebooks.canonical(v4.new_notebook(cells=cells)),
+        f"scripts/{name}.py": script(model, number, name, title),
+        f"tests/test_{name}.py": TEST.format(**words),
+    }
+    for path, text in files.items():
+        (root / path).write_text(text, "utf8")
+    toc = (root / "_toc.yml").read_text("utf8")
+    above = TOC.format(name=last)
+    if above not in toc:
+        raise ValueError(f"_toc.yml: no entry of the usual form for {last}")
+    (root / "_toc.yml").write_text(toc.replace(above, above + TOC.format(name=name)))
+    return [root / path for path in files]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write a chapter, then execute its page and its notebook."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", help="ch7_fsdp: the next number, the field's term")
+    parser.add_argument("title", help=f"at most {MOST} letters")
+    options = parser.parse_args(argv)
+    if why := fault(ROOT, options.name, options.title):
+        parser.exit(2, f"{why}\n")
+    page, notebook, *_ = files = write(ROOT, options.name, options.title)
+    execute = [sys.executable, ROOT / "book" / "_tools" / "execute.py", page, notebook]
+    if code := subprocess.run(execute).returncode:
+        parser.exit(code)
+    print(*(path.relative_to(ROOT) for path in files), sep="\n")
+    print("CONTRIBUTING.md says which tests ask for more.")
+
+
+if __name__ == "__main__":
+    main()
