@@ -5,12 +5,15 @@ would wait for it. So ``make test`` also keeps xdist from sorting by number of t
 """
 
 import os
+import shutil
 import signal
+import sys
+import tempfile
 from pathlib import Path
 
 FIRST = [  # minutes, not tests, decide; make test's report has them
     "tests/book/test_commands.py",
-    "tests/allranks/test_faults.py",
+    "tests/allranks/live/test_faults.py",
     "tests/lab/test_lab.py",
     "tests/book/test_paper.py",
     "tests/test_ch5_ddp.py",
@@ -34,12 +37,20 @@ def pytest_collection_modifyitems(items) -> None:
     items.sort(key=place)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config) -> None:
     """Let what the tests start, xdist's workers among it, waste less of two cores."""
     start = str(Path(__file__).parent / "start")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if start not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start, *paths]))
+    if start not in sys.path:
+        sys.path.append(start)
+    # launch() has torchrun forked from one server of all tests: tests/start/forks.py.
+    os.environ.setdefault("ALLRANKS_POPEN", "forks:popen")
+    if "ALLRANKS_FORKS" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="allranks-forks-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
     # Else torch's threads spin while they wait for those without a core: half of all.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # In a shell's background Ctrl-C is ignored, and by all that is started there.

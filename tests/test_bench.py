@@ -4,14 +4,13 @@ import importlib.util
 import json
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from book._ext import bench
+from allranks.paths import ROOT
+from book._ext.runs import bench
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
 BUSY = {"threads": 1.94, "threads_min": 0.42, "threads_max": 4.39, "one_ms": 98.0}
 QUIET = BUSY | {"threads_min": 1.8, "threads_max": 2.1}
@@ -67,6 +66,17 @@ def test_what_was_published_stays_when_a_new_run_is_refused(runner):
     main(["part"])
     assert json.loads(file.read_text())["machine"] == {"date": "long ago"}
     assert json.loads(file.read_text())["machines"]["part"]["cores"] >= 1
+
+
+def test_a_part_may_refuse_what_it_found(runner):
+    """Its own sentence, exit code 1, and nothing stored of it."""
+    main, file = runner(light={"bytes": 1}, heavy={"bytes": 9})
+    sys.modules["heavy"].refusal = "{bytes} are too many".format_map
+    sys.modules["light"].refusal = lambda found: ""
+    with pytest.raises(SystemExit, match="9 are too many"):
+        main([])
+    stored = json.loads(file.read_text())
+    assert "light" in stored and "heavy" not in stored
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from allranks import vgpu
-from allranks.data_parallel import ring_bytes, step_bytes, steps
+from allranks.pictures import steps
+from allranks.sums.data_parallel import ring_bytes, step_bytes
 from scripts import ch2_data_parallel as ch2
 from scripts import ch5_single
 

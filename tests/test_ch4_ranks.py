@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import launch
-from allranks.topology import coordinates_of, visible_devices, world_size_of
+from allranks.sums.topology import coordinates_of, visible_devices, world_size_of
 from scripts import ch4_ranks
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "ch4_ranks.md"
@@ -50,6 +50,7 @@ def test_every_rank_says_what_the_arithmetic_says(nodes):
 
 def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
     """What torchrun sets: the rank's environment without the agent's own."""
+    monkeypatch.delenv("ALLRANKS_POPEN")  # the parent of a fork is no agent
     script = tmp_path / "dump.py"
     script.write_text(
         "import json, os, psutil\n"

@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import time
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -13,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
-from book._ext import records
+from allranks.paths import ROOT
+from book._ext.runs import records
 from scripts import ch5_ddp
 
-ROOT = Path(__file__).resolve().parents[1]
 OTHER = "not what this script writes"
 STEPS = ["--epochs=2", "--lr=0.2", "--samples=60"]  # 60: a multiple of 1, 2, 3 and 4
 

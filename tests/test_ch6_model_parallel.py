@@ -3,17 +3,16 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
 from allranks import vgpu
+from allranks.paths import ROOT
 from scripts import ch5_single, ch6_model_parallel
 
 FLAGS = ["--epochs=2", "--samples=40", "--batch-size=4"]  # 20 steps
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture

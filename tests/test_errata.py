@@ -1,30 +1,30 @@
 """Each slip of the sources still goes wrong as the page says; each repair works."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
-from allranks import specimens
-from allranks.play import play
-from book._ext import records
+from allranks import clinic
+from allranks.clinic import errata
+from allranks.clinic.play import play
+from allranks.paths import ROOT
+from book._ext.runs import records
 
-ROOT = Path(__file__).resolve().parents[1]
-ERRATA = specimens.folder(ROOT / "errata")
+ERRATA = errata.folder(ROOT / "errata")
 ROWS = {"a": 12, "b": 8, "c": 14, "d": 5, "e": 7}  # of each source's table
 FIRST = ("wrong", "claim")
 
 
 def key(specimen) -> str:
     """A test's id."""
-    return specimen.key
+    return specimen.row
 
 
 def test_every_row_has_a_specimen():
     """No mistake that we found is left out, none has two numbers."""
     rows = [f"{source}{n + 1}" for source, num in ROWS.items() for n in range(num)]
-    assert [specimen.key for specimen in ERRATA] == rows
+    assert [specimen.row for specimen in ERRATA] == rows
 
 
 def test_every_specimen_is_on_the_page_once():
@@ -43,7 +43,7 @@ class TestSpecimen:
         lacks_a_gpu = elsewhere or "hardware" in specimen.fields
         if lacks_a_gpu and torch.cuda.is_available():
             pytest.skip("recorded without a GPU, and this machine has one")
-        for cell, old in specimens.recorded(specimen).items():
+        for cell, old in clinic.recorded(specimen).items():
             new = play(specimen, cell)
             if cell == "wrong" and elsewhere and elsewhere in new.text:
                 continue  # torch is a CUDA build
@@ -52,7 +52,7 @@ class TestSpecimen:
 
     def test_goes_wrong_and_is_repaired(self, specimen):
         """What was recorded is what the docstring announces; the repair is clean."""
-        first, second = specimens.recorded(specimen).values()
+        first, second = clinic.recorded(specimen).values()
         assert first.status == specimen.fields["outcome"]
         assert second.status == "runs"
         assert second.text, "a repair has to show that it works"
@@ -80,7 +80,7 @@ def test_the_sources_are_called_by_their_names():
         for other in "Dive into Deep Learning (PyTorch)", "Dive into Deep Learning in":
             assert other not in page, name
     assert "## D. Dive-into-DL-PyTorch" in pages["app_errata"]
-    wrong = specimens.recorded(ERRATA[0])["wrong"].text
+    wrong = clinic.recorded(ERRATA[0])["wrong"].text
     assert "'DistributedDataParalled'" in wrong
 
 

@@ -3,7 +3,6 @@
 import ast
 import re
 import threading
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -11,9 +10,9 @@ import pytest
 
 from allranks import check, hints
 from allranks.exercises import files, grader
+from allranks.paths import ROOT
 from book._tools import exercises as book
 
-ROOT = Path(__file__).resolve().parents[1]
 NAMES = files.names()
 NOTEBOOKS = {
     int(path.stem.partition("_")[0].removeprefix("ch")): path

@@ -1,11 +1,11 @@
 """The glossary: complete, in order, and true to the chapters that it names."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from allranks.paths import ROOT
+
 PAGE = (ROOT / "book" / "app_glossary.md").read_text("utf8")
 LISTS = re.compile(r"^## (.)\n\n```\{glossary\}\n(.*?)^```$", re.M | re.S)
 ENTRY = re.compile(

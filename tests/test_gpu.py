@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -13,9 +12,9 @@ import pytest
 import torch
 
 from allranks import Ranks, clinic
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-SMI = ROOT / "tests/fixtures/ch1_environment"
+SMI = ROOT / "tests/allranks/doctor/machines"
 MACHINE = {"names": ["H100"], "memory_bytes": [85 * 10**9], "num_gpus": 1}
 MACHINE |= {"torch": "2.13.0", "cuda": "13.0", "nccl": "2.27.5", "driver": "580.1"}
 MACHINE |= {"date": "2026-11-22"}

@@ -3,13 +3,12 @@
 import doctest
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from book._ext import chapter_map
+from allranks.paths import ROOT
+from book._ext.chapters import chapter_map
 
-ROOT = Path(__file__).resolve().parents[1]
 PARTS = chapter_map.read(ROOT)
 NUMBERED = [one for chapters in PARTS.values() for one in chapters if one.number]
 

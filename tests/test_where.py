@@ -3,12 +3,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 from nbformat import v4
 
-ROOT = Path(__file__).resolve().parents[1]
+from allranks.paths import ROOT
+
 PAGE = (ROOT / "book" / "app_where.md").read_text("utf8")
 CELLS = [
     "%load_ext allranks",
@@ -39,9 +39,9 @@ def test_every_launch_link_has_its_section():
 
 def test_macs_ranks_are_spawned_and_linuxs_forked():
     """What the page says of start methods is what the package does."""
-    text = (ROOT / "allranks" / "processes.py").read_text("utf8")
+    text = (ROOT / "allranks" / "live" / "processes.py").read_text("utf8")
     assert 'return "forkserver" if sys.platform == "linux" else "spawn"' in text
-    assert 'else "lo0"' in (ROOT / "allranks" / "launch.py").read_text("utf8")
+    assert 'else "lo0"' in (ROOT / "allranks/launch/torchrun.py").read_text("utf8")
 
 
 def test_ci_runs_where_the_page_says_ci_does():

@@ -68,7 +68,9 @@ class TestFlags:
             "unrecognized arguments: --colour red"
         )
 
-    @pytest.mark.parametrize("name", ["ch2_before", "ch2_after", "ch5_ddp"])
+    @pytest.mark.parametrize(
+        "name", ["ch2_before", "ch2_after", "ch3_save_load", "ch5_ddp"]
+    )
     @pytest.mark.parametrize(
         "path",
         ["", "/dev/null", "/dev/full", "{}", "{}/no/x.pt", "{}/x/", "/proc/x.pt"],
@@ -412,7 +414,9 @@ class TestOneSentence:
             assert said == f"[rank 3] ended: {why}\n"
 
 
-@pytest.mark.parametrize("name", ["ch2_before", "ch2_after", "ch3_resume"])
+@pytest.mark.parametrize(
+    "name", ["ch2_before", "ch2_after", "ch3_resume", "ch3_save_load"]
+)
 def test_a_file_that_exists_is_not_written_over(name, tmp_path):
     """It is refused before anything is trained; only a flag allows it."""
     file = tmp_path / "notes.pt"

@@ -3,7 +3,8 @@
 Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. What they
 measure goes to book/_data/bench.json, or to the file that a part calls ``DATA``, from
 which the pages take their figures. A part whose runs differ by more than the bound in
-book/_ext/bench.py allows was measured on a busy machine: it is refused.
+book/_ext/runs/bench.py allows was measured on a busy machine, so it is refused. A part
+may also refuse what it found, in a sentence, by a function ``refusal(dict) -> str``.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ import psutil
 import torch
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
-from book._ext.bench import MOST_SPREAD, too_wide
+from book._ext.runs.bench import MOST_SPREAD, too_wide
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "fresh", "hangs"]
-PARTS += ["diagnose"]
+PARTS += ["diagnose", "pages"]
 
 
 def machine() -> dict:
@@ -87,7 +88,8 @@ def main(names: list[str]) -> None:
         data = json.loads(path.read_text("utf8")) if path.is_file() else {}
         figures = part.run()
         print(part.report(figures), flush=True)
-        if why := refusal(name, figures):
+        own = getattr(part, "refusal", None)
+        if why := refusal(name, figures) or (own and own(figures)):
             refused.append(why)
             continue
         data[name] = figures

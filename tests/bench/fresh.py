@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from allranks.paths import ROOT
 
 FIRST_COLLECTIVE = (
     "from allranks import Ranks\n"

@@ -4,13 +4,12 @@ py-spy is no part of the environment: ``pip install py-spy==0.4.3`` before this 
 """
 
 from dataclasses import asdict
-from pathlib import Path
 
 from allranks import hangs
 from allranks.hangs import tools
 from allranks.hangs.measure import measure
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DATA = ROOT / hangs.DATA
 
 

@@ -1,7 +1,9 @@
 """Pipelines: the bubble, with stages that sleep and stages that compute; the cut."""
 
-from allranks import Ranks, pipelines, stages
-from allranks.pipeline_pictures import pack
+from allranks import Ranks
+from allranks.pictures.pipelines import pack
+from allranks.runs import pipelines as stages
+from allranks.sums import pipelines
 
 FORWARD_S = 0.02  # of a stage; backward takes twice as long
 STEPS = 3
@@ -16,7 +18,7 @@ LAYERS = [1] * 11 + [4]  # costs: the head of a language model is a heavy layer
 
 def record(*args) -> list:
     """On a live rank: ``stages.record``."""
-    from allranks import stages
+    from allranks.runs import pipelines as stages
 
     return stages.record(*args)
 

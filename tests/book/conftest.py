@@ -12,7 +12,8 @@ from threading import Thread
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from allranks.paths import ROOT
+
 FLAGS = [
     "--headless",
     "--no-sandbox",

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from book._ext import quiz_formula
+from allranks.paths import ROOT
+from book._ext.quiz import formula
 
-ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```\{quiz\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^:(\w+): (.+)$", re.MULTILINE)
 FORMULA = re.compile(r"^- (!?=) (.+)$", re.MULTILINE)
@@ -22,16 +21,16 @@ class Source:
     text: str
 
     @property
-    def numbers(self) -> quiz_formula.Numbers | None:
+    def numbers(self) -> formula.Numbers | None:
         """The formulas of a number quiz."""
         formulas = sorted(FORMULA.findall(self.text), key=lambda one: one[0] != "=")
         if not formulas:
             return None
-        values = quiz_formula.spans(self.fields["values"])
-        right, *wrong = [quiz_formula.parse(text, values) for _, text in formulas]
+        values = formula.spans(self.fields["values"])
+        right, *wrong = [formula.parse(text, values) for _, text in formulas]
         tolerance = float(self.fields.get("tolerance", 0))
         digits = int(self.fields.get("digits", 0))
-        return quiz_formula.Numbers(values, right, wrong, tolerance, digits)
+        return formula.Numbers(values, right, wrong, tolerance, digits)
 
 
 def read() -> list[Source]:

@@ -1,10 +1,8 @@
 """The course sheet: counted in the pages, and refused where it does not fit."""
 
 import doctest
-import importlib
 import io
 import re
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -14,9 +12,12 @@ from hypothesis import strategies as st
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
+from allranks.paths import ROOT
+from book._ext.chapters import course_data
 from tests.book.quizzes import QUIZZES
 
-ROOT = Path(__file__).resolve().parents[2]
+PARTS = ["site.mathml", "quiz.nodes", "quiz.directive", "chapters.course"]
+EXTENSIONS = [f"book._ext.{part}" for part in PARTS]
 TOC = """
 root: book/intro
 parts:
@@ -74,16 +75,8 @@ FILES = {
 
 
 @pytest.fixture
-def extension(monkeypatch):
-    """Import a module of the extensions as Sphinx does."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    return importlib.import_module
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    """A function that builds a small book with a sheet: (its tree, the warnings)."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
+def build(tmp_path):
+    """Return a function that builds a small book with a sheet: (tree, warnings)."""
 
     def build(sheet: str, **files: str):
         source = tmp_path / "source"
@@ -95,7 +88,7 @@ def build(tmp_path, monkeypatch):
                 path.write_text(dedent(text), "utf8")  # else Sphinx would read it again
         warnings = io.StringIO()
         settings = {
-            "extensions": ["myst_parser", "mathml", "quiz", "course"],
+            "extensions": ["myst_parser", *EXTENSIONS],
             "root_doc": "book/intro",
             "html_theme": "basic",
             "suppress_warnings": ["toc", "myst.xref_missing"],
@@ -204,13 +197,6 @@ def test_the_overview_knows_the_names_behind_its_totals(build):
 )
 def test_no_minute_is_lost_and_no_session_too_long(steps, length):
     """The law of sharing out: in order, all of it, within the length."""
-    import sys
-
-    path = str(ROOT / "book" / "_ext")
-    if path not in sys.path:
-        sys.path.insert(0, path)
-    import course_data
-
     shared = course_data.sessions(steps, length)
     assert all(0 < sum(m for _, m in session) <= length for session in shared)
     flat = [part for session in shared for part in session]
@@ -220,9 +206,9 @@ def test_no_minute_is_lost_and_no_session_too_long(steps, length):
     assert names == sorted(names, key=lambda name: int(name.split()[1]))
 
 
-def test_examples_in_docstrings_hold(extension):
+def test_examples_in_docstrings_hold():
     """The examples are run."""
-    result = doctest.testmod(extension("course_data"))
+    result = doctest.testmod(course_data)
     assert result.attempted
     assert not result.failed
 

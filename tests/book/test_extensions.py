@@ -1,29 +1,34 @@
 """Our Sphinx extensions: what they show, and that what is wrong fails the build."""
 
+import ast
 import doctest
 import io
 import json
 import re
+import sys
+from collections import Counter
 from html import unescape
-from pathlib import Path
 from textwrap import dedent
 from typing import ClassVar
 
 import pytest
+import yaml
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from book._ext import bench, fresh, mathml, records, squeeze
+from allranks.paths import ROOT
+from book import _ext
+from book._ext.runs import bench, records
+from book._ext.site import fresh, mathml
+from book._ext.weight import purge
 
-ROOT = Path(__file__).resolve().parents[2]
-EXTENSIONS = ["run", "bench", "chapter_diff", "lexers", "mathml", "specimen"]
-EXTENSIONS += ["clinic_cases", "clinic_lists", "gpu"]
+PARTS = ["runs.run", "runs.bench", "runs.gpu", "chapters.chapter_diff", "site.lexers"]
+PARTS += ["site.mathml", "clinic.specimen", "clinic.cases", "clinic.lists"]
 
 
 @pytest.fixture
-def build(tmp_path, monkeypatch):
+def build(tmp_path):
     """A function that builds one page: (its HTML, the build's warnings)."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
 
     def build(page: str, **files: str) -> tuple[str, str]:
         source = tmp_path / "source"
@@ -33,7 +38,7 @@ def build(tmp_path, monkeypatch):
             path.write_text(dedent(text), "utf8")
         warnings = io.StringIO()
         settings = {
-            "extensions": ["myst_parser", *EXTENSIONS],
+            "extensions": ["myst_parser", *(f"book._ext.{part}" for part in PARTS)],
             "myst_enable_extensions": ["dollarmath"],
             "html_math_renderer": "mathml",
             "html_theme": "basic",
@@ -45,6 +50,55 @@ def build(tmp_path, monkeypatch):
         return (tmp_path / "out" / "index.html").read_text("utf8"), warnings.getvalue()
 
     return build
+
+
+HOME = ROOT / "book" / "_ext"
+MODULES = {
+    path.relative_to(HOME).with_suffix("").as_posix().replace("/", "."): path
+    for path in sorted(HOME.rglob("*.py"))
+}
+
+
+def test_the_extension_sets_up_every_part_and_loads_no_module_twice(tmp_path):
+    """Sphinx, tests and tools know each file under one name, which begins alike."""
+    (tmp_path / "index.rst").write_text("T\n=\n")
+    folders = (tmp_path, None, tmp_path / "out", tmp_path / "trees")
+    settings = {"extensions": ["book._ext"]}
+    with docutils_namespace():
+        app = Sphinx(*folders, "dummy", settings, status=None, warning=None)
+    extension = app.extensions["book._ext"]
+    assert extension.parallel_read_safe and extension.parallel_write_safe
+    paths = [*map(str, MODULES.values())]
+    files = {name: getattr(one, "__file__", None) for name, one in sys.modules.items()}
+    ours = {name: file for name, file in files.items() if file in paths}
+    assert ours.keys() >= {f"book._ext.{part}" for part in _ext.PARTS}
+    assert [name for name in ours if not f"{name}.".startswith("book._ext.")] == []
+    assert max(Counter(ours.values()).values()) == 1
+
+
+def test_each_module_with_a_setup_is_a_part():
+    """One that was forgotten would be a directive that no page knows."""
+    found = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.parse(path.read_text("utf8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "setup"
+    }
+    assert found == {*_ext.PARTS, "__init__"}
+    assert len(_ext.PARTS) == len({*_ext.PARTS})
+
+
+def test_the_book_is_configured_with_the_one_extension():
+    """From the root, so that its modules have the names that tests give them."""
+    sphinx = yaml.safe_load((ROOT / "_config.yml").read_text("utf8"))["sphinx"]
+    assert sphinx["local_extensions"] == {"book._ext": "."}
+    assert sphinx["config"]["extensions"].count("book._ext") == 1
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_holds_one_idea(name):
+    """At most 300 lines; an idea is not cut in two to have fewer."""
+    assert len(MODULES[name].read_text("utf8").splitlines()) <= 300
 
 
 OLD = "def setup():\n    return 1\n\n\ndef train():\n    return 0\n"
@@ -160,7 +214,7 @@ def test_bench_puts_a_measured_figure_into_a_sentence(build):
     assert "2026-01-01: x86, 2 cores" in words(html)
 
 
-PLOT = "```{bench-picture} allranks.pipeline_pictures.efficiency_plot pipe.four\n```\n"
+PLOT = "```{bench-picture} allranks.pictures.pipelines.efficiency_plot pipe.four\n```\n"
 
 
 def test_bench_picture_draws_measured_figures(build):
@@ -245,7 +299,7 @@ def test_digest_follows_content(tmp_path):
     assert fresh.digest(tmp_path) != before
 
 
-@pytest.mark.parametrize("module", [bench, mathml, squeeze])
+@pytest.mark.parametrize("module", [bench, mathml, purge])
 def test_examples_in_docstrings_hold(module):
     """The examples are run."""
     result = doctest.testmod(module)

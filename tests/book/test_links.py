@@ -12,9 +12,9 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
-from book._ext import links
+from allranks.paths import ROOT
+from book._ext.site import links
 
-ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = links.Repository("https://github.com/owner/the.name", "topic/new")
 PAGES = [p.relative_to(ROOT) for p in ROOT.glob("book/*.md")]
 PAGES += [p.relative_to(ROOT) for p in ROOT.glob("notebooks/*.ipynb")]

@@ -1,16 +1,13 @@
 """Rank colours that everybody can tell apart, the same everywhere; and what copies."""
 
-import importlib.util
 import re
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
-from allranks.pictures import cluster, exchange
-from allranks.svg import DARK, HUES, LIGHT
+from allranks.paths import ROOT
+from allranks.pictures.svg import DARK, HUES, LIGHT
 
-ROOT = Path(__file__).resolve().parents[2]
 CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
 # What dichromats see, in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 2009.
 EYES = {
@@ -78,7 +75,7 @@ def variables(theme: str) -> dict[str, str]:
 
 
 def test_one_place_states_the_colours_of_ranks():
-    """The style sheet repeats allranks/svg.py, which the pictures take theirs from."""
+    """The style sheet repeats allranks/pictures/svg.py, where pictures take theirs."""
     for theme, colors in (("light", LIGHT), ("dark", DARK)):
         found = variables(theme)
         assert [found[f"--rank-{rank}"] for rank in range(8)] == colors, theme
@@ -105,41 +102,6 @@ def test_ranks_differ_for_colour_blind_readers(colors, eyes):
         near = j - i in (1, 7) or j < 4
         apart = distance(colors[i], colors[j], EYES[eyes])
         assert apart > (8 if near else 3.5), (i, j)
-
-
-@pytest.fixture
-def lighten():
-    """The module; Sphinx imports it from its folder."""
-    path = ROOT / "book" / "_ext" / "lighten.py"
-    spec = importlib.util.spec_from_file_location("lighten", path)
-    lighten = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lighten)
-    return lighten
-
-
-def test_neighbours_in_one_colour_are_one_span(lighten):
-    """Added lines in a row, however many; text and the other colours stay."""
-    added = "\n".join(f'<span class="gi">+{i} &lt;</span>' for i in range(5))
-    rest = '\n<span class="gd">-x</span>\n y\n<span class="gi">+z</span></pre>'
-    found = lighten.lighten(f"<pre>{added}{rest}", re.compile("never(.)"))
-    lines = "\n".join(f"+{i} &lt;" for i in range(5))
-    assert found == f'<pre><span class="gi">{lines}</span>{rest}'
-
-
-def test_lighter_pictures_look_the_same(browser, lighten):
-    """What is said once per picture reaches each of its parts."""
-    pictures = [cluster((2, 1), 2), exchange("sum", [1, 2, None], [3, 3, 3])]
-    body = "".join(picture.html for picture in pictures)
-    ranks = "".join(f"--rank-{rank}: {color};" for rank, color in enumerate(LIGHT))
-    html = f"<head><style>:root {{{ranks}}}</style></head><body>{body}</body>"
-    lighter = lighten.lighten_pictures(html)
-    assert len(lighter) < 0.8 * len(html)
-    tab, looks = browser.new_page(), []
-    for text in (html, lighter):
-        tab.set_content(text)
-        looks.append(tab.screenshot())
-    tab.close()
-    assert looks[0] == looks[1]
 
 
 def test_what_lands_in_the_clipboard(browser, http):

@@ -17,11 +17,11 @@ import pytest
 import yaml
 from pypdf import PdfReader
 
-from book._ext import readable
+from allranks.paths import ROOT
+from book._ext.paper import readable
 from book._tools import paper as tool
 from book._tools import pdf as printer
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     name
     for _, pages in tool.parts(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))

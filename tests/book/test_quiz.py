@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 from collections import Counter
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -17,10 +16,12 @@ from hypothesis import strategies as st
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from book._ext import quiz_formula
+from allranks.paths import ROOT
+from book._ext.quiz import formula
 from tests.book.quizzes import FENCE, NUMBERS, QUIZZES
 
-ROOT = Path(__file__).resolve().parents[2]
+PARTS = "site.mathml", "quiz.nodes", "quiz.directive"
+EXTENSIONS = [f"book._ext.{part}" for part in PARTS]
 SCRIPT = ROOT / "book" / "_static" / "quiz.js"
 
 RADIO = """
@@ -58,9 +59,8 @@ NUMBER = """
 
 
 @pytest.fixture
-def build(tmp_path, monkeypatch):
+def build(tmp_path):
     """A function that builds pages: (the first page's text, the build's warnings)."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
 
     def build(*pages: str, builder: str = "html") -> tuple[str, str]:
         source = tmp_path / "source"
@@ -69,7 +69,7 @@ def build(tmp_path, monkeypatch):
             (source / f"{name}.md").write_text(f"# T\n{dedent(text)}", "utf8")
         warnings = io.StringIO()
         settings = {
-            "extensions": ["myst_parser", "mathml", "quiz"],
+            "extensions": ["myst_parser", *EXTENSIONS],
             "myst_enable_extensions": ["dollarmath", "tasklist"],
             "html_math_renderer": "mathml",
             "html_theme": "basic",
@@ -221,14 +221,14 @@ FORMULAS = st.recursive(
 def test_a_formula_is_what_python_computes(text, a, b):
     """The tree's value is that of the text."""
     values = {"a": a, "b": b, "c": 0.5}
-    tree = quiz_formula.parse(text, values)
+    tree = formula.parse(text, values)
     try:
         expected = eval(text, {"max": max, "min": min}, values)
     except ZeroDivisionError:
         with pytest.raises(ZeroDivisionError):
-            quiz_formula.evaluate(tree, values)
+            formula.evaluate(tree, values)
         return
-    assert quiz_formula.evaluate(tree, values) == expected
+    assert formula.evaluate(tree, values) == expected
 
 
 @pytest.mark.parametrize(
@@ -238,12 +238,12 @@ def test_a_formula_is_what_python_computes(text, a, b):
 def test_a_formula_is_arithmetic_and_nothing_else(text):
     """One sentence, and nothing is called."""
     with pytest.raises(ValueError, match="formula"):
-        quiz_formula.parse(text, ["a"])
+        formula.parse(text, ["a"])
 
 
 def test_examples_in_docstrings_hold():
     """The examples are run."""
-    result = doctest.testmod(quiz_formula)
+    result = doctest.testmod(formula)
     assert result.attempted
     assert not result.failed
 
@@ -266,7 +266,7 @@ def on_the_page(work: str, given) -> list:
     return json.loads(done.stdout)
 
 
-def plain(numbers: quiz_formula.Numbers, drawn: dict) -> dict:
+def plain(numbers: formula.Numbers, drawn: dict) -> dict:
     """What a page knows of a number quiz."""
     return {**vars(numbers), "drawn": drawn}
 
@@ -282,9 +282,9 @@ def test_the_page_computes_what_the_build_computes():
     assert len(cases) > 500
     work = "[quiz.evaluate(one[0], one[1]), quiz.shown(quiz.evaluate(...one), one[2])]"
     for case, (value, shown) in zip(cases, on_the_page(work, cases), strict=True):
-        expected = quiz_formula.evaluate(case[0], case[1])
+        expected = formula.evaluate(case[0], case[1])
         assert value == expected, case
-        assert shown == quiz_formula.shown(expected, case[2]), case
+        assert shown == formula.shown(expected, case[2]), case
 
 
 def test_every_operator_is_the_same_on_the_page():
@@ -292,14 +292,14 @@ def test_every_operator_is_the_same_on_the_page():
     texts = [f"a {sign} b" for sign in ("+", "-", "*", "/", "//", "%")]
     texts += ["2 ** b", "ceil(a / b)", "floor(a / b)", "max(a, b)", "min(a, b)", "-a"]
     cases = [
-        (quiz_formula.parse(text, "ab"), {"a": a, "b": b})
+        (formula.parse(text, "ab"), {"a": a, "b": b})
         for text in texts
         for a in (-7, -1, 0, 3, 7.5)
         for b in (-2, 1, 2, 2.5)
     ]
     results = on_the_page("quiz.evaluate(...one)", cases)
     for case, result in zip(cases, results, strict=True):
-        assert result == quiz_formula.evaluate(*case), case
+        assert result == formula.evaluate(*case), case
 
 
 def test_fresh_numbers_are_others_and_tell_answers_apart():

@@ -25,22 +25,21 @@ from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils.data import DataLoader, DistributedSampler
 
 from allranks import Ranks, RanksError, vgpu
-from allranks.batches import global_batch_size, steps_per_epoch
-from allranks.data_parallel import ring_bytes, step_bytes
-from allranks.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
-from allranks.schedules import stages_of, write_orders
-from allranks.topology import device_of, equal_nodes, rank_of, visible_devices
-from scripts import ch1_environment
+from allranks.doctor.wheels import driver_runs
+from allranks.paths import ROOT
+from allranks.sums.batches import global_batch_size, steps_per_epoch
+from allranks.sums.data_parallel import ring_bytes, step_bytes
+from allranks.sums.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
+from allranks.sums.schedules import stages_of, write_orders
+from allranks.sums.topology import device_of, equal_nodes, rank_of, visible_devices
 from tests.book.quizzes import NUMBERS, QUIZZES
-
-ROOT = Path(__file__).resolve().parents[2]
 
 PROOFS, LAWS = {}, {}
 BACKED = {  # by what cannot be run here, or is run elsewhere
     "ch1_utilisation": "needs a GPU; nvidia-smi's manual, as the page says",
     "ch1_what_to_install": "needs a CUDA wheel; the thread linked on the page",
     "ch1_too_late": "errata/a3_visible_devices_too_late.py",
-    "ch1_bus_error": "tests/test_ch1_environment.py::"
+    "ch1_bus_error": "tests/allranks/doctor/test_machine.py::"
     "test_small_shared_memory_few_files_and_a_wrong_clock",
     "ch4_first_failure": "tests/test_ch5_ddp.py::test_one_failing_rank_ends_all",
     "ch6_ddp_is_not": "errata/b3_ddp_is_not_model_parallel.py",
@@ -93,7 +92,7 @@ def test_what_backs_a_quiz_elsewhere_exists():
 @pytest.mark.parametrize("name", LAWS)
 def test_law(name):
     """The quiz's formula and ours agree on every draw."""
-    from book._ext.quiz_formula import evaluate
+    from book._ext.quiz.formula import evaluate
 
     numbers = NUMBERS[name]
     draws = numbers.draws()
@@ -137,9 +136,9 @@ def _(first, second):
 @proves("ch1_three_versions")
 def _():
     """A driver for CUDA 12.4 runs a wheel for 12.1."""
-    assert ch1_environment.driver_runs("550.54.14", "12.4")
-    assert ch1_environment.driver_runs("550.54.14", "12.1")
-    assert not ch1_environment.driver_runs("550.54.14", "13.0")
+    assert driver_runs("550.54.14", "12.4")
+    assert driver_runs("550.54.14", "12.1")
+    assert not driver_runs("550.54.14", "13.0")
 
 
 # ---- Chapter 2
@@ -324,7 +323,6 @@ def _(two, tmp_path):
     def save(folder, inside):
         import os
         import time
-        from pathlib import Path
 
         import torch.distributed as dist
 

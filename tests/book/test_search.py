@@ -2,14 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 from textwrap import shorten
 
 from bs4 import BeautifulSoup
 
 from allranks import clinic
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TERM = re.compile(r"^(\S.*)\n  \[([^]]+)\]\{\.language-zh\}", re.MULTILINE)
 MESSAGE = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Warning): .+")
 FIND = """

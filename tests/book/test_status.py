@@ -1,7 +1,6 @@
 """The page of runs: honest about changes, skips and failures; and all of it has run."""
 
 import doctest
-import importlib
 import json
 import re
 from pathlib import Path
@@ -11,11 +10,9 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat import v4
 
-from book._ext import executed
+from allranks.paths import ROOT
+from book._ext.runs import executed, records, status
 from book._tools import execute
-
-ROOT = Path(__file__).resolve().parents[2]
-SKIPS = {"scripts/ch1_environment.py"}  # its checks of a GPU, where there is none
 
 
 def test_every_notebook_script_and_specimen_ran_as_it_is_now():
@@ -23,8 +20,7 @@ def test_every_notebook_script_and_specimen_ran_as_it_is_now():
     runs = executed.load(ROOT)
     ends = {name: executed.verdict(ROOT, name, runs) for name in executed.files(ROOT)}
     assert len(ends) > 60
-    known = dict.fromkeys(SKIPS, executed.SKIPPED)
-    wrong = {n: e for n, e in ends.items() if e not in (executed.GOOD, known.get(n))}
+    wrong = {name: end for name, end in ends.items() if end != executed.GOOD}
     assert not wrong, "make notebooks, or execute.py with their names, runs them"
 
 
@@ -148,10 +144,8 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def test_a_skipped_test_counts_as_a_failure(tmp_path, monkeypatch):
+def test_a_skipped_test_counts_as_a_failure(tmp_path):
     """A report of pytest's, one row for each file."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    status = importlib.import_module("status")
     (tmp_path / "tests.xml").write_text(REPORT)
     assert status.tests(tmp_path / "tests.xml") == [
         ["notebooks.b.ipynb", "passed", "1", "0", "0", "3 s"],
@@ -164,3 +158,14 @@ def test_examples_in_docstrings_hold():
     result = doctest.testmod(executed)
     assert result.attempted
     assert not result.failed
+
+
+def test_each_script_of_a_page_is_started_once_for_real():
+    """The status page names these commands, and what the tests fork is all others."""
+    pages = sorted(ROOT.glob("book/*.md"))
+    lines = [command.line for _, command in records.started(pages)]
+    names = [records.SCRIPT.search(line)[0] for line in lines]
+    assert len(set(names)) == len(names) > 12
+    said = {c.line for p in pages for c in records.commands(p.read_text("utf8"))}
+    scripts = {m[0] for line in said if (m := records.SCRIPT.search(line))}
+    assert set(names) == scripts and set(lines) < said

@@ -1,16 +1,16 @@
 """What a failing torchrun shows: recorded whole, the same in each run, folded."""
 
 import doctest
-from pathlib import Path
 
 import pytest
 
-from book._ext import records, terminal
+from allranks.paths import ROOT
+from book._ext.paper.readable import readable
+from book._ext.runs import records, terminal
 from tests.book.test_extensions import build, words
 
 __all__ = ["build"]  # the fixture
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "book" / "_runs"
 # As two runs on two machines left it: another rank was first, the other had not ended.
 HERE = """\
@@ -125,7 +125,7 @@ RUN = f"(launch_terminal)=\n## T\n\n```{{run}} {COMMAND.line}\n:exit: 1\n```\n"
 RECORD = f"$ {COMMAND.line}\nexit 1\n{terminal.stand_in(HERE)}\n"
 
 
-def test_a_page_shows_the_ranks_lines_and_folds_the_whole(build, monkeypatch):
+def test_a_page_shows_the_ranks_lines_and_folds_the_whole(build):
     """The sentence once; all in <details>, which needs no script; open on paper."""
     html, warnings = build(RUN, **{f"book/_runs/{COMMAND.record}": RECORD})
     assert not warnings
@@ -138,9 +138,6 @@ def test_a_page_shows_the_ranks_lines_and_folds_the_whole(build, monkeypatch):
     assert words(folded).count("epochs 0: must be above 0") == 2
     assert "Root Cause (first observed failure)" in words(folded)
     assert 'href="#launch-terminal"' in note
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    from readable import readable
-
     paper = readable(html)
     assert "<details" not in paper and "Root Cause (first observed" in words(paper)
 

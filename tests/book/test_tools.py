@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from book._ext import records
-from book._ext.records import Command
+from book._ext.runs import records
+from book._ext.runs.records import Command
 from book._tools import commands, notebooks
 
 PAGE = """

@@ -1,11 +1,13 @@
-"""Nothing is missed of the rules that a page's style sheet leaves out."""
+"""A page is light, and misses nothing of the rules that its style sheet leaves out."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from book._ext.weight.purge import purge
+from book._ext.weight.uses import Uses
+from tests.book.weight import KIB, packed, too_heavy, weigh
+
 STILL = (
     "*, ::before, ::after { animation: none !important; transition: none !important }"
 )
@@ -65,18 +67,35 @@ async (css) => {
 """
 
 
-def test_a_variable_that_only_a_pages_own_style_reads_is_kept(monkeypatch):
-    """A page that an earlier build made lighter reads rank colours there."""
-    monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
-    from purge import purge
-    from uses import Uses
-
+def test_a_variable_that_only_a_pages_own_style_reads_is_kept():
+    """A page may bring a style of its own, such as one in a notebook's output."""
     uses = Uses()
     uses.add_page("<style>svg .s0 { fill: var(--rank-6) }</style><p>x</p>")
     assert purge(":root { --rank-6: red; --idle: 1 }", uses) == ":root{--rank-6:red}"
 
 
-@pytest.mark.timeout(300)  # every page, in three settings
+@pytest.mark.parametrize("kind", ["intro", "ch", "app", "notebooks"])
+def test_the_heaviest_page_of_each_kind_is_light(browser, site, pages, kind):
+    """As browsers get it, compressed, in few files. ``make bench`` weighs all pages."""
+    prefix = "notebooks/" if kind == "notebooks" else f"book/{kind}"
+    same = [page for page in pages if page.startswith(prefix)]
+    page = max(same, key=lambda page: packed(site / f"{page}.html"))
+    files = weigh(browser, site, page)
+    assert {f"{page}.html", "_static/all.css", "_static/all.js"} <= files.keys()
+    assert sum(files.values()) > 30 * KIB  # it weighed something
+    assert not too_heavy(page, sum(files.values()), len(files)), files
+
+
+def test_a_page_that_is_too_heavy_is_named_with_its_figure():
+    """Above 90 KiB of prose, 120 of a notebook, or 20 files."""
+    assert not too_heavy("book/a", 90 * KIB, 20)
+    assert not too_heavy("notebooks/a", 120 * KIB, 20)
+    assert too_heavy("book/a", 91 * KIB, 1) == "book/a weighs 91.0 KiB, more than 90"
+    assert "121.0 KiB, more than 120" in too_heavy("notebooks/a", 121 * KIB, 1)
+    assert too_heavy("book/a", KIB, 21) == "book/a loads 21 files, more than 20"
+
+
+@pytest.mark.timeout(900)  # every page, in three settings, on a busy machine too
 def test_no_page_misses_a_rule_that_was_left_out(browser, site, pages):
     """Every element looks as it does with the themes' whole style sheets.
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allranks import clinic
-from allranks.diagnosis import SHOWN, diagnose
-from allranks.log_text import Log
+from allranks.diagnose.suspects import SHOWN, diagnose
+from allranks.diagnose.text import Log
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LOGS = Path(__file__).parent / "logs"
 DATA = ROOT / "book" / "_data" / "diagnose.json"
 DEV = "dev"
@@ -85,7 +85,7 @@ def sets() -> list[str]:
     return [*SEEN, *fresh]
 
 
-def measure(found: Iterable[dict], cases: list[clinic.Case]) -> Figures:
+def measure(found: Iterable[dict], cases: list[clinic.Specimen]) -> Figures:
     """Diagnose each row."""
     figures = Figures()
     for row in found:
@@ -108,7 +108,7 @@ def measure(found: Iterable[dict], cases: list[clinic.Case]) -> Figures:
     return figures
 
 
-def alarms(logs: dict[str, str], cases: list[clinic.Case]) -> dict[str, list]:
+def alarms(logs: dict[str, str], cases: list[clinic.Specimen]) -> dict[str, list]:
     """What is named for logs in which nothing is wrong."""
     found = {}
     for name, text in logs.items():

@@ -1,12 +1,11 @@
 """What a case has to do when it is played; test_live and test_launched share it."""
 
 import re
-from pathlib import Path
 
 from allranks import clinic
-from allranks.play import play
+from allranks.clinic.play import play
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CASES = clinic.folder(ROOT / "clinic")
 LAUNCHED = [case for case in CASES if case.runs and case.commands]
 LIVE = [case for case in CASES if case.runs and not case.commands]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed import distributed_c10d, run
 
-from allranks import clinic, specimens
+from allranks import clinic
 
 CLINIC = Path(__file__).resolve().parents[2] / "clinic"
 
@@ -63,7 +63,7 @@ def test_a_fused_optimizer_fails_one_line_later(fused):
 def test_a_guard_sees_the_figure_and_not_the_handle():
     """What is caught was handed to metric; the case says so."""
     case = clinic.read(CLINIC / "async-no-wait.py")
-    assert "metric: reported is" in specimens.recorded(case)["guarded"].text
+    assert "metric: reported is" in clinic.recorded(case)["guarded"].text
     says = prose("async-no-wait", "Next time")
     assert "cannot see a handle" in says and "`metric`" in says
 

@@ -4,15 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from allranks import Ranks, clinic, hangs
 from allranks.hangs import flight, tools, verdicts
 from allranks.hangs.measure import measure, meets_late
+from allranks.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "book" / "app_clinic_hangs.md").read_text("utf8")
 MEASURE = "the hangs have changed: measure them again, python tests/bench hangs"
 AGAIN = {  # a hang of each kind, and the tools that it tells apart
@@ -30,7 +29,7 @@ def recorded() -> dict:
     return json.loads((ROOT / hangs.DATA).read_text("utf8"))["hangs"]
 
 
-def case(slug: str) -> clinic.Case:
+def case(slug: str) -> clinic.Specimen:
     """A case of the clinic."""
     return clinic.read(ROOT / "clinic" / f"{slug}.py")
 

@@ -8,13 +8,24 @@ import re
 
 import pytest
 
-from allranks import clinic, specimens
+from allranks import clinic
 from tests.clinic.playing import CASES, LAUNCHED, LIVE, ROOT, check, slug
+
+STARTED = {  # not forked: what these are about a fork has not
+    "child-sigkill-oom": "what torchrun says of a program's own child",
+    "object-collective-numpy": "what torch finds while it is imported",
+    "shadowed-module": "an import that finds another file",
+    "sighup": "a signal to the parent",
+    "sigterm": "a signal to the parent",
+    "spawn-no-main-guard": "a start that imports the program once more",
+}
 
 
 @pytest.mark.parametrize("case", LAUNCHED, ids=slug)
-def test_fails_as_it_says_and_is_cured(case):
+def test_fails_as_it_says_and_is_cured(case, monkeypatch):
     """Its signature appears, and is gone with the cure."""
+    if case.slug in STARTED:
+        monkeypatch.delenv("ALLRANKS_POPEN")
     check(case)
 
 
@@ -27,7 +38,7 @@ def test_there_are_enough():
 
 def test_a_case_that_was_not_run_quotes_its_source():
     """It names a thread, and its message was never recorded as if it had run."""
-    recorded = json.loads((ROOT / "clinic" / specimens.RECORDS).read_text("utf8"))
+    recorded = json.loads((ROOT / "clinic" / clinic.RECORDS).read_text("utf8"))
     for case in CASES:
         if not case.runs:
             assert case.links and case.quoted, case.slug
@@ -41,7 +52,7 @@ LONGER = {"exit-abort-gloo": 55}  # lines: it has to end a process at one moment
 @pytest.mark.parametrize("case", LIVE + LAUNCHED, ids=slug)
 def test_the_page_shows_what_the_tests_demand(case):
     """The recorded run has the signature too, and the guard's sentence."""
-    recorded, signature = specimens.recorded(case), case.fields["signature"]
+    recorded, signature = clinic.recorded(case), case.fields["signature"]
     assert re.search(signature, recorded["broken"].text)
     assert recorded["broken"].status in clinic.SYMPTOMS[case.fields["symptom"]]
     assert recorded["fixed"].status in ("runs", "warns")

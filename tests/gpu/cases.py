@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 
 from allranks import clinic
-from allranks.diagnosis import diagnose
-from allranks.log_text import Log
+from allranks.diagnose.suspects import diagnose
+from allranks.diagnose.text import Log
 from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 HEAD = """
@@ -106,7 +106,7 @@ NOT_PLAYED = {
 }
 
 
-def judge(case: clinic.Case | None, all_cases: list, program: Program):
+def judge(case: clinic.Specimen | None, all_cases: list, program: Program):
     """Return the judge of a case: what it printed, against signs and the diagnosis."""
 
     def compare(ended: Ended) -> tuple[str, dict]:

@@ -9,11 +9,12 @@ from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 ALONE = {  # started with python
     "ch2_before": (),
     "ch2_data_parallel": (),
-    "ch3_save_load": ("demo", "wrapped.pt"),
+    "ch3_save_load": (),
     "ch5_single": (),
     "ch6_model_parallel": (),
 }
 RANKS = {  # by torchrun: the least number of ranks
+    "ch1_environment": 1,
     "ch2_after": 1,
     "ch3_resume": 1,
     "ch4_ranks": 1,
@@ -52,8 +53,8 @@ def launched(ended: Ended) -> tuple[str, dict]:
 def items(num_gpus: int) -> list[Item]:
     """The doctor, and each script on 1 to ``num_gpus`` ranks."""
     scripts = ROOT / "scripts"
-    command = (sys.executable, str(scripts / "ch1_environment.py"), "--json")
-    found = [Item("doctor", "ch1_environment --json", 1, command, judge=doctor)]
+    command = (sys.executable, "-m", "allranks.doctor", "--json")
+    found = [Item("doctor", "allranks.doctor --json", 1, command, judge=doctor)]
     for name, arguments in ALONE.items():
         command = (sys.executable, str(scripts / f"{name}.py"), *arguments)
         found.append(Item("scripts", name, 1, command, judge=launched))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from allranks.paths import ROOT
+
 GRACE_S = 40.0  # torchrun gives its ranks 30 s to end before it kills them
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 _LAUNCHER = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/", re.MULTILINE)

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
+from allranks.paths import ROOT
 from tests.book.conftest import browser  # noqa: F401
 
-ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
 START_S = 60
 EXECUTED = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
@@ -84,13 +84,13 @@ class Notebook:
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
-        expect(self.cells).to_have_count(num_cells, timeout=60_000)  # they come slowly
+        expect(self.cells).to_have_count(num_cells, timeout=180_000)  # they come slowly
         self.idle()
         with contextlib.suppress(Exception):  # the question on news, asked once
             page.get_by_role("button", name="No", exact=True).click(timeout=2000)
         self.clear()
 
-    def idle(self, timeout: float = 60) -> None:
+    def idle(self, timeout: float = 150) -> None:
         """Wait until the kernel has nothing to do."""
         indicator = self.panel.locator(".jp-Notebook-ExecutionIndicator")
         indicator.and_(self.page.locator('[data-status="idle"]')).wait_for(
@@ -112,7 +112,7 @@ class Notebook:
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Shift+Enter")
 
-    def run(self, cell, timeout: float = 60) -> str:
+    def run(self, cell, timeout: float = 150) -> str:
         """Run a cell, wait for its end, return the text that it shows."""
         prompt = cell.locator(".jp-InputPrompt")
         before = prompt.inner_text()

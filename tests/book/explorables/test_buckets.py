@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from allranks import traces
 from allranks.explorables import Buckets, bundle
+from allranks.sums import traces
 
 EXAMPLE = bundle.FOLDER / "example_trace.json"
 TRACE = "Your trace (.json)"

@@ -42,6 +42,7 @@ def use(page, control) -> None:
         page.keyboard.press("Space" if kind == "checkbox" else "Enter")
 
 
+@pytest.mark.timeout(600)  # a minute, unless others keep both cores busy
 def test_no_control_is_dead(page, pages, site):  # noqa: F811
     """Each is used in the first state, and the reader sees a difference."""
     dead, used = [], 0

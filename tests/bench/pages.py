@@ -1,0 +1,45 @@
+"""What each page of the book weighs in a browser, compressed as servers send it."""
+
+import yaml
+from playwright.sync_api import sync_playwright
+
+from allranks.paths import ROOT
+from book._tools import pdf
+from tests.book.conftest import FLAGS, toc_pages
+from tests.book.weight import KIB, LIMITS, MOST_FILES, too_heavy, weigh
+
+SITE = ROOT / "_build" / "html"
+
+
+def run() -> dict:
+    """Load every page of the built book: how many files it has, and their bytes."""
+    if not (SITE / "index.html").is_file():
+        raise SystemExit("there is no book to weigh: make book builds it")
+    pages = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=pdf.chromium(), args=FLAGS)
+        loaded = {page: weigh(browser, SITE, page) for page in pages}
+        browser.close()
+    return {
+        page: {"bytes": sum(files.values()), "files": len(files)}
+        for page, files in loaded.items()
+    }
+
+
+def refusal(found: dict) -> str:
+    """Say which pages are too heavy; nothing if none is."""
+    said = [too_heavy(page, one["bytes"], one["files"]) for page, one in found.items()]
+    return "\n".join(filter(None, said))
+
+
+def report(found: dict) -> str:
+    """Say the heaviest pages of each folder, beside their limit."""
+    lines = []
+    for folder, limit in LIMITS.items():
+        pages = [page for page in found if page.startswith(f"{folder}/")]
+        pages.sort(key=lambda page: -found[page]["bytes"])
+        shown = [f"{page} {found[page]['bytes'] / KIB:.1f}" for page in pages[:3]]
+        text = f"{len(pages)} pages of at most {limit} KiB, the heaviest:"
+        lines.append(f"{folder}/: {text} {', '.join(shown)}")
+    most = max(one["files"] for one in found.values())
+    return "\n".join([*lines, f"at most {most} files a page (limit {MOST_FILES})"])

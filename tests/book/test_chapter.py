@@ -1,0 +1,162 @@
+"""make chapter: what it writes passes as it is, and what it cannot do it refuses."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from allranks.paths import ROOT
+from book._tools import chapter
+
+NUMBER = len(chapter.numbered(ROOT)) + 1
+NAME = f"ch{NUMBER}_{'mean_of_all_ranks_here':.{chapter.LONGEST - 4}}"  # the longest
+COPIED = (
+    *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
+    *("tests/conftest.py", "tests/start", "tests/test_structure.py"),
+)
+RULES = f"{NAME} or ch{NUMBER} or table_of_contents or identical or record_belongs"
+pytestmark = pytest.mark.timeout(240)  # the first test waits for the chapter
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", ".ipynb_checkpoints")
+
+
+class Tree:
+    """A copy of the book without its clinic, in which a program can be run."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        for name in COPIED:
+            target = root / name
+            target.parent.mkdir(exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, target, ignore=LEFT_OUT)
+            else:
+                shutil.copy(ROOT / name, target)
+
+    def run(self, *command: str | Path) -> str:
+        """Run a program that sees this tree only; return what it printed."""
+        path = [str(self.root), str(self.root / "tests" / "start")]
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Tree:
+    """A tree in which a chapter was begun."""
+    tree = Tree(tmp_path_factory.mktemp("book"))
+    tool = tree.root / "book" / "_tools" / "chapter.py"
+    title = f"{'The mean of what all ranks here hold':.{chapter.MOST}}"
+    written = tree.run(sys.executable, tool, NAME, title)
+    for file in (f"book/{NAME}.md", f"notebooks/{NAME}.ipynb", f"scripts/{NAME}.py"):
+        assert file in written.splitlines()
+    return tree
+
+
+def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
+    """The claims of the new test file, and the structure that a chapter must have."""
+    files = f"tests/test_{NAME}.py", "tests/test_structure.py"
+    pytest_ = sys.executable, "-m", "pytest", "-q", "-n", "0", "-rA", "-k", RULES
+    passed = tree.run(*pytest_, *files)
+    for rule in ("three_doors", "table_of_contents", "canonical", "fits_on_a_page"):
+        assert any(rule in line for line in passed.splitlines() if "PASSED" in line)
+    assert passed.count("PASSED") >= 13, passed
+
+
+def test_what_it_writes_has_the_style(tree):
+    """Both of ruff's commands, with the settings of pyproject.toml."""
+    files = f"scripts/{NAME}.py", f"tests/test_{NAME}.py", f"notebooks/{NAME}.ipynb"
+    for words in (["check"], ["format", "--check"]):
+        tree.run(sys.executable, "-m", "ruff", *words, *files)
+
+
+def test_page_and_notebook_have_run(tree):
+    """The status page would say so; the record and the output hold both ranks' mean."""
+    runs = json.loads((tree.root / "book/_data/status.json").read_text("utf8"))
+    for file in (f"scripts/{NAME}.py", f"notebooks/{NAME}.ipynb"):
+        assert (runs[file]["outcome"], runs[file]["world_sizes"]) == ("passed", [2])
+    (record,) = tree.root.glob(f"book/_runs/*{NAME}*.txt")
+    assert record.read_text("utf8").count("[0.5, 1.5, 2.5] on average") == 2
+    notebook = (tree.root / f"notebooks/{NAME}.ipynb").read_text("utf8")
+    assert "ranks 0–1: tensor([1.5000, 1.5000])" in notebook
+
+
+def test_the_page_builds_without_a_warning(tree):
+    """With the directives that it uses, and the labels that it refers to."""
+    (tree.root / "conf.py").write_text(
+        "import sys\n"
+        "sys.path.insert(0, '.')\n"
+        "extensions = ['myst_nb', 'book._ext.runs.run', 'book._ext.site.lexers']\n"
+        "nb_execution_mode = 'off'\n"
+        "html_theme = 'basic'\n"
+        f"include_patterns = ['index.md', 'book/{NAME}.md', 'notebooks/{NAME}.ipynb']\n"
+    )
+    contents = f"# Contents\n\n```{{toctree}}\nbook/{NAME}\nnotebooks/{NAME}\n```\n"
+    (tree.root / "index.md").write_text(contents)
+    sphinx = sys.executable, "-m", "sphinx", "-W", "-n", "-q", "-b", "html"
+    tree.run(*sphinx, ".", "_build")
+    page = (tree.root / f"_build/book/{NAME}.html").read_text("utf8")
+    assert "mean_over_ranks" in page
+    assert f"../notebooks/{NAME}.html" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "why"),
+    [
+        ("", "Mean", f"NAME=: write ch{NUMBER}_ and the field's term"),
+        ("mean", "Mean", f"NAME=mean: write ch{NUMBER}_"),
+        (f"ch{NUMBER}_Mean", "Mean", f"write ch{NUMBER}_"),
+        (f"../ch{NUMBER}_mean", "Mean", f"write ch{NUMBER}_"),
+        (
+            "ch4_mean",
+            "Mean",
+            f"ch4_ranks exists, so the next name begins with ch{NUMBER}_",
+        ),
+        (f"ch{NUMBER + 1}_mean", "Mean", f"the last chapter is ch{NUMBER - 1}_"),
+        (f"{NAME}s", "Mean", f"at most {chapter.LONGEST} letters"),
+        (NAME, "", "TITLE='': write 2 to"),
+        (NAME, 'A "mean"', "write 2 to"),
+        (NAME, "M" * (chapter.MOST + 1), f"write 2 to {chapter.MOST} letters"),
+    ],
+)
+def test_what_cannot_be_a_chapter_is_refused_in_a_sentence(name, title, why, capsys):
+    """With exit code 2, and before anything is written."""
+    before = (ROOT / "_toc.yml").read_bytes()
+    with pytest.raises(SystemExit) as end:
+        chapter.main([name, title])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert why in said and len(said.splitlines()) == 1
+    assert (ROOT / "_toc.yml").read_bytes() == before
+    assert not [*ROOT.glob(f"*/ch{NUMBER}_*")]
+
+
+def test_the_tests_that_contributing_names_exist():
+    """Those that a new chapter fails first; a renamed one would lead nowhere."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf8")
+    named = re.findall(
+        r"^\| `(tests/[\w/]+\.py)::(?:(\w+)::)?(\w+)`", text, re.MULTILINE
+    )
+    assert len(named) == 5
+    for file, group, test in named:
+        code = (ROOT / file).read_text("utf8")
+        assert f"def {test}(" in code
+        assert not group or f"class {group}:" in code
+
+
+def test_the_longest_title_fits_the_map():
+    """What tests/test_intro.py demands of every chapter."""
+    assert 36 + 8 * chapter.MOST < chapter.chapter_map.BOX
+    assert chapter.fault(ROOT, NAME, "M" * chapter.MOST) == ""

@@ -1,0 +1,88 @@
+"""A forked program does and says what it does if it is started."""
+
+import subprocess
+import sys
+import textwrap
+
+import forks
+import psutil
+import pytest
+
+PROGRAMS = {
+    "ends": "print(__name__, sys.argv[1:], os.getcwd(), __file__, os.environ['EXTRA'])",
+    "writes": "print('a'); print('b', file=sys.stderr); os.write(1, b'c\\n')",
+    "raises": "def inner():\n    raise ValueError('no')\ninner()",
+    "exits": "sys.exit(3)",
+    "refuses": "raise SystemExit('--lr 0: must be above 0')",
+    "is killed": "os.kill(os.getpid(), 9)",
+    "aborts": "import signal; signal.signal(6, signal.SIG_DFL); os.abort()",
+    "is interrupted": "os.kill(os.getpid(), 2)",
+    "goes on": "import atexit, threading, time\natexit.register(print, 'last')\n"
+    "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()",
+    "knows its threads": "import torch; print(torch.get_num_threads())",
+    "finds its neighbour": "import neighbour; print(neighbour.__file__)",
+    "spawns": "import torch.multiprocessing as mp\ndef f(i): print('child', i)\n"
+    "if __name__ == '__main__': mp.spawn(f, nprocs=1)",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
+    """With the same exit code, the same lines, nothing more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXTRA", "x")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (tmp_path / "program.py").write_text(f"import os, sys\n{PROGRAMS[name]}\n")
+    (tmp_path / "neighbour.py").write_text("")
+    ends = []
+    for popen in subprocess.Popen, forks.popen:
+        with open(tmp_path / "said", "w+") as said:
+            process = popen(
+                [sys.executable, "-u", "program.py", "--flag"],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+            code = process.wait(60)
+            said.seek(0)
+            ends.append((code, said.read()))
+    assert type(process) is forks.Popen
+    assert ends[0] == ends[1]
+
+
+def test_a_forked_torchrun_forks_its_ranks(tmp_path):
+    """They are descendants of it, none of them has started an interpreter."""
+    program = tmp_path / "program.py"
+    code = """
+        import os, psutil
+        me = psutil.Process()
+        lines = [p.cmdline()[1:2] for p in [me, *me.parents()[:2]]]
+        print(os.environ["RANK"], os.environ["WORLD_SIZE"], len(set(map(tuple, lines))))
+    """
+    program.write_text(textwrap.dedent(code))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    with open(tmp_path / "said", "w+") as said:
+        process = forks.popen(
+            [*command, "--nproc-per-node=2", str(program)],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            start_new_session=True,
+        )
+        assert process.wait(60) == 0
+        said.seek(0)
+        assert sorted(said.read().splitlines()) == ["0 2 1", "1 2 1"]
+
+
+def test_nothing_outlives_the_one_that_asked(tmp_path):
+    """The server ends, and what it had forked."""
+    (tmp_path / "program.py").write_text("import time; time.sleep(60)")
+    code = (
+        "import forks, os, sys, time\n"
+        "os.environ['ALLRANKS_FORKS'] = f'{os.getcwd()}/{os.getpid()}-own'\n"
+        "print(forks.Popen([sys.executable, 'program.py']).pid)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
+    _, alive = psutil.wait_procs([psutil.Process(int(done.stdout))], timeout=10)
+    assert alive == []
