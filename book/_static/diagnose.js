@@ -1,5 +1,5 @@
 // The search box of the error clinic: which failures does a pasted log show?
-// The same steps as log_text.py, log_search.py and diagnosis.py in allranks/: a test
+// The same steps as text.py, search.py and suspects.py in allranks/diagnose/: a test
 // replays both.
 (() => {
   const CHUNK = 4000;

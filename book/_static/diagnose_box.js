@@ -58,7 +58,7 @@
       make("ul", { class: "diagnose-lines" }, ...lines));
   }
 
-  // UTF-16 has a mark, or zeros at every other byte. As allranks/log_input.py says.
+  // UTF-16 has a mark, or zeros at every other byte. As allranks/diagnose/reading.py says.
   function encoding(bytes) {
     const mark = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
     const head = bytes.subarray(0, 8192), half = head.length >> 1;

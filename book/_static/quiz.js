@@ -16,7 +16,7 @@
     min: Math.min,
   };
 
-  // The tree of book/_ext/quiz_formula.py: a number, a name or [operator, part, part].
+  // The tree of book/_ext/quiz/formula.py: a number, a name or [operator, part, part].
   function evaluate(tree, values) {
     if (typeof tree === "string") return values[tree];
     if (!Array.isArray(tree)) return tree;
