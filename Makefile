@@ -13,10 +13,11 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf serve lab test check notebooks bench gpu lighthouse browser clean force
+.PHONY: help book epub pdf doctor.pyz serve lab test check notebooks chapter bench gpu \
+	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+	@sed -n 's/^\([a-z.]*\):.*## \(.*\)/make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 
 $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 11) else f"Python {v} is too old: this book needs 3.11 or newer (make PYTHON=python3.12 ...)")'
@@ -45,6 +46,9 @@ epub pdf: $(READY)
 epub: ## make _build/all-ranks.epub
 pdf: ## make _build/all-ranks.pdf (needs Chromium: make browser)
 
+doctor.pyz: ## write _build/doctor.pyz, chapter 1's doctor in one file
+	@$(PYTHON) -I allranks/doctor/pack.py _build/doctor.pyz
+
 lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--ServerApp.ip=127.0.0.1 notebooks/ch1_environment.ipynb
@@ -60,14 +64,26 @@ check: $(READY) ## check the style only (seconds)
 notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 	@$(BIN)/python book/_tools/execute.py
 
+chapter: $(READY) ## begin a chapter: NAME=ch7_x TITLE="..." writes its four files
+	@$(BIN)/python book/_tools/chapter.py "$(NAME)" "$(TITLE)"
+
 lighthouse: book ## measure a plain and the heaviest page with Lighthouse (needs npx)
 	@$(BIN)/python book/_tools/lighthouse.py
 
-bench: $(READY) ## measure this machine (about 15 minutes)
+bench: book ## measure this machine (about 15 minutes)
 	@$(BIN)/python tests/bench
 
 gpu: $(READY) ## play on this machine's GPUs what the book can only quote
 	@$(BIN)/python tests/gpu
+
+wheel: $(READY) ## write the package's wheel and source archive into _build/release
+	@rm -f _build/release/allranks-* && $(BIN)/python -m hatchling build -d _build/release
+
+release: book epub pdf wheel ## write all that a release carries into _build/release
+	@$(BIN)/python book/_tools/release.py
+
+tag: ## refuse TAG=v1.2.3 unless version and change log say the same
+	@$(PYTHON) book/_tools/release.py --tag "$(TAG)"
 
 browser: ## install Chromium for the browser tests, unless there is a browser
 	@for name in chromium chromium-browser google-chrome; do \
@@ -79,4 +95,4 @@ browser: ## install Chromium for the browser tests, unless there is a browser
 	else brew install --cask google-chrome; fi
 
 clean: ## delete the built book and the environment
-	@rm -rf _build .venv allranks.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf _build .venv .pytest_cache .ruff_cache .hypothesis
