@@ -201,6 +201,7 @@ def refuse(why: str) -> NoReturn:
 def stop(*_) -> NoReturn:
     """End after Ctrl-C, as soon as save() has tidied up, without a word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
+    sys.excepthook = lambda *_: None  # if torch covers the exit by an error
     atexit.register(os._exit, 130)  # no destructor of torch's may complain
     sys.exit(130)
 

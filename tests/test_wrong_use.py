@@ -240,6 +240,28 @@ def interrupted_twice(process, gap: float) -> str:
     return process.communicate(timeout=20)[1]
 
 
+INSIDE_SAVE = """
+import os, signal, sys
+sys.path.insert(0, {scripts!r})
+import ch2_before, torch
+
+class Slow:  # the signal arrives while torch writes a tensor
+    def __init__(self, name, mode):
+        self.file, self.writes = open(name, mode), 0
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.file.close()
+    def write(self, data):
+        self.writes += 1
+        if self.writes == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.file.write(data)
+
+ch2_before.open = Slow
+signal.signal(signal.SIGINT, ch2_before.stop)
+ch2_before.save("x.pt", {{"weight": torch.ones(4096)}})
+"""
 LONG = "--epochs=9999", "--samples=64"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
 
@@ -287,6 +309,13 @@ class TestNobodyElse:
             err = interrupted_twice(process, gap)
         assert (process.returncode, err) == (130, "")
         assert os.listdir(tmp_path) in ([], ["ch2.pt"])
+
+    def test_control_c_while_torch_writes(self, tmp_path):
+        """torch answers the exit with an error of its own, which nobody should see."""
+        program = INSIDE_SAVE.format(scripts=str(SCRIPTS))
+        process = start("-c", program, cwd=tmp_path)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err, os.listdir(tmp_path)) == (130, "", [])
 
     @pytest.mark.parametrize("gap", [0, 0.01, 0.02])
     def test_control_c_during_the_imports(self, gap, tmp_path):
