@@ -162,12 +162,16 @@ def _taken(parameters: dict[str, nn.Parameter]) -> Gradients:
 
 
 def _products(ours: Gradients, theirs: Gradients) -> torch.Tensor:
-    """Return dot product, union squared, ours squared of each parameter: (P, 3)."""
+    """Return difference, union and ours, each squared, of each parameter: (P, 3).
+
+    The difference is taken here, since it travels as float32: what is left of two
+    squares that round off differently would look like an error of 1e-4.
+    """
     found = []
     for name in ours:
         mine, other = (dense(local(x[name])).double() for x in (ours, theirs))
-        pairs = (mine, other), (other, other), (mine, mine)
-        found.append(torch.stack([(x * y).sum() for x, y in pairs]))
+        rows = mine - other, other, mine
+        found.append(torch.stack([row.square().sum() for row in rows]))
     return torch.stack(fetch(found)) if found else torch.zeros(0, 3)
 
 
@@ -182,15 +186,15 @@ def judge(
 
     Args:
         names: of the parameters.
-        table: dot product, union squared, ours squared: (W, P, 3).
+        table: difference, union and ours, each squared: (W, P, 3).
         counts: samples by rank.
         steps: backward passes that add up.
         tolerance: relative error that is rounding.
     """
-    dot, theirs, ours = table.sum(dim=(0, 1)).tolist()
+    off, theirs, ours = table.sum(dim=(0, 1)).tolist()
     if (theirs == 0 and ours == 0) or not (isfinite(theirs) or isfinite(ours)):
         return ""  # nothing to compare
-    error = max(ours - 2 * dot + theirs, 0) ** 0.5
+    error, dot = off**0.5, (ours + theirs - off) / 2
     if error <= tolerance * max(theirs, 1e-300) ** 0.5:
         return ""
     ratio, size = dot / max(theirs, 1e-300), table.shape[0]
@@ -204,9 +208,7 @@ def judge(
         )
         said = f"{ratio:.6g} times the gradient of one process on the union"
     else:
-        each = table.sum(dim=0)
-        off = (each[:, 2] - 2 * each[:, 0] + each[:, 1]).clamp_min(0)
-        worst = names[int(off.argmax())]
+        worst = names[int(table[:, :, 0].sum(dim=0).argmax())]
         said = (
             "not the gradient of one process on the union: off by "
             f"{100 * error / max(theirs, 1e-300) ** 0.5:.3g} %, most in {worst}"
@@ -221,11 +223,11 @@ def _is_chance(exchange: Exchange, drew: list[str], again: torch.Tensor) -> bool
 
     Args:
         drew: generators that moved on this rank while it was taken.
-        again: dot product, first squared, second squared of the same gradient, taken
+        again: difference, first and second, each squared, of the same gradient, taken
             twice, summed over this rank's parameters: (3,).
     """
-    dot, first, second = again.tolist()
-    if not drew and second - 2 * dot + first > 1e-6 * first:
+    off, first, _ = again.tolist()
+    if not drew and off > 1e-6 * first:
         drew = ["a generator of its own"]
     said = [text for text in exchange.texts(" and ".join(drew)) if text]
     if said:

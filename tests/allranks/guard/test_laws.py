@@ -23,7 +23,7 @@ from allranks.guard import Guard, GuardError
 from allranks.guard.datasets import fingerprint
 from allranks.guard.fetching import reader
 from allranks.guard.loaders import inner
-from allranks.guard.preflight import reads_world_size
+from allranks.guard.preflight import _products, judge, reads_world_size
 
 mse = nn.functional.mse_loss
 CASES = {}
@@ -1190,3 +1190,17 @@ def test_only_a_loss_that_asks_for_the_ranks_is_told_of():
     assert reads_world_size(functools.partial(scaled, None))
     assert not reads_world_size(lambda model, x: model(x).mean())
     assert not reads_world_size(len)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gradients_that_differ_by_their_rounding_are_equal(seed):
+    """Whatever the sums of squares round off when they travel as float32."""
+    chance = torch.Generator().manual_seed(seed)
+    union = {name: torch.randn(50, generator=chance) for name in "ab"}
+    noise = {name: 1e-7 * torch.randn(50, generator=chance) for name in "ab"}
+    ours = {name: union[name] + noise[name] for name in union}
+    table = _products(ours, union).float()[None].double()
+    assert judge(list("ab"), table, [4], 1, tolerance=1e-6) == ""
+    ours["b"] = ours["b"] + 1e-3
+    table = _products(ours, union).float()[None].double()
+    assert "most in b" in judge(list("ab"), table, [4], 1, tolerance=1e-4)
