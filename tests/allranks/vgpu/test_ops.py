@@ -96,11 +96,15 @@ def compare(name, op, inputs) -> str | None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_op_of_torch_answers_on_the_device(part):
+def test_every_op_of_torch_answers_on_the_device(part, monkeypatch):
     """Results and gradients: the device, the shape, the CPU's value to the last bit."""
-    wrong, num = {}, 0
+    wrong, num, ops = {}, 0, database()
+    # Each op would look for a test of torch's among its callers, for most of the time.
+    for module in "common_utils", "opinfo.core":
+        search = f"torch.testing._internal.{module}.extract_test_fn"
+        monkeypatch.setattr(search, lambda: None)
     with vgpu.plugged_in(2, memory="4 GiB"):
-        for info in database()[part::PARTS]:
+        for info in ops[part::PARTS]:
             if torch.float64 not in info.dtypes:
                 continue
             samples = info.sample_inputs(
