@@ -19,9 +19,7 @@ FIRST = [  # minutes, not tests, decide; make test's report has them
     "tests/test_ch5_ddp.py",
     "tests/test_ch5_ddp_spawn.py",
     "tests/test_exercises.py",
-    "tests/book/test_weight.py",
-    "tests/book/test_site.py",
-    "tests/book/test_axe.py",
+    "tests/book/test_pages.py",
     "tests/clinic/test_live.py",
     "tests/clinic/test_launched.py",
 ]

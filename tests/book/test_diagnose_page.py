@@ -5,7 +5,8 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.book.test_axe import AXE, RUN, STILL
+from tests.book.axe import AXE, COLOURS, RUN
+from tests.book.visits import STILL
 
 LOG = "Epoch 1\n[rank1]: KeyError: \x1b[31m'LOCAL_RANK'\x1b[0m <img src=x onerror=x>\n"
 STOPPED = b"Epoch 1\nKeyboardInterrupt\nRuntimeError: Connection closed by peer\n"
@@ -122,8 +123,8 @@ def test_results_are_for_everybody(tab, theme, width):
     )
     tab.evaluate(AXE)
     if (theme, width) == ("light", 390):
-        assert tab.evaluate(RUN, False)[0] == []
-    violations, passes = tab.evaluate(RUN, True)
+        assert tab.evaluate(RUN, [COLOURS, False])[0] == []
+    violations, passes = tab.evaluate(RUN, [COLOURS, True])
     assert violations == [] and passes > 10
     assert not tab.evaluate(WIDER)
 

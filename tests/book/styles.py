@@ -1,0 +1,142 @@
+"""Whether a page looks the same with the themes' whole style sheets as with our few.
+
+Two elements that no selector can tell apart, neither by themselves nor by their
+ancestors and neighbours, get the same rules. So one of each such kind is compared, in
+the whole book: light and wide, dark and narrow, and printed.
+"""
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+SHOWN = """
+display position float clear visibility opacity order z-index top right bottom left
+width height min-width max-width max-height margin-top margin-right margin-bottom
+margin-left padding-top padding-right padding-bottom padding-left overflow-x overflow-y
+border-top-width border-right-width border-bottom-width border-left-width
+border-top-style border-left-style border-top-color border-right-color
+border-bottom-color border-left-color border-top-left-radius color background-color
+background-image box-shadow outline-style outline-width font-family font-size font-style
+font-weight line-height letter-spacing text-align text-decoration-line text-transform
+text-wrap vertical-align white-space overflow-wrap list-style-type flex-direction
+flex-grow flex-basis justify-content align-items row-gap column-gap transform cursor
+content fill stroke table-layout break-inside
+"""
+SETTINGS = [
+    ("light", 1280, "screen"),
+    ("dark", 390, "screen"),
+    ("light", 800, "print"),
+]
+# One element of each kind, by all that a selector of the whole style sheet asks for.
+CHOOSE = """
+([attributes, ids, known, names]) => {
+  const seen = new Set(known), before = seen.size, kinds = new Map();
+  // Of an address, a size and a tip, rules ask for the beginning at most.
+  const begun = ["href", "title", "width"];
+  const asked = (name, value) => begun.includes(name) ? value.slice(0, 1) : value;
+  const own = (e) => [e.tagName, ids.includes(e.id) ? e.id : "",
+    ...attributes.map((name) => asked(name, e.getAttribute(name) ?? ""))].join(" ");
+  const place = (e) => {
+    if (!e.parentElement) return "";
+    const all = [...e.parentElement.children], at = all.indexOf(e);
+    if (e.closest("pre") && at) return ""; // the words of a listing: thousands
+    const before = all.slice(Math.max(0, at - 2), at).map(own);
+    return [at === 0, at === all.length - 1, at % 2, ...before].join();
+  };
+  const kind = (e) => {
+    if (!kinds.has(e)) {
+      const inside = new Set(e.closest("pre") ? [] : [...e.children].map(own));
+      const self = `${own(e)}|${place(e)}|${!e.firstChild}|${[...inside]}`;
+      kinds.set(e, `${self}<${e.parentElement ? kind(e.parentElement) : ""}`);
+    }
+    return kinds.get(e);
+  };
+  const hash = (text) => {
+    let a = 0xdeadbeef, b = 0x41c6ce57;
+    for (let i = 0; i < text.length; i++) {
+      a = Math.imul(a ^ text.charCodeAt(i), 2654435761);
+      b = Math.imul(b ^ text.charCodeAt(i), 1597334677);
+    }
+    return `${(a >>> 0).toString(36)}${(b >>> 0).toString(36)}`;
+  };
+  const chosen = [...document.body.querySelectorAll("*")].filter((e) => {
+    const code = hash(kind(e));
+    return !seen.has(code) && seen.add(code);
+  });
+  const looks = () => chosen.flatMap((element) =>
+    ["", "::before", "::after"].flatMap((part) => {
+      const style = getComputedStyle(element, part || null);
+      if (part && style.content === "none") return [];
+      const values = names.map((name) => style.getPropertyValue(name));
+      return [`${element.tagName}.${element.getAttribute("class")}${part} ${values}`];
+    }));
+  const few = {};
+  window.remember = (setting) => { few[setting] = looks(); };
+  window.compare = (setting) => {
+    const slim = few[setting], full = looks();
+    if (slim.length !== full.length) return [`${slim.length} != ${full.length}`];
+    if (!slim[0].includes("rgb")) return ["nothing was compared"];
+    const other = slim.map((look, i) => [look, full[i]]).filter(([a, b]) => a !== b);
+    return other.slice(0, 2);
+  };
+  return [...seen].slice(before);
+}
+"""
+# Resized, scripts have two frames to follow.
+SETTLE = """
+(theme) => {
+  document.documentElement.dataset.theme = theme;
+  return new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
+}
+"""
+SWAP = """
+async (css) => {
+  const style = document.createElement("style");
+  style.textContent = css;
+  document.querySelector('link[href*="/all.css"]').replaceWith(style);
+  await document.fonts.load('900 1em "Font Awesome 6 Free"', "\\uf0c9");
+}
+"""
+
+
+class Styles:
+    """The whole style sheet, and the kinds of element that look alike with ours."""
+
+    def __init__(self, site: Path):
+        whole = (site.resolve().parent / ".doctrees" / "whole.css").read_text("utf8")
+        ours = (site / "_static" / "all.css").read_text("utf8")
+        self.saving = len(whole) / len(ours)
+        fonts = re.compile(r"@font-face\s*\{[^}]*\}")  # the icons in use, in both
+        self.css = "".join([fonts.sub("", whole), *fonts.findall(ours)])
+        rules = re.sub(r"\{[^{}]*\}", "{}", self.css)
+        self.attributes = sorted({"class", *re.findall(r"\[([\w-]+)", rules)})
+        self.ids = sorted(set(re.findall(r"#([A-Za-z][\w-]*)", rules)))
+        self.known: list[str] = []
+
+    def look(self, page: Page) -> list[str]:
+        """Return what looks otherwise with all rules on an open page; it keeps them."""
+        page.evaluate("document.fonts.ready.then(() => true)")
+        chosen = [self.attributes, self.ids, self.known, SHOWN.split()]
+        new = page.evaluate(CHOOSE, chosen)
+        self.known += new
+        if not new:
+            return []
+        for setting in SETTINGS:
+            show(page, setting)
+            page.evaluate("(setting) => remember(setting)", str(setting))
+        page.evaluate(SWAP, self.css)
+        found = []
+        for setting in reversed(SETTINGS):  # the last one is shown already
+            show(page, setting)
+            other = page.evaluate("(setting) => compare(setting)", str(setting))
+            found += [f"{setting}: {pair}" for pair in other]
+        return found
+
+
+def show(page: Page, setting: tuple[str, int, str]) -> None:
+    """Show a page in a theme, in a width, on a medium."""
+    theme, width, media = setting
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(media=media, color_scheme=theme)
+    page.evaluate(SETTLE, theme)
