@@ -76,6 +76,7 @@ class Popen:
         server: str | None = None,
     ):
         self.args, self.returncode = list(args), None
+        sys.audit("subprocess.Popen", self.args[0], self.args, None, None)
         request = {
             "args": self.args,
             "env": dict(os.environ if env is None else env),

@@ -1,0 +1,142 @@
+"""A plugin of pytest's that remembers what passed, on which inputs, in how long.
+
+``make test`` writes it down in ``_build/passed.json``, and ``make quick`` reads there
+what need not run again. Each worker listens to what Python opens and starts.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.quick.inputs import ROOT, Tree
+
+PASSED = ROOT / "_build" / "passed.json"
+ONLY = "ALLRANKS_ONLY"  # a file with the tests to run; tests that it does not know run
+
+
+def load(path: Path = PASSED) -> dict:
+    """Return what is remembered: of each test its inputs' digest and its seconds."""
+    if not path.exists():
+        return {"tests": {}, "reads": {}}
+    return json.loads(path.read_text("utf8"))
+
+
+class Ear:
+    """Hears which files of the tree are opened, and which programs started."""
+
+    def __init__(self) -> None:
+        self.reads: dict[str, set[str]] = {}
+        self.file = ""  # of the test that runs now
+        sys.addaudithook(self.hear)
+
+    def hear(self, event: str, args: tuple) -> None:
+        """Add a file to those that the tests of the present file read."""
+        if not self.file or event not in ("open", "subprocess.Popen"):
+            return
+        words = [args[0]] if event == "open" else list(args[1] or ())
+        for number, word in enumerate(words):
+            if not isinstance(word, str | bytes | os.PathLike):
+                continue
+            name = os.fsdecode(word)
+            if number and words[number - 1] == "-m":
+                name = f"{ROOT}/{name.replace('.', '/')}/__main__.py"
+            path = os.path.normpath(os.path.join(ROOT, name))
+            if path.startswith(f"{ROOT}/"):  # x/__pycache__/y.cpython-311.pyc: x/y.py
+                name = re.sub(r"__pycache__/(\w+)\..*", r"\1.py", path)
+                self.reads.setdefault(self.file, set()).add(name[len(f"{ROOT}/") :])
+
+
+class Memory:
+    """What of this run is to be remembered."""
+
+    def __init__(self) -> None:
+        self.tree, self.ends, self.seconds = Tree(), {}, {}
+        for name in self.tree.files:  # as they are when the tests begin
+            self.tree.bytes(name)
+        self.reads: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep how a test ended: whatever of it fails, all of it has failed."""
+        name = report.nodeid
+        self.seconds[name] = self.seconds.get(name, 0) + report.duration
+        self.ends[name] = self.ends.get(name, True) and not report.failed
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node, error) -> None:
+        """Take over what one of xdist's workers heard."""
+        self.add(getattr(node, "workeroutput", {}).get("reads", {}))
+
+    def add(self, reads: dict) -> None:
+        """Add to what the tests of each file read."""
+        for test_file, names in reads.items():
+            self.reads.setdefault(test_file, set()).update(names)
+
+    def write(self, path: Path = PASSED) -> None:
+        """Remember what passed, forget what failed; files that are gone as well."""
+        old = load(path)
+        reads = {k: set(v) for k, v in old["reads"].items()}
+        for test_file, names in self.reads.items():
+            kept = (n for n in names if n in self.tree.files)
+            reads.setdefault(test_file, set()).update(kept)
+        tests = old["tests"]
+        for name, passed in self.ends.items():
+            tests.pop(name, None)
+            if passed:
+                state = self.tree.state(name, reads.get(name.partition("::")[0], ()))
+                tests[name] = [state, round(self.seconds[name], 3)]
+        tests = {
+            n: t for n, t in tests.items() if n.partition("::")[0] in self.tree.files
+        }
+        new = {"tests": tests, "reads": {k: sorted(v) for k, v in reads.items()}}
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(new), "utf8")
+        part.replace(path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen in each process that runs tests, remember in the one that reports."""
+    config.ear = Ear()
+    if not hasattr(config, "workerinput"):
+        config.memory = Memory()
+        config.pluginmanager.register(config.memory)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Say whose files are heard from now on."""
+    item.config.ear.file = item.nodeid.partition("::")[0]
+    try:
+        return (yield)
+    finally:
+        item.config.ear.file = ""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
+    """Leave out what ``make quick`` did not choose."""
+    if ONLY not in os.environ:
+        return
+    chosen = json.loads(Path(os.environ[ONLY]).read_text("utf8"))
+    keep = [i for i in items if chosen.get(i.nodeid, True)]
+    config.hook.pytest_deselected(items=[i for i in items if i not in set(keep)])
+    items[:] = keep
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over what was heard; write down what is to be remembered."""
+    config = session.config
+    reads = {k: sorted(v) for k, v in config.ear.reads.items()}
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["reads"] = reads
+        return
+    config.memory.add(reads)
+    started = time.monotonic()
+    config.memory.write()
+    if (took := time.monotonic() - started) > 5:
+        print(f"\nremembering took {took:.0f} s")
