@@ -13,7 +13,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf doctor.pyz serve lab test check notebooks chapter bench gpu \
+.PHONY: help book epub pdf doctor.pyz serve lab test quick check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -55,8 +55,12 @@ lab: $(READY) ## open the first notebook in JupyterLab
 
 test: book ## run everything that CI runs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --junitxml=_build/tests.xml; ended=$$?; \
+	@$(BIN)/python -m pytest -p tests.quick.plugin -n 3 --dist loadfile --no-loadscope-reorder \
+		--junitxml=_build/tests.xml; ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
+
+quick: book check ## test what changed since it last passed, within a minute
+	@$(BIN)/python tests/quick
 
 check: $(READY) ## check the style only (seconds)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -120,7 +120,7 @@ class Notebook:
         deadline = time.monotonic() + timeout
         while prompt.inner_text() in (before, "[*]:"):
             assert time.monotonic() < deadline, f"still running: {cell.inner_text()}"
-            self.page.wait_for_timeout(20)
+            self.page.wait_for_timeout(100)
         self.idle(timeout)
         # Not inner_text: JupyterLab draws nothing that is out of view.
         return cell.locator(".jp-Cell-outputArea").text_content()
