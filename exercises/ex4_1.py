@@ -4,13 +4,13 @@ Chapter: 4
 Ranks: 1, 4
 Minutes: 10
 
-Slurm or MPI started your ranks, not torchrun: nobody has set `LOCAL_RANK`. Each rank
-knows only the name of its own host. Return `(node_rank, local_rank)`. Nodes are
-numbered in the order in which they first occur among the ranks 0, 1, 2, …; `local_rank`
-counts the ranks of one host from 0.
+Slurm or MPI started your ranks, not torchrun, so nothing has set `LOCAL_RANK`. Each
+rank knows only the name of its own host. Return `(node_rank, local_rank)`. Nodes are
+numbered in the order in which they first occur among the ranks 0, 1, 2, …, and
+`local_rank` counts the ranks of one host from 0.
 
-Hosts may have different numbers of ranks. Some launchers deal the ranks out in turn:
-rank 0 to the first host, rank 1 to the second, rank 2 to the first again.
+Hosts may have different numbers of ranks. And some launchers deal the ranks out in
+turn: rank 0 to the first host, rank 1 to the second, rank 2 to the first again.
 
 Hint 1: What would you need to know about the other ranks? Which collective tells you?
 Hint 2: Collect all host names in rank order. Your local rank is the number of ranks
@@ -44,8 +44,8 @@ LAYOUTS = {
 
 
 def runs(hosts):
-    """How often the host changes from one rank to the next, and one."""
-    return 1 + sum(a != b for a, b in itertools.pairwise(hosts))
+    """Count the runs of equal hosts: one more than the changes of host."""
+    return 1 + sum(1 for a, b in itertools.pairwise(hosts) if a != b)
 
 
 def check(answer, case):
@@ -59,18 +59,18 @@ def check(answer, case):
             raise Wrong(f"it returned {got!r}, not a pair (node_rank, local_rank).")
         where = f"with the ranks on {', '.join(hosts)}, rank {rank}'s"
         mistakes = {
-            "This takes all nodes to have equally many ranks.": rank // even,
+            "This assumes that all nodes have equally many ranks.": rank // even,
             "The names are sorted; the ranks' order counts.": sorted(nodes).index(host),
             "Nodes have numbers, not ranks.": hosts.index(host),
             "This is the local_rank; it comes second in the pair.": before.count(host),
-            "A node that comes again is no new node.": runs(hosts[: rank + 1]) - 1,
+            "A node that comes again is not a new node.": runs(hosts[: rank + 1]) - 1,
         }
         compare(f"{where} node_rank", got[0], nodes.index(host), mistakes)
         mistakes = {
             "This is the node_rank; it comes first in the pair.": nodes.index(host),
             "This is the global rank.": rank,
             "This counts the rank itself; the first is 0.": before.count(host) + 1,
-            "This takes all nodes to have equally many ranks.": rank % even,
+            "This assumes that all nodes have equally many ranks.": rank % even,
         }
         compare(f"{where} local_rank", got[1], before.count(host), mistakes)
 
@@ -102,7 +102,7 @@ def ex4_1(host):
     return places[dist.get_rank()]
 
 
-# %% wrong: takes all nodes to have equally many ranks
+# %% wrong: assumes that all nodes have equally many ranks
 import torch.distributed as dist
 
 

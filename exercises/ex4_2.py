@@ -4,16 +4,16 @@ Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 10
 
-Write `dist.broadcast` yourself, with `dist.send` and `dist.recv` (or `isend` and
-`irecv`) only. After the call, `x` holds on every rank what rank `src` brought. As with
+Write `dist.broadcast` yourself, with only `dist.send` and `dist.recv` (or `isend` and
+`irecv`). After the call, `x` holds on every rank what rank `src` brought. As with
 the original, this happens in place, and rank `src` keeps what it has.
 
 All ranks' tensors have the same shape and dtype. They may be views whose memory is not
 contiguous, which `send` and `recv` refuse.
 
-Hint 1: For each rank: how many sends, and how many receives?
-Hint 2: Rank `src` sends to each of the others; each of the others receives once. What
-is not contiguous goes as a contiguous copy, and arrives in a buffer.
+Hint 1: How many sends does each rank make, and how many receives?
+Hint 2: Rank `src` sends to each of the others, and each of the others receives once. If
+`x` is not contiguous, send a contiguous copy, and receive into a buffer.
 Hint 3: On the others: `buffer = torch.empty(x.shape, dtype=x.dtype)`,
 `dist.recv(buffer, src)`, `x.copy_(buffer)`.
 """
@@ -43,7 +43,7 @@ MAKERS = {
 
 def forbid(name):
     def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; here only send, recv, isend and irecv count.")
+        raise Wrong(f"it calls {name}; only send, recv, isend and irecv may be used.")
 
     patch(dist, name, refuse)
 
@@ -52,7 +52,7 @@ GIVEN = []  # the tensor of the case
 
 
 def matching(receive):
-    """gloo ends the process if more bytes come than the buffer has."""
+    """Check the size first: gloo ends the process if it does not fit."""
 
     def guarded(buffer, *args, **kwargs):
         if buffer.nbytes != GIVEN[-1].nbytes:
@@ -108,7 +108,7 @@ def ex4_2(x, src):
         x.copy_(buffer)
 
 
-# %% right: a tree, in which who has it passes it on: log2(W) rounds and not W - 1
+# %% right: a tree, in which each rank that has x sends it on: log2(W) rounds
 import torch
 import torch.distributed as dist
 

@@ -8,12 +8,12 @@ Rank r holds `x` of shape `(n_r, D)`. `n_r` differs from rank to rank and may be
 and the dtype are the same on all. Return, on every rank, the rows of all ranks in rank
 order: a tensor of shape `(n_0 + n_1 + …, D)`. Leave `x` as it is.
 
-`dist.all_gather` wants equal shapes. Given unequal ones, gloo may end the process.
+`dist.all_gather` wants equal shapes. If they differ, gloo may end the process.
 
 Hint 1: What must each rank know of the others before it can make room for their rows?
-Hint 2: Gather the lengths first. Pad every rank's rows to the longest, gather, and cut
-the padding off by length: a row of zeros may be data.
-Hint 3: `padded = x.new_zeros(longest, x.shape[1])`, `padded[: len(x)] = x`; and after
+Hint 2: Gather the lengths first. Then pad every rank's rows to the longest, and gather.
+Cut the padding off by length, because a row of zeros may be data.
+Hint 3: `padded = x.new_zeros(longest, x.shape[1])`, `padded[: len(x)] = x`, and after
 the all_gather `torch.cat([part[:n] for part, n in zip(parts, lengths)])`.
 """
 
@@ -126,7 +126,7 @@ def ex4_3(x):
     return torch.cat(parts)
 
 
-# %% wrong: takes the others to have as many rows
+# %% wrong: assumes that the others have as many rows
 import torch
 import torch.distributed as dist
 

@@ -1,23 +1,25 @@
-"""Mean and standard deviation of data that nobody has whole.
+"""Mean and standard deviation of data that is spread over ranks.
 
 Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 15
 
-Images are normalised with the mean and the standard deviation of *all* samples. Rank r
-holds some of them: `x` of shape `(n_r,)`, where `n_r` differs and may be 0. Return the
-pair `(mean, std)` of all ranks' samples, as two Python floats, the same on every rank.
-`std` is the square root of the mean squared distance from the mean.
+Images are normalised with the mean and the standard deviation of *all* samples, but
+each rank holds only some of them: rank r has `x` of shape `(n_r,)`, where `n_r` differs
+and may be 0. Return the pair `(mean, std)` of all ranks' samples, as two Python floats,
+the same on every rank. `std` is the square root of the mean squared distance from the
+mean.
 
-Samples are float32 or integers. They may be large with a small spread, such as 10,000 ±
-1: there the mean of squares minus the square of the mean loses all digits in float32.
+Samples are float32 or integers. They may be large with a small spread, such as
+10,000 ± 1, and then the mean of squares minus the square of the mean loses all digits
+in float32.
 
 Hint 1: Which numbers of a rank can be added up over ranks? Is its mean one of them?
 What is the mean of no samples?
-Hint 2: Add up sums and counts, and divide once. Then a second round: everybody knows
-the mean, so add up the squared distances from it.
+Hint 2: Add up sums and counts, and divide once. In a second round every rank knows the
+mean, so add up the squared distances from it.
 Hint 3: `total = torch.tensor([x.sum(), len(x)])`, `dist.all_reduce(total)`, `mean =
-total[0] / total[1]`; then the same with `((x - mean) ** 2).sum()`. In float64.
+total[0] / total[1]`. Then do the same with `((x - mean) ** 2).sum()`, all in float64.
 """
 
 # %% stub
@@ -52,12 +54,12 @@ LOST = (
 
 
 def cut_sum(parts):
-    """As a sum of the ranks' sums without their fractions."""
+    """Return the sum of the ranks' sums, each cut to an integer."""
     return sum(int(part.double().sum()) for part in parts)
 
 
 def shares(name, lengths, centre, spread):
-    """The same on all ranks: what each of them gets."""
+    """Return what each rank gets, the same list on all of them."""
     dice = torch.Generator().manual_seed(len(name))
     lengths = lengths[:world_size] if world_size > 1 else [sum(lengths)]
     parts = [centre + spread * torch.randn(n, generator=dice) for n in lengths]
@@ -71,7 +73,7 @@ def check(answer, case):
         case(name)
         parts = shares(name, *values)
         mine, whole = parts[rank], torch.cat(parts).double()
-        untouched, lost = Untouched(x=mine), f" {LOST}" * ("far from 0" in name)
+        untouched, lost = Untouched(x=mine), f" {LOST}" if "far from 0" in name else ""
         got = answer(mine)
         untouched()
         if not isinstance(got, (tuple, list)) or len(got) != 2:

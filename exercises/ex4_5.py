@@ -6,22 +6,22 @@ Minutes: 30
 Level: hard
 
 Write `dist.all_reduce` (the sum) yourself, as a ring does it. `x` has shape `(n,)`, the
-same on all ranks; after the call every rank holds the sum, in place. Rank r sends to
-rank (r + 1) % W only, with `isend`, and receives from rank (r - 1) % W only, with
+same on all ranks, and after the call every rank holds the sum, in place. Rank r sends
+only to rank (r + 1) % W, with `isend`, and receives only from rank (r - 1) % W, with
 `recv` or `irecv`.
 
-Cut `x` into W chunks. In each of 2 (W − 1) steps every rank sends one chunk. So a rank
-sends 2 (W − 1) n / W numbers in all: less than 2 n, however many ranks there are. Where
-W does not divide n, it may send 2 (W − 1) ⌈n / W⌉. n may be smaller than W. Integers
-must stay integers.
+Cut `x` into W chunks. In each of 2 (W − 1) steps every rank sends one chunk, so a rank
+sends 2 (W − 1) n / W numbers in all. That is less than 2 n, however many ranks there
+are. Where W does not divide n, it may send 2 (W − 1) ⌈n / W⌉. n may be smaller than W.
+Integers must stay integers.
 
 Hint 1: Take 3 ranks and 3 chunks, and draw who holds which sum after each step. After
 the first half of the steps, which chunk is complete on rank r?
-Hint 2: In the first W − 1 steps a rank adds what it receives, and sends on what it has
-just added to. Then each rank has one complete chunk: in W − 1 more steps they go
-around, and are copied, not added.
-Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]` and
-receive for `chunks[(rank - s - 1) % W]`; this holds in both halves.
+Hint 2: In the first W − 1 steps a rank adds what it receives, and then sends on the
+chunk that it has just added to. After them, each rank has one complete chunk. In W − 1
+more steps these chunks go around, and are copied, not added.
+Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]`, and
+receive what belongs to `chunks[(rank - s - 1) % W]`. This holds in both halves.
 """
 
 # %% stub
@@ -51,7 +51,7 @@ sent = []
 
 def forbid(name):
     def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; here only isend, recv and irecv count.")
+        raise Wrong(f"it calls {name}; only isend, recv and irecv may be used.")
 
     patch(dist, name, refuse)
 
@@ -89,7 +89,7 @@ def check(answer, case):
         elif world_size > 1 and x.shape == total.shape:
             pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
             right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
-            mistakes[f"Complete are only the chunks {right} of {world_size}."] = x
+            mistakes[f"Only the chunks {right} of {world_size} are complete."] = x
         compare(f"rank {rank}'s x", x, total, mistakes)
         steps = 2 * (world_size - 1)
         most = steps * -(-num // world_size)

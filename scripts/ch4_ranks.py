@@ -42,7 +42,7 @@ import torch.distributed as dist
 
 # Where torchrun puts the three numbers that place a process in its cluster.
 PLACE = ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# All that torchrun sets; the last three have another value in every run.
+# All that torchrun sets; the last three have a new value in every run.
 VARIABLES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
@@ -83,7 +83,7 @@ def say(text: str) -> None:
 
 
 def gather_places(device: torch.device) -> torch.Tensor:
-    """Collect everybody's place: row r is what rank r says of itself."""
+    """Collect everybody's place: row r is what rank r says about itself."""
     mine = torch.tensor([int(os.environ[n]) for n in PLACE], device=device)
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, mine)
@@ -121,7 +121,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Say who I am, prove who all are, and show what torchrun told us."""
+    """Say who I am, check everybody's rank, and show what torchrun told us."""
     args = parse_args(argv)
     rank, world_size, device = setup(args)
     if args.env is not None and not 0 <= args.env < world_size:
