@@ -10,10 +10,9 @@ every rank. Share the work: each sample goes through the model on exactly one ra
 at most ⌈n / W⌉ samples per rank and at most `batch_size` at a time. n may be smaller
 than W.
 
-The model has dropout and batch normalisation, so evaluate it in evaluation mode. Then
-leave it as it came, with each of its modules in the mode that it came in. The modes
-need not agree: in fine-tuning, one often trains a model whose norms stay in evaluation
-mode.
+The model has dropout and batch normalisation, so evaluate it in evaluation mode.
+Afterwards, put each of its modules back into the mode that it came in. The modes need
+not agree: in fine-tuning, one often trains a model whose norms stay in evaluation mode.
 
 Hint 1: Why is a `DistributedSampler` wrong here? Why is the mean of the ranks'
 accuracies?
