@@ -4,18 +4,18 @@ Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 10
 
-All ranks hold replicas of `model`, and each has done its own `backward()`. Do by hand
-what DDP does: after the call, the `.grad` of every parameter is the mean over all
-ranks, on every rank. The weights stay as they are.
+All ranks hold replicas of `model`, and each has run its own `backward()`. Now do by
+hand what DDP does: after the call, the `.grad` of every parameter holds the mean over
+all ranks, on every rank. The weights stay as they are.
 
-A frozen parameter (`requires_grad=False`) has no gradient and gets none. A parameter
-that some ranks did not use in this step has `grad is None` *on those ranks*: their
+A frozen parameter (`requires_grad=False`) has no gradient and gets none. If some ranks
+did not use a parameter in this step, its `grad` is `None` *on those ranks*, and their
 gradient counts as 0. Two layers may share one weight.
 
 Hint 1: Does every rank call all_reduce equally often, whatever it has computed?
 Hint 2: Go through `model.parameters()`, which is the same list on all ranks and names a
-shared weight once. Skip what is frozen, on all ranks; put zeros where a gradient is
-missing.
+shared weight once. Skip frozen parameters, which are the same on all ranks, and put
+zeros where a gradient is missing.
 Hint 3: `if weight.grad is None: weight.grad = torch.zeros_like(weight)`, then
 `dist.all_reduce(weight.grad)`, then divide it by the world size.
 """
@@ -57,7 +57,7 @@ def mixed():
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
 
 
-CASES = {  # a model, and which ranks lack which gradient
+CASES = {  # a model, and the gradients that some ranks lack
     "a small network": (small, {}),
     "a frozen layer": (frozen, {}),
     "tied weights": (tied, {}),

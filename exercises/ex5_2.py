@@ -4,22 +4,24 @@ Chapter: 5
 Ranks: 1, 3, 4
 Minutes: 15
 
-Write what `DistributedSampler` does for training. Return the list of the indices that
-this rank draws in this epoch. There are W ranks and n = `num_samples`. Each epoch:
+Write what `DistributedSampler` does for training: return the list of indices that this
+rank draws in this epoch. With W ranks and n = `num_samples`, this holds in each epoch:
 
-- every rank draws ⌈n / W⌉ indices, so that all make equally many steps;
-- together they draw every sample, and repeat as few as possible (n may be smaller than
-  W);
-- the order is random, and another one in each epoch and for each `seed`; the same
-  arguments give the same order. A rank does not always draw from the same samples.
+- Every rank draws ⌈n / W⌉ indices, so that all make equally many steps.
+- Together they draw every sample, and repeat as few as possible (n may be smaller than
+  W).
+- The order is random, and differs from epoch to epoch and from `seed` to `seed`, but
+  the same arguments give the same order. A rank does not always draw from the same
+  samples.
 
-Leave the global random generators alone: other code draws dropout masks from them.
+Leave the global random generators alone, because other code draws dropout masks from
+them.
 
 Hint 1: The ranks don't talk to each other. What must they all know to share one
 shuffled list?
-Hint 2: All ranks shuffle the whole list with a generator of their own that starts from
-the same number, made of seed and epoch. Lengthen it to a multiple of W by starting over
-from its beginning. Each takes every W-th index.
+Hint 2: Let all ranks shuffle the whole list, each with a generator of its own that
+starts from the same number, made of seed and epoch. Lengthen the list to a multiple of
+W by starting over from its beginning. Then each rank takes every W-th index.
 Hint 3: `dice = torch.Generator().manual_seed(seed + epoch)`,
 `torch.randperm(num_samples, generator=dice)`; `itertools.cycle` and `islice` lengthen a
 list; `order[rank::world_size]`.
@@ -51,7 +53,7 @@ SIZES = {
 
 
 def drawn(answer, *args):
-    """What each rank draws, as lists of int; and that nothing else was disturbed."""
+    """Return what each rank draws; refuse an answer that moves a global generator."""
     torch.manual_seed(rank)
     random.seed(rank)
     before = torch.get_rng_state(), random.getstate()
@@ -73,7 +75,7 @@ def drawn(answer, *args):
 
 
 def judge(every, num):
-    """Every sample is drawn, equally often by all, as few as possible twice."""
+    """Check that all ranks draw equally much, and repeat as few as possible."""
     share = -(-num // world_size)
     lengths = [len(part) for part in every]
     if len(set(lengths)) > 1:

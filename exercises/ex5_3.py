@@ -4,19 +4,20 @@ Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
-All ranks hold the same `model` and the same test set, `x` of shape `(n, D)` and labels
+All ranks hold the same `model` and the same test set, `x` of shape `(n, D)` with labels
 `y` of shape `(n,)`. Return the accuracy over all n samples, as a float, the same on
-every rank. Share the work: each sample goes through the model on exactly one rank, at
-most ⌈n / W⌉ samples on each, at most `batch_size` at a time. n may be smaller than W.
+every rank. Share the work: each sample goes through the model on exactly one rank, with
+at most ⌈n / W⌉ samples per rank and at most `batch_size` at a time. n may be smaller
+than W.
 
-The model has dropout and batch normalisation. Evaluate it in evaluation mode; leave it
-as it came, each of its modules in the mode that it came in. They need not agree: who
-fine-tunes often trains a model whose norms are in evaluation mode.
+The model has dropout and batch normalisation, so evaluate it in evaluation mode.
+Afterwards, put each of its modules back into the mode that it came in. The modes need
+not agree: in fine-tuning, one often trains a model whose norms stay in evaluation mode.
 
 Hint 1: Why is a `DistributedSampler` wrong here? Why is the mean of the ranks'
 accuracies?
 Hint 2: Take every W-th sample, which may leave a rank with fewer, or none. Count hits
-and samples, add both up over the ranks once, and divide once.
+and samples, add up both over the ranks once, and divide once.
 Hint 3: `x[rank::world_size].split(batch_size)`; `counts = torch.tensor([hits, num])`,
 `dist.all_reduce(counts)`. Before `model.eval()`: `modes = {m: m.training for m in
 model.modules()}`; afterwards `m.training = mode` for each. `model.train()` would set
@@ -62,7 +63,7 @@ def check(answer, case):
 
     for number, (name, (num, errors)) in enumerate(CASES.items()):
         if name == FROZEN and world_size == 1:
-            continue  # first what is wrong with the accuracy
+            continue  # a wrong accuracy on more ranks should be told first
         case(name)
         x = torch.randn(num, 4)
         labels = model.eval()(x).argmax(dim=1)

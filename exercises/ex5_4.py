@@ -4,14 +4,14 @@ Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
-DDP averages gradients. Buffers, such as the running statistics of a batch
-normalisation, have none: each rank's follow its own data. Bring them together before
+DDP averages gradients. But buffers, such as the running statistics of a batch
+normalisation, have none: each rank's follow its own data. So bring them together before
 you evaluate or save. After the call, on every rank,
 
 - a floating-point buffer holds the mean over all ranks;
 - any other buffer (a step counter, a mask) holds what rank 0's did.
 
-In place, in the dtype that each has. Parameters are left alone.
+Write in place, in the dtype that each buffer has, and leave the parameters alone.
 
 Hint 1: Which tensors does `model.buffers()` name? Which of them would
 `model.state_dict()` leave out, and what would it add?
@@ -154,7 +154,7 @@ def judge(key, buffer, parts):
 
 
 def _on_the_way(value, own, mean):
-    """Whether a value is the mean and some more of the rank's own."""
+    """Return whether a value lies between the mean and the rank's own value."""
     way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
     if not way.any():
         return False

@@ -4,20 +4,20 @@ Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 20
 
-A step's batch is too large, so each rank gets it in pieces: a list of pairs `(x, y)`.
-Pieces have different sizes, and ranks have different numbers of pieces. There is memory
-for the largest piece, and for no more samples at once. `ddp` is the wrapped model,
-without gradients. Write the step's forward and backward passes. After the call each
-gradient is that of
+A step's batch does not fit into memory, so each rank gets its share in pieces: a list
+of pairs `(x, y)`. Pieces have different sizes, and ranks have different numbers of
+pieces. There is memory for the largest piece, but for no more samples at once. `ddp` is
+the wrapped model, which has no gradients yet. Write the forward and backward passes of
+the step. After the call, each gradient is that of
 
 > the mean of `cross_entropy` over *all samples of all ranks*,
 
 and DDP has averaged the gradients once, not once per piece.
 
-Hint 1: By what is each sample's loss divided in one big batch? By what do *you* divide
+Hint 1: By what is each sample's loss divided in one big batch? By what do you divide
 it, and what does DDP do to it afterwards?
 Hint 2: Count the samples of all ranks first. Take sums of losses, not means. DDP will
-divide by the world size, so multiply by it. All pieces but the last under
+divide by the world size, so multiply by it. Run all pieces but the last under
 `ddp.no_sync()`, forward passes too.
 Hint 3: `loss = F.cross_entropy(ddp(x), y, reduction="sum") * world_size / total`; `with
 ddp.no_sync() if more else contextlib.nullcontext():`
@@ -52,7 +52,7 @@ CASES = {  # the sizes of the pieces on each rank
 
 
 def pieces_of(r, sizes):
-    """The same on all ranks: what rank r gets."""
+    """Return the pieces that rank r gets; any rank can compute them."""
     dice = torch.Generator().manual_seed(r)
     found = []
     for size in sizes:
@@ -62,7 +62,7 @@ def pieces_of(r, sizes):
 
 
 def gradient(model, loss):
-    """As one vector."""
+    """Return the gradient of a loss as one vector."""
     grads = torch.autograd.grad(loss, [*model.parameters()])
     return torch.cat([grad.flatten() for grad in grads])
 
@@ -93,7 +93,7 @@ def check(answer, case):
             raise Wrong(f"`{lacking[0]}` has no gradient after the call.")
         got = torch.cat([p.grad.flatten() for p in model.parameters()])
         if not through:
-            raise Wrong("it calls the model inside of DDP; only ddp(x) prepares DDP.")
+            raise Wrong("it calls the model inside DDP; only ddp(x) prepares DDP.")
         if max(room) > largest:
             raise Wrong(
                 f"{max(room)} samples went through the model at once; the largest "

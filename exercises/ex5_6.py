@@ -5,26 +5,27 @@ Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
 
-`finish = ex5_6(model, bucket_size)` is called once on every rank, with models that
-differ. It gives all ranks rank 0's parameters and buffers, and installs hooks. In each
-step follow `loss.backward()` and `finish()`; then every gradient is the mean over the
-ranks. As DDP does it:
+The check calls `finish = ex5_6(model, bucket_size)` once on every rank, with models
+whose weights differ. Your function gives all ranks rank 0's parameters and buffers, and
+installs hooks. Each step then calls `loss.backward()` and `finish()`, after which every
+gradient is the mean over the ranks. Do it as DDP does:
 
 - **Buckets.** Go through the trainable parameters from the last to the first. A bucket
-  is full as soon as it holds `bucket_size` numbers or more; the next one begins. One
-  `dist.all_reduce` per bucket, of one flat tensor, with `async_op=True`.
-- **Overlap.** A bucket leaves during backward, as soon as its last gradient is there,
-  and those before it have left.
-- **Order.** Ranks may compute their gradients in different orders. The buckets must
-  leave in one order on all.
+  is full as soon as it holds `bucket_size` numbers or more; then the next one begins.
+  Each bucket takes one `dist.all_reduce` of one flat tensor, with `async_op=True`.
+- **Overlap.** A bucket leaves during backward, as soon as its last gradient is there
+  and the buckets before it have left.
+- **Order.** Ranks may compute their gradients in different orders, but the buckets must
+  leave in the same order on all ranks.
 
-All parameters are used in every step, and have one dtype. Some are frozen, some shared.
+All parameters that are not frozen are used in every step, and all have one dtype. Some
+are frozen, and some are shared.
 
 Hint 1: Which hook tells you that a gradient is complete? When a bucket is full but the
 one before is not, what must it do?
 Hint 2: Note each parameter that is ready. After each, send as many buckets as can go:
 those whose parameters are all ready, beginning with the first that has not left.
-`finish` waits, copies the parts back, and makes ready for the next step.
+`finish` waits, copies the parts back, and prepares for the next step.
 Hint 3: `weight.register_post_accumulate_grad_hook(on_ready)`; in `on_ready`: `while
 len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):` flatten with
 `torch.cat`, start, append `(work, flat, bucket)`.
@@ -62,7 +63,7 @@ class Net(nn.Module):
             self.a.requires_grad_(False)
         if kind == "tied":
             self.b.weight = self.a.weight
-        self.backwards = kind == "order" and r % 2
+        self.backwards = kind == "order" and r % 2 == 1
 
     def forward(self, x):
         x = self.first(x).tanh() * self.scale
@@ -86,13 +87,14 @@ all_reduce = dist.all_reduce
 
 
 class Watched:
-    """A work that knows whether anybody waited for it."""
+    """Wrap a work; remember whether anybody waited for it."""
 
     def __init__(self, work):
         self.work, self.waited = work, False
 
     def __getattr__(self, name):
-        self.waited |= name in ("wait", "get_future", "is_completed")
+        if name in ("wait", "get_future", "is_completed"):
+            self.waited = True
         return getattr(self.work, name)
 
 
@@ -120,16 +122,17 @@ class Watch:
 
 
 def bucket_sizes(model, bucket_size):
-    """How many numbers are in each bucket."""
+    """Return how many numbers are in each bucket."""
     sizes = [0]
     for weight in reversed([p for p in model.parameters() if p.requires_grad]):
-        sizes += [0] * (sizes[-1] >= bucket_size)
+        if sizes[-1] >= bucket_size:
+            sizes.append(0)
         sizes[-1] += weight.numel()
     return sizes
 
 
 def gradients(r, kind, state, step):
-    """Of a rank's own step, computed without DDP."""
+    """Return the inputs and the gradients of a rank's own step, without DDP."""
     model = Net(r, kind)
     model.load_state_dict(state)
     dice = torch.Generator().manual_seed(10 * r + step)
@@ -163,7 +166,7 @@ def check(answer, case):
 
 
 def play_step(model, finish, watch, step, task):
-    """Backward and finish; then what happened, and what came out."""
+    """Run backward and finish; check what happened and what came out."""
     watch.events.clear()
     watch.started.clear()
     each = [gradients(r, *task, step) for r in range(world_size)]
@@ -548,7 +551,7 @@ def ex5_6(model, bucket_size):
     return finish
 
 
-# %% wrong: waits inside of backward
+# %% wrong: waits inside backward
 import torch
 import torch.distributed as dist
 

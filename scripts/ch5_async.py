@@ -74,7 +74,7 @@ def say(text: str) -> None:
 
 
 def deliveries(periods: list[int], num: int) -> list[tuple[int, int]]:
-    """When and from whom the first num gradients come: (tick, worker's rank).
+    """List the first num deliveries of gradients: (tick, worker's rank).
 
     Worker 1 needs periods[0] ticks for a gradient, worker 2 periods[1], ...
     """
@@ -84,7 +84,7 @@ def deliveries(periods: list[int], num: int) -> list[tuple[int, int]]:
 
 
 class Trainer:
-    """A replica, and what it needs for a gradient and for a step."""
+    """Hold a replica and what it needs for a gradient and for a step."""
 
     def __init__(self, device: torch.device, lr: float):
         x, y = map(torch.as_tensor, load_digits(return_X_y=True))
@@ -96,13 +96,13 @@ class Trainer:
         self.draw = torch.Generator().manual_seed(dist.get_rank())
 
     def loss(self, batch=...) -> torch.Tensor:
-        """On some samples, or on all, with the weights of now."""
+        """Return the loss on some samples, or on all, with current weights."""
         vector_to_parameters(self.weights, self.net.parameters())
         outputs = self.net(self.x[batch])
         return nn.functional.cross_entropy(outputs, self.y[batch])
 
     def gradient(self) -> torch.Tensor:
-        """On a new batch of 32, as one vector."""
+        """Return the gradient on a new batch of 32, as one vector."""
         batch = torch.randint(len(self.x), (32,), generator=self.draw)
         loss = self.loss(batch)
         grads = torch.autograd.grad(loss, [*self.net.parameters()])
@@ -110,7 +110,7 @@ class Trainer:
 
 
 def train_sync(trainer, rank, periods: list[int], num: int) -> list[tuple]:
-    """Each step waits for all workers and takes the mean of their gradients.
+    """Wait for all workers in each step; use the mean of their gradients.
 
     Returns a log: (tick, gradients so far, staleness, loss) of each round.
     """
@@ -128,7 +128,7 @@ def train_sync(trainer, rank, periods: list[int], num: int) -> list[tuple]:
 
 
 def train_async(trainer, rank, periods: list[int], num: int) -> list[tuple]:
-    """Rank 0 keeps the weights, and steps with each gradient that comes."""
+    """Keep the weights on rank 0; take a step with each gradient it gets."""
     log, seen = [], [0] * (len(periods) + 1)
     for done, (tick, worker) in enumerate(deliveries(periods, num)):
         if rank == worker:
@@ -137,7 +137,7 @@ def train_async(trainer, rank, periods: list[int], num: int) -> list[tuple]:
         elif rank == 0:
             gradient = torch.empty_like(trainer.weights)
             dist.recv(gradient, src=worker)
-            trainer.weights -= trainer.lr * gradient  # maybe of old weights
+            trainer.weights -= trainer.lr * gradient  # may be stale
             dist.send(trainer.weights, dst=worker)
             if (done + 1) % len(periods) == 0:
                 loss, staleness = trainer.loss().item(), done - seen[worker]

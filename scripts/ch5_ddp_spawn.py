@@ -164,7 +164,8 @@ def main() -> None:
     os.environ["PARENT_PID"] = str(os.getpid())  # for watch()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # cores are for ranks
     # Port 0: the system picks a free one, and no other process can take it.
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    host = "127.0.0.1"
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     try:
         mp.spawn(run_rank, (args, store.port), args.nproc_per_node)
     except mp.ProcessExitedException as error:
