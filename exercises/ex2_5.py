@@ -68,7 +68,7 @@ class Spy(nn.Linear):
 
 
 class Given(nn.Module):
-    """A module that must stay where it is, once it is given to somebody."""
+    """Refuse to move once the module has been handed to the answer."""
 
     given = None
 
@@ -82,11 +82,11 @@ class Given(nn.Module):
 
 
 class Chain(Given, nn.Sequential):
-    """A sequence that stays."""
+    """Run layers one after the other, and stay on the device."""
 
 
 class Tied(Given):
-    """One weight in two places."""
+    """Use one weight in two places."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ class Tied(Given):
 
 
 class Refused(nn.DataParallel):
-    """Stands in for torch's own."""
+    """Stand in for torch's own class, and refuse to be made."""
 
     def __init__(self, *args, **kwargs):
         raise Wrong("it uses nn.DataParallel; write the forward by hand.")
