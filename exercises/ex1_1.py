@@ -4,8 +4,9 @@ Chapter: 1
 Ranks: 1
 Minutes: 8
 
-A job sees fewer GPUs than the machine has, under other numbers, and nothing says so.
-Write the table from one to the other.
+With `CUDA_VISIBLE_DEVICES`, a job sees fewer GPUs than the machine has, under other
+numbers, and nothing tells you so. Write the table from the job's numbers to the
+machine's.
 
 `ex1_1(value, num_gpus)` gets the variable's value, or `None` if it is not set, and the
 number of GPUs in the machine. It returns a list of integers: entry `i` is the number of
@@ -18,18 +19,18 @@ the GPU behind `cuda:i`.
 - A GPU that is named twice before this end hides **all** GPUs.
 
 An entry is the number of a GPU as `str` writes it, in the digits 0 to 9: `10` is one;
-`+2`, `1_0`, `07`, `1gpu` and a full-width `２` are none, though `int()` reads some of
+`+2`, `1_0`, `07`, `1gpu` and a full-width `２` are not, although `int()` reads some of
 them. PyTorch is more lenient here: it reads the 1 of `1gpu`, and `+2` and `07`. It also
-reads on behind a number that is too large, so that a GPU named twice there hides all.
-None of this is asked for, nor are UUIDs.
+reads on after a number that is too large, so that a GPU named twice there hides all.
+You need not copy any of this, and UUIDs are not asked for either.
 
-Hint 1: What is `cuda:0` of a job that was started with `CUDA_VISIBLE_DEVICES=3`? And is
-    an empty string the same as no variable?
+Hint 1: Which GPU is `cuda:0` in a job that was started with `CUDA_VISIBLE_DEVICES=3`?
+    And is an empty string the same as no variable?
 Hint 2: Walk through the entries in their order, and stop at the first that is wrong. A
     GPU that comes up again ends everything, with another result.
-Hint 3: Make a list of all names that are valid, `known = [str(gpu) for gpu in
-    range(num_gpus)]`. If `entry.strip()` is not in it: `break`. If its number is in
-    your own list already: `return []`.
+Hint 3: Make a list of all valid names, `known = [str(gpu) for gpu in range(num_gpus)]`.
+    If `entry.strip()` is not in it: `break`. If its number is already in your own list:
+    `return []`.
 """
 
 
@@ -201,7 +202,7 @@ def ex1_1(value, num_gpus):
         return list(range(num_gpus))
     gpus = []
     for entry in map(str.strip, value.split(",")):
-        if not entry.isdecimal() or entry[0] == "0" < entry[1:]:
+        if not entry.isdecimal() or (entry[0] == "0" and entry[1:] > "0"):
             break
         if int(entry) >= num_gpus:
             break

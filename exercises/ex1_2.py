@@ -4,8 +4,8 @@ Chapter: 1
 Ranks: 1
 Minutes: 10
 
-You can install PyTorch built for several versions of CUDA. Two rules say which ones
-run: the driver must be new enough, and the wheel must hold code for the GPU.
+PyTorch has wheels for several versions of CUDA. Two rules decide which of them run on a
+machine: the driver must be new enough, and the wheel must hold code for the GPU.
 
 `ex1_2(driver_cuda, capability, wheels)` gets the CUDA version in the header of
 `nvidia-smi` (`"12.4"`), the compute capability of the GPU (`"8.9"`), and a dictionary
@@ -16,12 +16,12 @@ returns the newest CUDA version whose wheel runs, or `None`.
   12.4 runs 11.8, 12.6 and 12.8, not 13.0.
 - `sm_86` is code for capability 8.6 and later ones of the same major version: it serves
   8.9, not 9.0 and not 8.0. The last digit is the minor version: `sm_100` is 10.0.
-- `compute_90` is source (PTX) that serves 9.0 and **every** later capability. For it,
-  the driver must be as new as the wheel, to the minor version. Wherever source decides
-  here, it is.
+- `compute_90` is source (PTX) that serves 9.0 and **every** later capability. It needs
+  a driver as new as the wheel, down to the minor version, but in all cases here where
+  source decides, the driver is that new.
 
-Hint 1: Which of "9.2" and "12.6" is the newer one? Ask Python's `max` before you trust
-    it.
+Hint 1: Which of "9.2" and "12.6" is newer? See what Python's `max` says before you
+    trust it.
 Hint 2: Turn each version into a pair of integers first. Pairs compare as versions do.
 Hint 3: `kind, digits = arch.split("_")`, then `built = int(digits[:-1]),
     int(digits[-1])`; `built <= gpu and (kind == "compute" or built[0] == gpu[0])`.

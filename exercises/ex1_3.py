@@ -4,8 +4,8 @@ Chapter: 1
 Ranks: 1
 Minutes: 12
 
-You need a GPU with enough free memory, on a machine that others use too. The table for
-people changes with the driver. The CSV for programs does not:
+You need a GPU with enough free memory, on a machine that others use too. The table that
+`nvidia-smi` prints for people changes with the driver. Its CSV for programs does not:
 `nvidia-smi --query-gpu=index,memory.free,utilization.gpu,… --format=csv`
 
 ```
@@ -17,18 +17,19 @@ index, memory.free [MiB], utilization.gpu [%], ecc.errors.uncorrected.volatile.t
 `ex1_3(text, need_mib)` gets such a text and returns the indices (integers) of the GPUs
 that will do, the best first.
 
-- Find a column by the name before its unit. The order of columns may be any; the column
-  of ECC errors may be missing.
+- Find a column by the name before its unit. The columns may come in any order, and the
+  column of ECC errors may be missing.
 - A GPU will do if it has at least `need_mib` free, and no uncorrected ECC error. An
-  error count of `[N/A]` means that the memory does not count them: that is no error.
+  error count of `[N/A]` means that the memory does not count them, which is no error.
 - A GPU whose free memory is `[N/A]` or `[Unknown Error]` will not do.
 - The best is the least utilised (`[N/A]` counts as 100 %), then the one with the most
   free memory, then the lowest index.
 
-Hint 1: "980 MiB" or "12196 MiB": which one is more, as text? And which column is free
-    memory, if somebody asks for another order?
-Hint 2: Read the header first: a dictionary from `name.split(" ")[0]` to the cell. Then
-    one function from a cell to a number, or `None` where there is none.
+Hint 1: Which is more as text, "980 MiB" or "12196 MiB"? And which column is free memory
+    if the columns come in another order?
+Hint 2: Read the header first, so that each row becomes a dictionary from
+    `name.split(" ")[0]` to the cell. Then write one function that turns a cell into a
+    number, or into `None` where there is none.
 Hint 3: Sort by a tuple: `(utilization, -free, index)`.
 """
 

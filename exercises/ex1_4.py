@@ -5,12 +5,12 @@ Ranks: 1
 Minutes: 30
 Level: hard
 
-A check of a machine is code that meets broken machines. It may raise, it may call
-`sys.exit`, and when a driver hangs it hangs too. The doctor must answer all the same.
+A check of a machine is code that runs on broken machines. It may raise, it may call
+`sys.exit`, and when a driver hangs, it hangs too. The doctor must answer all the same.
 
 `ex1_4(checks, seconds)` gets a dictionary from names to functions without arguments,
 and a limit in seconds for each function. A good check returns `(status, found)`, two
-strings. Return a dictionary from every name, in the same order, to such a pair:
+strings. Return a dictionary that maps every name, in the same order, to such a pair:
 
 - what the check returned, if it returned two strings in time;
 - `("warn", "no answer in 0.3 s")` if it did not (for `seconds=0.3`);
@@ -18,17 +18,17 @@ strings. Return a dictionary from every name, in the same order, to such a pair:
   raised: the type, a colon, the message;
 - `("warn", "broke: it returned None")` if it returned anything else (with its `repr`).
 
-A check that answers too late must not change the report any more, not even after you
-have returned it. It must not keep Python from ending either. The next check is not to
-wait for it. Do not count on stopping it: a call into a driver that hangs hears no
-signal and no exception.
+A check that answers too late must no longer change the report, not even after you have
+returned it. It must not keep Python from ending either, and the next check must not
+wait for it. Do not count on stopping it: a call into a driver that hangs reacts to no
+signal and to no exception.
 
 Hint 1: You cannot stop a function that hangs. What can you do instead of waiting for
     it? And which exceptions does `except Exception` let through?
 Hint 2: Run each check in a thread of its own. `join(seconds)` ends the waiting, not the
-    thread. A thread that Python does not wait for at its end is a daemon.
-Hint 3: Give each thread a list of its own to put its result into; after
-    `thread.join(seconds)` look once whether the list is empty, and copy what is in it.
+    thread. A thread that Python does not wait for when it ends is called a daemon.
+Hint 3: Give each thread a list of its own for its result. After `thread.join(seconds)`,
+    look once whether the list is empty, and copy what is in it.
     In the thread, `except BaseException as error:` also catches `SystemExit`.
 """
 
@@ -72,7 +72,7 @@ def check(answer, case):
         while not late.is_set() and time.monotonic() < end:
             try:
                 late.wait(20)
-            except BaseException:  # a driver that hangs hears nobody
+            except BaseException:  # a driver that hangs reacts to nothing
                 pass
         return "ok", "too late"
 

@@ -6,20 +6,21 @@ Minutes: 8
 
 `nn.DataParallel` cuts each batch along its first dimension and gives every device one
 piece. Do the same with slices, at places that you compute yourself. The check refuses
-`chunk`, `split` and their relatives by name, and it puts a batch on a (virtual) GPU,
-where NumPy's `split` does not reach. No list of names is complete: whoever gets around
-it has the shards, and has not learnt where to cut.
+`chunk`, `split` and their relatives by name, and it puts one batch on a (virtual) GPU,
+where NumPy's `split` cannot reach it. No such list of names is complete, but if you get
+around it, you have the shards without having learnt where to cut.
 
 `ex2_1(batch, num_devices)` gets a tensor of `N` samples and returns a list of shards,
-in order, that **share the batch's memory** (views, no copies). The cut is the one of
-`torch.chunk`: each shard has `ceil(N / num_devices)` samples, but for the last, which
-has what is left. So there may be fewer shards than devices, and none is empty.
+in order, that **share the batch's memory** (views, no copies). Cut as `torch.chunk`
+does: each shard has `ceil(N / num_devices)` samples, except the last, which has what is
+left. So there may be fewer shards than devices, but none of them is empty.
 
-Hint 1: 5 samples on 4 devices: shards of how many samples? Which device gets nothing?
+Hint 1: With 5 samples on 4 devices, how many samples has a shard? Which device gets
+    nothing?
 Hint 2: Compute the size of a shard first, rounded up, then walk through the batch in
     steps of this size until it ends.
-Hint 3: `range(0, len(batch), size)` is where the shards begin, and
-    `batch[i : i + size]` is a view.
+Hint 3: The shards begin at `range(0, len(batch), size)`, and `batch[i : i + size]` is a
+    view.
 """
 
 
@@ -123,7 +124,7 @@ def ex2_1(batch, num_devices):
 # %% wrong: shares the rest evenly, as tensor_split does
 def ex2_1(batch, num_devices):
     small, rest = divmod(len(batch), num_devices)
-    sizes = [small + (i < rest) for i in range(num_devices)]
+    sizes = [small + 1 if i < rest else small for i in range(num_devices)]
     starts = [sum(sizes[:i]) for i in range(num_devices)]
     return [batch[a : a + n] for a, n in zip(starts, sizes) if n]
 

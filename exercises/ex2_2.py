@@ -4,8 +4,8 @@ Chapter: 2
 Ranks: 1
 Minutes: 12
 
-Each device has computed its shard. Now the program wants **one** output, on one device,
-as if there had been no shards.
+Each device has computed its shard, but the rest of the program expects **one** output,
+on one device, as if there had been no shards.
 
 `ex2_2(outputs, device)` gets a list with the output of each device, in order, and the
 device where the result belongs. An output is a tensor, or a tuple or a dictionary of
@@ -18,12 +18,12 @@ structure:
 
 Gradients must find their way back to each device.
 
-Hint 1: What does your function do with a tuple? Something that it can do with each
-    element of the tuple.
+Hint 1: What does your function do with a tuple? The same as with its elements, one by
+    one.
 Hint 2: Call yourself: for a dictionary, once per key, with the list of what the devices
     have under this key. Move tensors before you join them.
-Hint 3: `torch.cat([t.to(device).reshape(-1, *t.shape[1:]) for t in outputs])` makes one
-    element out of a scalar, and leaves all others as they are.
+Hint 3: `torch.cat([t.to(device).reshape(-1, *t.shape[1:]) for t in outputs])` turns a
+    scalar into a vector of one element, and leaves all other tensors as they are.
 """
 
 # %% stub

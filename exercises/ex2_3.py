@@ -4,21 +4,21 @@ Chapter: 2
 Ranks: 1
 Minutes: 8
 
-To spare device 0 the logits, each replica computes its own loss: the **mean** over the
-samples of its shard that have a label. `DataParallel` gathers a vector of them. Is its
-mean the loss of the batch?
+So that device 0 need not hold all logits, each replica computes its own loss: the
+**mean** over those samples of its shard that have a label. `DataParallel` gathers these
+losses into a vector. Is the vector's mean the loss of the batch?
 
-`ex2_3(losses, counts)` gets the vector of losses (float, one per device) and the vector
-of how many samples each counted (integers). Return the mean over **all** counted
-samples of the batch, a tensor without dimensions through which gradients flow to
-`losses`.
+`ex2_3(losses, counts)` gets the vector of losses (floats, one per device) and a vector
+that says how many samples each device counted (integers). Return the mean over **all**
+counted samples of the batch, a tensor without dimensions through which gradients flow
+to `losses`.
 
-On a device that counted no sample, the loss is 0 / 0, NaN: it must not spoil the rest.
-A NaN on a device that counted samples is a real one, and must show.
+On a device that counted no sample, the loss is 0 / 0, which is NaN, and it must not
+spoil the rest. But a NaN on a device that counted samples is a real one, and must show.
 
-Hint 1: Three samples on device 0, one on device 1. Whose loss counts more in
+Hint 1: Device 0 has three samples and device 1 has one. Whose samples count more in
     `losses.mean()`?
-Hint 2: A mean times its count is a sum, and sums can be added. What is NaN times 0?
+Hint 2: A mean times its count is a sum, and sums can be added. But what is NaN times 0?
 Hint 3: Choose the devices that counted something before you multiply: `seen = counts >
     0`, `losses[seen]`.
 """

@@ -4,7 +4,8 @@ Chapter: 2
 Ranks: 1
 Minutes: 15
 
-Device 0 of `nn.DataParallel` talks to all others in every step. How much?
+In every step, device 0 of `nn.DataParallel` exchanges data with all other devices. How
+much is it?
 
 `ex2_4(module, output_bytes, num_devices)` gets a module, the number of bytes of the
 outputs of a whole batch, and the number of devices. Return `(sent, received)`: the
@@ -13,18 +14,18 @@ step**, forward and backward.
 
 - The batch is cut evenly: each device computes `output_bytes / num_devices` of the
   output.
-- The batch and the labels come from the host: they do not count.
-- All parameters are trained. Some may be tied. There may be buffers, of any type.
+- The batch and the labels come from the host, so they do not count.
+- All parameters are trained. Some may be tied, and there may be buffers of any type.
 
 The check measures what the real `nn.DataParallel` moves between virtual GPUs.
 
-Hint 1: What goes out in forward, and what of it comes back in backward? And what comes
-    in in forward, and goes out again in backward?
+Hint 1: What goes out in forward, and for what part of it does a gradient come back in
+    backward? And what arrives in forward, so that its gradient leaves in backward?
 Hint 2: Out: every parameter and every buffer, and the gradient of the others' outputs.
     In: the others' outputs, and a gradient for each parameter.
 Hint 3: `t.numel() * t.element_size()`, over `module.parameters()` and
-    `module.buffers()`, which name a tied tensor once. All of it times `num_devices -
-    1`.
+    `module.buffers()`, which name a tied tensor only once. Multiply all of it by
+    `num_devices - 1`.
 """
 
 
@@ -39,7 +40,7 @@ from torch import nn
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is the output layer's, too."""
+    """Share one weight between an embedding and the output layer."""
 
     def __init__(self):
         super().__init__()
@@ -52,12 +53,12 @@ class Tied(nn.Module):
 
 
 def size(tensors):
-    """Bytes of some tensors."""
+    """Return the bytes of some tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def measure(module, num_devices):
-    """Bytes of the output, and what device 0 sent and received of real ones."""
+    """Return the output's bytes, and what device 0 really sent and received."""
     from allranks import vgpu
 
     with vgpu.plugged_in(num_devices):
@@ -108,7 +109,7 @@ def check(answer, case):
 
 
 def explain(number, want, module, n, out):
-    """Say how a wrong number may have come about."""
+    """Return a sentence on how a wrong number may have come about."""
     params, buffers = list(module.parameters()), list(module.buffers())
     if number * (n - 1) == want * n:
         return "Device 0 sends nothing to itself."

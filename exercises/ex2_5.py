@@ -5,8 +5,8 @@ Ranks: 1
 Minutes: 40
 Level: hard
 
-Scatter, replicate, apply, gather: write `nn.DataParallel`'s forward. The gradients must
-end up in the module that you were given.
+Now put the stages together: scatter, replicate, apply, gather. Write the forward of
+`nn.DataParallel`, so that the gradients end up in the module that you were given.
 
 `ex2_5(module, batch, devices)` gets a module whose parameters and buffers are all on
 `devices[0]`, a batch on the CPU, and a list of devices. Return the output for the whole
@@ -14,26 +14,26 @@ batch on `devices[0]`, such that:
 
 - the batch is cut as `torch.chunk` cuts it; if there are fewer shards than devices, the
   last devices do nothing;
-- each shard is computed on its own device, with weights that are there (device by
-  device will do; the real one uses threads);
-- after `loss.backward()`, the gradients of `module`'s own parameters are those of a
-  single device; frozen parameters get none;
+- each shard is computed on its own device, with weights that are there (one device
+  after the other will do, although the real one uses threads);
+- after `loss.backward()`, the gradients of `module`'s own parameters are those that a
+  single device would compute; frozen parameters get none;
 - tied parameters stay tied, and the module is as it was: its parameters are the same
   objects on the same device, and the next call uses its **current** weights;
 - what the first replica writes into its buffers (BatchNorm's running mean) stays in the
   module, and what the others write is lost.
 
-Write the forward by hand: `nn.DataParallel` and `data_parallel` are not allowed, and
-with virtual GPUs they cannot do all of this. `torch.func.functional_call` is allowed.
+Write the forward by hand: `nn.DataParallel` and `data_parallel` are not allowed, and on
+virtual GPUs they cannot do all of this. `torch.func.functional_call` is allowed.
 
 Hint 1: `copy.deepcopy(module).to(device)` makes a replica. After backward, where are
     its gradients?
-Hint 2: `p.to(device)` is an operation that autograd knows: backward through it moves
-    the gradient back, and adds it to what the other devices sent. So give the module
-    other tensors to compute with, rather than other parameters.
+Hint 2: Autograd records `p.to(device)` like any other operation, so backward moves the
+    gradient back through it, and adds it to what the other devices sent. So give the
+    module other tensors to compute with, rather than other parameters.
 Hint 3: `functional_call(module, {name: t.to(device) for ...}, (shard,))` computes with
-    these tensors, and puts the module's own back. `to` its own device returns the
-    tensor itself, so that what the first replica writes stays.
+    these tensors, and then restores the module's own. `t.to` the device on which it
+    already is returns `t` itself, so what the first replica writes stays.
 """
 
 # %% stub
@@ -55,7 +55,7 @@ WHERE = []  # (device of the shard, device of the weight, samples) of each forwa
 
 
 class Spy(nn.Linear):
-    """A linear layer that notes where it computes."""
+    """Compute a linear layer, and note on which device."""
 
     def forward(self, x):
         WHERE.append((str(x.device), str(self.weight.device), len(x)))
@@ -68,7 +68,7 @@ class Spy(nn.Linear):
 
 
 class Given(nn.Module):
-    """A module that must stay where it is, once it is given to somebody."""
+    """Refuse to move once the module has been handed to the answer."""
 
     given = None
 
@@ -82,11 +82,11 @@ class Given(nn.Module):
 
 
 class Chain(Given, nn.Sequential):
-    """A sequence that stays."""
+    """Run layers one after the other, and stay on the device."""
 
 
 class Tied(Given):
-    """One weight in two places."""
+    """Use one weight in two places."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ class Tied(Given):
 
 
 class Refused(nn.DataParallel):
-    """Stands in for torch's own."""
+    """Stand in for torch's own class, and refuse to be made."""
 
     def __init__(self, *args, **kwargs):
         raise Wrong("it uses nn.DataParallel; write the forward by hand.")
@@ -160,12 +160,12 @@ def check(answer, case):
 
 
 def show(sizes):
-    """Two on the first, one on the second."""
+    """Return a text like: 2 on the first, 1 on the second."""
     return ", ".join(f"{num} on {device}" for device, num in sizes.items())
 
 
 def step(answer, module, num_samples, num_devices):
-    """One step on one device and on all; the same output, the same gradients."""
+    """Compare a step on one device with one on all: outputs and gradients."""
     batch, alone = torch.randn(num_samples, 3), copy.deepcopy(module)
     devices = [torch.device("vgpu", i) for i in range(num_devices)]
     Given.given = module.to(devices[0])

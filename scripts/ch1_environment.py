@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print the facts once on each machine, then let all ranks add."""
     args, num_ranks = parse_args(argv), 1
     if launched := "LOCAL_RANK" in os.environ:
-        time_limit()  # refuses half of what a launcher sets
+        time_limit()  # refuse an incomplete set of a launcher's variables
         num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     if os.environ.get("LOCAL_RANK", "0") == "0":
         put(describe_torch())

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 
 def scatter(value, devices: list[torch.device]) -> list:
-    """Cut each tensor in value along dim 0; share what is no tensor."""
+    """Cut each tensor in value along dim 0; share everything else."""
     if isinstance(value, torch.Tensor):
         parts = value.chunk(len(devices))  # fewer parts if the batch is small
         return list(map(torch.Tensor.to, parts, devices))
@@ -34,7 +34,7 @@ def scatter(value, devices: list[torch.device]) -> list:
 
 
 def replicate(module: nn.Module, devices: list[torch.device]) -> list:
-    """A copy of the module per device; the first shares its memory."""
+    """Return a replica per device; the first shares the module's memory."""
     replicas = []
     for k, device in enumerate(devices):
         twin = {m: m._replicate_for_data_parallel() for m in module.modules()}
@@ -61,7 +61,7 @@ def parallel_apply(replicas: list, shards: list, devices: list) -> list:
 
 
 def gather(outputs: list, device: torch.device):
-    """Join the replicas' tensors on one device; scalars to a vector."""
+    """Join the replicas' tensors on one device; make scalars a vector."""
     first = outputs[0]
     if isinstance(first, torch.Tensor):
         return torch.cat([torch.atleast_1d(o).to(device) for o in outputs])
@@ -73,7 +73,7 @@ def gather(outputs: list, device: torch.device):
 
 
 class MiniDataParallel(nn.Module):
-    """What nn.DataParallel does, on any devices, even ["cpu", "cpu"]."""
+    """Do what nn.DataParallel does on any devices, even ["cpu", "cpu"]."""
 
     def __init__(self, module, devices: list, output_device=None):
         super().__init__()
@@ -104,7 +104,7 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 def train(args) -> list[torch.Tensor]:
-    """Train with each batch cut over the devices; return the losses."""
+    """Train with each batch cut across the devices; return the losses."""
     devices = " ".join(map(str, args.devices))
     put(f"devices: {devices} ({len(set(args.devices))} distinct)")
     torch.manual_seed(args.seed)
