@@ -17,7 +17,7 @@ them.
 - As soon as the function returns on **one** rank, this rank may call it again, with
   other weights and the same path, so no rank may read too late either.
 
-Hint 1: How does a rank know that the file is complete? It may exist and not be.
+Hint 1: How does a rank know that the file is complete? A file exists before it is.
 Hint 2: `dist.barrier()` returns when all ranks have called it. Between which two steps
     must all ranks meet? And is there a second such place?
 Hint 3: Save (rank 0), barrier, load (all), barrier. Neither barrier belongs in the
