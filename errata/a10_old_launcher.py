@@ -5,7 +5,8 @@ outcome: warns
 chapter: ch4_ranks
 
 The article starts its ranks with `torch.distributed.launch`, which was right when it
-was written. It still works, says that it will go, and is `torchrun` underneath.
+was written. It still works, but it warns that it will be removed, and underneath it is
+`torchrun`.
 """
 
 # %% wrong: python -m torch.distributed.launch --standalone train.py

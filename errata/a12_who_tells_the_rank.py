@@ -5,9 +5,10 @@ outcome: runs
 chapter: ch4_ranks
 
 "DDP hands `local_rank` to the script, and `nproc_per_node` is the number of GPUs." The
-first cell hides `LOCAL_RANK` and builds a DDP: it does not come back. The launcher sets
-it, before the first line of the script. And `nproc_per_node` is a number of processes.
-You choose one per GPU; nothing checks it.
+first cell hides `LOCAL_RANK` and builds a DDP, but the variable does not come back,
+because it is the launcher that sets it, before the first line of the script. And
+`nproc_per_node` is a number of processes: you choose one per GPU, and nothing checks
+it.
 """
 
 # %% given

@@ -6,9 +6,10 @@ hardware: GPU
 chapter: ch1_environment
 
 The script picks its device and then sets `CUDA_VISIBLE_DEVICES`. CUDA reads the
-variable once, when it starts; the line after that changes nothing, and nothing says so.
-No GPU here, so we run the same slip with a variable that the CPU side of PyTorch reads
-once: `OMP_NUM_THREADS`. Set such variables in the shell, before the process.
+variable once, when it starts, so the later line changes nothing, and there is no
+warning. We have no GPU here, so we run the same slip with a variable that the CPU side
+of PyTorch reads once: `OMP_NUM_THREADS`. Set such variables in the shell, before the
+process.
 """
 
 # %% wrong: python train.py

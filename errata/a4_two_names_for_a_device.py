@@ -4,8 +4,8 @@ runs on: one process
 outcome: raises
 chapter: ch5_ddp
 
-The device is stored in capitals and used in small letters. Python has no notion of a
-constant; it sees two names, of which one does not exist.
+The device is stored under a name in capitals and used in lower case. Python has no
+notion of a constant: it sees two names, and one of them does not exist.
 """
 
 # %% given

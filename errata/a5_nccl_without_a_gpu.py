@@ -6,8 +6,8 @@ elsewhere: ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs fou
 chapter: ch4_ranks
 
 The article calls nccl the default. There is a default *per device*: nccl for a GPU,
-gloo for the CPU. A CPU build of PyTorch has no nccl at all. Ask PyTorch which backend
-belongs to the device that you have.
+gloo for the CPU. A CPU build of PyTorch has no nccl at all, so ask PyTorch which
+backend belongs to the device that you have.
 """
 
 # %% given

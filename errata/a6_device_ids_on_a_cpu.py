@@ -5,7 +5,8 @@ outcome: raises
 chapter: ch5_ddp
 
 `device_ids` tells DDP to which GPU it should move the inputs. A CPU has no index to
-move to, and DDP refuses. If you move the inputs yourself, you need it on neither.
+move to, so DDP refuses. If you move the inputs yourself, you need `device_ids` neither
+on a GPU nor on a CPU.
 """
 
 # %% given

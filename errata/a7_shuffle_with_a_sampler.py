@@ -5,7 +5,7 @@ outcome: raises
 chapter: ch5_ddp
 
 Here the article is right: the loader's `shuffle` must stay off. It is the sampler that
-shuffles, and by default it does; whoever wants a fixed order turns it off there.
+shuffles, and it does so by default; if you want a fixed order, turn it off there.
 """
 
 # %% given

@@ -6,7 +6,7 @@ chapter: ch5_ddp
 
 `DistributedSampler` repeats samples until all ranks have equally many: 102 draws of 101
 samples. The model below gets sample 0 wrong and all others right, and sample 0 is the
-one that comes twice. So take every W-th sample, and add up counts. The shares may be
+one that counts twice. So take every W-th sample, and add up counts. The shares may be
 unequal if no batch calls a collective: evaluate `ddp.module`, since DDP's own forward
 may send buffers.
 """

@@ -4,9 +4,9 @@ runs on: 2 ranks
 outcome: runs
 chapter: ch6_model_parallel
 
-"DDP implements model parallelism." Count what each rank holds: with DDP, the whole
-model. DDP splits the *data*. Who splits the model writes the two halves and what
-travels between them; both can be combined, on a mesh of ranks.
+"DDP implements model parallelism." Count what each rank holds: with DDP, it is the
+whole model, because DDP splits the *data*. To split the model, you write the two halves
+and what travels between them. Both can be combined, on a mesh of ranks.
 """
 
 # %% given

@@ -5,9 +5,9 @@ outcome: runs
 hardware: GPU
 chapter: ch6_model_parallel
 
-Each rank splits its model over `cuda:0` and `cuda:1`, by name. Every process on the
-machine means the same two GPUs by these names. Here the ranks only say which devices
-they would take, so no GPU is needed. `local_rank` has to choose.
+Each rank splits its model over `cuda:0` and `cuda:1`, by name, but in every process on
+the machine these names mean the same two GPUs. So `local_rank` has to choose. Here the
+ranks only say which devices they would take, so no GPU is needed.
 """
 
 

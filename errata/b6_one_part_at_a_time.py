@@ -5,7 +5,7 @@ outcome: runs
 hardware: GPU
 chapter: ch6_model_parallel
 
-The model is split, the batch is not. The second device waits for the first one's
+The model is split, but the batch is not. The second device waits for the first one's
 output, and the first has nothing to do while the second works: memory is split, time is
 not. Cut the batch into micro-batches, and the first device starts the next while the
 second works on the last. ({ref}`Virtual GPUs <app_vgpu>` do one op after another, as a

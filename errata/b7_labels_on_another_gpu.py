@@ -6,8 +6,8 @@ hardware: GPU
 chapter: ch6_model_parallel
 
 The model's second part, and so its output, is on the second device. The labels go to
-"cuda", which means device 0. Send labels where the output is; then the line stays right
-when the split moves.
+"cuda", which means device 0. Send the labels to the output's device, and the line stays
+right when you move the split.
 """
 
 # %% given

@@ -5,7 +5,7 @@ outcome: raises
 chapter: ch5_ddp
 
 `batch_size`, `num_workers` and the optimizer appear out of nowhere. And "the loader
-should return GPU tensors" turns it round: a loader returns CPU tensors (in pinned
+should return GPU tensors" has it backwards: a loader returns CPU tensors (in pinned
 memory, on a machine with a GPU, so that the copy is fast), and the loop moves them.
 """
 

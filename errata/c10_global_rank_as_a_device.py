@@ -6,8 +6,8 @@ hardware: GPU
 chapter: ch4_ranks
 
 `.cuda(rank)` works on one node, where rank and local rank are the same. Here is the
-first process of a second node with two GPUs. Its rank is 2, and a third GPU does not
-exist. (CUDA's own words for it are "invalid device ordinal".)
+first process of a second node with two GPUs: its rank is 2, but there is no third GPU.
+(CUDA's own message is "invalid device ordinal".)
 """
 
 # %% given

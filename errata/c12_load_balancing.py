@@ -4,7 +4,7 @@ runs on: 4 ranks
 outcome: runs
 chapter: ch5_ddp
 
-The article is named after load balancing, and its free part does not reach it. So here
+The article is named after load balancing, but its free part does not get to it, so here
 it is. Rank 0 handles four samples per tick, rank 1 two, ranks 2 and 3 one (they really
 sleep through their ticks). All must meet in the all_reduce, so a step takes as long as
 its slowest rank. Equal shares make the fast ranks wait for most of the step. Shares in

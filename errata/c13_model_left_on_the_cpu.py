@@ -7,8 +7,8 @@ chapter: ch2_data_parallel
 
 The listing wraps its model and trains it, and no line of it moves the model to a GPU.
 DataParallel copies the module from the first of its devices in every forward, so it
-looks for the weights there and stops. Without a GPU the same listing runs: then the
-wrapper does nothing, and nobody looks where the model is.
+looks for the weights there and stops. Without a GPU the same listing runs, because then
+the wrapper does nothing, and nothing checks where the model is.
 """
 
 # %% given

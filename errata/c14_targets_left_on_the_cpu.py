@@ -7,8 +7,8 @@ chapter: ch2_data_parallel
 
 In the same listing the loader's targets go into the loss as they came. DataParallel
 cuts and moves the *inputs*, gathers the outputs on the first device, and never sees the
-targets, because the loss is computed outside of it. So the loss gets an output on the
-GPU and a target on the CPU. Send the targets where the output is.
+targets, because the loss is computed outside it. So the loss gets an output on the
+GPU and a target on the CPU. Send the targets to the output's device.
 """
 
 # %% given

@@ -4,9 +4,9 @@ runs on: one process
 outcome: raises
 chapter: ch6_model_parallel
 
-`forward` names the devices as `__init__` did. Arguments live as long as the call; what
-a module needs later it must keep. Or let the parameters say where they are: that stays
-true when somebody moves the module.
+`forward` names the devices as `__init__` did. But arguments live only as long as the
+call, so a module must store what it needs later. Or let the parameters say where they
+are: that stays true when somebody moves the module.
 """
 
 # %% given

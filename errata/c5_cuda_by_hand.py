@@ -8,7 +8,8 @@ chapter: ch1_environment
 "Install the CUDA toolkit and cuDNN, then PyTorch." A wheel states what pip has to
 install beside it. Below are such lines, as they stand in the metadata of the wheel that
 plain `pip install torch` takes on Linux (2.13.0, x86-64; the others are left out). So
-pip brings both, the machine a driver, and a toolkit only if you compile CUDA code.
+pip brings both, and the machine needs a driver. You need a toolkit only if you compile
+CUDA code.
 """
 
 # %% given

@@ -5,9 +5,9 @@ outcome: runs
 hardware: GPU
 chapter: ch4_ranks
 
-The worker ends without `destroy_process_group`. With gloo nothing is said. With nccl,
+The worker ends without `destroy_process_group`. With gloo you are not told. With nccl,
 PyTorch warns at exit, since a rank that still talks while another has gone can hang
-(not run here: no GPU). End the group as the last thing.
+(not run here: no GPU). End the group last.
 """
 
 # %% wrong

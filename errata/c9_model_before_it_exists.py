@@ -4,7 +4,7 @@ runs on: 2 ranks
 outcome: raises
 chapter: ch5_ddp
 
-Inside the worker stands `model = DDP(model)`, and nothing before it makes a model. The
+The worker contains `model = DDP(model)`, and nothing before it makes a model. The
 assignment makes the name local to the function, so even a global of that name would not
 help. Make the model in the worker, then wrap it under another name: you need both.
 """

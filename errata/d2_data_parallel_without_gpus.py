@@ -7,8 +7,8 @@ chapter: ch2_data_parallel
 
 `device_ids=[0, 3]` works if the model lives on GPU 0, the first of the list; the
 section does not say so. And without any GPU nothing is checked at all: the wrapper
-calls your model and does no more. It looks as if two devices had worked. So look at
-what it uses. (The right version runs on four virtual GPUs.)
+only calls your model, and it looks as if two devices had worked. So look at what it
+uses. (The right version runs on four virtual GPUs.)
 """
 
 # %% given

@@ -6,7 +6,7 @@ chapter: ch3_save_load
 
 Saving the module itself was common. Since PyTorch 2.6 `torch.load` reads tensors and
 plain containers only, because a pickled object may run any code when it is loaded. Save
-the state dict; make the module from its class.
+the state dict, and make the module from its class.
 """
 
 # %% given

@@ -4,8 +4,8 @@ runs on: 2 ranks
 outcome: runs
 chapter: ch3_save_load
 
-`get_model_state_dict` is today's way to get keys without prefixes. It removes DDP's,
-and keeps DataParallel's. So unwrap a DataParallel yourself.
+`get_model_state_dict` is today's way to get keys without prefixes. It removes DDP's
+but keeps DataParallel's, so unwrap a DataParallel yourself.
 """
 
 # %% given

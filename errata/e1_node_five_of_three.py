@@ -8,7 +8,7 @@ Three nodes with eight processes each: the exercise's world size, 24, is right. 
 `node_rank=5` cannot be: the nodes are 0, 1 and 2. `torchrun` takes the number and
 waits, ten minutes by default. And of 16 GPUs per node, 8 stay idle. (Each rank below
 plays a node, with two processes instead of eight and a time limit of 3 s.) Nodes need
-not be equal either, so read the world size from the environment, don't multiply.
+not be equal either, so read the world size from the environment instead of multiplying.
 """
 
 # %% given

@@ -5,8 +5,8 @@ outcome: warns
 chapter: ch5_ddp
 
 The demo compares outputs of shape (3, 5) with labels of shape (3, 10), which is an
-error. Worse is what one tries next: labels of shape (3, 1) are stretched to fit, with a
-warning only, and the loss is another number.
+error. What you may try next is worse: labels of shape (3, 1) are stretched to fit, with
+only a warning, and the loss is a different number.
 """
 
 # %% given

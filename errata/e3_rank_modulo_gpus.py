@@ -6,7 +6,7 @@ chapter: ch4_ranks
 
 `rank % n_gpus` guesses the local rank. Without a GPU it divides by zero. With GPUs it
 is right as long as all nodes are equal: on nodes with 2 and 4 GPUs, the fifth process
-of the job is the third of its node, and 4 % 4 says 0. The launcher knows.
+of the job is the third of its node, but 4 % 4 says 0. Ask the launcher, which knows.
 """
 
 # %% given

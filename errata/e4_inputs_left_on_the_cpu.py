@@ -6,8 +6,8 @@ hardware: GPU
 chapter: ch5_ddp
 
 The notes leave the inputs on the CPU and blame `broadcast_buffers=False` for the error.
-The same error comes without any DDP. It is `device_ids` that makes DDP move the inputs;
-who does not pass it moves them himself.
+But the same error comes without any DDP. It is `device_ids` that makes DDP move the
+inputs; if you don't pass it, you have to move them yourself.
 """
 
 # %% given

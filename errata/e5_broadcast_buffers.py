@@ -5,7 +5,7 @@ outcome: warns
 chapter: ch5_ddp
 
 `broadcast_buffers` was the name when the notes were written. In PyTorch 2.13 it still
-works and warns; the new name says when it happens, before each forward.
+works, but warns. The new name says when it happens: before each forward.
 """
 
 # %% given

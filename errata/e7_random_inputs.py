@@ -4,9 +4,9 @@ runs on: 2 ranks
 outcome: runs
 chapter: ch5_ddp
 
-The demo lets each rank draw random inputs, and a reader may take that for how data are
-shared. It is fine for a demo: the gradients are averaged all the same. In training, the
-shares must be parts of *one* data set, which a sampler deals out.
+The demo lets each rank draw random inputs, and a reader may think that this is how data
+are shared. It is fine for a demo, since the gradients are averaged all the same. In
+training, the shares must be parts of *one* data set, which a sampler deals out.
 """
 
 # %% given

@@ -5,12 +5,13 @@ Ranks: 1
 Minutes: 10
 
 A wrapper (DDP, `DataParallel`) puts `module.` in front of **every** name of a state
-dict, once for each wrapper. The file may have more wrappers than the model that shall
-load it, or fewer. And a model may have a submodule that is called `module` by itself.
+dict, once for each wrapper. The file may have more wrappers than the model that has to
+load it, or fewer. And a model may have a submodule of its own that is called `module`.
 
 `ex3_1(saved, names)` gets a state dict and the list of names that the model expects.
-Return a new dictionary with the same values under the model's names. Leave `saved` as
-it is. Count the wrappers of both: how often do **all** names begin with `module.`?
+Return a new dictionary with the same values under the model's names, and leave `saved`
+as it is. To know what to change, count the wrappers on both sides: how many times do
+**all** names begin with `module.`?
 
 Examples:
 
@@ -22,8 +23,8 @@ Examples:
 
 Hint 1: What does `"module.model.weight".lstrip("module.")` give? And `.replace`, for
     `encoder.module.weight`?
-Hint 2: Write a function that counts the wrappers of a list of names. The difference of
-    the two counts says how many to take off, or to put on.
+Hint 2: Write a function that counts the wrappers of a list of names. The difference
+    between the two counts says how many to take off, or to put on.
 Hint 3: `key.removeprefix("module.")` takes exactly one off, where there is one.
 """
 
@@ -90,7 +91,7 @@ def ex3_1(saved, names):
     return {"module." * -more + key: saved[key] for key in saved}
 
 
-# %% right: the longest common beginning, and a regular expression
+# %% right: the longest common prefix, and a regular expression
 import os
 import re
 

@@ -4,12 +4,12 @@ Chapter: 3
 Ranks: 1
 Minutes: 12
 
-You fine-tune: the file was made by a model with another head. `strict=False` forgives
-names that are missing or unknown. It does not forgive a shape, and what it forgives it
-tells nobody unless asked.
+You want to fine-tune, but the file was made by a model with another head.
+`strict=False` forgives names that are missing or unknown, but you only learn which ones
+if you look at what it returns. A wrong shape it does not forgive at all.
 
 `ex3_2(model, saved)` copies each tensor of the state dict `saved` into the model if its
-name **and** its shape fit. Buffers too. It returns
+name **and** its shape fit, buffers included. It returns
 
 ```
 {"missing": [...],      # names of the model that the file lacks
@@ -17,10 +17,11 @@ name **and** its shape fit. Buffers too. It returns
  "shapes": {name: (shape in the file, shape in the model)}}  # tuples
 ```
 
-in any order; a name stands in one of the three. The model's parameters must stay the
-same objects (the optimizer holds them) with their own dtype, and `saved` as it was.
+in any order, with each name in only one of the three. The model's parameters must stay
+the same objects, because the optimizer holds them, and keep their dtype. `saved` must
+stay as it was.
 
-Hint 1: What does `torch.zeros(4, 3).copy_(torch.ones(1, 3))` do? Is this a fit?
+Hint 1: What does `torch.zeros(4, 3).copy_(torch.ones(1, 3))` do? Do these shapes fit?
 Hint 2: Compare `saved` with `model.state_dict()`, name by name, before anything is
     copied. Then load a dictionary that holds only what fits.
 Hint 3: `model.load_state_dict(fit, strict=False)` copies. Its `missing_keys` also name
@@ -249,7 +250,7 @@ def ex3_2(model, saved):
     return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 
 
-# %% wrong: the parameters stay, and look at the file's memory
+# %% wrong: the parameters stay, but share the file's memory
 def ex3_2(model, saved):
     own = dict(model.named_parameters()) | dict(model.named_buffers())
     both = [name for name in own if name in saved]

@@ -4,26 +4,26 @@ Chapter: 3
 Ranks: 1
 Minutes: 15
 
-`torch.save(state, path)` first empties the old file, then writes. If the job dies
-between, you have neither.
+`torch.save(state, path)` first empties the old file and then writes the new one. If the
+job dies in between, you have neither.
 
 `ex3_3(state, path)` saves `state` with `torch.save` such that at every moment `path` is
 the whole old file or the whole new one (or missing, if there was none):
 
-- Who has opened the old file goes on reading the old bytes.
-- The bytes are on the disk (`os.fsync`) before they get the name. A machine that loses
-  its power may otherwise remember the name and not the bytes.
-- The state may be larger than 2 GiB. One write to an unbuffered file takes no more,
-  and `torch.save` does not look at how much it took: leave the buffer of `open` on.
-- A rename works within one file system only. `path` may be relative; what you write
-  first belongs in the same folder.
-- If the save fails, say for a full disk, the caller gets the exception, and your
-  function leaves nothing behind.
+- A program that has opened the old file goes on reading the old bytes.
+- The bytes are on the disk (`os.fsync`) before they get the name. Otherwise a machine
+  that loses power may remember the name but not the bytes.
+- The state may be larger than 2 GiB. One write to an unbuffered file takes no more than
+  that, and `torch.save` does not check how much it took, so leave `open`'s buffer on.
+- A rename works within one file system only, so what you write first belongs in the
+  same folder as `path`, which may be relative.
+- If the save fails, because the disk is full for example, the caller gets the
+  exception, and your function leaves nothing behind.
 
 Hint 1: What if you write the file under another name first? Which call gives it the
-    right name in one step, though there is a file of this name?
+    right name in one step, even if a file of this name exists?
 Hint 2: Write, flush, `os.fsync`, close, `os.replace`. And if one of them raises, remove
-    what you wrote and raise it again.
+    what you wrote and re-raise the exception.
 Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
     `file.flush()`, `os.fsync(file.fileno())`; then `os.replace(f"{path}.new", path)`.
 """
@@ -62,7 +62,7 @@ def check(answer, case):
     load(path, {"weight": torch.zeros(3), "step": 1})
     alone("runs", "last.pt")
     case("over an old file")
-    os.link(path, "reader")  # another name for the old bytes
+    os.link(path, "reader")  # a second name for the old bytes
     events.clear()
     answer(new, path)
     load(path, new)
@@ -185,7 +185,7 @@ def ex3_3(state, path):
         raise
 
 
-# %% right: into memory first, so that what fails has written nothing yet
+# %% right: into memory first, so that a failure has written nothing yet
 import io
 import os
 import tempfile
@@ -291,7 +291,7 @@ def ex3_3(state, path):
     os.replace(f"{path}.new", path)
 
 
-# %% wrong: keeps the failure to itself
+# %% wrong: hides the failure from the caller
 import os
 
 import torch

@@ -4,19 +4,21 @@ Chapter: 3
 Ranks: 3
 Minutes: 12
 
-Every rank has a model. Rank 0's shall be theirs, by way of a file.
+Every rank has a model of its own, and all of them are to get rank 0's weights by way of
+a file.
 
 `ex3_4(model, path)` is called on every rank. Afterwards the model of each rank holds
 the weights that rank 0's model had before the call, and `path` is a file that holds
 them.
 
 - Only rank 0 writes, with `torch.save`.
-- Disks are slow, and no rank may read too early: a file may lie there from before.
+- Disks are slow, and there may be an older file at `path`, so no rank may read too
+  early.
 - As soon as the function returns on **one** rank, this rank may call it again, with
-  other weights and the same path. No rank may read too late.
+  other weights and the same path, so no rank may read too late either.
 
-Hint 1: How does rank 3 know that the file is whole? That it exists says nothing.
-Hint 2: `dist.barrier()` returns when all ranks have called it. Between which two things
+Hint 1: How does a rank know that the file is complete? A file exists before it is.
+Hint 2: `dist.barrier()` returns when all ranks have called it. Between which two steps
     must all ranks meet? And is there a second such place?
 Hint 3: Save (rank 0), barrier, load (all), barrier. Neither barrier belongs in the
     `if`.
@@ -132,7 +134,7 @@ def ex3_4(model, path):
     dist.barrier()  # all have read it
 
 
-# %% right: only rank 0 reads as well, and sends what it has read
+# %% right: rank 0 alone reads, too, and sends what it has read
 import torch.distributed as dist
 from torch import load, save
 
@@ -242,7 +244,7 @@ def ex3_4(model, path):
     dist.barrier()
 
 
-# %% wrong: sends the weights, and there is no file
+# %% wrong: sends the weights and writes no file
 import torch.distributed as dist
 
 

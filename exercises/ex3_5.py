@@ -5,25 +5,25 @@ Ranks: 2
 Minutes: 40
 Level: hard
 
-A job was stopped in the middle of an epoch. Resumed, it must go on as if nothing had
-happened: each loss on each rank the same, to the bit.
+A job was stopped in the middle of an epoch. When it resumes, it must go on as if
+nothing had happened, so that each loss on each rank is the same to the bit.
 
 A `run` has `model` (with dropout), `optimizer` (with momentum), `scheduler`, `epoch`,
 and `step`, the number of batches that are done in this epoch. It draws from torch's
-random numbers (dropout) and from Python's `random` (it flips some batches); each rank
-draws numbers of its own. It shuffles by the epoch.
+random numbers (dropout) and from Python's `random` (it flips some batches), and each
+rank draws numbers of its own. The shuffling depends on the epoch alone.
 
 `ex3_5(run)` is called on all ranks and returns a checkpoint, and `ex3_5(run, saved)`
-brings a fresh run to exactly that point. Between them:
+brings a fresh run to exactly that point. This happens between the two calls:
 
-- only **rank 0's** checkpoint is written, and every rank gets that one back;
-- it is written with `torch.save` **later**, when training has gone on: it must not
-  share memory with the run;
-- it is read with `torch.load(path)`, which allows tensors, numbers, strings, lists,
-  tuples and dictionaries, and no classes of yours.
+- Only **rank 0's** checkpoint is written, and every rank gets that one back.
+- It is written with `torch.save` **later**, when training has gone on, so it must not
+  share memory with the run.
+- It is read with `torch.load(path)`, which allows tensors, numbers, strings, lists,
+  tuples and dictionaries, but no classes of yours.
 
-Hint 1: Make a list of all that the next step depends on. Which of it differs from rank
-    to rank, and how does it get into rank 0's file?
+Hint 1: List everything that the next step depends on. Which of these differ from rank
+    to rank, and how do they get into rank 0's file?
 Hint 2: Four `state_dict`s or numbers per rank 0, and two states of random numbers per
     rank: `dist.all_gather_object` brings those together. `state_dict()` returns the
     tensors themselves; `copy.deepcopy` copies them.
@@ -52,7 +52,7 @@ from torch import nn
 from torch.utils.data import DistributedSampler
 
 X = torch.randn(36, 4, generator=torch.Generator().manual_seed(5))
-BATCH, FORWARD = 3, 5  # samples per rank and step; steps that are compared
+BATCH, FORWARD = 3, 5  # samples per rank and step; steps compared
 
 
 class Run:
@@ -349,7 +349,7 @@ def ex3_5(run, saved=None):
     run.model, run.optimizer, run.scheduler, run.step = saved
 
 
-# %% wrong: the scheduler begins anew
+# %% wrong: the scheduler starts over
 import copy
 import random
 
