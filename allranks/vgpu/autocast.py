@@ -97,7 +97,7 @@ def cast(
 
 
 def _may(leaf: Any) -> bool:
-    """Tell whether autocast may change a leaf: a virtual, floating tensor, no double."""
+    """Tell whether autocast may change a leaf: on a device, floating, not double."""
     virtual = isinstance(leaf, torch.Tensor) and leaf.device.type == "vgpu"
     return virtual and leaf.is_floating_point() and leaf.dtype != torch.float64
 
