@@ -5,11 +5,16 @@ In Python: ``with Ranks(4) as ranks: ranks.run(fn)`` and ``launch("ch5_ddp", 2)`
 """
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from allranks.launch import LaunchError, launch
 from allranks.report import RanksError
 
-# Imported when asked for, so that the doctor runs where hardly anything is installed.
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+# These are imported when they are asked for, because the doctor has to run where hardly
+# anything is installed.
 _HOMES = {"Ranks": "live.ranks", "check": "exercises", "hints": "exercises"}
 
 __version__ = "0.1.0"  # the one place; pyproject.toml and the release read it
@@ -17,14 +22,15 @@ __all__ = ["LaunchError", "Ranks", "RanksError", "check", "hints", "launch"]
 __all__ += ["load_ipython_extension"]
 
 
-def load_ipython_extension(shell) -> None:
+def load_ipython_extension(shell: "InteractiveShell") -> None:
     """Give an IPython shell the ``%ranks`` and ``%%ranks`` magics."""
     from allranks.live.magic import RanksMagics
 
     shell.register_magics(RanksMagics)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
+    """Import a name of ``_HOMES`` when somebody asks the package for it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

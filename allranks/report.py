@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import sysconfig
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _LIBRARY = sysconfig.get_path("stdlib")
@@ -12,7 +13,7 @@ _ENGINE = str(Path(__file__).with_name("live"))
 
 
 class RanksError(RuntimeError):
-    """A cell failed on live ranks; its text is the whole report.
+    """Raised when a cell failed on live ranks; its text is the whole report.
 
     Attributes:
         errors: the traceback of each rank that raised, by rank.
@@ -21,9 +22,16 @@ class RanksError(RuntimeError):
         finished: the ranks that finished.
     """
 
-    def __init__(self, headline, errors=(), deaths=(), waiting=(), finished=()):
-        self.errors, self.deaths = dict(errors), dict(deaths)
-        self.waiting, self.finished = dict(waiting), list(finished)
+    def __init__(
+        self,
+        headline: str,
+        errors: Mapping[int, str] | None = None,
+        deaths: Mapping[int, str] | None = None,
+        waiting: Mapping[int, str] | None = None,
+        finished: Iterable[int] = (),
+    ) -> None:
+        self.errors, self.deaths = dict(errors or {}), dict(deaths or {})
+        self.waiting, self.finished = dict(waiting or {}), list(finished)
         parts = [headline] if headline else []
         parts += [f"{who} {text}" for who, text in group_ranks(self.deaths)]
         parts += [f"{who}:\n{indent(text)}" for who, text in group_ranks(self.errors)]
@@ -38,11 +46,15 @@ class RanksError(RuntimeError):
 
 
 class RanksInterrupted(RanksError, KeyboardInterrupt):
-    """The reader stopped a cell; the report says where each rank stood."""
+    """Raised when the reader stopped a cell; the report says where each rank stood."""
 
 
 def fold(outputs: list[str], ranks: list[int]) -> str:
-    """Join outputs in rank order, each line prefixed, equal outputs said once.
+    """Join outputs in rank order, with a prefix on each line; merge equal outputs.
+
+    Args:
+        outputs: what each of the ranks printed.
+        ranks: which ranks these are, in the same order.
 
     >>> print(fold(["6\\n", "6\\n", "7\\n"], [0, 1, 2]))
     ranks 0–1: 6
@@ -55,7 +67,7 @@ def fold(outputs: list[str], ranks: list[int]) -> str:
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Name ranks as a reader would, runs of three or more with a dash.
+    """Name ranks as a reader would, with a dash for runs of three or more.
 
     >>> name_ranks([0, 1, 2, 5]), name_ranks([0, 2]), name_ranks([3])
     ('ranks 0–2 and 5', 'ranks 0 and 2', 'rank 3')
@@ -77,7 +89,13 @@ def name_ranks(ranks: list[int]) -> str:
 
 
 def describe_death(exitcode: int, native_stderr: str, place: str = "") -> str:
-    """Say how and where a process ended, and the last lines it left on stderr."""
+    """Say how and where a process ended, and show the last lines of its stderr.
+
+    Args:
+        exitcode: of the process; negative if a signal ended it, as in ``subprocess``.
+        native_stderr: what the process wrote there.
+        place: where it stood, such as " in `x` at cell line 1"; "" if that is unknown.
+    """
     if exitcode < 0:
         name = signal.Signals(-exitcode).name
         hint = {
@@ -92,15 +110,21 @@ def describe_death(exitcode: int, native_stderr: str, place: str = "") -> str:
     return "\n".join([text + place, *[f"  {line}" for line in tail]])
 
 
-def describe_stack(stack: str, sources: dict[str, str], current: str) -> str:
-    """Turn a faulthandler dump into the reader's own line where a rank stands.
+def describe_stack(
+    stack: str, sources: Mapping[str, str] | None = None, current: str = ""
+) -> str:
+    """Find the reader's own line in a faulthandler dump, which is where a rank stands.
 
-    ``sources`` maps the file names of cells to their text; ``current`` names the
-    cell that runs now.
+    Args:
+        stack: the dump.
+        sources: the text of each cell, by the file name under which it was compiled.
+        current: the file name of the cell that is running; "" if none is.
     """
+    sources = sources or {}
     _, current_thread, rest = stack.partition("Current thread")
     stack = rest.partition("\n\n")[0] if current_thread else stack
-    # Most recent call first. The last line may be cut: the rank still writes.
+    # The most recent call comes first. The last line may be cut off, because the rank
+    # may still be writing it.
     found = re.findall(r'^  File "(.*)", line (\d+) in ', stack, re.MULTILINE)
     frames = [(name, int(number)) for name, number in found]
     mine = [f for f in frames if is_user_code(f[0])]
@@ -117,7 +141,14 @@ def describe_stack(stack: str, sources: dict[str, str], current: str) -> str:
 
 
 def need_unix(what: str) -> None:
-    """Refuse Windows, whose processes and signals work in another way."""
+    """Raise on Windows, whose processes and signals work in another way.
+
+    Args:
+        what: the feature that cannot run there; the message begins with it.
+
+    Raises:
+        RuntimeError: on Windows.
+    """
     if sys.platform == "win32":
         raise RuntimeError(
             f"{what} needs Linux or macOS: on Windows, open this book inside WSL2"
@@ -125,7 +156,7 @@ def need_unix(what: str) -> None:
 
 
 def is_user_code(filename: str) -> bool:
-    """Tell a reader's own code from the engine, torch and the standard library."""
+    """Tell whether a file is the reader's own: not ours, torch's or Python's."""
     return not (
         "site-packages" in filename
         or filename.startswith((_ENGINE, _LIBRARY, "<frozen"))
@@ -141,7 +172,7 @@ def group_ranks(texts: dict[int, str]) -> list[tuple[str, str]]:
 
 
 def _conjugate(who: str, text: str) -> str:
-    """``rank 1`` + ``wait in …`` = ``rank 1 waits in …``."""
+    """Join ``rank 1`` and ``wait in …`` into ``rank 1 waits in …``."""
     verb, _, rest = text.partition(" ")
     return f"{who} {verb}{'' if who.startswith('ranks') else 's'} {rest}"
 

@@ -1,7 +1,7 @@
 """A guard for your own training: it raises when ranks go silently wrong.
 
-It needs torch and nothing else, so none of this package's other dependencies has to be
-installed with it (``pip install --no-deps``)::
+It needs torch and nothing else, so you can install it without the other dependencies of
+this package (``pip install --no-deps``)::
 
     from allranks.guard import Guard
 
@@ -12,23 +12,23 @@ installed with it (``pip install --no-deps``)::
             watch.step()  # after backward, once per step
             optimizer.step()
 
-What runs when, and which module has it:
+What runs when, and in which module:
 
 ``Guard(...)``
-    ``guard`` is what a training calls, and says when a check is due. ``training`` has
-    what is looked at: model, optimizers, what is ignored or skipped. ``checks`` builds
-    all that follows. ``start`` looks once at wrapper, optimizer and devices; then the
-    first comparison runs.
+    ``guard`` is what a training calls, and it decides when a check is due. ``training``
+    has what is looked at: the model, the optimizers, and what is ignored or skipped.
+    ``checks`` builds all that follows. ``start`` looks once at the wrapper, the
+    optimizer and the devices; then the first comparison runs.
 before a step that ends in a check
-    ``hooks`` go onto the model, and ``gradients`` onto its parameters.
+    ``hooks`` are put on the model, and those of ``gradients`` on its parameters.
 ``epoch``
-    ``data`` judges an epoch: what ``loaders`` say, with ``samplers`` for counts, shares
-    and order, ``datasets`` for what a data set holds, and ``fetching``, which reads the
-    same sample on every rank.
+    ``data`` judges an epoch: what ``loaders`` report, with ``samplers`` for counts,
+    shares and order, ``datasets`` for what a data set holds, and ``fetching``, which
+    reads the same sample on every rank.
 forward
-    ``hooks`` note its precision and ``randomness`` the generators around it. ``tape``
-    records the operations up to backward, of which ``loss_inputs`` picks what is not
-    data.
+    ``hooks`` note its precision, and ``randomness`` the generators before and after it.
+    ``tape`` records the operations up to backward, and ``loss_inputs`` picks from them
+    what is not data.
 backward
     ``gradients`` takes a sketch of each local gradient.
 ``step``, ``check``
@@ -40,8 +40,8 @@ backward
 ``preflight``, ``mark`` and ``resumed``, ``same`` and ``metric``
     ``preflight``, ``checkpoints`` and ``metrics``.
 
-Below all of them: ``exchange`` carries the messages, ``digests`` makes numbers of
-tensors, and ``wrappers`` knows DDP, FSDP2 and tensor parallelism.
+All of them build on three others: ``exchange`` carries the messages, ``digests`` turns
+tensors into numbers, and ``wrappers`` knows DDP, FSDP2 and tensor parallelism.
 """
 
 from allranks.guard.exchange import GuardError

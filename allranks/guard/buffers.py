@@ -1,8 +1,9 @@
 """Buffers, and tensors that modules hold unregistered: which may differ by rank.
 
-BatchNorm's statistics are each rank's own between two forward passes: what every rank
-changes is left alone from then on. What differs and stands still is a mistake, and so
-is a buffer that some ranks change again and again, and others never.
+BatchNorm's statistics are each rank's own between two forward passes, so a buffer that
+every rank changes is left alone from then on. A buffer that differs and no longer
+changes is a mistake, and so is one that some ranks change again and again while others
+never do.
 """
 
 from typing import Any
@@ -15,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from allranks.guard.configuration import attributes
 from allranks.guard.exchange import Exchange, names
 
-LARGE = 1 << 24  # elements of an attribute: larger ones are caches
-SLOTS = 1 << 17  # of a buffer: longer ones are not looked through
+LARGE = 1 << 24  # elements; an attribute that has more is a cache
+SLOTS = 1 << 17  # a buffer with more is not looked through
 STILL = "No rank has changed it since the check before: it will stay so."
 LOST = (
     "each rank writes its own samples into some slots of the buffer {}, and at the "
@@ -28,15 +29,15 @@ LOST = (
 class Buffers:
     """Finds the tensors that ranks change by themselves, and judges those that differ.
 
-    They are of two kinds: a "buffer" is registered; an "attribute" is a tensor that a
-    module just holds, so nobody sends it. An attribute that has been there since the
-    guard came, and is not the same on all ranks, is a constant that each rank made by
-    itself. One that changes is a rank's own.
+    They are of two kinds. A "buffer" is registered. An "attribute" is a tensor that a
+    module holds without registering it, so no wrapper sends it to other ranks. If it
+    has been there since the guard was built, and is not the same on all ranks, each
+    rank made a constant by itself. An attribute that changes belongs to its rank.
     """
 
     def __init__(self, exchange: Exchange, model: nn.Module) -> None:
         self.exchange, self.model = exchange, model
-        self.free: set[str] = set()  # each rank has its own, and may
+        self.free: set[str] = set()  # those of which each rank may have its own
         self.waiting: dict[str, dict] = {}  # of each kind, what differed last time
         self.changes: dict[str, list[set[int]]] = {}  # ranks that changed it, by check
         self.places: dict[str, str] = {}  # where each kind was judged last
@@ -46,7 +47,7 @@ class Buffers:
         self.last: dict[str, tuple] = {}  # buffers, as they were at the check before
 
     def attributes(self) -> dict[str, torch.Tensor]:
-        """Return every tensor among the attributes, or in lists and dicts there."""
+        """Return every tensor among the attributes, or in a list or dict there."""
         found: dict[str, torch.Tensor] = {}
         for key, value in attributes(self.model):
             inside = []
@@ -57,7 +58,7 @@ class Buffers:
             own = {} if inside else {key: value}
             for at, item in inside:
                 own[at] = item
-                if isinstance(item, nn.Module):  # in a plain list: not registered
+                if isinstance(item, nn.Module):  # not registered, in a plain list
                     parts = [*item.named_parameters(), *item.named_buffers()]
                     own |= {f"{at}.{name}": tensor for name, tensor in parts}
             own = {at: item for at, item in own.items() if _fits(item)}
@@ -66,14 +67,15 @@ class Buffers:
         return found
 
     def written(self, kind: str, name: str, tensor: torch.Tensor) -> bool:
-        """Tell whether this rank wrote to it: to an attribute ever, to a buffer lately.
+        """Tell whether this rank wrote to a tensor.
 
-        Lately means since the check before.
+        Of an attribute any write since the guard was built counts, of a buffer only one
+        since the last check.
         """
         known = self.last if kind == "buffer" else self.first
         first, version = known.get(name, (None, 0))
         if kind == "attribute" and self.sizes[name] != self.first_sizes.get(name):
-            return True  # a list that grows is a record, or it came later
+            return True  # it is in a list that grows, or was made later than the guard
         if first is None:
             return kind == "attribute"
         return first() is not tensor or version != tensor._version
@@ -84,19 +86,21 @@ class Buffers:
         self.last = _states(buffers)
 
     def equal(self, kind: str) -> None:
-        """Forget what differed: it no longer does."""
+        """Forget which tensors of a kind differed, because they no longer do."""
         self.waiting.pop(kind, None)
 
     def wrong(
         self, where: str, kind: str, different: list[tuple[str, torch.Tensor, list]]
     ) -> tuple[list[tuple[str, torch.Tensor, list]], str]:
-        """Return those that are wrong of what differs, and why.
+        """Return which of the tensors that differ are wrong, and why.
 
         Args:
-            different: name, tensor, and a digest of each rank's.
+            where: what this check is called.
+            kind: "buffer" or "attribute".
+            different: name, tensor, and a digest of each rank's copy.
         """
         if self.places.get(kind) == where:
-            return [], ""  # the same step: nothing can have moved
+            return [], ""  # a second look in one step: nothing can have changed
         self.places[kind] = where
         still, partly, who = [], [], []
         waiting = self.waiting.get(kind, {})
@@ -127,10 +131,11 @@ class Buffers:
         )
 
     def warn_of_queue(self, where: str, name: str, tensor: torch.Tensor) -> None:
-        """Warn if a buffer that differs is a queue or a memory, and no statistic.
+        """Warn if a buffer that differs is a queue or a memory bank, not a statistic.
 
-        Right after DDP's broadcast all ranks had the same. A statistic then changes in
-        every element; in a queue some slots are new, whole, and others are as before.
+        Right after DDP's broadcast all ranks had the same buffer. Since then, a
+        statistic has changed in every element, but a queue has some slots that are all
+        new and others that are as before.
         """
         model = self.model
         ddp = isinstance(model, DistributedDataParallel)
@@ -144,15 +149,15 @@ class Buffers:
             return
         found = tensor.detach().cpu().double()
         own = [int((found != found.round()).any())]
-        for dim in range(found.dim()):  # a number for each slice along it
+        for dim in range(found.dim()):  # one number for each slice along it
             flat = found.movedim(dim, 0).flatten(1)
             factors = torch.arange(1, flat.shape[1] + 1, dtype=torch.float64).sqrt()
             own += (flat * factors).sum(1).view(torch.int64).tolist()
         table = torch.tensor(self.exchange.integers(f"{where}: slots of {name}", own))
         if not table[:, 0].all():
-            return  # counts
+            return  # whole numbers are counts
         equal = (table[:, 1:] == table[0, 1:]).all(0)
-        kept = equal & (table[0, 1:] != 0)  # empty ones belong to a cache
+        kept = equal & (table[0, 1:] != 0)  # empty slots belong to a cache
         some = [
             bool(same.any())
             for same in equal.split(list(found.shape))
@@ -175,5 +180,6 @@ def _fits(value: Any) -> bool:
     except RuntimeError:  # a view of what was changed in place, as FSDP1 leaves them
         return False
     plain = value.layout == torch.strided and not hasattr(value, "placements")
-    alone = value.numel() == 1 and not value.is_floating_point()  # a rank, a count
+    # One whole number is a rank or a count, which ranks may have for themselves.
+    alone = value.numel() == 1 and not value.is_floating_point()
     return plain and leaf and not alone and not value.is_quantized

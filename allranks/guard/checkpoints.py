@@ -1,4 +1,4 @@
-"""Invariant: a restart goes on with what was saved, all of it, under its own names."""
+"""Invariant: a restart continues with everything that was saved, under its own name."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ KINDS = "parameter", "buffer", "optimizer state"
 
 
 class Checkpoints:
-    """Makes marks of the state, to be saved with it, and compares them after a restart.
+    """Describes the state in a mark, and compares with it after a restart.
 
-    A mark has plain numbers and words only.
+    A mark is saved with the checkpoint, so it holds nothing but numbers and strings.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Checkpoints:
         self.buffers, self.settings = buffers, settings
 
     def mark(self, steps: int) -> dict[str, Any]:
-        """Describe the state of all ranks after so many steps."""
+        """Describe the state of all ranks after a number of steps."""
         passing = {
             f"{prefix}.{name}" if prefix else name
             for prefix, module in self.training.model.named_modules()
@@ -56,9 +56,10 @@ class Checkpoints:
         for place, key in enumerate(keys):
             pairs = [row[2 * place : 2 * place + 2] for row in rows]
             if key.startswith("buffer"):
-                pairs = pairs[:1]  # the others' statistics are their own; one is saved
+                pairs = pairs[:1]  # only one rank's statistics are saved
             else:
-                pairs.append(pairs[self.exchange.rank])  # of copies, this rank's own
+                # Of several copies the last in the dict counts: this rank's own.
+                pairs.append(pairs[self.exchange.rank])
             found[key] = {str(part): digest for part, digest in pairs}
         text = ""
         if "optimizer" not in self.training.skip:
@@ -67,10 +68,13 @@ class Checkpoints:
         return {"tensors": found, "settings": lines, "steps": steps}
 
     def compare(self, mark: dict[str, Any]) -> None:
-        """Raise on all ranks if one of them goes on with something else than was saved.
+        """Raise on all ranks if one of them does not continue with what was saved.
 
         Args:
             mark: what ``mark`` returned before the restart.
+
+        Raises:
+            GuardError: with the first difference of each kind.
         """
         said = _differences(mark, self.mark(mark["steps"]))
         rows = self.exchange.integers("resumed", [int(bool(said))])
@@ -81,7 +85,7 @@ class Checkpoints:
 
 
 def _differences(mark: dict[str, Any], now: dict[str, Any]) -> str:
-    """Say what is missing or other than it was: the first of each kind."""
+    """Say what is missing or has changed, naming the first of each kind."""
     saved, held = mark["tensors"], now["tensors"]
     found = []
     for kind in KINDS:
@@ -105,8 +109,5 @@ def _differences(mark: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _apart(saved: dict[str, int], held: dict[str, int]) -> bool:
-    """Tell whether a part that both know has other bits.
-
-    Other shards cannot be compared.
-    """
+    """Tell whether a shard that both marks know has different bits in them."""
     return any(held[part] != saved[part] for part in saved if part in held)

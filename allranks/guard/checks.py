@@ -1,4 +1,4 @@
-"""One check: everything that ranks compare, and the one message in which it travels."""
+"""One check: everything that the ranks compare, and the one message that carries it."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -42,7 +42,7 @@ NOT_TOLD = (
 
 
 class Checks:
-    """What a guard compares, and how; ``Guard`` says when.
+    """What a guard compares, and how; ``Guard`` decides when.
 
     Args:
         training: what to look at.
@@ -95,10 +95,10 @@ class Checks:
 
     def _probe(self, where: str) -> None:
         if self.exchange.size > 1 and not joining(self.training.model):
-            self.exchange.integers(where, [])
+            self.exchange.integers(where, values=[])  # the place is all that matters
 
     def begin(self, world_size: int | None) -> None:
-        """Check what does not change, and what the training begins with."""
+        """Check what never changes, and the state in which the training begins."""
         start.begin(self.exchange, self.training, START, world_size)
         kinds = OUTSIDE, "parameter", "attribute"
         self.compare(START, num_steps=0, kinds=kinds)
@@ -121,16 +121,19 @@ class Checks:
         kinds: Iterable[str],
         sketches: Sequence[torch.Tensor] = (),
     ) -> list[torch.Tensor]:
-        """Send one message with everything, and judge it on every rank alike.
+        """Send one message with everything, and judge it in the same way on every rank.
 
         Args:
             where: what to call this check, such as "step 8".
-            num_steps: how many the training has made.
-            kinds: of the tensors that are compared.
+            num_steps: how many steps the training has made.
+            kinds: of the tensors to compare.
             sketches: of gradients, to bring to the CPU in the same copy.
 
         Returns:
             The sketches on the CPU; none unless every rank has some.
+
+        Raises:
+            GuardError: on every rank, for the first invariant that does not hold.
         """
         training, exchange = self.training, self.exchange
         tensors = training.tensors(kinds, self.buffers)
@@ -177,9 +180,9 @@ class Checks:
     def _gradients(
         self, where: str, scaled: bool, sketches: list[torch.Tensor]
     ) -> None:
-        """Compare gradients with the mean of the local ones, which a hook may leave."""
+        """Compare gradients with the mean of the local ones; only warn about a hook."""
         model = self.training.model
-        why = strange(model)  # known to be the same on all ranks
+        why = strange(model)  # which ``refuse_unlike`` has found equal on all ranks
         verdict = partial(
             judge,
             self.exchange,
@@ -202,20 +205,20 @@ class Checks:
             self.exchange.warn(NOT_THE_MEAN.format(why) if why else BY_HAND)
 
     def _resting(self, names: Iterable[str]) -> list[str]:
-        """Return the names whose gradients may not be due, as ``lenient`` says."""
+        """Return the names whose gradients may not be due; ``lenient`` says why."""
         resting = self.optimizer_steps.resting
         found = self.training.parameters() if resting else {}
         return [name for name in names if id(found.get(name)) in resting]
 
     def joins(self) -> bool:
-        """Tell whether ranks make unequal steps: then none waits here for another."""
+        """Tell whether ranks make unequal steps, so that none may wait for another."""
         if not joining(self.training.model):
             return False
         self.exchange.warn(JOIN)
         return True
 
     def arm(self, due: bool) -> None:
-        """Set hooks if the next step ends in a check, and take them away if not."""
+        """Set the hooks if the next step ends in a check, and remove them if not."""
         training = self.training
         if not due or (self.exchange.size == 1 and not training.scaler):
             self.disarm()
@@ -226,13 +229,13 @@ class Checks:
         self.hooks.arm(training.model, training.parameters())
 
     def disarm(self) -> None:
-        """Take every hook of the model's away."""
+        """Remove every hook from the model."""
         self.gradients.disarm()
         self.forward.disarm()
         self.hooks.disarm()
 
     def close(self) -> None:
-        """Take all hooks away, and give the group back."""
+        """Remove all hooks, and release the process group."""
         self.disarm()
         self.optimizer_steps.remove()
         self.exchange.close()

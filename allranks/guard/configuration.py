@@ -1,8 +1,8 @@
 """How a model and a data set are configured, as lines of text that ranks compare.
 
-``describe`` and ``modes`` list modules, their settings and their modes: these have to
-agree. ``constants`` are plain values in anybody's attributes: the program may mean them
-to differ, so the guard only warns of those.
+``describe`` and ``modes`` list modules, their settings and their modes, which have to
+agree. ``constants`` are plain values among the attributes of any object. The program
+may want these to differ, so the guard only warns about them.
 """
 
 import re
@@ -18,7 +18,7 @@ from allranks.guard.digests import number
 from allranks.guard.exchange import Exchange
 from allranks.guard.wrappers import WRAPPERS
 
-MORE = "dropout", "num_heads", "norm_first"  # settings not among __constants__
+MORE = "dropout", "num_heads", "norm_first"  # settings that are not in __constants__
 OPTIONS = (
     "broadcast_buffers",
     "forward_sync_buffers",
@@ -27,12 +27,12 @@ OPTIONS = (
     "static_graph",
 )
 BASE = frozenset(vars(nn.Module()))
-OWN = re.compile(  # what a rank may have alone, by its name
+OWN = re.compile(  # names of values that a rank may have for itself
     "rank|seed|device|host|node|path|dir|file|name|log|verb|debug|main|master|shard|start"
     "|begin|end|first|last|offset|index|idx|id$|time|stamp|port|addr|count|call|step|seen"
     "|best|loss|acc|metric|total|num_s|role|stage|world|local|worker|cache|epoch|iter|ptr"
 )
-CONFIG = "Config", "Namespace", "Args"  # what classes of settings are called
+CONFIG = "Config", "Namespace", "Args"  # how the names of classes of settings end
 MANY = 200  # entries; larger tables are data
 APART = (
     "{} is not the same on all ranks: {}. If it is meant to be, build the model and "
@@ -44,7 +44,8 @@ def describe(model: nn.Module, ignored: Callable[[str], bool] | None = None) -> 
     """Write a line for each module's class, and for each of its settings.
 
     Args:
-        ignored: says which names to leave out; None takes all.
+        model: whose modules these are.
+        ignored: says which names to leave out; None leaves out none.
     """
     lines = []
     for name, module in _named(model, ignored):
@@ -74,7 +75,7 @@ def _named(
 
 
 def _forward_code(kind: type[nn.Module]) -> str:
-    """Say which code the forward of a class is, if the class is not torch's."""
+    """Name the code of a class's forward by its hash; "" if the class is torch's."""
     code = getattr(kind.forward, "__code__", None)
     if code is None or kind.forward.__module__.startswith("torch."):
         return ""
@@ -82,27 +83,29 @@ def _forward_code(kind: type[nn.Module]) -> str:
 
 
 def _written(code: CodeType) -> str:
-    """Write what a function does, without where it is defined."""
+    """Write what a function does, without the place where it is defined."""
     inner = sorted(
         _written(x) if hasattr(x, "co_code") else repr(x)
         for x in code.co_consts
-        if not isinstance(x, frozenset)  # its order is a process's own
+        if not isinstance(x, frozenset)  # whose order differs between processes
     )
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {inner}"
 
 
 def _is_setting(value: Any) -> bool:
-    """Tell whether a value's text says all of it."""
+    """Tell whether a value's text describes it completely."""
     if isinstance(value, list | tuple):
         return all(map(_is_setting, value))
     return value is None or isinstance(value, int | float | str | torch.dtype)
 
 
 def modes(model: nn.Module, ignored: Callable[[str], bool], forward: str) -> str:
-    """Write a line for each module's mode, and for what torch is set to.
+    """Write a line for each module's mode, and for each of torch's own settings.
 
     Args:
-        forward: a line on what the forward passes ran in.
+        model: whose modules these are.
+        ignored: says which names to leave out.
+        forward: a line about the precision in which the forward passes ran.
     """
     lines = [
         f"{name or 'the model'} ({type(module).__name__}) is in "
@@ -122,13 +125,13 @@ def autocast(device: torch.device) -> str:
     try:
         if torch.is_autocast_enabled(device.type):
             return f"forward's autocast is {torch.get_autocast_dtype(device.type)}"
-    except (RuntimeError, TypeError):  # a device or a torch without it
+    except (RuntimeError, TypeError):  # this device or this torch has none
         pass
     return ""
 
 
 def why(line: str) -> str:
-    """Say what to do about a line that is not the same on all ranks."""
+    """Return advice about a line that is not the same on all ranks."""
     if line.endswith((" is in training", " is in evaluation")):
         return (
             " A rank that evaluates must call train() before it trains on, and only on "
@@ -144,18 +147,18 @@ def why(line: str) -> str:
 
 
 def attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of what the modules hold, without what torch keeps there."""
+    """Yield name and value of what modules hold, except for what torch keeps there."""
     for name, module in model.named_modules():
         ours = type(module).__module__.startswith("torch.")
         if isinstance(module, WRAPPERS):
-            continue  # they list the tensors of what they wrap
+            continue  # they list the tensors of the module that they wrap
         for key, value in vars(module).items():
             if key not in BASE and not (ours and key.startswith("_")):
                 yield f"{name}.{key}" if name else key, value
 
 
 def constants(held: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Return plain values by name, as text, without those that may be a rank's own."""
+    """Return plain values by name, as text, except those that a rank may have alone."""
     found = {}
     for name, value in held:
         inner = {name: value}
@@ -170,21 +173,22 @@ def constants(held: Iterable[tuple[str, Any]]) -> dict[str, str]:
 
 
 def _is_plain(value: Any) -> bool:
-    if type(value) is float:  # one that somebody wrote, 0.07, not a clock's
+    if type(value) is float:  # one that somebody typed, such as 0.07, no clock's
         return len(repr(value)) < 9
     return type(value) in (bool, int, str, torch.dtype) and len(repr(value)) < 40
 
 
 def as_lines(found: dict[str, str]) -> str:
-    """Write constants as a text, a line for each."""
+    """Write constants as a text, with a line for each."""
     return "\n".join(f"{name}={value}" for name, value in found.items())
 
 
 def warn_of_other(exchange: Exchange, text: str) -> None:
-    """Warn of the first constant that is another one on some ranks, if one is.
+    """Warn of the first constant that is not the same on all ranks, if there is one.
 
     Args:
-        text: this rank's constants, ``as_lines``.
+        exchange: between the ranks.
+        text: this rank's constants, as ``as_lines`` writes them.
     """
     found = differ(exchange.texts(text), exchange.ranks)
     if found:
@@ -192,7 +196,7 @@ def warn_of_other(exchange: Exchange, text: str) -> None:
 
 
 def differ(texts: list[str], ranks: list[int]) -> tuple[str, list[str]] | None:
-    """Return name and values of the first that all ranks have, and not all the same."""
+    """Return name and values of the first constant that differs; None if none does."""
     rows = [dict(x.split("=", 1) for x in t.split("\n") if x) for t in texts]
     for name in rows[0]:
         values = [own.get(name, "") for own in rows]
@@ -202,7 +206,7 @@ def differ(texts: list[str], ranks: list[int]) -> tuple[str, list[str]] | None:
 
 
 def _ranked(values: list[str], ranks: list[int]) -> bool:
-    """Tell whether values name the rank, and mean to: 0 and 1, cuda:0 and cuda:1."""
+    """Tell whether values differ because they name the rank: cuda:0 and cuda:1."""
     if set(values) == {"True", "False"}:
         return values.index("True") == 0 and values.count("True") == 1
     if all(v.isdigit() for v in values):

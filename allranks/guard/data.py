@@ -1,4 +1,4 @@
-"""Invariants of the data, over an epoch: equal counts, disjoint shares, new orders."""
+"""Invariants of the data in an epoch: equal counts, disjoint shares, a new order."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,8 +16,8 @@ from allranks.guard.loaders import batch_rows, facts, inner, row_digests, sample
 from allranks.guard.samplers import Orders, Samplers
 
 TWICE = 'came twice on one rank: if the data set has equal ones, skip=("data",).'
-ROWS = 4096  # samples of an epoch whose digests are kept, on each rank
-EPOCHS = 3  # of which they are: shares that part later are seen in the second
+ROWS = 4096  # samples of an epoch whose digests each rank keeps
+EPOCHS = 3  # in which they are kept, since shares may overlap only after the first
 STALE = (
     "the sampler's epoch is still {} on {}, so this epoch has the last one's order. "
     "Call sampler.set_epoch(epoch) before it."
@@ -25,11 +25,14 @@ STALE = (
 
 
 class DataChecks:
-    """Judges loaders and batches; knows what the epochs before looked like.
+    """Judges loaders and batches, also by what earlier epochs looked like.
 
     Args:
-        shares: a number for each rank; ranks with equal ones need the same batches, as
-            tensor parallelism does, and others need others. None: nobody knows.
+        exchange: between the ranks.
+        shares: a number for each rank. Ranks with equal numbers need the same batches,
+            as in tensor parallelism; all others need different ones. None if that is
+            unknown.
+        model: in which tables are looked for, too.
     """
 
     def __init__(
@@ -44,24 +47,24 @@ class DataChecks:
         self.one_model = self.samplers.one_model
         self.last: list[tuple[ref, list[int]]] = []  # samplers; order of their epoch
         self.proved = False  # a DistributedSampler deals the samples out
-        self.drawn = False  # samples are drawn with replacement: some meet twice
+        self.drawn = False  # samples are drawn with replacement, so some come twice
         self.workers = -1  # of an iterable data set
-        self.advice = samplers.MAP  # what to do if shares are not apart
+        self.advice = samplers.MAP  # what to do if shares overlap
         self.rows: list[int] = []
         self.ended, self.loads = 0, True  # epochs; whether a DataLoader brings batches
         self.keep, self.taken = ROWS, 0  # rows; batches since the last step
 
     def begin(self, where: str, loader: Iterable) -> dict[str, int]:
-        """Check the loader before its first batch; return its facts."""
+        """Check a loader before its first batch, and return its facts."""
         own, sampler = facts(loader), sampler_of(loader)
         order = [own[key] for key in ("epoch", "seed", "samples")]
         if own["shuffle"] == 1:
-            # A sampler that is gone was replaced: a new one may repeat its order.
+            # A sampler that is gone was replaced, and the new one may repeat its order.
             mine = [old for old in self.last if old[0]() in (None, sampler)]
             own["stale"] = int(any(old[1] == order for old in mine))
             self.last = [old for old in self.last if old not in mine]
             self.last += [(ref(sampler), order)]
-        self.keep -= len(self.rows)  # of an epoch that was left early
+        self.keep -= len(self.rows)  # these are left from an epoch that ended early
         self.rows, self.taken = [], 0
         self.tables.look(own, loader)
         shares = own["replicas"] > 1 and self.tables.fresh
@@ -87,11 +90,12 @@ class DataChecks:
     def vote(self, where: str, more: bool, done: int) -> None:
         """Raise if some ranks have another batch and others have not.
 
-        Asked before each batch of a loader without a length.
+        It is called before each batch of a loader without a length.
 
         Args:
-            more: whether this rank has one.
-            done: batches so far.
+            where: what this place is called.
+            more: whether this rank has another batch.
+            done: how many batches it has had.
         """
         have = [bool(row[0]) for row in self.exchange.integers(where, [int(more)])]
         if any(have) and not all(have):
@@ -102,7 +106,7 @@ class DataChecks:
             )
 
     def global_batch(self, where: str, batch: Any, expected: int) -> None:
-        """Raise unless a step takes so many samples on all ranks."""
+        """Raise unless a step takes the expected number of samples on all ranks."""
         counts = [row[0] for row in self.exchange.integers(where, [batch_rows(batch)])]
         if sum(counts) != expected:
             raise GuardError(
@@ -111,7 +115,7 @@ class DataChecks:
             )
 
     def seen(self, batch: Any) -> None:
-        """Keep digests of the first samples."""
+        """Keep digests of a batch, if it is among the first of the epoch."""
         self.taken += 1
         wants, more = self.orders.wants(), len(self.rows) < self.keep
         more = more and not self.proved and self.exchange.size > 1
@@ -121,14 +125,14 @@ class DataChecks:
             self.orders.seen(found)
 
     def numbers(self) -> list[int]:
-        """Return what goes round at a check: the samples so far, as one number."""
+        """Return what a check sends: one number for the samples so far, and counts."""
         full = int(len(self.rows) >= self.keep > 0)
         if self.proved or not self.rows:
             return [0, 0, self.taken, 0]
         return [number(str(self.rows)), len(set(self.rows)), self.taken, full]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
-        """Compare the samples so far: equal on two ranks is wrong (on TP: needed)."""
+        """Compare the samples so far; only ranks of one share may have equal ones."""
         self._windows(where, [row[2] for row in rows])
         seen = [row[0] for row in rows]
         if self.exchange.size == 1 or not self.num_shares or not all(seen):
@@ -143,7 +147,7 @@ class DataChecks:
                     "that share a tensor-parallel model need the same. If these do "
                     'not, pass the axis of the data: group=mesh["data"].get_group().'
                 )
-        apart = [seen[i] for i in self.firsts]  # these should be
+        apart = [seen[i] for i in self.firsts]  # these should all be different
         twice = next((n for n in apart if apart.count(n) > 1), None)
         if twice is not None and min(row[1] for row in rows) >= 4:
             alike = [i for i, own in enumerate(seen) if own == twice]
@@ -158,7 +162,7 @@ class DataChecks:
             self.rows, self.keep = [], 0
 
     def _windows(self, where: str, taken: list[int]) -> None:
-        """Raise unless equally many batches make a step, if ``epoch`` yields them."""
+        """Raise unless a step takes equally many batches of ``epoch`` on all ranks."""
         if all(taken) and len(set(taken)) > 1:
             raise GuardError(
                 f"{where}: batches since the last step: "
@@ -171,6 +175,7 @@ class DataChecks:
         """Check an epoch at its end: equal counts, and no sample on two ranks.
 
         Args:
+            where: what this place is called.
             batches: how many this rank has had.
         """
         times = samplers.times_read(self.rows, self.workers)
@@ -192,11 +197,12 @@ class DataChecks:
         self.orders.judge(where, orders)
 
     def _disjoint(self, where: str, table: list[list[int]]) -> None:
-        """Raise if samples were on two ranks, unless the data have them twice.
+        """Raise if samples were on two ranks, unless the data set has them twice.
 
         Args:
-            table: of every rank three counts, the second and third of different samples
-                and of all, then digests of the samples.
+            where: what this place is called.
+            table: a row for each rank, with the number of batches, of different samples
+                and of all samples, and then the samples' digests.
         """
         if self.proved or self.drawn or self.num_shares < 2:
             return

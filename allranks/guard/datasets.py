@@ -1,6 +1,6 @@
 """What a data set holds: its entries, in their order, and tables that number names.
 
-The entries of one data set have to be the same on all ranks, and so has each number: if
+The entries of one data set have to be the same on all ranks, and so do the numbers: if
 "cat" is 0 on one rank, it must not be 1 on another.
 """
 
@@ -26,8 +26,8 @@ from allranks.guard.configuration import as_lines, constants, warn_of_other
 from allranks.guard.digests import digest_all, number
 from allranks.guard.exchange import Exchange, GuardError
 
-HEAD = 1024  # entries that are digested of a longer list, spread over it
-MANY = 20_000  # entries; larger tables are no vocabulary of labels
+HEAD = 1024  # entries that are digested if a list is longer, spread evenly over it
+MANY = 20_000  # entries; a larger table is no vocabulary of labels
 WORD = str, bytes, int, float, PurePath, type(None)
 STATISTICS = "mean", "std", "var", "min", "max", "scale"
 NUMBERS = (
@@ -41,10 +41,17 @@ ORDERS = (
 
 
 def fingerprint(dataset: Any, depth: int = 3) -> tuple[int, bool]:
-    """Return a number for what a data set holds, 0 if unknown; and if that is all.
+    """Return a number for what a data set holds, and whether it covers everything.
 
-    A data set of a class of its own is known by those of its attributes that have an
-    entry for each sample: file names, labels, indices. There may be more to it.
+    If a data set has a class of its own, the number covers those of its attributes that
+    have an entry for each sample: file names, labels, indices. There may be more to it.
+
+    Args:
+        dataset: any object.
+        depth: how many data sets within data sets to look into.
+
+    Returns:
+        The number, 0 if nothing is known, and whether equal numbers mean equal data.
     """
     if isinstance(dataset, Subset):
         inner, whole = fingerprint(dataset.dataset, depth)
@@ -94,7 +101,7 @@ def entries(value: Any) -> int:
             return 0
         return number(str([_without_root(column) for column in zip(*flat)]))  # noqa: B905
     except (TypeError, ValueError, IndexError, KeyError, RuntimeError):
-        return 0  # a class of its own that answers in its own way
+        return 0  # a class of its own that does not behave as these do
 
 
 def _spread(count: int) -> list[int]:
@@ -102,7 +109,7 @@ def _spread(count: int) -> list[int]:
 
 
 def _without_root(column: Iterable[Any]) -> list[Any]:
-    """Cut off the folder that all paths begin with: each node may have another."""
+    """Cut off the folder that all paths begin with, because nodes may differ in it."""
     texts = [str(x) if isinstance(x, PurePath) else x for x in column]
     if len(texts) < 2 or not all(isinstance(x, str) for x in texts):
         return texts
@@ -120,12 +127,12 @@ def _statistic(value: Any) -> int:
 
 
 def held(thing: Any) -> dict[str, Any]:
-    """Return a thing's attributes; none of what keeps them elsewhere."""
+    """Return an object's attributes; none if it has no ``__dict__``."""
     return vars(thing) if hasattr(thing, "__dict__") else {}
 
 
 def length(thing: Any) -> int:
-    """Return how long a thing is; -1 for an iterable without a length."""
+    """Return the length of an object; -1 if it has none."""
     try:
         return len(thing)
     except (TypeError, NotImplementedError):
@@ -133,20 +140,20 @@ def length(thing: Any) -> int:
 
 
 class Tables:
-    """Looks for tables that number names, once in each data set.
+    """Looks for tables that number names, once for each data set.
 
-    They may be in the data set, in the collate function, or in the model.
+    Such a table may be in the data set, in the collate function, or in the model.
     """
 
     def __init__(self, exchange: Exchange, model: nn.Module) -> None:
         self.exchange, self.model = exchange, model
         self.known: dict[int, ref] = {}  # data sets of earlier epochs
         self.tables: dict[str, dict] = {}
-        self.fresh = False  # the data set has not been seen before
+        self.fresh = False  # whether the data set has not been seen before
         self.text = ""  # the data set's settings
 
     def look(self, own: dict[str, int], loader: Any) -> None:
-        """Add to a loader's facts, before the data set fills caches of its own."""
+        """Add to a loader's facts, before its data set begins to fill caches."""
         dataset = getattr(loader, "dataset", None)
         try:
             known = self.known.get(id(dataset))
@@ -168,7 +175,7 @@ class Tables:
             own["codes"] = number(repr(self.tables))
 
     def judge(self, where: str, values: list[int], settings: list[int]) -> None:
-        """Raise if a name has another number on another rank; warn of settings."""
+        """Raise if a name has different numbers on two ranks; warn of settings."""
         if len(set(settings)) > 1:
             warn_of_other(self.exchange, self.text)
         if len(set(values)) == 1:
@@ -182,10 +189,13 @@ class Tables:
 
 
 def find_tables(*things: Any) -> dict[str, dict]:
-    """Return tables that number names, or name numbers: of classes, labels or words.
+    """Return tables of classes, labels or words: names to numbers, or the reverse.
 
     Args:
-        things: data sets, collate functions, modules; what they hold is looked into.
+        *things: data sets, collate functions and modules to look into.
+
+    Returns:
+        The tables by their path, such as "Folder.class_to_idx".
     """
     found: dict[str, dict] = {}
     seen: set[int] = set()
@@ -199,7 +209,7 @@ def find_tables(*things: Any) -> dict[str, dict]:
             if isinstance(value, dict) and _numbers(value):
                 found[at] = dict(value)
             elif isinstance(value, list | tuple) and _words(value):
-                # An iterable's names are of files, which a rank reads in its own order.
+                # In an iterable these are files, which a rank may read in any order.
                 if not isinstance(thing, IterableDataset):
                     found[at] = dict(enumerate(value))
             elif (
@@ -231,10 +241,12 @@ def _words(found: list | tuple) -> bool:
 
 
 def first_apart(tables: list[dict[str, dict]]) -> tuple[str, list] | None:
-    """Return the first entry that ranks do not share: its name, and each rank's value.
+    """Return name and values of the first entry on which ranks disagree, or None.
 
-    Tables over other names are each rank's own, such as an index of its own files; so
-    is an order of the same names if they are no numbers' names.
+    Args:
+        tables: what ``find_tables`` returns on each rank. A list of names counts only
+            if all ranks have the same names, because otherwise it may be an index of a
+            rank's own files.
     """
     first = tables[0]
     for path in first:

@@ -1,7 +1,7 @@
 """Numbers that stand for tensors: digests of their bits, sketches of their values.
 
-Tensors with equal bits have equal digests, on any device. A sketch is linear: that of a
-mean is the mean of the sketches.
+Tensors with equal bits have equal digests, on any device. A sketch is linear, so the
+sketch of a mean is the mean of the sketches.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ try:
 except ImportError:  # a torch without torch.distributed
     DTensor = ()
 
-COLUMNS = 1021  # a prime: rows that change places change the digest
+COLUMNS = 1021  # a prime, so that rows which change places change the digest
 SMALL = 1 << 16  # bytes; smaller tensors are digested together
 WHOLE = 1 << 14  # elements; in smaller tensors each has a random sign of its own
 ODD = -7046029254386353131  # 2**64 / golden ratio, as int64
@@ -54,7 +54,7 @@ def layout(tensor: torch.Tensor) -> str:
 
 
 def shard(tensor: torch.Tensor) -> int:
-    """Return a number for this rank's shard: equal numbers have to hold equal bits."""
+    """Return a number for this rank's shard; equal numbers have to hold equal bits."""
     if not isinstance(tensor, DTensor):
         return 0
     place = tensor.device_mesh.get_coordinate() or []
@@ -63,7 +63,7 @@ def shard(tensor: torch.Tensor) -> int:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor with its zeros, and any other as it is."""
+    """Return a sparse tensor with its zeros, and any other tensor unchanged."""
     return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
@@ -91,12 +91,12 @@ def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor, flat, in the order of its elements."""
-    tensor = dense(tensor).resolve_conj().resolve_neg()  # no lazy view: real bytes
+    tensor = dense(tensor).resolve_conj().resolve_neg()  # a lazy view has other bytes
     return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Bring tensors to the CPU: one copy from each device, however many they are."""
+    """Bring tensors to the CPU, with one copy per device, however many there are."""
     found, away = list(tensors), {}
     for place, tensor in enumerate(tensors):
         if tensor.device.type != "cpu":
@@ -105,22 +105,23 @@ def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         parts = [as_bytes(tensors[place]) for place in places]
         host = torch.cat(parts).cpu().split([part.numel() for part in parts])
         for place, data in zip(places, host, strict=True):
-            like = tensors[place]  # a clone, since data may begin at any byte
+            like = tensors[place]
+            # It is cloned because data may begin at any byte, which a view can't.
             found[place] = data.clone().view(like.dtype).view(like.shape)
     return found
 
 
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
-    """Replace every NaN by one and the same, and negative zero by zero."""
+    """Replace every NaN by the same NaN, and negative zero by zero."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    small = tensor.element_size() < 4  # 8 bits have no promotion of their own
+    small = tensor.element_size() < 4  # types of 8 bits cannot be added
     wide = tensor.to(torch.float32) + 0 if small else tensor + 0
     return torch.where(wide.isnan(), torch.full_like(wide, torch.nan), wide)
 
 
 def weights(count: int, device: torch.device) -> torch.Tensor:
-    """Return odd int64 factors, one per column: no flipped bit is multiplied away."""
+    """Return an odd int64 factor for each column; odd ones lose no flipped bit."""
     key = "weights", count, str(device)
     if key not in _cache:
         _cache[key] = (2 * torch.arange(count, device=device) + 1) * ODD
@@ -128,9 +129,12 @@ def weights(count: int, device: torch.device) -> torch.Tensor:
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum the bits as int64, each column with a weight: ``()`` on the same device.
+    """Sum a tensor's bits as int64, with a weight for each column.
 
-    It reads the tensor once. Any single flipped bit changes it.
+    The tensor is read once. A single flipped bit, wherever it is, changes the sum.
+
+    Returns:
+        A tensor of shape ``()`` on the same device.
     """
     data = as_bytes(tensor)
     whole = data.numel() // 8
@@ -153,7 +157,7 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return one digest per device, still there; small tensors are joined first."""
+    """Return a digest for each device, which stays there; join small tensors first."""
     parts: dict = {}
     for place, tensor in enumerate(x for t in tensors for x in pieces(t)):
         found = parts.setdefault(tensor.device, ([], []))
@@ -176,10 +180,16 @@ def fold(found: list[torch.Tensor]) -> int:
 def settle(
     rows: list[list[int | list[torch.Tensor]]], more: Sequence[torch.Tensor] = ()
 ) -> tuple[list[list[int]], list[torch.Tensor]]:
-    """Put numbers where a row holds what ``sums`` found.
+    """Replace what ``sums`` returned by numbers, wherever a row has it.
 
-    All of it comes to the CPU in one copy, with the tensors in ``more``, which are
-    returned too.
+    All of it comes to the CPU in one copy, together with other tensors.
+
+    Args:
+        rows: each with numbers and with results of ``sums``.
+        more: the other tensors.
+
+    Returns:
+        The rows, with numbers only, and the other tensors on the CPU.
     """
     waiting = [x for row in rows for item in row if type(item) is list for x in item]
     host = fetch([*waiting, *more])
@@ -198,7 +208,7 @@ def digest_all(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def signs(count: int, device: torch.device) -> torch.Tensor:
-    """Return +1 and -1 as if at random, without touching any generator."""
+    """Return +1 and -1 as if drawn at random, without touching any generator."""
     mixed = torch.arange(1, count + 1, device=device) * ODD
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         mixed = (mixed ^ (mixed >> shift)) * factor  # as in splitmix64
@@ -212,20 +222,22 @@ def sketch(tensor: torch.Tensor) -> torch.Tensor:
     large as the norm. The tensor is read twice.
 
     Args:
-        tensor: (rows, n)
+        tensor: (rows, n), where n may be several dimensions.
     """
     flat = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     flat = flat.reshape(len(tensor), -1).float()
     rows, count = flat.shape
-    # A sign for each element; in a large tensor one for each row and each column.
+    # Each element has a sign of its own; in a large tensor it is the product of one
+    # for its row and one for its column.
     width = 1 if count <= WHOLE else 1024
     blocks, key = count // width, ("signs", count, str(flat.device))
     if key not in _cache:
         two = signs(2 * (blocks + count % width), flat.device).view(-1, 2)
-        two[1:2, 0], two[1:2, 1] = two[:1, 0], -two[:1, 1]  # two numbers tell two apart
+        # So that the two numbers tell the first two elements apart.
+        two[1:2, 0], two[1:2, 1] = two[:1, 0], -two[:1, 1]
         _cache[key] = signs(width, flat.device), two
     column, two = _cache[key]
-    with torch.autocast(flat.device.type, enabled=False):  # 16 bits are too few
+    with torch.autocast(flat.device.type, enabled=False):  # 16 bits are not enough
         body = flat[:, : blocks * width].reshape(rows * blocks, width) @ column
         tail = flat[:, blocks * width :] @ two[blocks:]
         total = body.view(rows, blocks) @ two[:blocks] + tail

@@ -1,4 +1,4 @@
-"""The guard's messages between ranks: small, matched, and one verdict everywhere."""
+"""The guard's messages between ranks: small, matched, with one verdict everywhere."""
 
 import datetime
 import warnings
@@ -9,15 +9,15 @@ import torch.distributed as dist
 
 from allranks.guard.digests import number
 
-FIXED = 64  # numbers in the first message, however many there are to send
+FIXED = 64  # numbers in the first message, however many a rank has to send
 
 
 class GuardError(RuntimeError):
-    """Something is silently wrong; every rank raises it with the same sentence."""
+    """Raised when something is silently wrong, on every rank with the same sentence."""
 
 
 def names(ranks: Iterable[int]) -> str:
-    """Say "rank 1" or "ranks 0, 2"."""
+    """Name ranks as "rank 1" or "ranks 0, 2"."""
     ranks = list(ranks)
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
@@ -28,16 +28,20 @@ def int64(values: int | list[int] | list[list[int]]) -> torch.Tensor:
 
 
 class Exchange:
-    """Tells each rank of a group what all of them say.
+    """Sends each rank's message to all ranks of a group.
 
     Messages go through a gloo group of their own, so they never pair with the job's
-    collectives, and a rank that does not come ends in an error, not in a hang. Where
+    collectives, and a rank that does not come causes an error instead of a hang. Where
     gloo is not built in, the job's own backend carries them.
 
     Args:
-        group: the ranks that hold one model; None is all of them.
-        device: the model's; used if the backend cannot send from the CPU.
-        patience_s: how long to wait for a rank that does not come.
+        group: the ranks that hold one model; None means all ranks.
+        device: the model's, which is used if the backend cannot send from the CPU.
+        patience_s: seconds to wait for a rank that does not come.
+
+    Raises:
+        ValueError: on a rank that is not in the group.
+        GuardError: if the ranks don't build it together.
     """
 
     def __init__(
@@ -77,9 +81,10 @@ class Exchange:
             self.device = torch.device("cpu")
 
     def close(self) -> None:
-        """Give the group back."""
-        # Torch names a group of some ranks by these: were it destroyed, the next one
-        # would find its old addresses in the store. destroy_process_group() ends it.
+        """Release the process group."""
+        # torch names a group of some of the ranks by those ranks. If it were destroyed
+        # here, the next such group would find the old addresses in the store, so it is
+        # left for destroy_process_group() to end.
         if self.whole and self.group is not None and dist.is_initialized():
             dist.destroy_process_group(self.group)
         self.group, self.size, self.ranks = None, 1, [self.ranks[self.rank]]
@@ -108,8 +113,11 @@ class Exchange:
         """Return every rank's numbers, by rank; refuse ranks at different places.
 
         Args:
-            where: what this rank is at, such as "step 8": must be equal on all ranks.
-            values: this rank's numbers, of which each rank may have another count.
+            where: the place this rank is at, such as "step 8".
+            values: this rank's numbers; ranks may have different counts of them.
+
+        Raises:
+            GuardError: if the ranks are at different places, or one does not come.
         """
         first = [number(where), len(values), *values[: FIXED - 2]]
         first += [0] * (FIXED - len(first))
@@ -138,7 +146,7 @@ class Exchange:
         return [_cut(row) for row in self.integers(where, own)]
 
     def floats(self, where: str, values: torch.Tensor) -> torch.Tensor:
-        """Return every rank's float32 values, ``(W, *shape)``, of one shape."""
+        """Return every rank's values in float32, ``(W, *shape)``; one shape for all."""
         return self._gather(values.detach().float(), where)
 
     def mean(self, where: str, values: torch.Tensor) -> torch.Tensor:
@@ -160,19 +168,29 @@ class Exchange:
         return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
     def texts(self, text: str) -> list[str]:
-        """Return every rank's text: only used once something is wrong."""
+        """Return every rank's text; it is only used once something is wrong."""
         data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
         parts = self.bytes("an exchange of texts", data)
         return [bytes(part.tolist()).decode().strip() for part in parts]
 
     def first_of(self, bad: list[bool], text: str) -> tuple[str, str]:
-        """Return the names of the bad ranks, and what the first of them says."""
+        """Return the names of the bad ranks, and the text of the first one.
+
+        Args:
+            bad: for each rank, whether it is one of them.
+            text: what this rank says.
+        """
         said = zip(bad, self.texts(text), strict=True)
         who = [rank for rank, yes in zip(self.ranks, bad, strict=True) if yes]
         return names(who), next(words for yes, words in said if yes)
 
     def agree(self, where: str, error: Exception | None) -> None:
-        """Raise on every rank if any rank has an error of its own."""
+        """Raise on every rank if any rank has an error.
+
+        Args:
+            where: what this place is called.
+            error: this rank's own; None if all went well here.
+        """
         failed = [row[0] == 1 for row in self.integers(where, [int(error is not None)])]
         if any(failed):
             text = f"{type(error).__name__}: {error}" if error else ""
@@ -180,7 +198,7 @@ class Exchange:
             raise GuardError(f"{where}: {who} failed: {first}") from error
 
     def split(self, values: Sequence[Hashable]) -> dict[Hashable, list[int]]:
-        """Group the ranks by what they say, the majority first: value to ranks."""
+        """Group the ranks by their values; the value of the majority comes first."""
         found: dict[Hashable, list[int]] = {}
         for rank, value in zip(self.ranks, values, strict=True):
             found.setdefault(value, []).append(rank)
@@ -192,7 +210,7 @@ class Exchange:
         return between.join(f"{value} on {names(ranks)}" for value, ranks in groups)
 
     def suspects(self, values: Sequence[Hashable]) -> str:
-        """Say whom a vote blames: the minority, or nobody if there is no majority."""
+        """Say which ranks are in the minority, or that there is no majority."""
         groups = list(self.split(values).values())
         if len(groups) > 1 and len(groups[0]) > len(groups[1]):
             odd = sorted(rank for group in groups[1:] for rank in group)
@@ -200,7 +218,7 @@ class Exchange:
         return "no majority, so any of them may be wrong"
 
     def warn(self, sentence: str) -> None:
-        """Warn of something once, on the first rank only."""
+        """Warn about something once, on the first rank only."""
         if sentence not in self.warned and self.rank == 0:
             warnings.warn(f"guard: {sentence}", stacklevel=5)
         self.warned.add(sentence)

@@ -1,4 +1,4 @@
-"""Invariant: one index of one data set is one sample, on whichever rank it is read."""
+"""Invariant: an index of a data set is the same sample on every rank."""
 
 import copy
 import random
@@ -15,10 +15,10 @@ from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.loaders import inner, leaves
 from allranks.guard.randomness import preserved
 
-TOLERANCE = 1e-3  # what other processors and libraries round otherwise
+TOLERANCE = 1e-3  # relative; other processors and libraries round differently
 MOST = 1 << 18  # elements of a sample
 GENERATORS = "Generator", "Random", "RandomState"
-OWN = "rank", "seed"  # in the names of what a rank may draw by
+OWN = "rank", "seed"  # parts of the names of what a rank may draw by
 OTHER = (
     "the same index of the data set is not the same sample on all ranks, drawn with "
     "equal random numbers: it {}. Each rank reads a share of one data set, so all "
@@ -29,10 +29,10 @@ OTHER = (
 
 
 def reader(loader: Any) -> Callable[[], list[torch.Tensor]] | None:
-    """Return what reads two samples, always the same; None if it would be noticed.
+    """Return a function that reads the same two samples; None if that may do harm.
 
-    With workers it is not done: a data set may open its files in its first fetch, and
-    must not do so before the workers are forked.
+    With workers it may: a data set may open its files in its first fetch, which must
+    not happen before the workers are forked.
     """
     dataset = getattr(inner(loader), "dataset", None)
     if isinstance(dataset, IterableDataset) or getattr(inner(loader), "num_workers", 1):
@@ -44,7 +44,7 @@ def reader(loader: Any) -> Callable[[], list[torch.Tensor]] | None:
 
 
 def _read(dataset: Any, index: int) -> list[torch.Tensor]:
-    """Return what is behind an index, as tensors; all generators start at one place."""
+    """Return a sample as tensors, read with all generators seeded with 0."""
     numpy = sys.modules.get("numpy")
     with preserved(torch.device("cpu")):
         random.seed(0)
@@ -55,7 +55,7 @@ def _read(dataset: Any, index: int) -> list[torch.Tensor]:
 
 
 def _copied(thing: Any, depth: int = 3) -> Any:
-    """Copy a thing so that attributes can be set; its generators draw alike."""
+    """Copy an object, so that it can be changed, with generators seeded with 0."""
     if not hasattr(thing, "__dict__"):
         return thing
     found = copy.copy(thing)
@@ -68,7 +68,7 @@ def _copied(thing: Any, depth: int = 3) -> Any:
 
 
 def _alike(generator: Any) -> Any:
-    """Return one of its kind that draws the same on all ranks; it is left as it is."""
+    """Return a generator of the same kind that draws the same numbers on all ranks."""
     if hasattr(generator, "bit_generator"):  # NumPy's newer ones cannot be seeded again
         return type(generator)(type(generator.bit_generator)(0))
     found = copy.deepcopy(generator)
@@ -89,7 +89,7 @@ def _tensor(leaf: Any) -> torch.Tensor:
 
 
 class Fetched:
-    """Reads two samples of each data set on all ranks, and compares.
+    """Reads two samples of each data set on all ranks, and compares them.
 
     Args:
         exchange: between the ranks, each of which takes a share of the data set.
@@ -102,13 +102,13 @@ class Fetched:
     def look(self, loader: Any) -> list[int]:
         """Return numbers for the samples, their shapes, and what a rank may draw by.
 
-        All are 0 where nothing can be compared.
+        All three are 0 if there is nothing that can be compared.
         """
         self.found = []
         read = reader(loader)
         try:
             first, again = (read(), read()) if read else ([], [])
-        except Exception:  # the data set's own, which the loader will meet
+        except Exception:  # the data set raises it, and will raise it in the loader too
             return [0, 0, 0]
         sizes = [tuple(x.shape) for x in first]
         equal = digest_all(first) == digest_all(again)
@@ -124,7 +124,7 @@ class Fetched:
         return [digest_all(first), number(f"{sizes} {types}"), number(str(own))]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
-        """Raise if one index is another sample on another rank."""
+        """Raise if an index is not the same sample on all ranks."""
         digests, shapes, own = ([row[i] for row in rows] for i in range(3))
         if not all(digests) or len(set(digests)) == 1 or len(set(own)) > 1:
             return

@@ -20,11 +20,11 @@ BY_HAND = (
 
 
 class Summed(GuardError):
-    """Every gradient is the sum of the ranks' own."""
+    """Raised when every gradient is the sum of the ranks' own, not their mean."""
 
 
 class Compared(NamedTuple):
-    """One gradient on all ranks, beside the mean of the local ones. ``W`` ranks."""
+    """One gradient on all ``W`` ranks, and the mean of the local ones."""
 
     name: str
     rows: torch.Tensor  # (W, 9): synced 3, local 3, has grad, has local, shard
@@ -35,10 +35,11 @@ class Compared(NamedTuple):
 class LocalGradients:
     """Takes a sketch of each local gradient as backward makes it.
 
-    DDP: a hook where the parameter's gradient is accumulated, called before DDP
-    averages. FSDP2: the same for the unsharded parameter, which exists from the
-    module's forward on. Several backward passes add up; what was zeroed in between (a
-    GAN's other loss, the first pass of SAM) does not count. No gradient is kept.
+    A hook is set where a parameter's gradient is accumulated, and it is called before
+    DDP averages. Under FSDP2 it is set on the unsharded parameter, which exists from
+    the module's forward on. Several backward passes add up, but what was zeroed in
+    between (a GAN's other loss, the first pass of SAM) does not count. No gradient is
+    kept.
     """
 
     def __init__(self, model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
@@ -47,7 +48,7 @@ class LocalGradients:
         self.nodes: list[Node] = []
         self.sketches: dict[str, torch.Tensor] = {}
         self.units = units(model)
-        self.unreduced = Unreduced([])
+        self.unreduced = Unreduced()
         self.inside = {id(p) for _, unit in self.units for p in managed(unit)}
         self.shards = {name: sharding(p) for name, p in parameters.items()}
         self.parameters = {
@@ -58,7 +59,7 @@ class LocalGradients:
         }
 
     def arm(self) -> None:
-        """Set the hooks; what they saw before is forgotten."""
+        """Set the hooks, and forget what they saw before."""
         self.disarm()
         self.armed, self.sketches, seen = True, {}, {}
         self.unreduced = Unreduced(self.units)
@@ -70,23 +71,23 @@ class LocalGradients:
             self.handles.append(unit.register_forward_pre_hook(enter))
 
     def disarm(self) -> None:
-        """Take every hook away."""
+        """Remove every hook."""
         for handle in self.handles:
             handle.remove()
         self.handles, self.nodes, self.armed = [], [], False
 
     def _hook(self, name: str, parameter: torch.Tensor) -> None:
-        # Not register_hook: autograd.grad would call that too, and accumulates nothing.
+        # autograd.grad accumulates nothing, but would call what register_hook sets.
         node = get_gradient_edge(parameter).node
         add = partial(self._add, name, parameter)
         self.handles.append(node.register_prehook(add))
-        self.nodes.append(node)  # nobody else may keep it
+        self.nodes.append(node)  # perhaps the only reference to it
 
     @torch.compiler.disable
     def _enter(
         self, prefix: str, seen: dict[int, torch.Tensor], unit: nn.Module, _args: tuple
     ) -> None:
-        """Hook the unsharded parameters, which exist in a unit's forward only."""
+        """Set hooks on the unsharded parameters, which begin with a unit's forward."""
         for name, whole in unit.named_parameters(prefix):
             sharded = self.parameters.get(name)
             if sharded is None or whole is sharded or not whole.requires_grad:
@@ -98,7 +99,7 @@ class LocalGradients:
     def _add(
         self, name: str, whole: torch.Tensor, incoming: tuple[torch.Tensor | None]
     ) -> None:
-        """Add a gradient's sketches, one for each shard: (shards, 3)."""
+        """Add a gradient's sketches, (shards, 3), to those of earlier passes."""
         (gradient,) = incoming
         if gradient is None:
             return
@@ -116,7 +117,7 @@ class LocalGradients:
         self.sketches[name] = found if before is None else before + found
 
     def _before(self, name: str, whole: torch.Tensor) -> torch.Tensor | None:
-        """Return what this gradient is added to: None if .grad was zeroed since."""
+        """Return the sketches that a gradient adds to; None if ``.grad`` was zeroed."""
         before, held = self.sketches.get(name), self.parameters[name].grad
         if before is None:
             return None
@@ -124,12 +125,13 @@ class LocalGradients:
             waits = self.unreduced.waits(self.parameters[name], whole)
             if waits:
                 return before
-            if held is None:  # zeroed; or nobody can tell
+            if held is None:  # it was zeroed, unless this torch does not tell
                 return None if waits is False else torch.full_like(before, torch.nan)
             mine = local(held)
             if not mine.numel():
                 return before
-            # A shard of zeros: the whole was zeroed, or only this part is 0.
+            # If the shard is all zeros, either the whole was zeroed, or only this part
+            # of it happens to be 0.
             unknown = torch.full_like(before, torch.nan)
             return torch.where(mine.any().to(before.device), before, unknown)
         if held is None:
@@ -139,21 +141,22 @@ class LocalGradients:
         return torch.where(held.detach().any(), before, torch.zeros_like(before))
 
     def reached(self) -> bool:
-        """Tell whether there is any gradient, or was one since ``arm``."""
+        """Tell whether there is any gradient, or has been one since ``arm``."""
         if self.sketches or not self.parameters:
             return True
         found = self.parameters.values()
         return any(p.grad is not None or not p.requires_grad for p in found)
 
     def taken(self) -> bool:
-        """Tell whether a hook takes gradients as they are made, to save memory."""
+        """Tell whether a hook consumes gradients as they are made, to save memory."""
         found = self.parameters.values()
         return any(getattr(p, "_post_accumulate_grad_hooks", None) for p in found)
 
     def look(self) -> list[torch.Tensor]:
-        """Return what a check compares, still on the devices.
+        """Return the sketches that a check compares, still on their devices.
 
-        For each parameter its local sketches, (shards, 3), and the synchronised (1, 3).
+        They are two for each parameter: the local ones, (shards, 3), and that of the
+        synchronised gradient, (1, 3).
         """
         found, zero = [], torch.zeros(1, device="cpu")
         for name, parameter in self.parameters.items():
@@ -168,10 +171,15 @@ class LocalGradients:
     def table(
         self, exchange: Exchange, where: str, sketches: list[torch.Tensor]
     ) -> list[Compared]:
-        """Return the gradients of all ranks, beside the mean of the local ones.
+        """Return the gradients of all ranks, and the mean of the local ones.
 
         Args:
-            sketches: what ``look`` found, on the CPU.
+            exchange: between the ranks.
+            where: what this check is called.
+            sketches: what ``look`` returned, on the CPU.
+
+        Raises:
+            GuardError: if all gradients have been zeroed before the check.
         """
         locals_, own = [], []
         for place, (name, parameter) in enumerate(self.parameters.items()):
@@ -207,7 +215,7 @@ class LocalGradients:
 
 
 def _emptied(table: torch.Tensor) -> bool:
-    """Tell whether each gradient that backward made is gone by now, on every rank."""
+    """Tell whether each gradient that backward made is gone again, on every rank."""
     made = (table[..., 7] > 0) & (table[..., 5] != 0)
     gone = (table[..., 6] == 0) | (table[..., 2] == 0)
     return bool(made.any() and gone[made].all())
@@ -225,14 +233,16 @@ def judge(
 ) -> None:
     """Raise unless each gradient is ``factor`` times the mean of the local ones.
 
-    All may be smaller by one common number, as clip_grad_norm_ leaves them.
+    All of them may be smaller by one common factor, as clip_grad_norm_ leaves them.
 
     Args:
-        found: what ``LocalGradients.table`` has found.
+        exchange: between the ranks.
+        where: what this check is called.
+        found: what ``LocalGradients.table`` returned.
         factor: 1, or 1 / scale once a GradScaler has unscaled.
-        scaled: a GradScaler's factor is still in them, so none may be clipped.
+        scaled: whether a GradScaler's factor is still in them, so none may be clipped.
         tolerance: relative to the norm of the local gradients.
-        hint: what it may come from, if ``step()`` is called where it should not be.
+        hint: the likely cause, if ``step()`` is called where it should not be.
     """
 
     def wrong(by: float) -> list[Compared]:

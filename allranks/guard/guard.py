@@ -27,23 +27,31 @@ class Guard:
             watch.step()  # after backward, once per step
             optimizer.step()
 
-    Every rank calls each of them. What is wrong raises GuardError, with the same
-    sentence on every rank. Nothing of the training is changed; no generator is touched.
+    Every rank calls each of them. If something is wrong, GuardError is raised with the
+    same sentence on every rank. The guard changes nothing in the training, and it
+    touches no random generator.
 
     Args:
         model: as it is trained: wrapped by DDP, sharded by fully_shard or
-            parallelize_module, or bare if you synchronise by hand. None: only values.
-        optimizer: or a list of them; None leaves them out.
-        every: steps between checks. The first ones are at steps 1, 2, 4, 8 …
+            parallelize_module, or bare if you synchronise by hand. With None there is
+            no model to check.
+        optimizer: one, or a list of them; None leaves them out.
+        every: steps between checks. The first checks are at steps 1, 2, 4, 8 …
         scaler: a GradScaler, to compare its scale and to know its factor.
-        world_size: how many ranks there should be; None believes it.
+        world_size: how many ranks there should be; None accepts any number.
         group: the ranks that hold the same part of the model, if not all of them;
             None takes DDP's.
-        ignore: prefixes of parameters' names that may differ between ranks.
-        skip: of "parameters", "buffers", "optimizer", "gradients", "data", "devices",
-            "loss", "modes" and "randomness": what not to check.
-        tolerance: for gradients, relative to their norm: what 16 bits round off.
-        patience_s: how long a check waits for a rank that does not come.
+        ignore: prefixes of the names of parameters that may differ between ranks.
+        skip: what not to check, of "parameters", "buffers", "optimizer", "gradients",
+            "data", "devices", "loss", "modes" and "randomness".
+        tolerance: for gradients, relative to their norm; the default allows for the
+            rounding of 16 bits.
+        patience_s: seconds that a check waits for a rank that does not come.
+
+    Raises:
+        ValueError: if ``every`` is below 1, a word in ``skip`` is unknown, or this rank
+            is not in ``group``.
+        GuardError: if something is wrong at the start already.
     """
 
     def __init__(
@@ -82,12 +90,12 @@ class Guard:
     ) -> Iterator[Any]:
         """Yield the loader's batches; check counts, shares, order and randomness.
 
-        A loader without a length is asked for each batch one step ahead, so that no
-        rank starts a step that another cannot make: one small message per step.
+        A loader without a length costs one small message per step: the ranks agree that
+        each of them has another batch before any of them starts a step with it.
 
         Args:
             loader: a DataLoader of the training, or any iterable of batches.
-            epoch: for the messages.
+            epoch: its number, for the messages.
             global_batch: samples per step on all ranks, if you want it checked.
         """
         checks, data, loss = self.checks, self.checks.data, self.checks.loss
@@ -115,13 +123,15 @@ class Guard:
                 yield batch
         where = f"the end of epoch {epoch}"
         data.end(where, count - 1)
-        if 2 * self.steps >= 3 * self.checked > 0:  # a while ago, and early
+        # The last check is a while ago, and the training is still young.
+        if 2 * self.steps >= 3 * self.checked > 0:
             checks.compare(where, self.steps, (OUTSIDE, "parameter"))
 
     def step(self) -> None:
-        """Count a step, and check if it is time: after backward, before the optimizer.
+        """Count a step, and check if a check is due.
 
-        Call it once per optimizer step, at the same place on every rank.
+        Call it once per optimizer step, after backward and before the optimizer, at the
+        same place on every rank.
         """
         self.steps += 1
         self.checks.loss.tape.stop()
@@ -132,7 +142,7 @@ class Guard:
         self.checks.arm(self._due(self.steps + 1))
 
     def check(self) -> None:
-        """Check now: parameters, buffers, optimizer, gradients, batches, randomness."""
+        """Check parameters, buffers, optimizer, gradients, batches, randomness now."""
         self.checked = self.steps
         self.checks.everything(self.steps)
 
@@ -146,14 +156,15 @@ class Guard:
         """Check that W ranks make the gradient that one process makes on the union.
 
         Call it before the first step. It leaves random states, buffers and gradients
-        as they were, and runs in evaluation mode: no dropout, no batch statistics.
+        as they were, and it runs in evaluation mode, without dropout and without batch
+        statistics.
 
         Args:
             loss: ``loss(model, batch)``, the mean loss as one process would write it.
-            batches: this rank's batch, or all that add up to one step.
-            backward: ``backward(batches)``: what your training does for gradients;
-                the default calls ``loss(model, batch).backward()``.
-            tolerance: relative error that is rounding; take 0.05 for 16 bits.
+            *batches: this rank's batch, or all batches that add up to one step.
+            backward: ``backward(batches)``, which makes gradients as your training
+                does; the default calls ``loss(model, batch).backward()``.
+            tolerance: relative error that counts as rounding; take 0.05 for 16 bits.
         """
         checks = self.checks
         checks.disarm()
@@ -163,13 +174,14 @@ class Guard:
         checks.arm(self._due(self.steps + 1))
 
     def mark(self) -> dict[str, Any]:
-        """Describe the state, in plain numbers, to be saved in the checkpoint."""
+        """Describe the state, in numbers and strings, to be saved in the checkpoint."""
         return self.checks.checkpoints.mark(self.steps)
 
     def resumed(self, mark: dict[str, Any]) -> None:
         """Check that weights, optimizer and settings are those of a ``mark``.
 
-        Call it once everything is loaded; the guard counts on from the mark's step.
+        Call it when everything is loaded. The guard goes on counting from the step at
+        which the mark was made.
         """
         self.checks.checkpoints.compare(mark)
         self.steps = mark["steps"]
@@ -190,19 +202,22 @@ class Guard:
     def metric(
         self, value: float, total: float, count: float, samples: int | None = None
     ) -> None:
-        """Check a reported mean, ``value``, against all ranks' totals and counts.
+        """Check a reported mean against all ranks' totals and counts.
 
         Args:
-            samples: how many there are in the data set: each must be counted once.
+            value: the mean that is reported.
+            total: this rank's sum over its items.
+            count: this rank's number of items.
+            samples: how many the data set has, if each must be counted exactly once.
         """
         metrics.check(self.checks.exchange, value, total, count, samples)
 
     def remove(self) -> None:
-        """Take the guard away: hooks and group. A second call does nothing."""
+        """Remove the guard's hooks and its group; a second call does nothing."""
         self.checks.close()
 
     def __enter__(self) -> Self:
-        """Enter a block at whose end the guard is removed."""
+        """Return the guard, which is removed at the end of the block."""
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -1,8 +1,8 @@
 """Hooks in a step with a check: the guard's around forward, and those of the program.
 
-The guard's own note the precision of each forward pass and the random numbers that it
-draws. Around each of the program's hooks it puts a recorder, which notes whether that
-hook changes anything. All of them are gone again in steps without a check.
+The guard's own hooks note the precision of each forward pass and the random numbers
+that it draws. Each of the program's hooks is wrapped in a recorder, which notes whether
+that hook changes anything. In steps without a check there are no hooks or recorders.
 """
 
 import copy
@@ -30,11 +30,11 @@ CLIPS = (
 
 
 def nothing(*_args: Any) -> None:
-    """Stand for a hook in a copy of the model, such as a moving average's."""
+    """Do nothing, in place of a hook in a copy of the model (a moving average's)."""
 
 
 def itself(thing: Any) -> Any:
-    """Return what is given: this is how a pickle finds it again."""
+    """Return the argument; a pickle of a hook is a call of this."""
     return thing
 
 
@@ -50,7 +50,7 @@ class Hook:
 
     @torch.compiler.disable
     def __call__(self, *_args: Any) -> None:
-        """Take note; change nothing."""
+        """Call the function; whatever the hook is given, it changes nothing."""
         self.call()
 
     def __deepcopy__(self, _memo: dict) -> Callable:
@@ -63,7 +63,7 @@ class Hook:
 
 
 class ForwardHooks:
-    """Looks at each forward pass of the model, from outside."""
+    """Looks at each forward pass of the model from outside."""
 
     def __init__(
         self, model: nn.Module, device: torch.device, random: Randomness
@@ -73,13 +73,13 @@ class ForwardHooks:
         self.seen: list[str] = []
 
     def arm(self) -> None:
-        """Set the hooks; what they saw before is forgotten."""
+        """Set the hooks, and forget what they saw before."""
         self.disarm()
         self.seen = []
         self.random.passes = []
         model = self.model
         if getattr(model, "_compiled_call_impl", None) is not None:
-            return  # they would be compiled, again and again
+            return  # the hooks would be compiled, again and again
         if isinstance(model, torch.jit.ScriptModule):
             return
         self.handles = [
@@ -88,7 +88,7 @@ class ForwardHooks:
         ]
 
     def disarm(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
@@ -99,18 +99,19 @@ class ForwardHooks:
             self.random.enter()
 
     def text(self) -> str:
-        """Say in one line what all forward passes since ``arm`` ran in."""
+        """Say in one line which precisions the forward passes since ``arm`` ran in."""
         return " and ".join(dict.fromkeys(filter(None, self.seen)))
 
 
 class Recorder:
-    """Calls a hook, and notes whether it changes the gradient; a logger's does not.
+    """Calls a hook, and notes whether it changes what it is given, unlike a logger's.
 
     Args:
         hook: the program's own.
-        name: what it is given.
-        seen: takes note of the names that were changed.
-        clips: takes note of gradients that were cut at one size; None does not look.
+        name: of what it is given.
+        seen: where the names of what was changed are put.
+        clips: where the names of gradients are put that were cut at one size; None does
+            not look for them.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class ProgramHooks:
                 self.held.append((hooks, key))
 
     def disarm(self) -> None:
-        """Give the hooks back as they were."""
+        """Restore the program's hooks."""
         for hooks, key in self.held:
             if isinstance(hooks.get(key), Recorder):
                 hooks[key] = hooks[key].hook
@@ -188,7 +189,7 @@ class ProgramHooks:
 
 
 def _num_largest(gradient: Any) -> int:
-    """Count the elements as large as the largest: after a clamp there are several."""
+    """Count the elements of the largest magnitude; a clamp leaves several of them."""
     if not torch.is_tensor(gradient) or not gradient.is_floating_point():
         return 0
     size = gradient.detach().abs()

@@ -1,4 +1,4 @@
-"""What a loader says about itself, and what a batch holds."""
+"""What a loader tells about itself, and what a batch holds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,7 +39,7 @@ JOINING = "preflight, joining the ranks' batches"
 
 
 def inner(loader: Any) -> Any:
-    """Return the DataLoader in what wraps one, such as a prefetcher; else the thing."""
+    """Return the DataLoader in an object that wraps one, else the object itself."""
     if isinstance(loader, DataLoader) or not hasattr(loader, "__dict__"):
         return loader
     held = [x for x in vars(loader).values() if isinstance(x, DataLoader)]
@@ -47,16 +47,16 @@ def inner(loader: Any) -> Any:
 
 
 def sampler_of(loader: Any) -> Any:
-    """Return what chooses a loader's samples; None if nothing does."""
+    """Return the object that chooses a loader's samples; None if there is none."""
     loader = inner(loader)
     batches = getattr(loader, "batch_sampler", None)
-    if batches is not None:  # one without a sampler draws for itself
+    if batches is not None:  # a batch sampler without a sampler draws for itself
         return getattr(batches, "sampler", batches)
     return getattr(loader, "sampler", None)
 
 
 def facts(loader: Iterable) -> dict[str, int]:
-    """Return what a loader says about itself; -1 where it says nothing."""
+    """Return the ``FACTS`` of a loader, with -1 for those that it does not tell."""
     outer, loader = loader, inner(loader)
     sampler = sampler_of(loader)
     found = dict.fromkeys(FACTS, -1)
@@ -94,7 +94,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def batch_rows(batch: Any) -> int:
-    """Count the samples in a batch: the first dim of its first tensor."""
+    """Count the samples in a batch, by the first dim of its first tensor."""
     sizes = [x.shape[0] for x in leaves(batch) if torch.is_tensor(x) and x.dim()]
     return sizes[0] if sizes else len(leaves(batch))
 
@@ -103,13 +103,18 @@ def row_digests(batch: Any, numbers: bool = True) -> list[int]:
     """Return one number for each sample, from all tensors of the batch (or its values).
 
     Args:
-        numbers: these are samples, not steps or indices by which the loop takes its.
+        batch: tensors in dicts, lists and tuples.
+        numbers: whether whole numbers are samples; otherwise they may be the indices
+            by which the loop takes its samples.
+
+    Returns:
+        The numbers; none if the samples cannot be told apart.
     """
     count = batch_rows(batch)
     found = leaves(batch)
     full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
     if any(not isinstance(x, PLAIN) for x in found):
-        return []  # an object's text may be alike where the object is not
+        return []  # different objects may have the same text
     if not numbers and all(map(_chooses, found)):
         return []
     if full:
@@ -129,7 +134,7 @@ def _chooses(leaf: Any) -> bool:
 
 
 def union(exchange: Exchange, batches: list[Any]) -> Any:
-    """Join the batches of all ranks, on every rank: tensors along dim 0."""
+    """Join the batches of all ranks, on every rank, with tensors along dim 0."""
     own = error = None
     try:
         own = _columns(batches)
@@ -140,7 +145,7 @@ def union(exchange: Exchange, batches: list[Any]) -> Any:
 
 
 def _columns(batches: list[Any]) -> Any:
-    """Return this rank's batches as one, nested as each of them is."""
+    """Join this rank's batches into one that is nested as each of them is."""
     first = batches[0]
     if isinstance(first, Mapping):
         return {key: _columns([batch[key] for batch in batches]) for key in first}

@@ -1,4 +1,4 @@
-"""What the training loop does wrong on all ranks alike, so that no comparison shows it.
+"""Mistakes that a training loop makes on all ranks alike, so no comparison shows them.
 
 It calls ``step()`` in the wrong place, trains weights that are NaN, stays in evaluation
 mode, or trains another model than the guard was given.
@@ -34,11 +34,12 @@ UNREACHED = (
 
 
 class OptimizerSteps:
-    """Counts the optimizers' steps between the guard's own.
+    """Counts the optimizers' steps between those of the guard.
 
     Args:
-        probe: asks all ranks whether they are here too; called once, and only if an
-            optimizer steps before the first ``watch.step()``.
+        optimizers: of the training.
+        probe: asks all ranks whether they are at this place, too; it is called once,
+            and only if an optimizer steps before the first ``watch.step()``.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class OptimizerSteps:
         probe: Callable[[str], None],
     ) -> None:
         self.probe, self.settled, self.optimizers = probe, False, optimizers
-        self.since: set[int] = set()  # who stepped after the last watch.step()
-        self.steps, self.again = 0, 0  # watch.step(): all, and without optimizer's
+        self.since: set[int] = set()  # optimizers that stepped since watch.step()
+        # All calls of watch.step(), and those since an optimizer stepped.
+        self.steps, self.again = 0, 0
         self.resting: set[int] = set()  # parameters that may not be due, by identity
-        self.pending: tuple[set[int], Exception] | None = None  # said if they step
+        # Parameters, and the error to raise if their optimizer steps after all.
+        self.pending: tuple[set[int], Exception] | None = None
         self.handles = [
             o.register_step_pre_hook(self._stepping)
             for o in optimizers
@@ -77,10 +80,11 @@ class OptimizerSteps:
 
     @contextmanager
     def lenient(self) -> Iterator[None]:
-        """Judge gradients of parameters whose optimizer has stepped, and not another.
+        """Put off an error about gradients that may not be due.
 
-        In a GAN it is the other one's turn, and these gradients will be zeroed. What is
-        wrong with them is said once this optimizer steps again before the next check.
+        These are the gradients of an optimizer that has just stepped, while another has
+        not. In a GAN it is then the other one's turn, and these gradients will be
+        zeroed. The error is raised if this optimizer steps again before the next check.
         """
         try:
             yield
@@ -88,7 +92,7 @@ class OptimizerSteps:
             self.pending = self.pending or (self.resting, error)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
@@ -100,7 +104,7 @@ def _parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
 
 
 class Health:
-    """Looks at one rank's own state, and lets all ranks speak of it alike."""
+    """Looks at each rank's own state, and has all ranks report the same about it."""
 
     def __init__(
         self,
@@ -111,7 +115,7 @@ class Health:
     ) -> None:
         self.exchange, self.training = exchange, training
         self.gradients, self.steps = gradients, steps
-        self.trained = False  # at an earlier check
+        self.trained = False  # whether it was in training at the check before
         self.dead = self.hint = ""
         self.silent = 0  # checks in a row that found no gradient
         self.settings = constants(attributes(training.model))
@@ -119,11 +123,13 @@ class Health:
     def numbers(
         self, where: str, num_steps: int, sketches: list[torch.Tensor]
     ) -> list[int]:
-        """Return facts: dead parameters; where step() is called; modes; constants.
+        """Return seven facts about dead parameters, step(), modes and constants.
 
         Args:
-            num_steps: how many there were; constants are compared in the first ones.
-            sketches: of gradients, on the CPU. Where they are finite, weights are too.
+            where: what this check is called.
+            num_steps: how many steps there were; constants are compared in the first
+                ones only.
+            sketches: of gradients, on the CPU. If these are finite, so are the weights.
         """
         training, model = self.training, self.training.model
         if where == "the start":
@@ -132,7 +138,7 @@ class Health:
         self.dead = self._dead() if suspect or not sketches else ""
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = self._constants() if num_steps <= 8 else ""
-        # Not the wrapper's own flag: eval() may be called on what it wraps.
+        # The wrapper's own flag is no proof: eval() may be called on what it wraps.
         trains = any(m.training for m in model.modules() if not any(m.children()))
         trained, self.trained = self.trained, trains
         silent = "gradients" not in training.skip and self.gradients.armed
@@ -145,12 +151,12 @@ class Health:
         return [*map(int, found), self.silent, number(text)]
 
     def _constants(self) -> str:
-        """Write those of the model's constants that are as they were at the start."""
+        """Write those of the model's constants that are unchanged since the start."""
         now = constants(attributes(self.training.model))
         return as_lines({n: v for n, v in self.settings.items() if now.get(n) == v})
 
     def _dead(self) -> str:
-        """Name a trained parameter that holds NaN: a training that is over."""
+        """Name a trained parameter that holds NaN; "" if there is none."""
         found = [
             (name, local(p).isnan().sum())
             for name, p in self.training.parameters().items()
@@ -164,7 +170,7 @@ class Health:
         return f"{bad[0][0]}{more}"
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
-        """Raise if weights are NaN; warn of what may be meant."""
+        """Raise if weights are NaN; warn about what may be on purpose."""
         exchange, skip = self.exchange, self.training.skip
         dead, again, unsynced, trains, trained, silent, text = zip(*rows, strict=True)
         if any(dead):
@@ -184,11 +190,11 @@ class Health:
 
 
 def hint(again: int, unsynced: bool) -> str:
-    """Say what a gradient that is not the mean may come from, by where step() was.
+    """Return the likely cause of a gradient that is not the mean; "" if none is known.
 
     Args:
-        again: calls since the last step of an optimizer.
-        unsynced: the last forward was in no_sync.
+        again: calls of the guard's step() since the last step of an optimizer.
+        unsynced: whether the last forward was in no_sync().
     """
     if again > 1:
         return (

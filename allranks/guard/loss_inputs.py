@@ -1,4 +1,4 @@
-"""Invariant: what a loss is made of, but for the data, is the same on all ranks."""
+"""Invariant: except for the data, a loss is made of the same things on all ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,13 +24,13 @@ from allranks.guard.loss_verdicts import (
 from allranks.guard.replicas import Replicas
 from allranks.guard.tape import READS, Operation, Taken, Tape, stands_for_all
 
-FLOATS = (  # where a number is a setting, not a size or an index
+FLOATS = (  # operations in which a number is a setting, not a size or an index
     *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
     *("lerp", "lt", "le", "gt", "ge", "maximum", "minimum", "where", "masked_fill"),
     *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
 )
-INTS = "mul", "div", "pow"  # elsewhere a whole number moves an index
-WEIGHTED = {  # losses, and the arguments that are weights of classes
+INTS = "mul", "div", "pow"  # in all others a whole number shifts an index
+WEIGHTED = {  # losses, and which of their arguments are weights of classes
     "nll_loss_forward": (2,),
     "nll_loss2d_forward": (2,),
     "binary_cross_entropy": (2,),
@@ -45,17 +45,17 @@ SECOND = (
 
 
 class Fetching(NamedTuple):
-    """What an iterator of a DataLoader says of it."""
+    """What the iterator of a DataLoader tells about the loader."""
 
     dataset: Any
     batch_sampler: Any
 
 
 class LossInputs:
-    """Looks at one step now and then, and finds what the ranks worked with.
+    """Looks at one step now and then, and finds what the ranks computed with.
 
-    A tensor is no data if it is there again in a later step, or if a step leaves it to
-    the next, and if it stands for all samples: it is broadcast along the first dim.
+    A tensor is not data if it is used again in a later step, or if one step leaves it
+    to the next, and if it is the same for all samples: broadcast along the first dim.
     """
 
     def __init__(
@@ -64,16 +64,21 @@ class LossInputs:
         self.exchange = exchange
         self.model, self.tape = model, Tape(model)
         self.verdicts = LossVerdicts(exchange, replicas)
-        self.seen: dict[Site, dict[int, StorageWeakRef]] = {}  # what it used before
-        self.carried: set[Site] = set()  # those that use what the step before has made
-        self.before: dict[int, StorageWeakRef] = {}  # made in the step seen before
+        self.seen: dict[Site, dict[int, StorageWeakRef]] = {}  # what each used before
+        self.carried: set[Site] = set()  # those that use what an earlier step made
+        self.before: dict[int, StorageWeakRef] = {}  # made in the last recorded step
         self.entries: dict[Site, Entry] = {}
-        self.first: Any = None  # what epoch() fetches from
+        self.first: Any = None  # the iterator from which epoch() fetches
         self.off = False
 
     @contextmanager
     def look(self, due: bool, batch: list[Any] | None = None) -> Iterator[None]:
-        """Record, if it is ``due``, what a block does with a batch, or to get it."""
+        """Record what a block does with a batch, or to get one.
+
+        Args:
+            due: whether to record; otherwise nothing happens.
+            batch: the batch's tensors; None while it is being fetched.
+        """
         if due and not self.off:
             self.tape.start(batch)
         try:
@@ -82,7 +87,7 @@ class LossInputs:
             self.tape.stop()
 
     def numbers(self) -> list[int]:
-        """Return whether there is something to compare, all of it, a second loader."""
+        """Return whether there is something to compare, its hash, a second loader's."""
         tape = self.tape
         tape.stop()
         if not tape.roots:
@@ -98,7 +103,7 @@ class LossInputs:
         return [1, number(text), self._second(used)]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
-        """Raise or warn if the ranks work with what is not the same."""
+        """Raise or warn if the ranks computed with different things."""
         if not all(row[0] for row in rows):
             return
         if all(row[2] for row in rows) and len({row[2] for row in rows}) == 1:
@@ -113,9 +118,9 @@ class LossInputs:
         self.verdicts.judge(where, self.entries, table)
 
     def _second(self, used: list[Operation]) -> int:
-        """Return a number for a loader that epoch() does not see; 0 if all is well.
+        """Return the data set's number of a second loader; 0 if all is well.
 
-        Each rank reads the whole data set by it.
+        It is a loader that epoch() does not see, and that reads the whole data set.
         """
         loaders = {id(o.loader): o.loader for o in used if o.loader is not None}
         for own, loader in loaders.items():
@@ -125,11 +130,11 @@ class LossInputs:
         return 0
 
     def _entries(self, used: list[Operation]) -> dict[Site, Entry]:
-        """Return what to compare, by site."""
+        """Return what there is to compare, by site."""
         found: dict[Site, list[tuple[int, Any]]] = {}
         alone = not self.tape.gathered
         buffers = {self.tape.key(b) for b in self.model.buffers()}
-        carried: set[int] = set()  # what the step before has left, and what it makes
+        carried: set[int] = set()  # left by the step before, or computed from that
         for operation in used:
             if not operation.line:
                 continue
@@ -159,9 +164,9 @@ class LossInputs:
         return self._read(found)
 
     def _again(self, site: Site, storage: int) -> bool:
-        """Tell whether a site used this memory before.
+        """Tell whether a site has used this memory before.
 
-        Also take note if the step before has made it.
+        If the step before has made the memory, the site is added to ``carried``.
         """
         past = self.seen.get(site, {})
         kept = {key: ref for key, ref in past.items() if not ref.expired()}
@@ -171,7 +176,7 @@ class LossInputs:
         return storage in past
 
     def _constant(self, operation: Operation, taken: Taken) -> bool:
-        """Tell whether a tensor stands for all samples."""
+        """Tell whether a tensor is the same for all samples."""
         name, tensor = operation.name, taken.tensor
         if tensor is None or "norm" in name or _freed(tensor):
             return False
@@ -188,7 +193,7 @@ class LossInputs:
         return name in FLOATS and wide
 
     def _read(self, found: dict[Site, list[tuple[int, Any]]]) -> dict[Site, Entry]:
-        """Bring what was found to the CPU, all of it in one copy."""
+        """Bring everything that was found to the CPU in one copy."""
         flat = [
             (site._replace(call=f"{i} of {len(all_)}{_shape(value)}"), kind, value)
             for site, all_ in found.items()
@@ -211,6 +216,6 @@ def _shape(value: Any) -> str:
 
 
 def _freed(tensor: torch.Tensor) -> bool:
-    """Tell whether the memory is gone, as that of a parameter that FSDP2 gathered."""
+    """Tell whether the memory is freed, as FSDP2 does with gathered parameters."""
     own = local(tensor)
     return own.untyped_storage().nbytes() < own.numel() * own.element_size()

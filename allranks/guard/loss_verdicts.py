@@ -1,4 +1,4 @@
-"""What it means if ranks make their losses of other things: wrong, or their own."""
+"""Verdicts on losses that are made of different things: a mistake, or a rank's own."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ from allranks.guard.replicas import Replicas
 from allranks.guard.tape import SCALES, Operation, Taken
 
 TENSOR, NUMBER, COUNT = range(3)  # kinds of entries
-ONES = 1e-3  # how near to one the mean of the ranks' factors is, if they are shares
-APART = 0.1  # how far counts are apart to matter
+ONES = 1e-3  # distance from one of the mean of the ranks' factors, if they are shares
+APART = 0.1  # relative distance between counts that matters
 JOINS = "cat", "stack"
 USES = "mm", "addmm", "bmm", "t", "view", "transpose", "mul"
 
@@ -43,12 +43,12 @@ CUT = (
 
 
 class Site(NamedTuple):
-    """Where a program uses something."""
+    """A place where a program uses something."""
 
     line: str
     name: str  # of the operation
     argument: int | str
-    call: str = ""  # which one of the step's, of how many; and a tensor's shape
+    call: str = ""  # which call in the step, of how many; and a tensor's shape
 
     @property
     def key(self) -> int:
@@ -65,18 +65,18 @@ class Entry(NamedTuple):
 
 
 class LossVerdicts:
-    """Judges what differs, by what differed at the checks before."""
+    """Judges what differs, also by what differed at the checks before."""
 
     def __init__(self, exchange: Exchange, replicas: Replicas) -> None:
         self.exchange, self.replicas = exchange, replicas
-        self.buffers: set[Site] = set()  # those that use the model's
+        self.buffers: set[Site] = set()  # those that use a buffer of the model
         self.past: dict[int, list[list[int]]] = {}  # what differed, at checks in a row
         self.counts: dict[int, list[list[float]]] = {}  # what losses were divided by
         self.began: dict[int, bool] = {}  # whether all ranks began with one number
         self.warned: set[tuple[str, str]] = set()  # warnings, and the lines they name
 
     def equal(self, entries: dict[Site, Entry]) -> None:
-        """Take note that all ranks have the same."""
+        """Take note that all ranks have the same entries."""
         self.past = {}
         for site in entries:
             self.began.setdefault(site.key, True)
@@ -84,11 +84,13 @@ class LossVerdicts:
     def judge(
         self, where: str, entries: dict[Site, Entry], table: list[list[int]]
     ) -> None:
-        """Raise or warn of entries that are not the same on all ranks.
+        """Raise or warn if entries are not the same on all ranks.
 
         Args:
+            where: what this check is called.
             entries: this rank's.
-            table: (the site's key, kind, bits) of each entry, of every rank.
+            table: a row for each rank, with (key of the site, kind, bits) for each of
+                its entries.
         """
         tables = [dict(zip(row[::3], row[2::3], strict=True)) for row in table]
         before, self.past = self.past, {}
@@ -114,7 +116,7 @@ class LossVerdicts:
         moved = [a != b for a, b in zip(*past[-2:], strict=True)]
         tensor, pairs = taken.tensor, [(0, bits) for bits in past[-1]]
         if not all(moved) and site._replace(call="") in self.buffers:
-            return  # it is compared with the model's buffers, and waited for
+            return  # it is compared as a buffer, which takes more checks
         if all(moved) and not taken.trained:
             if site.name in SCALES or tensor.dim():
                 said = self.replicas.element(where, tensor, pairs)
@@ -133,15 +135,16 @@ class LossVerdicts:
         past.append([float_of(value) for value in bits])
         whole = all(v >= 1 and v == round(v) for row in past for v in row)
         far = [row for row in past if max(row) - min(row) > APART * max(row)]
-        # Equal ones may be shares that are put right elsewhere.
+        # Counts that never change may be shares, which the program corrects elsewhere.
         if whole and len(far) > 1 and any(row != past[0] for row in past):
             said = ", ".join(f"{v:g}" for v in far[-1])
             self._warn(OWN_MEAN, site, f"{said} by rank")
 
     def _number(self, site: Site, past: list[list[int]], began: bool) -> None:
-        """Warn of a number, unless each rank seems to draw its own.
+        """Warn about a number, unless each rank seems to draw its own.
 
-        Of what a rank draws by itself, no rank stands still, nor began as others.
+        If ranks draw a number, it changes on every rank, and they did not begin with
+        equal ones.
         """
         values = [[float_of(bits) for bits in row] for row in past]
         still = any(len(set(column)) == 1 for column in zip(*values, strict=True))
@@ -156,19 +159,20 @@ class LossVerdicts:
             self._warn(OTHER, site, site.name, said)
 
     def _warn(self, warning: str, site: Site, *said: str) -> None:
-        """Warn once of a line: at the next check the numbers in it are others."""
+        """Warn once about a line, since each check would find other numbers in it."""
         if (warning, site.line) not in self.warned:
             self.warned.add((warning, site.line))
             self.exchange.warn(warning.format(site.line, *said))
 
 
 def cuts(used: list[Operation], size: int) -> list[str]:
-    """Return the lines of exchanges that autograd does not see, and a loss is made of.
+    """Return the lines of exchanges that a loss depends on but autograd does not see.
 
     A sum in place leaves a wrong gradient if it is then divided by ``size``, the number
-    of ranks: backward divides as well, though it has summed nothing. What was gathered
-    does so unless the rank's own part, which alone has a gradient, is put back in: then
-    a tensor that was not gathered is joined with those that were.
+    of ranks, because backward divides as well, though it has summed nothing. Gathered
+    tensors leave a wrong one, too, unless the rank puts back its own part, which is the
+    only one with a gradient; then a tensor that was not gathered is joined with those
+    that were.
     """
     found, waiting = [], []
     for operation in used:

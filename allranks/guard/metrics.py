@@ -1,4 +1,4 @@
-"""Invariants of what is reported: one value on all ranks, and the exact mean."""
+"""Invariants of what is reported: the same value on all ranks, and the exact mean."""
 
 from typing import Any
 
@@ -52,7 +52,15 @@ def mean(
 def check(
     exchange: Exchange, value: float, total: float, count: float, samples: int | None
 ) -> None:
-    """Raise if a reported value is not the mean, or samples were not counted once."""
+    """Raise if a reported value is not the mean, or samples were not counted once.
+
+    Args:
+        exchange: between the ranks.
+        value: the mean that is reported.
+        total: this rank's sum over its items.
+        count: this rank's number of items.
+        samples: how many there should be on all ranks together; None if unknown.
+    """
     exact, counted, each = mean(exchange, total, count)
     by_rank = ", ".join(f"{v:g}" for v in each)
     if samples is not None and counted != samples:
@@ -75,7 +83,7 @@ def _tensor(value: Any) -> torch.Tensor:
         return value
     try:
         return torch.tensor(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError):  # words, such as settings
+    except (TypeError, ValueError, RuntimeError):  # strings, such as settings
         return int64(number(repr(value)))
 
 

@@ -1,4 +1,4 @@
-"""Invariant: W ranks on their batches make the gradient of one rank on the union."""
+"""Invariant: W ranks on their batches make the gradient of one process on the union."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -60,11 +60,11 @@ def run(
     backward: Callable[[list[Any]], None] | None,
     tolerance: float,
 ) -> None:
-    """Raise if the training's gradient is not the union's.
+    """Raise if the training's gradient is not that of the union of all batches.
 
-    The union's gradient: one process gives all ranks' samples to ``loss`` in one batch.
-    A sharded model cannot be had in one process: there every rank takes the union, and
-    the mean of equal gradients is that gradient.
+    The latter is what one process makes if it gives all ranks' samples to ``loss`` in
+    one batch. A sharded model does not exist in one process. There every rank takes the
+    union, and the mean of equal gradients is the gradient that we want.
     """
     where, model = "preflight", training.model
     parameters = training.parameters()
@@ -110,7 +110,7 @@ def run(
     if _is_chance(exchange, drew, again.sum(0)):
         return
     whole = [place for place, p in enumerate(parameters.values()) if not layout(p)]
-    norms = table[:, whole, 1].sum(1).sqrt()  # each rank's, of one and the same union
+    norms = table[:, whole, 1].sum(1).sqrt()  # (W,): of the same union on each rank
     if whole and norms.max() - norms.min() > 1e-3 * norms.max():
         said = ", ".join(f"{norm:.4g}" for norm in norms.tolist())
         wrong = f"{wrong.partition(' (samples')[0]}. {UNLIKE.format(said)}"
@@ -119,7 +119,7 @@ def run(
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    """Give back buffers, gradients and modes as they were."""
+    """Restore buffers, gradients and modes at the end of a block."""
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     grads = [
         (p, p.grad, None if p.grad is None else p.grad.clone())
@@ -141,10 +141,11 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 
 def _without_chance(model: nn.Module) -> None:
-    """Switch off what makes a batch's gradient depend on chance or on neighbours.
+    """Switch off what makes a sample's gradient depend on chance or on other samples.
 
-    Evaluation mode: no dropout, and BatchNorm takes its running statistics. Recurrent
-    layers without dropout stay: cuDNN computes their gradients in training only.
+    In evaluation mode there is no dropout, and BatchNorm takes its running statistics.
+    Recurrent layers without dropout stay in training mode, because cuDNN computes their
+    gradients only there.
     """
     model.eval()
     for module in model.modules():
@@ -153,7 +154,7 @@ def _without_chance(model: nn.Module) -> None:
 
 
 def _taken(parameters: dict[str, nn.Parameter]) -> Gradients:
-    """Take the gradients away from the parameters."""
+    """Take the gradients from the parameters, and return them, zeros where None."""
     found = {}
     for name, parameter in parameters.items():
         grad, parameter.grad = parameter.grad, None
@@ -162,10 +163,10 @@ def _taken(parameters: dict[str, nn.Parameter]) -> Gradients:
 
 
 def _products(ours: Gradients, theirs: Gradients) -> torch.Tensor:
-    """Return difference, union and ours, each squared, of each parameter: (P, 3).
+    """Return the squared norms of difference, union and ours by parameter: (P, 3).
 
-    The difference is taken here, since it travels as float32: what is left of two
-    squares that round off differently would look like an error of 1e-4.
+    The difference is taken here, because numbers travel as float32. Between two squares
+    that were rounded to it, the difference would look like an error of 1e-4.
     """
     found = []
     for name in ours:
@@ -182,14 +183,14 @@ def judge(
     steps: int,
     tolerance: float,
 ) -> str:
-    """Say what gradients are, if not the union's; "" if they are.
+    """Say what the gradients are if they are not the union's; "" if they are.
 
     Args:
         names: of the parameters.
-        table: difference, union and ours, each squared: (W, P, 3).
+        table: squared norms of difference, union and ours: (W, P, 3).
         counts: samples by rank.
         steps: backward passes that add up.
-        tolerance: relative error that is rounding.
+        tolerance: relative error that counts as rounding.
     """
     off, theirs, ours = table.sum(dim=(0, 1)).tolist()
     if (theirs == 0 and ours == 0) or not (isfinite(theirs) or isfinite(ours)):
@@ -219,12 +220,13 @@ def judge(
 
 
 def _is_chance(exchange: Exchange, drew: list[str], again: torch.Tensor) -> bool:
-    """Warn, alike on all ranks, if the gradient of a loss is a matter of chance.
+    """Warn if the gradient of a loss is a matter of chance, and tell whether it is.
 
     Args:
-        drew: generators that moved on this rank while it was taken.
-        again: difference, first and second, each squared, of the same gradient, taken
-            twice, summed over this rank's parameters: (3,).
+        exchange: between the ranks, which all do the same.
+        drew: generators that this rank's loss has drawn from.
+        again: squared norms of difference, first and second, for the same gradient
+            taken twice, summed over this rank's parameters: (3,).
     """
     off, first, _ = again.tolist()
     if not drew and off > 1e-6 * first:
@@ -236,7 +238,7 @@ def _is_chance(exchange: Exchange, drew: list[str], again: torch.Tensor) -> bool
 
 
 def reads_world_size(function: Callable, depth: int = 2) -> bool:
-    """Tell whether a function, or one that it calls, asks how many ranks there are."""
+    """Tell whether a function, or one that it calls, reads the number of ranks."""
     function = inspect.unwrap(getattr(function, "func", function))
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)

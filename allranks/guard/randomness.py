@@ -1,6 +1,6 @@
 """Invariant: ranks that draw random numbers draw different ones.
 
-Also what the guard itself needs to leave every generator as it was.
+What the guard needs to leave every generator as it was is here, too.
 """
 
 import random
@@ -17,13 +17,13 @@ from allranks.guard.exchange import Exchange, GuardError, names
 
 
 def accelerator(device: torch.device) -> ModuleType | None:
-    """Return the device's module of torch with a random state, such as torch.cuda."""
+    """Return torch's module for a device, such as torch.cuda; None for the CPU."""
     return None if device.type in ("cpu", "meta") else torch.get_device_module(device)
 
 
 @contextmanager
 def preserved(device: torch.device) -> Iterator[None]:
-    """Give back at the end the random states of torch, Python and NumPy."""
+    """Restore the random states of torch, Python and NumPy at the end of a block."""
     module, numpy = accelerator(device), sys.modules.get("numpy")
     states = torch.get_rng_state(), random.getstate()
     there = module.get_rng_state(device) if module else None
@@ -40,7 +40,7 @@ def preserved(device: torch.device) -> Iterator[None]:
 
 
 def generators(device: torch.device) -> dict[str, Any]:
-    """Return states of the generators that torch, Python and NumPy share, by name."""
+    """Return the states of torch's, Python's and NumPy's global generators, by name."""
     found = {"the CPU's generator": int(digest(torch.get_rng_state()))}
     module = accelerator(device)
     if module and hasattr(module, "get_rng_state"):
@@ -55,14 +55,18 @@ def generators(device: torch.device) -> dict[str, Any]:
 
 
 class Randomness:
-    """Looks at the generators, without using them.
+    """Looks at the generators without using them.
 
-    Equal states alone are healthy: all ranks may be seeded alike to start with equal
-    weights. They are wrong once a step, or a fetch of a batch, moves them on. Without
-    ``epoch`` only forward passes count: there loaders draw seeds between them.
+    Equal states alone are healthy, since all ranks may have the same seed in order to
+    start with equal weights. They are wrong if a step, or a fetch of a batch, draws
+    from them. Without ``epoch`` only forward passes count, because loaders draw seeds
+    between those.
 
     Args:
-        shared: all ranks are one model (tensor parallel): then equal is right.
+        exchange: between the ranks.
+        device: the model's.
+        shared: whether all ranks hold one tensor-parallel model, and so should draw the
+            same numbers.
     """
 
     def __init__(self, exchange: Exchange, device: torch.device, shared: bool) -> None:
@@ -82,12 +86,12 @@ class Randomness:
         return found
 
     def note(self, start: bool = False) -> None:
-        """Remember the states of now; ``start`` forgets the earlier ones."""
+        """Remember the present states, and at the ``start`` forget the earlier ones."""
         if not self.shared:
             self.points = [*([] if start else self.points), self.state()]
 
     def enter(self) -> None:
-        """Remember the states at the begin of a forward pass."""
+        """Remember the states at the beginning of a forward pass."""
         if not self.shared:
             self.passes.append([self.state()])
 
@@ -115,7 +119,7 @@ class Randomness:
         return found
 
     def numbers(self) -> list[int]:
-        """Return two numbers per generator: of all its states, and whether it moved."""
+        """Return two numbers per generator: for its states, and 1 if they changed."""
         ours = [[*self.points, self.state()]] if self.points else self.passes
         result = []
         for spans, count in (ours, len(self.state())), ([self.fetches], 2):
@@ -127,7 +131,7 @@ class Randomness:
         return result
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
-        """Raise if two ranks went through the same states, and these moved."""
+        """Raise if two ranks have drawn the same random numbers."""
         count = len(rows[0]) // 2
         kinds = [*("CPU", self.device.type)[: count - 2], "Python's", "NumPy's"]
         for place in range(0, min(map(len, rows)), 2):

@@ -1,6 +1,6 @@
 """Invariant: ranks that should hold equal tensors and settings hold equal ones.
 
-What is not equal is named down to the element, with what to look for.
+The message names what differs, down to the element, and says what to look for.
 """
 
 from typing import Any
@@ -25,8 +25,8 @@ from allranks.guard.exchange import Exchange, GuardError, int64, names
 from allranks.guard.training import OUTSIDE
 from allranks.guard.wrappers import units, wrapped
 
-FREE = "buffer", "attribute"  # kinds of which a rank may have its own
-OWN = "attribute", OUTSIDE  # kinds of which a rank may have others
+FREE = "buffer", "attribute"  # kinds whose values a rank may have for itself
+OWN = "attribute", OUTSIDE  # kinds that may exist on one rank and not on another
 Part = tuple[int, int]  # a rank's shard, and the digest of what it holds
 
 WHY = {
@@ -83,7 +83,7 @@ WALKED = (
 
 
 def cause(model: nn.Module, where: str, kind: str, name: str) -> str:
-    """Say what to look for when a tensor differs, as far as the model tells."""
+    """Say what to look for if a tensor differs, as far as the model tells."""
     parameter = dict(model.named_parameters()).get(name)
     if parameter is None or kind not in ("gradient", "parameter"):
         return WHY[kind]
@@ -102,23 +102,23 @@ def cause(model: nn.Module, where: str, kind: str, name: str) -> str:
 
 
 class Replicas:
-    """Compares tensors over the ranks.
+    """Compares tensors between ranks.
 
-    One digest for each kind goes round. Only if they differ, a second exchange finds
-    the tensor, and a third the element. Sharded tensors are compared between ranks that
-    hold the same shard: along the mesh axes on which they are replicated.
+    The ranks exchange one digest for each kind. Only if these differ, a second exchange
+    finds the tensor, and a third one the element. Sharded tensors are compared between
+    ranks that hold the same shard, along the mesh axes on which they are replicated.
     """
 
     def __init__(self, exchange: Exchange, model: nn.Module, buffers: Buffers) -> None:
         self.exchange, self.model, self.buffers = exchange, model, buffers
-        self.hint = ""  # where step() should be, if it seems to be elsewhere
+        self.hint = ""  # where step() belongs, if it seems to be in the wrong place
 
     def numbers(
         self, tensors: dict[str, torch.Tensor]
     ) -> list[int | list[torch.Tensor]]:
-        """Return what goes round of a kind: names, then part and digest of each layout.
+        """Return numbers for the names of a kind, and for shard and bits by layout.
 
-        Digests are still on their devices, for ``settle``.
+        The digests of the bits are still on their devices, for ``settle``.
         """
         text = "|".join(f"{k} {layout(v)}" for k, v in tensors.items())
         result: list[int | list[torch.Tensor]] = [number(text)]
@@ -127,13 +127,13 @@ class Replicas:
             layouts.setdefault(layout(tensor), []).append(tensor)
         for kind, alike in sorted(layouts.items(), key=lambda item: item[0]):
             key = number(f"{kind} {[shard(t) for t in alike]}")
-            # A shard that no other of these ranks holds needs no digest.
+            # A shard that none of the other ranks holds needs no digest.
             alone = kind and "Replicate" not in kind and all(map(self._within, alike))
             result += [key, 0 if alone else sums([local(t) for t in alike])]
         return result
 
     def _within(self, tensor: torch.Tensor) -> bool:
-        """Tell whether all ranks that compare are on the tensor's mesh."""
+        """Tell whether all ranks that take part are on the tensor's mesh."""
         mesh = tensor.device_mesh.mesh
         return set(self.exchange.ranks) <= set(mesh.flatten().tolist())
 
@@ -143,10 +143,12 @@ class Replicas:
         kinds: dict[str, dict[str, torch.Tensor]],
         table: list[list[list[int]]],
     ) -> None:
-        """Raise what differs.
+        """Raise if a tensor is not the same on all ranks.
 
         Args:
-            table: of every rank and kind, the ``numbers``.
+            where: what this check is called.
+            kinds: the tensors of each kind, by name.
+            table: what ``numbers`` returned, by rank and kind.
         """
         for place, (kind, tensors) in enumerate(kinds.items()):
             rows = [row[place] for row in table]
@@ -167,7 +169,7 @@ class Replicas:
     def _presence(
         self, where: str, kind: str, tensors: dict[str, torch.Tensor]
     ) -> None:
-        """Raise with the tensor that one rank has and another has not, or otherwise."""
+        """Raise for a tensor that some ranks don't have, or lay out differently."""
         lines = [f"{name}\t{layout(t) or 'not sharded'}" for name, t in tensors.items()]
         have = [
             dict(line.split("\t") for line in text.split("\n") if line)
@@ -201,7 +203,7 @@ class Replicas:
         )
 
     def _find(self, where: str, kind: str, tensors: dict[str, torch.Tensor]) -> None:
-        """Raise with the first tensor that differs, its element and the ranks."""
+        """Raise for the first tensor that differs, with its element and the ranks."""
         own = []
         for name, tensor in tensors.items():
             part, whole = local(tensor), shard(tensor)
@@ -216,7 +218,7 @@ class Replicas:
             parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
             free = (any if kind == "attribute" else all)(row[3] for row in rows)
             if free or len({row[2] for row in rows}) > len(parts):
-                # Also a buffer that grows with a rank's own batches.
+                # This includes a buffer that grows with a rank's own batches.
                 self.buffers.free.add(name)
                 if free and kind == "buffer" and len(set(pairs)) > len(parts):
                     self.buffers.warn_of_queue(where, name, tensor)
@@ -226,7 +228,7 @@ class Replicas:
         if kind in FREE:
             different, still = self.buffers.wrong(where, kind, different)
         if not different:
-            return  # NaNs of another kind, zeros of another sign, or moving buffers
+            return  # different NaNs, zeros of different sign, or buffers that change
         name, tensor, pairs = different[0]
         hint = self.hint if kind == "gradient" else ""
         why = hint or f"{still}{cause(self.model, where, kind, name)}"
@@ -238,18 +240,20 @@ class Replicas:
         )
 
     def element(self, where: str, tensor: torch.Tensor, pairs: list[Part]) -> str:
-        """Say an element that differs, and each rank's value of it.
+        """Describe an element that differs, with each rank's value of it.
 
         Args:
-            pairs: of every rank.
+            where: what this check is called.
+            tensor: this rank's.
+            pairs: shard and digest on each rank.
         """
         found = pieces(local(tensor))
-        if len(found) != 1:  # quantised, or of a class of its own
+        if len(found) != 1:  # it is quantised, or of a class of its own
             said = self.exchange.by_ranks([f"{d:x}" for _, d in pairs], " and ")
             return f"the digest of its bits is {said}"
         flat = found[0].flatten()
         part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
-        if part is None:  # of several shards, take one whose copies differ
+        if part is None:  # there are several shards: take one whose copies differ
             part = next(k for k, _ in pairs if len({v for p, v in pairs if p == k}) > 1)
         shape, size = tuple(local(tensor).shape), max(1, -(-flat.numel() // 1024))
         blocks = settle([[sums([canonical(b)]) for b in flat.split(size)]])[0][0]

@@ -1,7 +1,7 @@
 """Invariants of the samples that ranks get: equal counts, disjoint shares, new orders.
 
-``Samplers`` judges what the samplers say before an epoch, ``shared`` the samples that
-came, and ``Orders`` whether they came in the order of the epoch before.
+``Samplers`` judges what the samplers tell before an epoch, ``shared`` the samples that
+came, and ``Orders`` whether they came in the same order as in the epoch before.
 """
 
 import itertools
@@ -31,7 +31,7 @@ ORDER = (
     "set gives, and take no statistics of a rank's own part. If it is already cut by "
     "rank, it needs no DistributedSampler."
 )
-AGREED = (  # facts of loaders, what differs if they do, and why that is wrong
+AGREED = (  # a loader's fact, what it means if it differs, and why that is wrong
     ("replicas", "the sampler's num_replicas differs", SHARES),
     ("samples", "samples in the data set", SHARES),
     ("seed", "the sampler's seed differs", SHARES),
@@ -51,7 +51,7 @@ MAP = (
     "set gives)."
 )
 HEAD = 256  # samples of an epoch whose order is kept
-FEW = 8  # different samples; fewer may come in one order by chance
+FEW = 8  # different samples; fewer may come in the same order by chance
 RANDOM = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 REPEATS = (
     "{} shuffles. Something keeps the first order: batches made once in __init__, or a "
@@ -64,15 +64,16 @@ REPEATS_STREAM = (
 
 
 class Samplers:
-    """Judges the facts of ``loaders`` of all ranks.
+    """Judges the facts that ``loaders`` found on all ranks.
 
     Args:
+        exchange: between the ranks.
         shares: see ``DataChecks``.
     """
 
     def __init__(self, exchange: Exchange, shares: list[int] | None) -> None:
         self.exchange, self.shares = exchange, shares
-        self.num_shares = len(set(shares or ()))  # 0: nobody knows
+        self.num_shares = len(set(shares or ()))  # 0 if it is unknown
         self.one_model = self.num_shares == 1 < exchange.size
         self.firsts = [i for i, n in enumerate(shares or ()) if n not in shares[:i]]
 
@@ -83,10 +84,12 @@ class Samplers:
             raise GuardError(f"{where}: {what}: {said}. {why}")
 
     def proved(self, where: str, rows: list[dict[str, int]]) -> bool:
-        """Tell whether samplers deal the samples out, and nothing is left to be seen.
+        """Tell whether the samplers prove that shares are disjoint.
+
+        If they do, the samples themselves need not be compared.
 
         Raises:
-            GuardError: if they deal them out wrongly.
+            GuardError: if the samplers deal the samples out wrongly.
         """
         lengths = [row["length"] for row in rows]
         self.same(where, lengths, "batches in this epoch", LENGTH)
@@ -150,22 +153,25 @@ class Samplers:
 
 
 def cure(drawn: bool, streams: bool) -> str:
-    """Say how the ranks' samples get apart: those drawn, streamed or numbered."""
+    """Say how to give ranks disjoint samples: drawn, streamed or numbered ones."""
     if drawn:
         return DRAWN
     return STREAM if streams else MAP
 
 
 def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | None:
-    """Count samples that were on two ranks, and name the pair with most; None if few.
+    """Count samples that were on two ranks, and name the pair that shares most.
 
-    Samples that the data themselves have twice meet on one rank about as often as on
-    two. So pairs of equal samples are counted within ranks and between them, and those
-    between must be more than chance makes of those within.
+    If the data set has a sample twice, both copies are about as often on one rank as on
+    two. So pairs of equal samples are counted within ranks and between ranks, and there
+    must be more between them than chance allows, given those within.
 
     Args:
         kept: digests of each rank's samples.
-        size: ranks; as many samples may be on two, as padding.
+        size: number of ranks; padding may put as many samples on two ranks.
+
+    Returns:
+        The count, and the places of the two ranks in ``kept``; None if there are few.
     """
     counts = [Counter(row) for row in kept]
     union = set().union(*counts)
@@ -173,7 +179,7 @@ def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | No
     if twice <= max(size, 0.1 * len(union)):
         return None
     inside = any(len(count) < len(row) for count, row in zip(counts, kept, strict=True))
-    follow = [list(itertools.pairwise(row)) for row in kept]  # shards overlap in runs
+    follow = [list(itertools.pairwise(row)) for row in kept]  # overlaps come in runs
     if inside and not (_more(kept) or _more(follow)):
         return None
     pairs = itertools.combinations(range(len(kept)), 2)
@@ -182,7 +188,7 @@ def shared(kept: list[list[int]], size: int) -> tuple[int, tuple[int, int]] | No
 
 
 def _more(kept: list[list[Hashable]]) -> bool:
-    """Tell whether more are equal between ranks than those within ranks explain."""
+    """Tell whether more pairs are equal between ranks than those within explain."""
     counts, rows = [Counter(row) for row in kept], sum(map(len, kept))
     within = sum(n * (n - 1) // 2 for count in counts for n in count.values())
     every = sum(n * (n - 1) // 2 for n in sum(counts, Counter()).values())
@@ -194,46 +200,46 @@ def _more(kept: list[list[Hashable]]) -> bool:
 
 
 def times_read(rows: list[int], workers: int) -> int:
-    """Return how often each sample came if each worker read it all; else 0."""
+    """Return how often each sample came, if each worker read all of them; else 0."""
     counts = Counter(rows).values()
     if workers < 2 or len(counts) < 4:
         return 0
-    each = sum(count % workers == 0 for count in counts)
-    return workers if each >= 0.9 * len(counts) else 0
+    each = [count for count in counts if count % workers == 0]
+    return workers if len(each) >= 0.9 * len(counts) else 0
 
 
 class Orders:
-    """Keeps the first samples of an epoch, to compare them with the next one's.
+    """Keeps the first samples of an epoch, to compare them with those of the next.
 
-    Only of loaders in which something says that it shuffles: a sequence that is meant
-    is no fault.
+    It does so only if something in the loader declares that it shuffles, because a
+    fixed order may be on purpose.
     """
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.last: list[tuple[ref, list[int]]] = []  # what chose samples; their order
+        self.last: list[tuple[ref, list[int]]] = []  # what shuffles; its last order
         self.rows: list[int] | None = None
         self.why, self.key, self.strict = "", None, False
 
     def begin(self, loader: Iterable) -> None:
-        """Begin an epoch; one that was left early is not compared."""
+        """Begin an epoch; if the last one ended early, it is not compared."""
         self.why, self.key, self.strict = declared(loader)
         self.rows = [] if self.why else None
 
     def wants(self) -> bool:
-        """Tell whether more samples are to be seen."""
+        """Tell whether to show it more samples."""
         return self.rows is not None and len(self.rows) < HEAD
 
     def seen(self, rows: list[int]) -> None:
-        """Take digests of samples in their order."""
+        """Take digests of samples, in their order."""
         self.rows += rows[: HEAD - len(self.rows)]
 
     def repeated(self) -> int:
-        """Return 1 if this epoch had the order of the one before, 2 if surely wrong."""
+        """Return 1 if this epoch repeated an order, 2 if that is surely wrong, or 0."""
         rows, self.rows = self.rows, None
         if rows is None:
             return 0
-        # A sampler that is gone was replaced: a new one may repeat its order.
+        # A sampler that is gone was replaced, and the new one may repeat its order.
         mine = [old for old in self.last if old[0]() in (None, self.key)]
         self.last = [old for old in self.last if old not in mine]
         self.last.append((ref(self.key), rows))
@@ -256,7 +262,12 @@ class Orders:
 
 
 def declared(loader: Any) -> tuple[str, Any, bool]:
-    """Return what says that a loader shuffles: why, the object, and if it is strict."""
+    """Return what declares that a loader shuffles.
+
+    Returns:
+        Why it should shuffle ("" if nothing says so), the object that declares it, and
+        whether a repeated order is surely wrong.
+    """
     dataset, sampler = getattr(loader, "dataset", None), sampler_of(loader)
     batches = getattr(loader, "batch_sampler", None)
     nothing = "", None, False
@@ -275,6 +286,6 @@ def declared(loader: Any) -> tuple[str, Any, bool]:
 
 
 def _plain(thing: Any) -> bool:
-    """Tell whether a thing says that it does not shuffle."""
+    """Tell whether an object declares that it does not shuffle."""
     words = ("shuffle", "shuffling", "_shuffle", "_shuffling")
     return any(not getattr(thing, word, True) for word in words)

@@ -37,7 +37,7 @@ SCALE = (
 
 
 class Settings:
-    """Compares a model's structure, optimizers and GradScaler over the ranks."""
+    """Compares a model's structure, optimizers and GradScaler between ranks."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Settings:
     ) -> None:
         self.exchange, self.training = exchange, training
         self.forward, self.hooks = forward, hooks
-        self.host: dict[int, torch.Tensor] = {}  # tensors among settings, fetched
+        self.host: dict[int, torch.Tensor] = {}  # settings that are tensors, on the CPU
 
     def _options(self) -> Iterator[tuple[int, int, str, Any]]:
         """Yield optimizer, group, name and value of what can be compared."""
@@ -58,23 +58,23 @@ class Settings:
                     yield i, j, key, value
 
     def loose(self) -> list[torch.Tensor]:
-        """List the tensors among the settings: they may lie on another device."""
+        """List the tensors among the settings, which may be on another device."""
         values = [value for *_, value in self._options()]
         flat = [x for v in values for x in (v if isinstance(v, list | tuple) else [v])]
         flat.append(getattr(self.training.scaler, "_scale", None))
         return [x for x in flat if torch.is_tensor(x)]
 
     def land(self, host: list[torch.Tensor]) -> None:
-        """Take what ``loose`` gave, on the CPU: it serves until the next check."""
+        """Take what ``loose`` returned, now on the CPU, and keep it until the next."""
         self.host = dict(zip(map(id, self.loose()), host, strict=True))
 
     def scale(self) -> float:
-        """Return the GradScaler's scale, without another copy if it came already."""
+        """Return the GradScaler's scale, without a copy if it is on the CPU already."""
         found = self.host.get(id(getattr(self.training.scaler, "_scale", None)))
         return float(self.training.scaler.get_scale() if found is None else found)
 
     def _plain(self, value: Any) -> Any:
-        """Return a setting with numbers for tensors."""
+        """Return a setting, with numbers in place of tensors."""
         if isinstance(value, list | tuple):
             return [self._plain(item) for item in value]
         if torch.is_tensor(value):
@@ -94,7 +94,7 @@ class Settings:
         ]
 
     def _parameters(self) -> Iterator[str]:
-        """Yield a line for each parameter: how it is made, not what it holds."""
+        """Yield a line for each parameter, about its form and not about its values."""
         for name, p in self.training.parameters().items():
             words = [name, str(tuple(p.shape)), str(p.dtype)]
             words.append(f"requires_grad={p.requires_grad}")
@@ -103,7 +103,7 @@ class Settings:
             yield " ".join(words)
 
     def _optimizers(self) -> list[str]:
-        """List the kinds of the optimizers, who is in their groups, and the options."""
+        """List the optimizers' classes, the parameters in their groups, and options."""
         kinds = [
             f"optimizer {i} is {type(optimizer).__name__}"
             for i, optimizer in enumerate(self.training.optimizers)
@@ -115,7 +115,10 @@ class Settings:
         return kinds + self._members() + options
 
     def texts(self, start: bool = False) -> dict[str, str]:
-        """Write all that is compared; at the ``start`` modes may still change."""
+        """Write all that is compared, except modes and hooks at the ``start``.
+
+        Those may still change before the first step.
+        """
         model, ignored = self.training.model, self.training.ignored
         modes = hooks = ""
         if not start:
@@ -134,7 +137,7 @@ class Settings:
         }
 
     def numbers(self, where: str) -> list[int]:
-        """Return the texts as numbers, for the exchange."""
+        """Return the hashes of the texts, for the exchange."""
         return [number(text) for text in self.texts(where == START).values()]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
@@ -162,7 +165,7 @@ class Settings:
             )
 
     def stage(self) -> str | None:
-        """Say if gradients are "scaled", "unscaled" or "plain"; None if they differ."""
+        """Return "scaled", "unscaled" or "plain" for the gradients; None if mixed."""
         scaler = self.training.scaler
         if scaler is None or not scaler.is_enabled():
             return "plain"
@@ -176,12 +179,12 @@ class Settings:
         return "scaled" if ready != {False} else "unscaled"
 
     def factor(self) -> float:
-        """Return what gradients are multiples of: 1 / scale once they are unscaled."""
+        """Return the gradients' factor: 1 / scale once they are unscaled, 1 before."""
         return 1 / self.scale() if self.stage() == "unscaled" else 1.0
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a text says all; that of a function or object holds an address."""
+    """Tell whether a value's text is complete; an object's may hold an address."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, int | float | str | torch.Tensor)

@@ -22,10 +22,16 @@ EMPTY = (
 def begin(
     exchange: Exchange, training: Training, where: str, world_size: int | None
 ) -> None:
-    """Check once what does not change.
+    """Check once what does not change during a training.
 
     Args:
-        world_size: how many ranks there should be; None believes it.
+        exchange: between the ranks.
+        training: what to look at.
+        where: what this check is called.
+        world_size: how many ranks there should be; None accepts any number.
+
+    Raises:
+        GuardError: if something is wrong on any rank.
     """
     size, skip, model = exchange.size, training.skip, training.model
     if world_size is not None and world_size != size:
@@ -62,7 +68,7 @@ def begin(
 
 
 def wrongly_wrapped(model: nn.Module) -> str:
-    """Say what is wrong with the wrapper, seen from this rank alone."""
+    """Say what is wrong with the wrapper on this rank; "" if nothing is."""
     if any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules()):
         return (
             "the model is sharded by FullyShardedDataParallel (FSDP1): its flat "
@@ -86,7 +92,7 @@ def wrongly_wrapped(model: nn.Module) -> str:
 
 
 def without_shape(training: Training) -> str:
-    """Say which parameter has no shape yet, seen from this rank."""
+    """Say which parameter has no shape yet; "" if all have one."""
     for name, parameter in training.parameters().items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             return (
@@ -97,7 +103,7 @@ def without_shape(training: Training) -> str:
 
 
 def not_held(training: Training) -> str:
-    """Say what the optimizer should hold and does not, seen from this rank."""
+    """Say which parameters the optimizer should hold and does not; "" if none."""
     if not training.optimizers:
         return ""
     held = {id(p) for *_, group in training.groups() for p in group["params"]}
@@ -121,7 +127,7 @@ def not_held(training: Training) -> str:
 
 
 def empty_group(training: Training) -> str:
-    """Say which group holds nothing, where a wrapper has changed the names."""
+    """Say which of the optimizer's groups is empty, if a wrapper changed the names."""
     if not isinstance(training.model, WRAPPERS):
         return ""
     for i, j, group in training.groups():
@@ -131,7 +137,7 @@ def empty_group(training: Training) -> str:
 
 
 def copied_shard(exchange: Exchange, where: str, model: nn.Module) -> str:
-    """Name a sharded parameter of which all ranks hold other parts, and equal ones."""
+    """Name a parameter whose shards, different parts of it, hold equal numbers."""
     found = [
         (name, shard(p), local(p).flatten())
         for name, p in model.named_parameters()

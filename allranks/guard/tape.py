@@ -1,9 +1,9 @@
 """What a loss is made of: each operation up to backward, and the line that asks for it.
 
-Ranks of one model do the same with other data. So a number that a line multiplies by,
-or a tensor that is there in every step, is the same on all of them, wherever it comes
-from: an attribute, a global, a criterion, a teacher. The tape sees them where they are
-used.
+Ranks that train one model do the same things with different data. So a number by which
+a line multiplies, or a tensor that is used in every step, should be the same on all of
+them, wherever it comes from: an attribute, a global, a criterion, a teacher. The tape
+sees them where they are used.
 """
 
 import os
@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import (
 
 MOST = 100_000  # operations of one step
 SMALL = 4096  # elements; a larger tensor that is no parameter is data
-FEW = 16  # entries of a table that need not be shorter than what is looked up
+FEW = 16  # entries; a table that small may be longer than the list of labels
 SCALES = "mul", "div"
-READS = (  # what reads some of a tensor: that is a table, its rows are data
+READS = (  # operations that read a part of a tensor, so it is a table of data
     *("select", "slice", "index", "index_select", "gather", "embedding", "narrow"),
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
     *("masked_select", "stack", "cat"),
@@ -34,7 +34,7 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 OPTIM = os.path.join(TORCH, "optim") + os.sep
 LOADER = torch.utils.data.dataloader.__file__
 
-Input = tuple[int, torch.Tensor, int]  # its place among the arguments, it, its storage
+Input = tuple[int, torch.Tensor, int]  # place among the arguments, tensor, storage
 
 
 class Taken(NamedTuple):
@@ -42,7 +42,7 @@ class Taken(NamedTuple):
 
     argument: int
     storage: int
-    tensor: torch.Tensor | None  # a copy, or a parameter; None: it is too large
+    tensor: torch.Tensor | None  # a copy, or a parameter; None if it is too large
     trained: bool
 
 
@@ -51,27 +51,27 @@ class Operation(NamedTuple):
 
     name: str
     line: str
-    loader: Any  # the iterator of a DataLoader that fetches, or None
-    fetches: bool  # it is part of the next() of epoch's loader
+    loader: Any  # the iterator of a DataLoader that called it, or None
+    fetches: bool  # it happened while epoch() fetched a batch
     takes: set[int]  # storages
     gives: set[int]
-    leaves: list[Taken]  # what was there before the step
-    factors: list[Taken]  # what was made in it, and stands for all samples
+    leaves: list[Taken]  # what existed before the step
+    factors: list[Taken]  # what was made in it, and is the same for all samples
     numbers: list[tuple[int, int | float]]  # Python's, by argument
     by_label: bool  # it looks up a short table by numbers that come again
-    unseen: bool  # ranks speak to each other, and autograd does not know
+    unseen: bool  # ranks exchange something that autograd does not see
     summed: bool  # what it takes has a gradient, and was summed over the ranks in place
     shape: tuple[int, ...]  # of the result
     count: torch.Tensor | None  # what a mean is divided by
 
 
 class Tape(TorchDispatchMode):
-    """Records the operations between ``start`` and ``stop``; changes nothing.
+    """Records the operations between ``start`` and ``stop``, and changes nothing.
 
-    It keeps no tensor that the program lets go, but for copies of small ones.
+    It keeps no tensor alive that the program releases; of small ones it keeps copies.
 
     Args:
-        model: its parameters are compared elsewhere, and are left out here.
+        model: whose parameters are left out, because they are compared elsewhere.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -83,12 +83,12 @@ class Tape(TorchDispatchMode):
     def clear(self) -> None:
         """Forget what was recorded."""
         self.operations: list[Operation] = []
-        self.roots: dict[int, int] = {}  # where a backward began, and from what
-        self.storages: dict[int, StorageWeakRef] = {}  # so that no number comes twice
+        self.roots: dict[int, int] = {}  # where a backward began, and from which loss
+        self.storages: dict[int, StorageWeakRef] = {}  # so that no number is reused
         self.made: set[int] = set()  # in this step, or brought by the loader
         self.tables: set[int] = set()  # of which parts were read
         self.summed: set[int] = set()  # over the ranks, in place
-        self.gathered = False  # ranks spoke to each other before backward
+        self.gathered = False  # whether ranks exchanged something before backward
         self.known = {
             self.key(p)
             for p in self.model.parameters()
@@ -96,7 +96,7 @@ class Tape(TorchDispatchMode):
         }
 
     def start(self, batch: list[Any] | None = None) -> None:
-        """Go on recording; ``batch`` is what the loader has brought, once it has."""
+        """Record from here on; ``batch`` is what the loader brought, None before."""
         if not self.entered:
             self.__enter__()
         self.entered = self.on = True
@@ -104,18 +104,18 @@ class Tape(TorchDispatchMode):
         self.made |= {self.key(x) for x in batch or [] if torch.is_tensor(x)}
 
     def stop(self) -> None:
-        """Stop; leave the stack of modes, unless one that came later is still on it."""
+        """Stop recording, and leave the stack of modes unless another is on top."""
         self.on = False
         if self.entered and _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)
             self.entered = False
 
     def key(self, tensor: torch.Tensor) -> int:
-        """Return a number for the memory of a tensor; 0 if it has none to see."""
+        """Return a number for the memory of a tensor; 0 if it has no visible one."""
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
-            return 0  # sparse, or of a class of its own
+            return 0  # it is sparse, or of a class of its own
         key = storage._cdata
         if key not in self.storages:
             self.storages[key] = StorageWeakRef(storage)
@@ -140,7 +140,7 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given = _flat((*args, *kwargs.values()))
         ins = [(at, x, self.key(x)) for at, x in given if torch.is_tensor(x)]
-        # All this before it runs: it may write into what it takes.
+        # All this comes before it runs, because it may write into what it takes.
         unseen = "c10d" in space and self._exchanges(space, name, ins)
         summed = any(x.grad_fn is not None and key in self.summed for _, x, key in ins)
         leaves, factors = self._leaves(ins), self._factors(name, ins)
@@ -175,7 +175,7 @@ class Tape(TorchDispatchMode):
         return result
 
     def _exchanges(self, space: str, name: str, ins: list[Input]) -> bool:
-        """Take note if ranks speak to each other; say if autograd ought to know."""
+        """Take note of an exchange, and tell whether autograd should have seen it."""
         if not name.startswith(GATHERS):
             return False
         self.gathered = self.gathered or not self.roots
@@ -186,7 +186,7 @@ class Tape(TorchDispatchMode):
         return space == "c10d" and any(x.grad_fn is not None for _, x, _ in ins)
 
     def _leaves(self, ins: list[Input]) -> list[Taken]:
-        """List what was there before the step, and is no batch and no parameter."""
+        """List what existed before the step, except for batches and parameters."""
         return [
             Taken(at, key, _kept(x), x.requires_grad and x.is_leaf)
             for at, x, key in ins
@@ -194,7 +194,7 @@ class Tape(TorchDispatchMode):
         ]
 
     def _factors(self, name: str, ins: list[Input]) -> list[Taken]:
-        """List what was made in the step, and scales all samples alike."""
+        """List what was made in the step and scales all samples alike."""
         if name not in SCALES or len(ins) != 2:
             return []
         return [
@@ -215,7 +215,7 @@ class Tape(TorchDispatchMode):
 
 
 def stands_for_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Tell whether a tensor is broadcast along another's first dim: the samples'."""
+    """Tell whether a tensor is broadcast along another's first dim, the samples."""
     if len(shape) != len(other):
         return len(shape) < len(other)
     return not shape or shape[0] == 1
@@ -233,7 +233,7 @@ def _flat(values: Iterable[Any]) -> list[tuple[int, Any]]:
 def _divisor(
     name: str, args: tuple, ins: list[Input], factors: list[Taken]
 ) -> torch.Tensor | None:
-    """Return what a number or a whole tensor is divided by, if one number is it."""
+    """Return the divisor of a division, if it is one number."""
     if name != "div":
         return None
     if factors and factors[-1].argument == ins[1][0] and not ins[1][1].dim():
@@ -244,7 +244,7 @@ def _divisor(
 
 
 def _labels(ins: list[Input]) -> bool:
-    """Tell whether a short table is read by numbers that come again: by labels."""
+    """Tell whether a short table is read by labels, numbers that occur repeatedly."""
     table, found = ins[0][1], ins[-1][1]
     if table.dim() != 1 or not table.is_floating_point() or found.is_floating_point():
         return False
@@ -254,7 +254,7 @@ def _labels(ins: list[Input]) -> bool:
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return what can be looked at later: a small tensor's copy, or a parameter."""
+    """Return a small tensor's copy, or a parameter itself, to look at it later."""
     if isinstance(tensor, torch.nn.Parameter):
         return tensor
     if tensor.numel() > SMALL or type(tensor) is not torch.Tensor or tensor.is_meta:
@@ -265,7 +265,7 @@ def _kept(tensor: torch.Tensor) -> torch.Tensor | None:
 def _place() -> tuple[str, Any]:
     """Return the line that is being run, and the loader's iterator that runs it.
 
-    The line is the innermost that is not torch's. It is empty in an optimizer, whose
+    It is the innermost line that is not torch's. In an optimizer it is "", since its
     settings and state are compared elsewhere.
     """
     frame, line, loader = sys._getframe(2), None, None

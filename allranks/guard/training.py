@@ -11,7 +11,7 @@ from allranks.guard.buffers import Buffers
 from allranks.guard.wrappers import bare, joining
 
 OUTSIDE = "optimizer's parameter outside of the model, group"
-KINDS = {  # of tensors, and the word that skips them; what comes first is named first
+KINDS = {  # kinds of tensors, and the word that skips each; the first is named first
     "gradient": "gradients",
     "optimizer state": "optimizer",
     OUTSIDE: "parameters",
@@ -28,11 +28,14 @@ class Training:
     """What a guard was given to look at.
 
     Args:
-        model: None is a model without parameters.
+        model: None stands for a model without parameters.
         optimizer: one, several or none.
-        scaler: a GradScaler.
-        ignore: prefixes of names to leave out, or one.
-        skip: some of ``SKIPS``, or one.
+        scaler: a GradScaler, if there is one.
+        ignore: one or more prefixes of names to leave out.
+        skip: one or more of ``SKIPS``.
+
+    Raises:
+        ValueError: if ``skip`` has a word that is not in ``SKIPS``.
     """
 
     def __init__(
@@ -57,15 +60,15 @@ class Training:
         self.device = torch.device("cpu") if first is None else first.device
 
     def ignored(self, name: str) -> bool:
-        """Tell whether what has this name is left out."""
+        """Tell whether a tensor of this name is left out."""
         return bool(self._prefixes) and bare(name).startswith(self._prefixes)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the model's parameters by name, but for those to ignore."""
+        """Return the model's parameters by name, except for those to ignore."""
         return {n: p for n, p in self.model.named_parameters() if not self.ignored(n)}
 
     def groups(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """List the optimizers' groups: number of the optimizer, of the group, group."""
+        """List the optimizers' groups, as (number of optimizer, of group, group)."""
         return [
             (i, j, group)
             for i, optimizer in enumerate(self.optimizers)
@@ -73,7 +76,7 @@ class Training:
         ]
 
     def outside(self) -> dict[str, torch.Tensor]:
-        """Return parameters that optimizers hold, and the model does not.
+        """Return parameters that optimizers hold but the model doesn't.
 
         A criterion with weights has some.
         """
@@ -90,12 +93,12 @@ class Training:
         found = {}
         for optimizer in self.optimizers:
             if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-                continue  # each rank holds its own part
+                continue  # because each rank holds its own part
             for name, parameter in self.model.named_parameters():
                 for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                     if key == "step" and not torch.is_tensor(value):
                         value = torch.tensor(value, device="cpu")
-                    # Other numbers may be a rank's own, as LBFGS keeps its last loss.
+                    # Other numbers may be a rank's own: LBFGS keeps its last loss.
                     if torch.is_tensor(value) and (key == "step" or value.dim()):
                         found[f"{key} of {name}"] = value
         return found
@@ -107,7 +110,7 @@ class Training:
 
         Args:
             kinds: some of ``KINDS``.
-            buffers: knows which of them each rank may have for itself.
+            buffers: which knows those that a rank may have for itself.
         """
         found = {kind: {} for kind in kinds if KINDS[kind] not in self.skip}
         parameters = self.parameters()
@@ -116,7 +119,7 @@ class Training:
         if OUTSIDE in found:
             found[OUTSIDE] = self.outside()
         if joining(self.model):
-            found.pop("gradient", None)  # a rank that came to its end has old ones
+            found.pop("gradient", None)  # a rank without more batches has old ones
         if "gradient" in found:
             found["gradient"] = {
                 name: p.grad for name, p in parameters.items() if p.grad is not None

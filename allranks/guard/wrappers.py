@@ -1,10 +1,11 @@
-"""What wraps or shards a model, as far as it says so.
+"""What wraps or shards a model, as far as the wrapper tells.
 
-DDP, FSDP2 and tensor parallelism: who holds which part, who shares a batch, and whether
-a communication hook leaves something else than the mean. Also Join and torch.compile.
+This is about DDP, FSDP2 and tensor parallelism: which rank holds which part, which
+ranks share a batch, and whether a communication hook leaves anything but the mean. Join
+and torch.compile are here, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ except ImportError:  # a torch without FSDP2
     FSDPModule = ()
 
 WRAPPERS = (nn.DataParallel, DistributedDataParallel)
-MEAN = {  # of torch's own hooks, those that leave the mean, if rounded to 16 bits
+MEAN = {  # those of torch's own hooks that leave the mean, perhaps rounded to 16 bits
     "allreduce_hook",
     "fp16_compress_hook",
     "bf16_compress_hook",
@@ -45,7 +46,7 @@ def bare(name: str) -> str:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Tell whether torch.compile has taken a module."""
+    """Tell whether a module has been compiled by torch.compile."""
     own = getattr(module, "_compiled_call_impl", None) is not None
     return own or type(module).__name__ == "OptimizedModule"
 
@@ -73,8 +74,8 @@ def managed(unit: nn.Module) -> list[nn.Parameter]:
     return [p for p in unit.parameters() if isinstance(p, DTensor)]
 
 
-def groups(found: list[tuple[str, nn.Module]]) -> list[Any]:
-    """List FSDP2's own records of its units, if they are where this torch looks.
+def groups(found: Sequence[tuple[str, nn.Module]]) -> list[Any]:
+    """List FSDP2's own records of its units, if this torch keeps them where others do.
 
     Args:
         found: the model's ``units``.
@@ -88,7 +89,7 @@ def groups(found: list[tuple[str, nn.Module]]) -> list[Any]:
 
 
 def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
-    """Return (number of shards, own shard, dim); None if it is sharded twice."""
+    """Return (number of shards, own shard, dim); None if the tensor is cut twice."""
     if not isinstance(parameter, DTensor):
         return 1, 0, 0
     cut = [i for i, p in enumerate(parameter.placements) if not p.is_replicate()]
@@ -101,13 +102,13 @@ def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
 
 
 class Unreduced:
-    """Knows which gradients FSDP2 keeps out of sight until it reduces them.
+    """Knows which gradients FSDP2 keeps elsewhere until it reduces them.
 
     Args:
         found: the model's ``units``.
     """
 
-    def __init__(self, found: list[tuple[str, nn.Module]]) -> None:
+    def __init__(self, found: Sequence[tuple[str, nn.Module]] = ()) -> None:
         self.records = {
             id(one.sharded_param): (group, one)
             for group in groups(found)
@@ -115,10 +116,14 @@ class Unreduced:
         }
 
     def waits(self, parameter: torch.Tensor, whole: torch.Tensor) -> bool | None:
-        """Tell whether a gradient waits to be reduced; None if this torch does not say.
+        """Tell whether a gradient waits to be reduced; None if this torch hides it.
 
-        Without a synchronisation it stays with the whole parameter, and in mixed
-        precision beside it; hybrid sharding may keep what one axis alone has reduced.
+        Until FSDP2 synchronises it, it stays with the whole parameter, or beside it in
+        mixed precision. Hybrid sharding may keep what only one axis has reduced.
+
+        Args:
+            parameter: the sharded one.
+            whole: the same parameter, gathered.
         """
         if whole.grad is not None:
             return True
@@ -132,9 +137,11 @@ class Unreduced:
 def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int:
     """Return a number for this rank's share of the data; 0 if it cannot be known.
 
-    Ranks with equal numbers need the same batches: those of one tensor-parallel model.
+    Ranks with equal numbers need the same batches, because together they hold one
+    tensor-parallel model.
 
     Args:
+        model: as it is trained.
         found: the model's ``units``.
         own: this rank's number.
     """
@@ -142,8 +149,8 @@ def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int
     if not parts:
         return number(f"rank {own}")
     if isinstance(model, WRAPPERS):
-        return 0  # DDP around DTensors: its group says it, if it is not everyone
-    cut = max(sum(not x.is_replicate() for x in p.placements) for p in parts)
+        return 0  # with DDP around DTensors only the process group can tell
+    cut = max(len([x for x in p.placements if not x.is_replicate()]) for p in parts)
     axes = max(p.device_mesh.ndim for p in parts)
     if not found:  # tensor parallel alone
         if axes > 1 and (
@@ -159,13 +166,13 @@ def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int
     inside = {id(p) for _, unit in found for p in managed(unit)}
     data = max(m.ndim for m in meshes)
     if axes == data and all(id(p) in inside for p in parts):
-        return number(f"rank {own}")  # no axis but the data's
+        return number(f"rank {own}")  # there is no axis but that of the data
     places = {str(m.get_coordinate()) for m in meshes}
     return number(f"data {places.pop()}") if len(places) == 1 else 0
 
 
 def strange(model: nn.Module) -> str:
-    """Name what makes gradients something else than the ranks' mean; "" if nothing."""
+    """Name what makes gradients differ from the ranks' mean; "" if nothing does."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             for hook, _ in getattr(module, "_comm_hooks", ()):
@@ -186,11 +193,13 @@ def strange(model: nn.Module) -> str:
 
 
 def refuse_unlike(exchange: Exchange, where: str, why: str, rows: list[int]) -> None:
-    """Raise if some ranks have a communication hook that others have not.
+    """Raise if some ranks have a communication hook that others don't have.
 
     Args:
-        why: what ``strange`` says on this rank.
-        rows: a number for it, of every rank.
+        exchange: between the ranks.
+        where: what this check is called.
+        why: what ``strange`` returned on this rank.
+        rows: a number for what it returned on each rank.
     """
     if len(set(rows)) == 1:
         return

@@ -1,4 +1,4 @@
-"""What is attached to the ranks before code that hangs: functions that run on each."""
+"""What is attached to the ranks before code that hangs: a function per tool."""
 
 import functools
 import os
@@ -20,7 +20,11 @@ COLLECTIVES = (
 def limit_groups(seconds: float, detail: bool = False) -> None:
     """Form the default group again on a rank, with a timeout and maybe with DETAIL.
 
-    ``new_group`` does not take the default group's timeout over: it gets one too.
+    ``new_group`` does not inherit the default group's timeout, so it gets the same one.
+
+    Args:
+        seconds: the timeout of both.
+        detail: whether to set torch's debug level to DETAIL.
     """
     from datetime import timedelta
 
@@ -30,7 +34,7 @@ def limit_groups(seconds: float, detail: bool = False) -> None:
     dist.destroy_process_group()
     if detail:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
-        # torch 2.13: on the CPU, DDP's logger crashes in a group that DETAIL wraps.
+        # In torch 2.13, DDP's logger crashes on the CPU in a group that DETAIL wraps.
         dist.Logger.set_construction_data_and_log = lambda *args: None
     store, limit = dist.FileStore("again", world_size), timedelta(seconds=seconds)
     options = {"store": store, "rank": rank, "world_size": world_size}
@@ -41,7 +45,10 @@ def limit_groups(seconds: float, detail: bool = False) -> None:
 def monitor(seconds: float) -> None:
     """Put a monitored barrier before each collective and each forward pass of a rank.
 
-    That is where all ranks of a group should come by, so not before send and recv.
+    All ranks of a group have to come by there; send and recv are no such places.
+
+    Args:
+        seconds: how long a barrier waits.
     """
     from datetime import timedelta
 
@@ -83,7 +90,7 @@ def monitor(seconds: float) -> None:
 
 
 def register_fault_handler() -> None:
-    """Let SIGUSR2 write the stacks of all threads of a rank to a file."""
+    """Make a rank write the stacks of all its threads to a file upon SIGUSR2."""
     import faulthandler
 
     file = open(f"stack{os.getpid()}", "w")  # noqa: SIM115 - open for life
@@ -91,7 +98,7 @@ def register_fault_handler() -> None:
 
 
 def wait_to_dump() -> None:
-    """Start a thread on a rank that dumps the flight recorder once it is asked to."""
+    """Start a thread on a rank that dumps the flight recorder when it is asked to."""
     import threading
 
     here = Path.cwd()

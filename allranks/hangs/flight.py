@@ -11,8 +11,8 @@ Afterwards, in a shell:
 
 torch records each collective of each group with its number, its sizes and the line
 that called it, in a ring of ``TORCH_FR_BUFFER_SIZE`` entries (2000 unless you say
-otherwise). Equal numbers of a group belong together. So the rank whose numbers end
-first is the one that the others wait for.
+otherwise). Equal numbers of a group belong to the same collective, so the rank whose
+numbers end first is the one that the others wait for.
 """
 
 import pickle
@@ -27,10 +27,10 @@ PREFIX = "rank_"  # of the files; the rank follows
 
 
 def dump(folder: Path | str) -> Path:
-    """Write what this rank's recorder holds; return the file.
+    """Write what this rank's recorder holds to a file in a folder; return the file.
 
-    The groups' names and members are added: gloo leaves them out, and torch's own
-    analyzer, ``torchfrtrace``, stops with a KeyError without them.
+    The groups' names and members are added, because gloo leaves them out, and torch's
+    own analyzer, ``torchfrtrace``, stops with a KeyError without them.
     """
     import torch
     import torch.distributed as dist
@@ -50,12 +50,20 @@ def dump(folder: Path | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}")
     part.write_bytes(pickle.dumps(found))
-    part.rename(path)  # who sees the file sees all of it
+    part.rename(path)  # so that nobody can read a file that is half written
     return path
 
 
 def dump_after(seconds: float, folder: Path | str) -> threading.Timer:
-    """Dump once that many seconds have passed; ``cancel()`` if all went well."""
+    """Dump after a number of seconds, unless the timer is cancelled before.
+
+    Args:
+        seconds: from now on.
+        folder: where the file goes.
+
+    Returns:
+        The timer; call its ``cancel()`` when all went well.
+    """
     timer = threading.Timer(seconds, dump, [folder])
     timer.daemon = True
     timer.start()
@@ -66,7 +74,7 @@ def read(folder: Path | str) -> dict[int, dict]:
     """Read all dumps of a folder, by rank.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if the folder has none.
     """
     files = {}
     for path in Path(folder).glob("*"):
@@ -80,10 +88,13 @@ def read(folder: Path | str) -> dict[int, dict]:
 
 
 def compare(dumps: dict[int, dict]) -> tuple[list[str], list[int]]:
-    """Say for each group where its ranks parted; return sentences and the suspects.
+    """Return a sentence for each group whose ranks parted ways, and the suspects.
 
-    The suspects are the ranks that have not begun a collective that others began; or
-    all that recorded it, where they began different ones under one number.
+    The suspects are the ranks that have not begun a collective that others have begun.
+    Where ranks began different collectives under one number, all of those are suspects.
+
+    Args:
+        dumps: what ``read`` returns.
     """
     sentences, suspects = [], set()
     for group, members in sorted(_groups(dumps).items()):
@@ -98,7 +109,7 @@ def compare(dumps: dict[int, dict]) -> tuple[list[str], list[int]]:
                 sentences.append(text)
                 suspects |= set(here)
                 break
-            if number > first:  # the first that not all have begun
+            if number > first:  # the first collective that not all have begun
                 behind = [rank for rank in members if last[rank] < number]
                 entry = next(iter(here.values()))
                 verb = "is" if len(behind) == 1 else "are"
@@ -113,7 +124,7 @@ def compare(dumps: dict[int, dict]) -> tuple[list[str], list[int]]:
 
 
 def _groups(dumps: dict[int, dict]) -> dict[str, list[int]]:
-    """Return the members of each group that any rank recorded, by its name."""
+    """Return the members of each group that any rank recorded, by the group's name."""
     found = {}
     for record in dumps.values():
         for name, config in record["pg_config"].items():
@@ -131,7 +142,7 @@ def _calls(record: dict | None, group: str) -> dict[int, dict]:
 
 
 def _kind(entry: dict) -> str:
-    """Return what has to agree on all ranks."""
+    """Return what has to be the same on all ranks."""
     return entry["profiling_name"]
 
 

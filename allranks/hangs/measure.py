@@ -1,4 +1,4 @@
-"""One tool on one hang: attach it, let it hang, read what it says, end everything."""
+"""One tool on one hang: attach it, let the code hang, read the tool's output."""
 
 import re
 import tempfile
@@ -12,9 +12,9 @@ from allranks.hangs import WAITED_FOR, attach, flight, tools, verdicts
 from allranks.live.ranks import Ranks
 from allranks.report import RanksError
 
-PATIENCE_S = 2.5  # seconds without a move, for tools that wait TIMEOUT_S themselves
-LIMIT_S = 30.0  # seconds until a specimen counts as hung, whatever moves
-ASK_LIMIT_S = 2.0  # the same before a tool asks processes that poll for each other
+PATIENCE_S = 2.5  # seconds without progress, for tools that wait TIMEOUT_S themselves
+LIMIT_S = 30.0  # seconds until a specimen counts as hung, progress or not
+ASK_LIMIT_S = 2.0  # the same, before a tool asks processes that poll for each other
 _LIMIT = re.compile(r"(?<=timedelta\()(?:milli)?seconds=[^()]+(?=\))")
 _WAIT = re.compile(r"(?<=timeout=)\d+")  # in a command
 
@@ -26,9 +26,9 @@ class Finding:
     Attributes:
         verdict: one of ``verdicts.VERDICTS``.
         named: the ranks that it names.
-        seconds: from the start of the code that hangs to the tool's last word.
-        words: what it says of each rank; or why it could not be attached.
-        raw: what it printed, shortened to the part that tells.
+        seconds: from the start of the code that hangs until the tool was done.
+        words: what it says of each rank, or why it could not be attached.
+        raw: what it printed, shortened to the part that matters.
     """
 
     verdict: str
@@ -39,19 +39,24 @@ class Finding:
 
 
 class Watched(Ranks):
-    """Live ranks that let a tool look before they are ended."""
+    """Live ranks that a tool can look at before they are ended."""
 
     look, seen, when = None, None, 0.0
 
     def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
-        """Say where the ranks stand; the tool looks first."""
+        """Say where the ranks stand, after the tool has looked."""
         if self.look:
             self.seen, self.when = self.look(self._crew), time.monotonic()
         return super()._where(ranks, filename)
 
 
 def measure(case: Specimen, key: str) -> Finding:
-    """Run a case's broken cell on fresh ranks under one tool."""
+    """Run a case's broken cell on fresh ranks under one tool.
+
+    Args:
+        case: the specimen.
+        key: of the tool, in ``tools.TOOLS``.
+    """
     tool, meets, command = tools.TOOLS[key], meets_late(case), bool(case.commands)
     if excuse := tool.excuse(meets, command):
         return Finding(verdicts.NONE, words=excuse)
@@ -93,7 +98,7 @@ def measure(case: Specimen, key: str) -> Finding:
 
 
 def _with_limit(case: Specimen, limited: bool) -> Specimen:
-    """Return the case with timeouts of TIMEOUT_S, or with ones that no tool reaches."""
+    """Return the case with timeouts of TIMEOUT_S, or with ones that nothing reaches."""
     limit = f"seconds={tools.TIMEOUT_S}" if limited else "minutes=30"
     cells = case.cells | {"broken": _LIMIT.sub(limit, case.cells["broken"])}
     commands = dict(case.commands)
@@ -104,13 +109,13 @@ def _with_limit(case: Specimen, limited: bool) -> Specimen:
 
 
 def meets_late(case: Specimen) -> bool:
-    """Tell a hang in which the processes look for each other: there is no group."""
+    """Tell whether the processes hang before they have formed a group."""
     alone = case.fields["runs on"] == "one process"
     return alone or bool(case.commands) or "init_process_group(" in case.cells["broken"]
 
 
 def _message(error: RanksError | None) -> str:
-    """Return what the ranks that raised or died said."""
+    """Return the last words of the ranks that raised or died."""
     if error is None:
         return ""
     words = {rank: outcomes.last_words(text) for rank, text in error.errors.items()}
@@ -125,12 +130,14 @@ def _listen(
     sources: dict[str, str],
     world_size: int,
 ) -> tuple[str, set[int]]:
-    """Return the words of a tool that was asked, and whom they name.
+    """Return what a tool says when it is asked, and which ranks that names.
 
     Args:
-        seen: what it saw of each rank, if it looks itself.
-        error: what the ranks ended with, if they did.
-        sources: the code of the cells, by name; none of a command.
+        tool: which one.
+        seen: what it saw of each rank, if it looks at them itself.
+        error: what the ranks ended with, if they ended.
+        sources: the code of the cells, by name; a command has none.
+        world_size: number of ranks.
     """
     if tool.says == tools.REPORT:
         text = str(error or "")
@@ -140,7 +147,7 @@ def _listen(
     if tool.says == tools.DUMPS:
         sentences, suspects = flight.compare(seen)
         return "\n".join(sentences), set(suspects)
-    if not sources:  # a command: no line of the cell's, so where torch waits
+    if not sources:  # a command has no cell, so take the line where torch waits
         frames = {rank: verdicts.innermost(stack) for rank, stack in seen.items()}
         return "\n".join(f"rank {rank}: {frames[rank]}" for rank in frames), set()
     places = verdicts.places_in_stacks(seen, sources)

@@ -1,7 +1,7 @@
-"""The tools that break the silence of a hang: how to ask each, and what can't be asked.
+"""The tools that look at a hang: how to ask each of them, and where it is no use.
 
-Two kinds: those that wait for a timeout and raise (``message``), and those that are
-asked once nobody moves any more.
+There are two kinds: some wait for a timeout and raise (``message``), and the others are
+asked when no rank makes progress any more.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 from allranks.hangs import attach, flight
 from allranks.live.processes import RankProcesses
 
-TIMEOUT_S = 1.0  # of every tool that waits for one
+TIMEOUT_S = 1.0  # for every tool that waits for a timeout
 NO_GROUP = "no group yet: the processes have not met"
 COMMAND = "torchrun's process waits, and nothing of your own runs in it"
 MESSAGE, STACKS, DUMPS, REPORT = "message", "stacks", "dumps", "report"
@@ -29,10 +29,10 @@ class Tool:
 
     Attributes:
         title: its name in the table.
-        says: what it puts out, one of the four kinds.
-        attach: runs on each rank, in the hanging code's process, before that code.
-        args: its arguments.
-        ask: called when nobody moves any more; returns each rank's words.
+        says: what it prints: MESSAGE, STACKS, DUMPS or REPORT.
+        attach: runs on each rank, in the process of the code that hangs, before it.
+        args: the arguments of ``attach``.
+        ask: called when no rank makes progress; returns what each rank answers.
         needs: ``"group"``, ``"script"`` (code of your own in the process) or nothing.
     """
 
@@ -44,14 +44,19 @@ class Tool:
     needs: str = ""
 
     def excuse(self, meets: bool, command: bool) -> str:
-        """Say why it cannot be attached; "" if it can."""
+        """Say why it cannot be attached; "" if it can.
+
+        Args:
+            meets: whether the processes hang before there is a group.
+            command: whether a command hangs, not a cell.
+        """
         if meets and self.needs == "group":
             return NO_GROUP
         return COMMAND if command and self.needs else ""
 
 
 def ask_fault_handler(crew: RankProcesses, place: Path) -> dict[int, str]:
-    """Send the signal, and read the stacks."""
+    """Send each rank the signal, and read the stacks that the ranks write."""
     for process in crew.processes:
         os.kill(process.pid, signal.SIGUSR2)
     stacks, deadline = {}, time.monotonic() + 5
@@ -64,10 +69,11 @@ def ask_fault_handler(crew: RankProcesses, place: Path) -> dict[int, str]:
 
 
 def ask_py_spy(crew: RankProcesses, place: Path) -> dict[int, str]:
-    """Look into each process from outside.
+    """Read the stack of each process from outside, with py-spy.
 
     Raises:
         PermissionError: if this machine does not allow it.
+        FileNotFoundError: if py-spy is not installed.
     """
     command = [find_py_spy(), "dump", "--full-filenames", "--pid"]
     pids = [str(process.pid) for process in crew.processes]
@@ -79,7 +85,7 @@ def ask_py_spy(crew: RankProcesses, place: Path) -> dict[int, str]:
 
 
 def ask_flight_recorder(crew: RankProcesses, place: Path) -> dict[int, dict]:
-    """Have all ranks dump."""
+    """Make all ranks dump their flight recorders, and read the dumps."""
     (place / "asked").touch()
     deadline, folder = time.monotonic() + 5, place / "dumps"
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Whom does a tool name? One fixed rule for each kind of output, no opinion."""
+"""Which ranks a tool names: one fixed rule for each kind of output, no opinion."""
 
 import re
 from collections import Counter
@@ -20,12 +20,12 @@ _MESSAGES = [  # how torch's own messages name ranks
 ]
 _PAIRWISE = re.compile(r"\b(?:send|recv|isend|irecv|batch_isend_irecv)\(")
 _FRAME = re.compile(r'^  File ".*/(.*, line \d+ in .*)$', re.MULTILINE)
-GONE = ""  # a place: the rank has left the code that hangs
+GONE = ""  # the place of a rank that has left the code that hangs
 MUTE = "it does not answer"
 
 
 def in_message(text: str) -> set[int]:
-    """Return the ranks that an exception names, other than the one that speaks."""
+    """Return the ranks that an exception names, other than the one that raises it."""
     found = [match for rule in _MESSAGES for match in rule.findall(text)]
     return {int(rank) for names in found for rank in re.findall(r"\d+", names)}
 
@@ -33,8 +33,9 @@ def in_message(text: str) -> set[int]:
 def in_places(places: dict[int, str]) -> set[int]:
     """Return the ranks that stand out, from the line where each stands.
 
-    Who is gone while others wait; else the smaller group, if there are two places;
-    else all, if no place has a majority, or if all stand in the same send or recv.
+    These are the ranks that are gone while others wait. If none is gone, they are those
+    outside of the place where the majority stands; all of them, if no place has a
+    majority, or if all stand in the same send or recv.
 
     >>> in_places({0: "dist.barrier()", 1: GONE})
     {1}
@@ -68,7 +69,7 @@ def places_in_stacks(stacks: dict[int, str], sources: dict[str, str]) -> dict[in
 
 
 def innermost(stack: str) -> str:
-    """Return the frame in which the main thread waits, as the tool writes it."""
+    """Return the frame in which the main thread waits, in the tool's own notation."""
     return next(iter(_FRAME.findall(_as_faulthandler(stack))), "nothing").strip()
 
 
@@ -84,7 +85,7 @@ def _place(stack: str, sources: dict[str, str]) -> str:
 
 
 def main_thread(stack: str) -> str:
-    """Return the main thread's part of a stack, as the tool writes it."""
+    """Return the main thread's part of a stack, in the tool's own notation."""
     parts = re.split(r"^(?=Thread |Current thread )", stack, flags=re.M)
     telling = "Current thread ", '"MainThread"'
     found = [part for part in parts if any(mark in part for mark in telling)]
@@ -92,7 +93,7 @@ def main_thread(stack: str) -> str:
 
 
 def _as_faulthandler(stack: str) -> str:
-    """Return the main thread's frames as ``faulthandler`` writes them."""
+    """Return the main thread's frames in the notation of ``faulthandler``."""
     frame = re.compile(r"^ +(\S+) \((.+):(\d+)\)$", re.MULTILINE)
     return frame.sub(r'  File "\2", line \3 in \1', main_thread(stack))
 
@@ -107,7 +108,13 @@ def _numbers(who: str) -> list[int]:
 
 
 def judge(named: set[int], guilty: tuple | str, text: str) -> str:
-    """Return one of ``VERDICTS``, from whom a tool named and what it said."""
+    """Return one of ``VERDICTS`` for what a tool said.
+
+    Args:
+        named: the ranks that it named.
+        guilty: the ranks that the others wait for, or a pattern for a wrong address.
+        text: what it said; "" if it was silent.
+    """
     if not text:
         return SILENT
     if isinstance(guilty, str):

@@ -1,6 +1,7 @@
 """Run a script under torchrun from Python: ``launch("ch5_ddp", 2)``.
 
-``torchrun`` starts it and leaves no process behind; ``logs`` reads what it left.
+The module ``torchrun`` starts the script and leaves no process behind, and ``logs``
+reads what the ranks wrote.
 """
 
 from allranks.launch.logs import Launch, LaunchError

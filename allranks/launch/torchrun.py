@@ -1,4 +1,4 @@
-"""Run a script under torchrun, read every rank back, and leave no process behind."""
+"""Run a script under torchrun, read what its ranks wrote, leave no process behind."""
 
 import contextlib
 import ctypes
@@ -13,10 +13,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from allranks.launch.logs import Launch, LaunchError, explain, read
 from allranks.paths import ROOT
 from allranks.report import need_unix
+
+if TYPE_CHECKING:
+    import psutil
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -30,13 +34,13 @@ def launch(
     check: bool = True,
     env: dict[str, str] | None = None,
 ) -> Launch:
-    """Run a script on ``nnodes`` nodes of this one machine and wait for its end.
+    """Run a script under torchrun, on this machine, and wait until it ends.
 
     Args:
         script: the stem of a file in ``scripts/``, such as ``"ch5_ddp"``, or a path.
-        nproc_per_node: ranks per node; a list where nodes differ.
-        args: the script's own arguments.
-        nnodes: torchrun agents, each playing one machine.
+        nproc_per_node: ranks per node; a list if the nodes differ.
+        *args: the script's own arguments.
+        nnodes: how many nodes to play, each by a torchrun of its own.
         timeout: seconds until every process of the launch is ended.
         check: raise if a rank fails; otherwise look at ``exit_code``.
         env: environment variables to add.
@@ -44,6 +48,7 @@ def launch(
     Raises:
         LaunchError: if a rank failed (with ``check``), or the time is up.
         ValueError: if there is no such script, or the number of ranks is impossible.
+        RuntimeError: on Windows.
     """
     need_unix("launch")
     path, counts = _find(script), _counts(nproc_per_node, nnodes)
@@ -84,7 +89,8 @@ def _find(script: str | Path) -> Path:
     return path
 
 
-def _counts(nproc_per_node, nnodes: int) -> list[int]:
+def _counts(nproc_per_node: int | Sequence[int], nnodes: int) -> list[int]:
+    """Return the number of ranks on each node."""
     if isinstance(nproc_per_node, int):
         counts = [nproc_per_node] * nnodes
     else:
@@ -115,47 +121,58 @@ def _free_port() -> int:
 
 def _environment(timeout: float, extra: dict[str, str] | None) -> dict[str, str]:
     safe = {
-        "OMP_NUM_THREADS": "1",  # W ranks with a thread per core each would fight
+        "OMP_NUM_THREADS": "1",  # else each of W ranks starts a thread on every core
         "GROUP_TIMEOUT_S": f"{max(1, timeout - 10):g}",  # a collective fails before us
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # torch 2.13: restarts fail without
         "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
-        "PYTHONFAULTHANDLER": "1",  # a rank that is aborted says where it stood
+        "PYTHONFAULTHANDLER": "1",  # a rank that is aborted writes where it stood
     }
     return {**os.environ, **safe, **(extra or {})}
 
 
-def _start(flags, path: Path, args, log: Path, environ: dict) -> subprocess.Popen:
+def _start(
+    flags: list[str],
+    path: Path,
+    args: Sequence[str],
+    log: Path,
+    environ: dict[str, str],
+) -> subprocess.Popen:
+    """Start one node's torchrun, which writes to files in the folder ``log``."""
     log.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", *flags]
     command += ["--redirects", "3", "--log-dir", str(log), str(path), *args]
-    with open(log / "torchrun", "wb") as wall_of_text:
+    with open(log / "torchrun", "wb") as own_output:
         return starter(environ)(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=wall_of_text,
+            stdout=own_output,
             stderr=subprocess.STDOUT,
             env=environ,
-            start_new_session=True,  # a Ctrl-C reaches us alone; we end the ranks
+            start_new_session=True,  # a Ctrl-C reaches us alone, and we end the ranks
             preexec_fn=_end_with_parent if _LIBC else None,
         )
 
 
 def starter(environ: Mapping[str, str] = os.environ) -> type:
-    """Return what starts a process: ``subprocess.Popen``, or one that works like it.
+    """Return what starts a process: ``subprocess.Popen``, or a class that acts like it.
 
-    The book's tests name one that forks, since most of a short launch is the start of
-    its interpreters.
+    The book's tests name one that forks, because a short launch spends most of its time
+    starting interpreters.
     """
     return pkgutil.resolve_name(environ.get("ALLRANKS_POPEN", "subprocess:Popen"))
 
 
 def _end_with_parent() -> None:
-    """Have Linux send torchrun SIGTERM when we die; it then ends its ranks."""
+    """Make Linux send torchrun a SIGTERM when we die, so that it ends its ranks."""
     _LIBC.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
 def _wait(agents: list[subprocess.Popen], timeout: float) -> bool:
-    """Wait until all agents ended, or one failed and the rest had time to notice."""
+    """Wait until all agents ended, or one failed and the rest had time to notice.
+
+    Returns:
+        False if the time was up before either.
+    """
     deadline, failed = time.monotonic() + timeout, False
     while any(agent.poll() is None for agent in agents):
         if time.monotonic() > deadline:
@@ -167,7 +184,7 @@ def _wait(agents: list[subprocess.Popen], timeout: float) -> bool:
 
 
 def _dump_stacks(agents: list[subprocess.Popen]) -> None:
-    """Abort the ranks of a launch that hangs: each writes where it stands."""
+    """Abort the ranks of a launch that hangs, so that each writes where it stands."""
     for process in _descendants(agents):
         _signal(process, signal.SIGABRT)
     deadline = time.monotonic() + 5
@@ -176,7 +193,7 @@ def _dump_stacks(agents: list[subprocess.Popen]) -> None:
 
 
 def _stop(agents: list[subprocess.Popen]) -> None:
-    """End every agent with SIGTERM, which ends its ranks; then make sure of it."""
+    """End every agent with SIGTERM, which also ends its ranks; then make sure of it."""
     ranks = _descendants(agents)
     try:
         for agent in agents:
@@ -193,9 +210,12 @@ def _stop(agents: list[subprocess.Popen]) -> None:
             _signal(process, signal.SIGKILL)
 
 
-def _descendants(agents: list[subprocess.Popen]) -> list:
-    """List every process below the agents: psutil's, which know a number's reuse."""
-    import psutil  # here: ``import allranks`` needs the standard library only
+def _descendants(agents: list[subprocess.Popen]) -> "list[psutil.Process]":
+    """List every process below the agents.
+
+    They are psutil's, which notice if a process id has been reused in the meantime.
+    """
+    import psutil  # here, because ``import allranks`` needs the standard library only
 
     found = []
     for agent in agents:
@@ -204,8 +224,8 @@ def _descendants(agents: list[subprocess.Popen]) -> list:
     return found
 
 
-def _signal(process, number: int) -> None:
-    """Send a signal, unless the process has ended since."""
+def _signal(process: "psutil.Process", number: int) -> None:
+    """Send a signal, unless the process has ended in the meantime."""
     import psutil
 
     with contextlib.suppress(psutil.Error):

@@ -1,9 +1,11 @@
-"""The ``%ranks`` and ``%%ranks`` magics: thin clothes over :class:`Ranks`."""
+"""The ``%ranks`` and ``%%ranks`` magics: a thin layer over :class:`Ranks`."""
 
 import argparse
 import shlex
+from typing import NoReturn
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from allranks.live.processes import check_possible, warm_up
@@ -14,7 +16,8 @@ from allranks.report import name_ranks
 class _Parser(argparse.ArgumentParser):
     """An argument parser that answers bad input with one sentence, not an exit."""
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
+        """Raise what IPython shows as one line."""
         raise UsageError(f"{self.prog}: {message}")
 
 
@@ -29,7 +32,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-_rank_list.__name__, _seconds.__name__ = "list of ranks", "number of seconds"  # errors
+# argparse names a type in its errors by the function that reads it.
+_rank_list.__name__, _seconds.__name__ = "list of ranks", "number of seconds"
 
 LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", help="the number of ranks to start, or: status, stop")
@@ -49,17 +53,21 @@ CELL.add_argument("--out", help="store the ranks' last values in this variable")
 
 @magics_class
 class RanksMagics(Magics):
-    """``%ranks 4`` starts live ranks; ``%%ranks`` runs a cell on all of them."""
+    """The magics: ``%ranks 4`` starts live ranks, ``%%ranks`` runs a cell on them."""
 
-    def __init__(self, shell):
+    def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self._ranks: Ranks | None = None
         self._num_cells = 0
-        warm_up()  # torch loads while the reader reads on
+        warm_up()  # so torch is being imported while the reader reads on
 
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> None:
-        """``%ranks N | status | stop``, or run the cell below it on every rank."""
+        """Start, list or end the ranks (``N | status | stop``), or run a cell on them.
+
+        ``%ranks 4`` starts four, ``%ranks status`` says which live, ``%ranks stop``
+        ends them. ``%%ranks`` in the first line of a cell runs the cell on every rank.
+        """
         if cell is None:
             options = LINE.parse_args(shlex.split(line))
         else:
@@ -74,8 +82,8 @@ class RanksMagics(Magics):
 
     @line_magic
     def vgpus(self, line: str) -> None:
-        """``%vgpus N | stop``: plug virtual GPUs into this notebook's process."""
-        from allranks import vgpu  # here, since live ranks need none of it
+        """Plug virtual GPUs into this notebook's process, or unplug them (N | stop)."""
+        from allranks import vgpu  # here, because live ranks need none of it
 
         options = VGPUS.parse_args(shlex.split(line))
         if options.what == "stop":
@@ -91,7 +99,7 @@ class RanksMagics(Magics):
         names = f"vgpu:0–{last}" if last else "vgpu:0"
         print(f"{names}, {options.memory} each")
 
-    def _command(self, options) -> None:
+    def _command(self, options: argparse.Namespace) -> None:
         if options.what == "status":
             print(
                 self._ranks.status() if self._ranks else "no ranks: %ranks 4 starts 4"
@@ -103,7 +111,7 @@ class RanksMagics(Magics):
             )
         if options.what != "stop":
             check_possible(int(options.what), options.device)
-        if self._ranks is not None:  # asking again replaces the ranks that live
+        if self._ranks is not None:  # a second %ranks replaces those that are running
             self._ranks.close()
             self._ranks = None
         if options.what == "stop":
@@ -111,10 +119,10 @@ class RanksMagics(Magics):
         self._ranks = Ranks(int(options.what), options.device, options.timeout)
         print(f"{name_ranks(list(range(self._ranks.world_size)))} on {options.device}")
 
-    def _run(self, options, cell: str) -> None:
+    def _run(self, options: argparse.Namespace, cell: str) -> None:
         if self._ranks is None:
             raise ValueError("there are no ranks yet: run %ranks 4 first")
-        self._num_cells += 1  # not In[n], which differs from front end to front end
+        self._num_cells += 1  # In[n] would differ from one front end to the next
         values = self._ranks.run_cell(
             "\n" + cell,  # so that line numbers are those of the notebook's cell
             f"ranks cell {self._num_cells}",

@@ -1,4 +1,4 @@
-"""The processes behind live ranks: started together, watched, ended without a trace."""
+"""The processes behind live ranks: how they start, are watched, and are ended."""
 
 import contextlib
 import multiprocessing
@@ -9,7 +9,9 @@ import sys
 import tempfile
 import time
 import types
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import psutil
 from allranks.live import worker
 from allranks.report import need_unix
 
-MAX_RANKS = 64  # processes on one machine; with more it would only run out of memory
+MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
 
 
 def warm_up() -> None:
@@ -31,14 +33,14 @@ def warm_up() -> None:
 
 
 class RankProcesses:
-    """``world_size`` processes, a pipe to each, and a folder with what they print.
+    """The processes of ``world_size`` ranks, with their pipes and their output.
 
     Attributes:
         conns: the parent's end of each rank's pipe, by rank.
         processes: the processes, by rank.
     """
 
-    def __init__(self, world_size: int, device: str):
+    def __init__(self, world_size: int, device: str) -> None:
         warm_up()
         self.processes, self.conns = [], []
         self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
@@ -46,38 +48,43 @@ class RankProcesses:
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         context = multiprocessing.get_context(_start_method())
         ours, theirs = context.Pipe()
-        heir = context.Process(target=_inherit, args=(theirs, self._folder))
-        # multiprocessing's own finalizer: it runs before the exit hook that would join
-        # the processes, and never in a forked copy of this one.
-        ends = (self.processes, heir, self._folder)
+        watchdog = context.Process(target=_watch_parent, args=(theirs, self._folder))
+        # multiprocessing's own finalizer, because it runs before the exit hook that
+        # would join the processes, and never in a forked copy of this one.
+        ends = (self.processes, watchdog, self._folder)
         self.end = Finalize(self, _end, ends, exitpriority=100)
         environ = dict(os.environ)
         try:
             with _no_main_module():
-                heir.start()
+                watchdog.start()
                 theirs.close()
-                self._will = ours  # open as long as this process lives
+                self._to_watchdog = ours  # it closes when this process ends, however
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
                     job = (rank, world_size, device, self._folder, environ, theirs)
-                    # Not a daemon: a rank may have children, DataLoader workers.
+                    # It is no daemon, because a rank may have children of its own:
+                    # the workers of a DataLoader.
                     process = context.Process(target=worker.serve, args=job)
                     process.start()
                     theirs.close()
-                    self._will.send(process.pid)
+                    self._to_watchdog.send(process.pid)
                     self.processes.append(process)
                     self.conns.append(ours)
         except BaseException:
             self.end()
             raise
 
-    def receive(self, rank: int):
-        """Return the rank's answer, ``(value, error)``, or its exit code if it died."""
+    def receive(self, rank: int) -> tuple[bytes | None, str | None] | int:
+        """Return the rank's answer, or its exit code if it died.
+
+        Returns:
+            ``(value, error)``: the pickled value and None, or None and a traceback.
+        """
         with contextlib.suppress(EOFError, OSError):
             if self.conns[rank].poll():
                 return self.conns[rank].recv()
         self.processes[rank].join(1)
-        self.processes[rank].kill()  # if it only closed its pipe
+        self.processes[rank].kill()  # in case it has only closed its pipe
         self.processes[rank].join()
         return self.processes[rank].exitcode
 
@@ -94,11 +101,16 @@ class RankProcesses:
         return (self._folder / f"{rank}.err").read_text("utf8", "replace")
 
     def ask_stacks(self, ranks: list[int]) -> dict[int, str]:
-        """Have ranks write their Python stacks, whatever they do, and return them."""
+        """Make ranks write their Python stacks, whatever they are doing; return them.
+
+        Returns:
+            The stacks by rank; "" or the beginning of one for a rank that does not
+            answer in time.
+        """
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.processes[rank].pid, signal.SIGUSR1)
-        deadline = time.monotonic() + 0.3  # seconds; then a rank counts as mute
+        deadline = time.monotonic() + 0.3  # seconds that a rank has to answer
         stacks = {rank: "" for rank in ranks}
         while not all(" in serve\n" in stack for stack in stacks.values()):
             stacks = {rank: self.stack(rank) for rank in ranks}
@@ -112,13 +124,19 @@ class RankProcesses:
         return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
 
     def switches(self, rank: int) -> int:
-        """How often a rank's main thread stopped: the same number while it waits."""
+        """Return how often a rank's main thread was switched out.
+
+        The number stays the same for as long as the thread waits.
+        """
         with contextlib.suppress(psutil.Error):
             return sum(psutil.Process(self.processes[rank].pid).num_ctx_switches())
         return 0
 
     def is_busy(self, rank: int) -> bool:
-        """Tell a rank that computes, or is about to, from one that waits."""
+        """Tell whether a rank computes, or is about to, rather than waits.
+
+        It goes by the processor time that the rank has used since the call before.
+        """
         try:
             process = psutil.Process(self.processes[rank].pid)
             status, times = process.status(), process.cpu_times()
@@ -126,13 +144,19 @@ class RankProcesses:
             return False
         used = times.user + times.system - self._cpu_time[rank]
         self._cpu_time[rank] += used
-        # On a crowded machine it may get no time at all, but Linux says if it wants to.
+        # On a crowded machine it may get no time at all, but Linux says whether it
+        # is ready to run.
         wants = sys.platform == "linux" and status in ("running", "disk-sleep")
         return wants or used > 0.02
 
 
 def check_possible(world_size: int, device: str) -> None:
-    """Refuse, in a sentence, ranks that this machine cannot have."""
+    """Raise, with one sentence, for ranks that this machine cannot have.
+
+    Raises:
+        ValueError: if the number is impossible, or the device is missing here.
+        RuntimeError: on Windows.
+    """
     need_unix("live ranks")
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
@@ -155,12 +179,12 @@ def check_possible(world_size: int, device: str) -> None:
 
 
 def _start_method() -> str:
-    """Fork where torch survives it; macOS's frameworks don't."""
+    """Return how processes start: forked on Linux; macOS's frameworks forbid that."""
     return "forkserver" if sys.platform == "linux" else "spawn"
 
 
 @contextlib.contextmanager
-def _no_main_module():
+def _no_main_module() -> Iterator[None]:
     """Hide the caller's script, which multiprocessing would run again in each rank."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -170,25 +194,30 @@ def _no_main_module():
         sys.modules["__main__"] = main
 
 
-def _end(processes: list, heir, folder: Path) -> None:
-    """End all ranks, then the heir, who has nothing left to do."""
+def _end(processes: list[BaseProcess], watchdog: BaseProcess, folder: Path) -> None:
+    """End all ranks, and then the watchdog, which is no longer needed."""
     _kill([process.pid for process in processes], folder)
-    for process in [*processes, heir]:
+    for process in [*processes, watchdog]:
         if process.pid is not None:
             process.kill()
             process.join()
 
 
-def _inherit(will: Connection, folder: Path) -> None:
-    """Outlive a parent that was killed, and end its ranks in its place.
+def _watch_parent(from_parent: Connection, folder: Path) -> None:
+    """Wait until the parent is gone, even if it was killed, and end its ranks.
 
-    A process of its own, since a rank may be stuck in code that holds the GIL.
+    It is a process of its own, because a rank may be stuck in code that holds the GIL.
+
+    Args:
+        from_parent: a pipe that brings the ranks' process ids, and that closes when the
+            parent ends.
+        folder: what to remove with them.
     """
     os.setsid()
     pids = []
     with contextlib.suppress(EOFError):
         while True:
-            pids.append(will.recv())
+            pids.append(from_parent.recv())
     _kill(pids, folder)
 
 

@@ -12,16 +12,33 @@ from pathlib import Path
 
 from allranks.live import jobs
 
-GROUP_TIMEOUT = datetime.timedelta(
-    minutes=30
-)  # a cell's own timeout ends it long before
+# A cell's own timeout ends it long before this one.
+GROUP_TIMEOUT = datetime.timedelta(minutes=30)
 
 
-def serve(rank, world_size, device, folder: Path, environ, conn: Connection) -> None:
-    """Live as ``rank`` until the parent closes ``conn``, or someone kills us."""
-    os.setsid()  # own group: a rank's children end with it, the kernel's Ctrl-C doesn't
+def serve(
+    rank: int,
+    world_size: int,
+    device: str,
+    folder: Path,
+    environ: dict[str, str],
+    conn: Connection,
+) -> None:
+    """Run jobs as ``rank`` until the parent closes the pipe or kills this process.
+
+    Args:
+        rank: of this process.
+        world_size: number of ranks in the group.
+        device: ``"cpu"``, or the type of an accelerator.
+        folder: where the output goes, and the file by which the ranks meet.
+        environ: the parent's environment variables.
+        conn: the pipe: jobs come in, ``(value, error)`` goes out.
+    """
+    # In a process group of its own, so that a rank's children end with the rank, while
+    # a Ctrl-C in the kernel does not reach it.
+    os.setsid()
     _redirect(folder, rank)
-    os.environ.clear()  # a fork server remembers the environment of its own start
+    os.environ.clear()  # a fork server still has the environment of its own start
     os.environ.update(environ)
     try:
         namespace = _join(rank, world_size, device, folder)
@@ -36,17 +53,17 @@ def serve(rank, world_size, device, folder: Path, environ, conn: Connection) -> 
             return
         try:
             answer = (jobs.execute(job, namespace), None)
-        except BaseException as e:  # SystemExit too: it must reach the cell
+        except BaseException as e:  # SystemExit too, since the cell has to see it
             answer = (None, jobs.describe(e))
         conn.send(answer)
 
 
 def _redirect(folder: Path, rank: int) -> None:
-    """Send output to files: what a rank printed survives its death.
+    """Send output to files, because what a rank printed has to survive the rank.
 
-    ``N.out`` has stdout and Python's stderr; ``N.err`` the stderr of native code,
-    which is shown only when the rank dies; ``N.stack`` where it stood
-    when it died, or when SIGUSR1 asked.
+    ``N.out`` has stdout and Python's stderr. ``N.err`` has the stderr of native code,
+    which is shown only if the rank dies. ``N.stack`` has the place where the rank stood
+    when it died, or when SIGUSR1 asked for it.
     """
     for fd, name in (1, "out"), (2, "err"):
         file = os.open(
@@ -62,8 +79,10 @@ def _redirect(folder: Path, rank: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
 
 
-def _join(rank, world_size, device_type, folder: Path) -> dict:
-    """Form the group over a file (no port); return the namespace of the cells."""
+def _join(
+    rank: int, world_size: int, device_type: str, folder: Path
+) -> dict[str, object]:
+    """Form the group over a file, not a port; return the namespace of the cells."""
     import torch
     import torch.distributed as dist
 
@@ -71,7 +90,7 @@ def _join(rank, world_size, device_type, folder: Path) -> dict:
     device = torch.device(device_type)
     if device_type == "cpu":
         loopback = "lo" if sys.platform == "linux" else "lo0"
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # works off-line too
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)  # works offline too
     else:
         device = torch.device(device_type, rank)
         torch.accelerator.set_device_index(rank)

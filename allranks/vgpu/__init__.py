@@ -1,8 +1,8 @@
 """Virtual GPUs: several devices in one process, on a computer that has none.
 
 ``plug_in(4, memory="1 GiB")`` gives torch a device type ``vgpu`` with four devices.
-Memory, placement, traffic and errors are real. Speed is not: the clock of the log is a
-model. Importing this package changes nothing.
+Memory, placement, traffic and errors are real. Speed is not, because the clock of the
+log is a model. Importing this package changes nothing.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,13 @@ __all__ += ["plugged_in", "smi", "timeline", "traffic", "unplug"]
 def plugged_in(
     num_devices: int, memory: str | int = "1 GiB", costs: Costs | None = None
 ) -> Iterator[Machine]:
-    """Plug virtual GPUs in for the length of a block."""
+    """Plug virtual GPUs in for the length of a block.
+
+    Args:
+        num_devices: as in ``plug_in``.
+        memory: as in ``plug_in``.
+        costs: as in ``plug_in``.
+    """
     try:
         yield plug_in(num_devices, memory, costs)
     finally:
@@ -28,9 +34,9 @@ def plugged_in(
 
 
 def events(device: Where = None) -> list[Event]:
-    """Return what was done since the last ``clear_events``, or what one device did.
+    """Return the events since the last ``clear_events``, of all devices or of one.
 
-    The log keeps the last 65,536 events. ``traffic`` counts all copies nevertheless.
+    The log keeps the last 65,536 events; ``traffic`` counts all copies nevertheless.
     """
     found = list(current().events)
     if device is None:
@@ -45,5 +51,5 @@ def clear_events() -> None:
 
 
 def label(text: str) -> AbstractContextManager[None]:
-    """Name what this thread does in a block: its events carry the text."""
+    """Name what this thread does in a block; its events carry the text."""
     return current().label(text)

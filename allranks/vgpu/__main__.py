@@ -14,7 +14,7 @@ from allranks import vgpu
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line: all that follows the script is the script's."""
+    """Read the command line, of which everything after the script is the script's."""
     parser = argparse.ArgumentParser("python -m allranks.vgpu", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("num_devices", type=int, help="how many virtual GPUs")
@@ -27,7 +27,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Plug in, run the script as __main__, say what was asked for."""
+    """Plug in, run the script as __main__, and print the tables that were asked for."""
     args = parse_args(argv)
     if not os.path.isfile(args.script):
         raise SystemExit(f"{args.script}: no such script")

@@ -1,10 +1,10 @@
 """Autocast on virtual GPUs: CUDA's lists, applied before a function runs.
 
-torch casts in C++, by the device type that it sees there: the CPU's. So
+torch casts in C++, by the device type that it sees there, which is the CPU. So
 ``torch.autocast("cpu")`` is switched off for virtual tensors, and what
 ``torch.autocast("vgpu")`` casts is decided here. The lists are those of CUDA, from
-ATen/autocast_mode.h. Weights are cast at each use; CUDA keeps the first cast until the
-context ends.
+ATen/autocast_mode.h. One thing differs: here weights are cast at each use, whereas CUDA
+keeps the first cast until the context ends.
 """
 
 import threading
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-# Names of torch's Python functions: the ops of CUDA's lists, then functions around one.
+# Names of torch's Python functions: the ops of CUDA's lists, then functions that call
+# one of these.
 LISTS = {
     "lower": """
         conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
@@ -64,13 +65,17 @@ def cast(
     """Cast the arguments of a function as CUDA's autocast does.
 
     Returns:
-        The function, its arguments, and whether what it calls is cast in its turn.
+        The function, its arguments, and whether the functions that it calls have to be
+        cast instead.
+
+    Raises:
+        RuntimeError: for a function that autocast refuses on CUDA.
     """
     name = func.__name__
     if name.startswith("__"):  # x @ y is matmul
         name = name.strip("_")
     if name == "interpolate" and kwargs.get("mode", "nearest") != "area":
-        name = "upsample_nearest2d"  # all of them are treated alike
+        name = "upsample_nearest2d"  # all modes are treated alike
     if name == "binary_cross_entropy":
         raise RuntimeError(BANNED)
     kind = KIND.get(name)
@@ -92,7 +97,7 @@ def cast(
 
 
 def _may(leaf: Any) -> bool:
-    """Tell whether autocast may change a tensor: on a device, floating, not double."""
+    """Tell whether autocast may change a leaf: on a device, floating, not double."""
     virtual = isinstance(leaf, torch.Tensor) and leaf.device.type == "vgpu"
     return virtual and leaf.is_floating_point() and leaf.dtype != torch.float64
 
@@ -108,7 +113,7 @@ def _to(
 def _without_its_check(func: types.FunctionType) -> Callable:
     """Return a copy of one of torch's Python functions that does not come here again.
 
-    What it calls still does, so each op in its body is cast on its own.
+    The functions that it calls still do, so each op in its body is cast on its own.
     """
     names = {**func.__globals__, **dict.fromkeys(CHECKS, lambda *args: False)}
     code = (func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
@@ -117,7 +122,7 @@ def _without_its_check(func: types.FunctionType) -> Callable:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         opened = vars(_thread).setdefault("opened", set())
-        if func in opened:  # it asks for itself through another function: meshgrid
+        if func in opened:  # it calls itself through another function, as meshgrid does
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         opened.add(func)
@@ -131,7 +136,7 @@ def _without_its_check(func: types.FunctionType) -> Callable:
 
 @contextmanager
 def cpu_off() -> Iterator[None]:
-    """Switch off the CPU's autocast: C++ would cast virtual tensors as the CPU's."""
+    """Switch off the CPU's autocast, as C++ would apply it to virtual tensors."""
     before = torch.is_autocast_enabled("cpu")
     torch.set_autocast_enabled("cpu", False)
     try:

@@ -1,7 +1,7 @@
-"""What CUDA's autograd engine sees to: that gradients lie where their tensors lie.
+"""What CUDA's autograd engine ensures: that gradients are where their tensors are.
 
 The engine takes virtual tensors for CPU tensors. So its check of devices passes where
-it should not, and zeros that it makes itself are plain CPU tensors. Both are put right
+it should not, and zeros that it makes itself are plain CPU tensors. Both are corrected
 here.
 """
 
@@ -26,10 +26,10 @@ INVALID = "invalid gradient at index {} - expected device {} but got {}"
 
 
 def home_of(node: Node) -> Device | None:
-    """Return the device of a node of the graph: that of what its gradients go to.
+    """Return the device of a node of the graph, to which its gradients go.
 
-    Copies between devices are Functions, which know the devices of what they returned.
-    So all nodes up to the next Function, or up to a leaf, are on one device.
+    Copies between devices are Functions, and these know the devices of what they
+    returned. So all nodes up to the next Function, or up to a leaf, are on one device.
     """
     seen, rest = set(), [(node, 0)]
     while rest:
@@ -42,7 +42,7 @@ def home_of(node: Node) -> Device | None:
             return noted[1][index]
         if isinstance(leaf, VirtualTensor):
             return leaf._home
-        if leaf is None or leaf.dim() == 0:  # a number goes anywhere: look further
+        if leaf is None or leaf.dim() == 0:  # a number may be anywhere: look further
             rest += node.next_functions
     return None
 
@@ -50,7 +50,7 @@ def home_of(node: Node) -> Device | None:
 def _current_home() -> Device | None:
     node = torch._C._current_autograd_node()
     if node is None or isinstance(node, BackwardCFunction):
-        return None  # its Python knows where: see apply_backward
+        return None  # apply_backward knows its device
     return home_of(node)
 
 
@@ -60,18 +60,19 @@ enters_torch(_engine)
 def run_engine(
     tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any
 ) -> tuple[torch.Tensor | None, ...]:
-    """Run backward; zeros that the engine makes are on their node's device."""
+    """Run backward, and put zeros that the engine makes on their node's device."""
     with contextlib.ExitStack() as stack:
         if torch.is_autocast_enabled("cpu") and _is_virtual(tensors):
             stack.enter_context(cpu_off())
         stack.enter_context(NewTensors(VirtualTensor, _current_home))
-        # Python that the engine calls (a Function, a checkpoint) is checked as usual.
+        # Python code that the engine calls (a Function, a checkpoint) is checked as
+        # everywhere else.
         stack.enter_context(torch._C._EnableTorchFunction())
         return _engine(tensors, *args, **kwargs)
 
 
 def _is_virtual(roots: Sequence[torch.Tensor]) -> bool:
-    """Tell whether a graph goes over a virtual GPU."""
+    """Tell whether a graph has anything on a virtual GPU."""
     seen, rest = set(), [getattr(root, "grad_fn", None) for root in roots]
     while rest:
         node = rest.pop()
@@ -90,7 +91,7 @@ def make_grads(
     grads: Sequence[torch.Tensor | None],
     is_grads_batched: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Check the first gradients as the engine does: each lies where its output lies."""
+    """Check that each of the first gradients is on the device of its output."""
     for index, (out, grad) in enumerate(zip(outputs, grads, strict=False)):
         if not (isinstance(out, torch.Tensor) and isinstance(grad, torch.Tensor)):
             continue
@@ -123,7 +124,7 @@ def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
         return _apply_backward(self, *grads)
     places, homes = noted
     grads = [
-        VirtualTensor(grad, home)  # zeros that the engine made for an unused output
+        VirtualTensor(grad, home)  # the engine made these zeros for an unused output
         if home is not None and type(grad) is torch.Tensor
         else grad
         for grad, home in zip(grads, homes, strict=True)
@@ -134,8 +135,8 @@ def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
         if not isinstance(grad, torch.Tensor) or grad.device == where:
             continue
         if grad.dim() > 0:
-            index = sum(place is not None for place in places[:at])
+            index = len([place for place in places[:at] if place is not None])
             said = INVALID.format(index, where, grad.device)
             raise RuntimeError(f"Function {type(self).__name__} returned an {said}")
-        found[at] = grad.to(where)  # a number goes anywhere
+        found[at] = grad.to(where)  # a number may be anywhere
     return tuple(found) if isinstance(made, tuple) else found[0]

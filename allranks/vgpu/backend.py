@@ -1,8 +1,8 @@
 """Virtual GPUs as a device type of torch: plug them in and out.
 
 torch keeps one device type free for backends that are not its own (PrivateUse1). It is
-renamed to ``vgpu``, which cannot be taken back: after ``unplug`` the name stays, with
-no device behind it, as "cuda" does in a CUDA build without GPUs. All else is put back.
+renamed to ``vgpu``, which cannot be undone: after ``unplug`` the name stays, without a
+device, as "cuda" does in a CUDA build without GPUs. Everything else is restored.
 """
 
 import functools
@@ -17,7 +17,7 @@ from allranks.vgpu.machine import Costs, Machine, Where
 from allranks.vgpu.tensor import VirtualTensor
 
 NAME = "vgpu"
-# Functions with device=... that torch's C++ cannot make from empty tensors of ours.
+# Functions with device=... that torch's C++ cannot build from empty virtual tensors.
 FACTORIES = [
     "empty.memory_format",
     "empty_strided",
@@ -62,12 +62,18 @@ _library: torch.library.Library | None = None
 
 
 class _Guard(torch._C._acc.DeviceGuard):
+    """The device guard that torch wants from a backend; it has nothing to switch."""
+
     def type_(self) -> Any:
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
 def _register() -> None:
-    """Name the free device type, once per process."""
+    """Give the free device type our name, once per process.
+
+    Raises:
+        RuntimeError: if another backend has taken it.
+    """
     taken = torch._C._get_privateuse1_backend_name()
     if taken == NAME:
         return
@@ -93,7 +99,7 @@ def _make(
     generators.check(kwargs.get("generator"))
     size = next((a for a in args if isinstance(a, (list, tuple))), ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    home.require(math.prod(size) * dtype.itemsize)  # before the CPU tries
+    home.require(math.prod(size) * dtype.itemsize)  # before the CPU allocates it
     made = VirtualTensor(factory(*args, device="cpu", **kwargs), home)
     name = factory.overloadpacket.__name__
     if not name.startswith("empty"):
@@ -110,8 +116,10 @@ def plug_in(
         num_devices: how many, 1 to 64.
         memory: of each, in bytes, or a size such as "64 MiB".
         costs: the declared speeds of the modelled clock.
+
     Raises:
-        ValueError: for a number or a size that cannot be.
+        TypeError: if the number is not an integer.
+        ValueError: if the number or the size is impossible.
         RuntimeError: if another backend has taken torch's free device type.
     """
     global _library
@@ -129,7 +137,7 @@ def plug_in(
 
 
 def unplug() -> None:
-    """Take the virtual GPUs away. Tensors that were left on them can only be copied."""
+    """Remove the virtual GPUs; tensors that were left on them can only be copied."""
     global _library
     if machine.plugged is None:
         return

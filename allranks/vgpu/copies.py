@@ -1,9 +1,9 @@
 """How tensors get to another device: ``.to``, ``.data = other``, and DataParallel.
 
-``.to`` copies, which is counted, and the gradient takes the way back. ``.data = other``
-puts another tensor into the same object; ``nn.Module.to`` is made of this. Scatter,
-broadcast and gather are what torch's own nn.DataParallel calls in C++: a CUDA build has
-them in ``torch._C``, the CPU build lacks them.
+``.to`` makes a copy, which is counted, and backward copies the gradient back. ``.data =
+other`` puts another tensor into the same object, which is how ``nn.Module.to`` works.
+Scatter, broadcast and gather are what torch's own nn.DataParallel calls in C++; a CUDA
+build has them in ``torch._C``, and the CPU build lacks them.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from allranks.vgpu.tensor import VirtualTensor
 
 _tensor_to = torch.Tensor.to
 _data, _grad = torch._C.TensorBase.data, torch._C.TensorBase.grad
-OWN = {"_inner", "_home", "_is_param"}  # what is the class's, not the user's
+OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user's
 
 
 class Move(torch.autograd.Function):
-    """Copy a tensor to another device; its gradient takes the way back."""
+    """Copy a tensor to another device, and its gradient back."""
 
     @staticmethod
     def forward(
@@ -54,14 +54,14 @@ def move(
 
 
 def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Convert dtype or device, as Tensor.to: copies between devices are counted."""
+    """Convert dtype or device, as Tensor.to does, and count copies between devices."""
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, VirtualTensor):
         kwargs.pop("other", None)
         args = (other.device, other.dtype, *args[1:])
     if len(args) > 2 and isinstance(args[-2], bool):  # (…, non_blocking, copy)
         kwargs, args = kwargs | {"copy": args[-1]}, args[:-1]
-    known = {k: kwargs[k] for k in kwargs if k != "copy"}  # _parse_to refuses it
+    known = {k: kwargs[k] for k in kwargs if k != "copy"}  # which _parse_to refuses
     device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **known)
     virtual = isinstance(self, VirtualTensor)
     if device is None or not (virtual or device.type == "vgpu"):
@@ -75,7 +75,7 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     options = {k: kwargs[k] for k in ("copy", "memory_format") if k in kwargs}
     if device == self.device:
         return _tensor_to(self, dtype=dtype or self.dtype, **options)
-    if dtype not in (None, self.dtype):  # before the way, as CUDA does
+    if dtype not in (None, self.dtype):  # converted before the copy, as CUDA does it
         self = _tensor_to(self, dtype)
     machine = self._home.machine if virtual else current()
     moved = Move.apply(self, device, machine, not non_blocking)
@@ -84,18 +84,18 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def get_data(self: torch.Tensor) -> torch.Tensor:
-    """Return the same memory without autograd."""
+    """Return a tensor on the same memory, without autograd."""
     if isinstance(self, VirtualTensor):
         return VirtualTensor(_data.__get__(self._inner), self._home)
     return _data.__get__(self)
 
 
 def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
-    """Let a tensor be another one: of any device, dtype and shape, as on CUDA.
+    """Put another tensor, of any device, dtype and shape, into an object, as on CUDA.
 
-    torch's own C++ sets one CPU tensor's data to another's. A plain tensor and a
-    virtual one differ in their Python class, so the two are swapped; all that hangs on
-    the object (hooks, attributes, the gradient) stays.
+    Between two tensors of one class, torch's own C++ does it. A plain tensor and a
+    virtual one differ in their Python class, so the two are swapped, and everything
+    that belongs to the object (hooks, attributes, the gradient) stays with it.
     """
     mine, other = (isinstance(t, VirtualTensor) for t in (self, value))
     with torch._C.DisableTorchFunctionSubclass():
@@ -104,20 +104,20 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
             if mine:
                 self._inner, self._home = value._inner, value._home
             return
-        grad = _grad.__get__(self)  # torch refuses to swap while it is held
+        grad = _grad.__get__(self)  # torch refuses to swap a tensor that has one
         _grad.__set__(self, None)
         try:
             _swap(self, value.detach())
         finally:
             if grad is not None and grad.dtype == self.dtype:
-                _grad.__set__(self, grad)  # else nn.Module.to will set the new one
+                _grad.__set__(self, grad)  # otherwise nn.Module.to sets the new one
 
 
 def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    """Swap the contents of two tensors, and hand the user's things back.
+    """Swap the contents of two tensors, except for what the user has put on them.
 
-    Unlike torch.utils.swap_tensors it works while a graph, or a weak reference, knows
-    the tensor, as setting ``.data`` does. The old graph cannot be used any more.
+    Unlike torch.utils.swap_tensors, it works while a graph or a weak reference refers
+    to the tensor, as setting ``.data`` does. The old graph cannot be used any more.
     """
     if isinstance(tensor, torch.nn.Parameter):
         new = torch.nn.Parameter(new, tensor.requires_grad)
@@ -144,13 +144,13 @@ def _refuse(grads: tuple[torch.Tensor | None, ...]) -> None:
 
 
 data = property(get_data, set_data)
-# Plain tensors get these while devices are plugged in: see patches. Virtual tensors
-# keep them, since what is left on a device that was unplugged can still be copied.
+# Plain tensors get these from ``patches`` while devices are plugged in. Virtual tensors
+# keep them, because a tensor on a device that was unplugged can still be copied.
 VirtualTensor.to, VirtualTensor.data = to, data
 
 
 def _to_index(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Copy to a device, or return the tensor if it is there. -1 is the host."""
+    """Copy to a device (-1 is the host), or return the tensor if it is there."""
     machine = current()
     target = torch.device("cpu") if index == -1 else torch.device("vgpu", index)
     return tensor if tensor.device == target else move(tensor, target, machine)
@@ -163,9 +163,10 @@ def scatter(
     dim: int = 0,
     streams: Sequence[Any] | None = None,
 ) -> list[torch.Tensor]:
-    """Cut a tensor along a dimension, one piece per device; fewer if it is short.
+    """Cut a tensor along a dimension, into a piece per device, or fewer if it is short.
 
-    Autograd is not needed here, nor below: torch wraps each in a Function of its own.
+    This needs no autograd, and neither do the functions below, because torch wraps each
+    of them in a Function of its own.
     """
     pieces = (
         tensor.chunk(len(devices), dim)
@@ -178,7 +179,7 @@ def scatter(
 def gather(
     tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None
 ) -> torch.Tensor:
-    """Join tensors of several devices on one."""
+    """Join tensors from several devices on one."""
     if destination is None:
         destination = current().device().index
     return torch.cat([_to_index(tensor, destination) for tensor in tensors], dim)
@@ -192,5 +193,5 @@ def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor
 def broadcast_coalesced(
     tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
 ) -> list[list[torch.Tensor]]:
-    """Copy tensors to each device. Returns one list per device."""
+    """Copy tensors to each device, and return a list per device."""
     return [[_to_index(tensor, index) for tensor in tensors] for index in devices]

@@ -11,7 +11,7 @@ from allranks.vgpu.machine import Where
 
 
 class Stream:
-    """A stream that does nothing: each virtual GPU has one, and works in order."""
+    """A stream that does nothing, as each virtual GPU has one and works in order."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -23,14 +23,14 @@ class Stream:
         pass
 
     def wait_stream(self, other: "Stream") -> None:
-        """Do nothing."""
+        """Do nothing, as there is no other stream on the device."""
 
     def synchronize(self) -> None:
-        """Do nothing."""
+        """Do nothing, as every op has been run when its call returns."""
 
 
 class _DeviceContext:
-    """``with torch.vgpu.device(1):`` makes a device the current one."""
+    """The context of ``with torch.vgpu.device(1):``, which sets the current device."""
 
     def __init__(self, device: Where) -> None:
         self.device = device
@@ -51,7 +51,7 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """Return how many are plugged in."""
+    """Return how many virtual GPUs are plugged in."""
     return len(machines.plugged.devices) if is_available() else 0
 
 
@@ -61,13 +61,13 @@ def current_device() -> int:
 
 
 def set_device(device: Where) -> None:
-    """Make a device this thread's current one: what "vgpu" without an index means."""
+    """Make a device this thread's current one, which "vgpu" without an index means."""
     machine = machines.current()
     machine.thread.index = machine.device(device).index
 
 
 def synchronize(device: Where = None) -> None:
-    """Let the program wait for a device, on the modelled clock."""
+    """Wait for a device, on the modelled clock."""
     machine = machines.current()
     machine.synchronize(machine.device(device))
 
@@ -90,7 +90,8 @@ def memory_reserved(device: Where = None) -> int:
 def memory_stats(device: Where = None) -> OrderedDict:
     """Return what is counted, by the names that torch.cuda.memory_stats uses.
 
-    There is one pool: ``all``. What has no meaning here, such as segments, is left out.
+    There is only one pool, ``all``. Counts that have no meaning here, such as those of
+    segments, are left out.
     """
     device = machines.current().device(device)
     bytes_now = {
@@ -108,19 +109,19 @@ def memory_stats(device: Where = None) -> OrderedDict:
 
 
 def reset_accumulated_memory_stats(device: Where = None) -> None:
-    """Count what was allocated and freed, and failures, from here on."""
+    """Start to count again what is allocated and freed, and failures."""
     device = machines.current().device(device)
     device.taken, device.num_ooms = device.allocated, 0
 
 
 def reset_peak_memory_stats(device: Where = None) -> None:
-    """Start a new peak at what is allocated now."""
+    """Start the peak again at what is allocated now."""
     device = machines.current().device(device)
     device.peak, device.most_reserved = device.allocated, device.reserved
 
 
 def empty_cache() -> None:
-    """Give back what is reserved but not allocated, on all devices."""
+    """Release what is reserved but not allocated, on all devices."""
     for device in machines.current().devices:
         device.reserved = device.allocated
 
@@ -155,7 +156,7 @@ def current_stream(device: Where = None) -> Stream:
 
 
 def get_rng_state(device: Where = "vgpu") -> torch.Tensor:
-    """Return the CPU generator's state: it makes the random numbers here."""
+    """Return the CPU generator's state, as that makes the random numbers here."""
     return torch.get_rng_state()
 
 
@@ -165,7 +166,7 @@ def set_rng_state(new_state: torch.Tensor, device: Where = "vgpu") -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the CPU generator: it makes the random numbers here."""
+    """Seed the CPU generator, as that makes the random numbers here."""
     torch.default_generator.manual_seed(int(seed))
 
 
@@ -183,7 +184,8 @@ module.is_initialized = lambda: True
 module._is_in_bad_fork = lambda: False
 module.manual_seed = manual_seed_all
 
-# torch.accelerator asks C++, which knows nothing of these devices: these answer for it.
+# torch.accelerator asks C++, which knows nothing of these devices, so these functions
+# take the place of its own.
 ACCELERATOR = {
     "set_device_index": set_device,
     "current_device_index": current_device,

@@ -19,35 +19,37 @@ SENTENCE = (
     "Expected all tensors to be on the same device, "
     "but found at least two devices, {} and {}!"
 )
-# Functions that take tensors of several devices: they copy, or need one on the host.
+# Functions that take tensors of several devices, because they copy, or need one of
+# the tensors on the host.
 MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequence"}
 MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
 MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
 MIXES |= {"_pad_packed_sequence"}
-RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # batch sizes lie on the host
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # with batch sizes on the host
 COPIES = (aten.copy_.default, aten._to_copy.default)
-_callers: set[types.CodeType] = set()  # of functions that enter torch's C++
+_callers: set[types.CodeType] = set()  # code of the functions that call torch's C++
 
 Args, Kwargs = tuple[Any, ...], dict[str, Any]
 Op = torch._ops.OpOverload
 
 
 def enters_torch(function: Callable) -> Callable:
-    """Mark a function that calls C++ itself: only what it asks for is given a home.
+    """Mark a function that calls C++ itself; only what it makes is put on a device.
 
-    Python that C++ calls back (a checkpoint that computes again, a hook that saves on
-    the host) may want CPU tensors; then the caller of the op is another frame.
+    Python code that C++ calls back (a checkpoint that computes again, a hook that saves
+    on the host) may want CPU tensors, and then the caller of the op is another frame.
     """
     _callers.add(function.__code__)
     return function
 
 
 class NewTensors(TorchDispatchMode):
-    """Gives each plain tensor that is made out of nothing to a device.
+    """Puts each plain tensor that is made from no other tensor on a device.
 
     C++ takes a virtual tensor for a CPU tensor. So a function such as ``pad_sequence``,
-    or the gradient of ``sgn``, makes a plain tensor "where the input is": on the CPU.
-    While such a function runs, this mode puts what is new on the inputs' device.
+    or the gradient of ``sgn``, makes a plain tensor "where the input is", which it
+    thinks is the CPU. While such a function runs, this mode puts new tensors on the
+    inputs' device.
 
     Args:
         cls: the class of virtual tensors.
@@ -62,7 +64,7 @@ class NewTensors(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch puts a frame of its own between, and is slower
+        return False  # otherwise torch adds a frame of its own, and is slower
 
     def __torch_dispatch__(
         self,
@@ -72,7 +74,7 @@ class NewTensors(TorchDispatchMode):
         kwargs: Kwargs | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():  # it is torch that calls
+        with torch._C.DisableTorchFunctionSubclass():  # because torch itself calls
             made = func(*args, **kwargs)
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         called = sys._getframe(1).f_code in _callers
@@ -81,15 +83,15 @@ class NewTensors(TorchDispatchMode):
         home = self.find_home()
         if home is None or type(made) is not torch.Tensor or not made.is_cpu:
             return made
-        if made._is_zerotensor():  # has no memory that could lie anywhere
+        if made._is_zerotensor():  # it has no memory that could be on a device
             made = torch.zeros(made.shape, dtype=made.dtype)
         return self.cls(made, home)
 
 
 def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) -> Any:
-    """Run a function of torch's Python API: __torch_function__ of a virtual tensor."""
+    """Run a function of torch's Python API, for __torch_function__."""
     if func is torch._has_compatible_shallow_copy_type:  # nn.Module.to asks
-        return isinstance(args[0], torch.nn.Parameter)  # True: it will set .data
+        return isinstance(args[0], torch.nn.Parameter)  # if True, it sets .data
     with torch._C.DisableTorchFunctionSubclass():
         if func.__name__ in MIXES:
             return _call_mixed(func, args, kwargs)
@@ -112,7 +114,7 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
 
 
 def _call_mixed(func: Callable, args: Args, kwargs: Kwargs) -> Any:
-    """Run a function that takes tensors of several devices, but not any."""
+    """Run a function that takes tensors of several devices, within its limits."""
     if func.__name__ in ("__getitem__", "__setitem__"):
         _check_indices(args[0].device, pytree.tree_leaves(args[1]))
     elif func is torch._VF._pack_padded_sequence and args[1].device.type != "cpu":
@@ -133,7 +135,7 @@ def _call_here(
     args: Args,
     kwargs: Kwargs,
 ) -> Any:
-    """Run a function whose tensors, and all that C++ makes, are on one device."""
+    """Run a function whose tensors, also those that C++ makes, are on one device."""
     if isinstance(func, types.FunctionType):
         return func(*args, **kwargs)
     where = kwargs.get("device")
@@ -146,7 +148,7 @@ def _call_here(
 
 
 class _PadPacked(torch.autograd.Function):
-    """_pad_packed_sequence, whose C++ makes its result on the host first."""
+    """Run _pad_packed_sequence, whose C++ makes its result on the host first."""
 
     @staticmethod
     def forward(
@@ -168,20 +170,20 @@ class _PadPacked(torch.autograd.Function):
 
 
 def check_one_device(leaves: Iterable[Any]) -> None:
-    """Raise torch's sentence unless all tensors are on one device."""
+    """Raise torch's own error unless all tensors are on one device."""
     found = None
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             where = leaf.device
             if leaf.dim() == 0 and where.type == "cpu":
-                continue  # a number goes anywhere
+                continue  # a number may be anywhere
             if found is not None and where != found:
                 raise RuntimeError(SENTENCE.format(found, where))
             found = where
 
 
 def _check_indices(device: torch.device, indices: Iterable[Any]) -> None:
-    """Raise torch's sentence for an index that lies on another device."""
+    """Raise torch's own error for an index that is on another device."""
     for index in indices:
         where = index.device if isinstance(index, torch.Tensor) else device
         if where != device and where.type != "cpu":
@@ -192,19 +194,19 @@ def _check_indices(device: torch.device, indices: Iterable[Any]) -> None:
 
 
 def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
-    """Run one aten op: __torch_dispatch__ of a virtual tensor."""
+    """Run one aten op on virtual tensors, for __torch_dispatch__."""
     if func in COPIES:
         return _copy(cls, func, *args, **kwargs)
     leaves = pytree.arg_tree_leaves(*args, **kwargs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, cls)]
-    # A CPU tensor here was made by torch's own C++ in the middle of a function, for
-    # these tensors: what a caller mixes was refused by ``call``.
+    # If there is a CPU tensor here, torch's own C++ made it in the middle of a function
+    # for use with these tensors. What a caller mixes, ``call`` has refused.
     check_one_device(tensors)
     home = tensors[0]._home
     home.machine.check_plugged_in(home)
     generators.check(kwargs.get("generator"))
     where = kwargs.get("device")
-    if where is not None and where.type == "vgpu":  # else it is what C++ sees: here
+    if where is not None and where.type == "vgpu":  # C++ means this device by "cpu"
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
     wrappers = {id(tensor._inner): tensor for tensor in tensors}
     inner_args, inner_kwargs = pytree.tree_map_only(
@@ -220,7 +222,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
         out = (out[0], made[1])  # torch keeps the lengths on the host
     if func._schema.is_mutable:
         for tensor in tensors:
-            tensor._follow()  # transpose_, resize_, an out= of another size
+            tensor._follow()  # after transpose_, resize_, an out= of another size
     if not (func.is_view or torch.Tag.inplace_view in func.tags):
         _log(home, func, inner_args, inner_kwargs, made, tensors)
     return out
@@ -234,7 +236,7 @@ def _log(
     made: Any,
     tensors: list[torch.Tensor],
 ) -> None:
-    """Tell the machine what an op did. A result that is no tensor goes to the host."""
+    """Log what an op did; a result that is no tensor is copied to the host."""
     outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
     shape = outs[0].shape if outs else ()
     known = {id(t._inner) for t in tensors}
@@ -260,7 +262,7 @@ def _count_flops(op: Op, args: Args, kwargs: Kwargs, out: Any) -> float:
 
 
 def _copy(cls: type[torch.Tensor], func: Op, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Run copy_ and _to_copy, the ops that may cross devices."""
+    """Run copy_ or _to_copy, the two ops that may copy between devices."""
     if func is aten.copy_.default:
         target, source, wait = args[0], args[1], not (args[2:] or [False])[0]
         raw = [t._inner if isinstance(t, cls) else t for t in (target, source)]

@@ -1,7 +1,7 @@
-"""Functions over lists of tensors, which may lie on several devices: ``_foreach_*``.
+"""Functions over lists of tensors, which may be on several devices: ``_foreach_*``.
 
-CUDA groups an optimizer's tensors by device, and lets one call work on each group. A
-list that spans devices is worked through entry by entry: each has its own device.
+CUDA groups an optimizer's tensors by device, and makes one call for each group. A list
+of tensors on several devices is cut into such groups here.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def group(
     """Group lists by the device and dtype of the first, as torch does in C++.
 
     Returns:
-        ``{(device, dtype): (lists, indices)}``; no indices unless they are asked for.
+        ``{(device, dtype): (lists, indices)}``, without indices unless asked for.
     """
     first = tensorlists[0]
     if all(tensor.device.type == "cpu" for tensor in first):
@@ -37,7 +37,7 @@ def group(
 def call_by_device(
     func: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[torch.Tensor] | None:
-    """Call a ``_foreach`` function once per device, and order the results again."""
+    """Call a ``_foreach`` function once per device, and restore the results' order."""
     if func is torch._foreach_copy_:
         for target, source in zip(*args[:2], strict=True):
             target.copy_(source, *args[2:], **kwargs)

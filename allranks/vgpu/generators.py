@@ -1,7 +1,7 @@
 """``torch.Generator(device="vgpu:1")``: random numbers that belong to a device.
 
-C++ cannot make a generator for a device type that it does not know. So it is a CPU
-generator that says another device: the numbers of a seed are the CPU's.
+C++ cannot make a generator for a device type that it does not know. So this is a CPU
+generator that reports another device, and a seed gives the numbers that it gives there.
 """
 
 import weakref
@@ -22,7 +22,7 @@ class VirtualGenerator(_plain):
 
     def __init__(self, device: Where) -> None:
         self._home = current().device(device)
-        _virtual[self._cdata] = self  # C++ hands on another Python object
+        _virtual[self._cdata] = self  # since C++ passes on another Python object
 
     @property
     def device(self) -> torch.device:
@@ -31,12 +31,14 @@ class VirtualGenerator(_plain):
 
 
 class _Kind(type):
+    """Makes every generator an instance of the class that replaces torch.Generator."""
+
     def __instancecheck__(cls, one: object) -> bool:
         return isinstance(one, _plain)
 
 
 class Generator(metaclass=_Kind):
-    """What torch.Generator is while virtual GPUs are plugged in."""
+    """The class that replaces torch.Generator while virtual GPUs are plugged in."""
 
     def __new__(cls, device: Where = "cpu") -> torch.Generator:
         virtual = torch.device(device).type == "vgpu"
@@ -44,7 +46,7 @@ class Generator(metaclass=_Kind):
 
 
 def check(generator: torch.Generator | None) -> None:
-    """Raise torch's sentence for a generator of the CPU: a GPU cannot use it."""
+    """Raise torch's own error for a generator of the CPU, which a GPU cannot use."""
     if generator is not None and generator._cdata not in _virtual:
         raise RuntimeError(
             "Expected a 'vgpu' device type for generator but found 'cpu': "

@@ -2,8 +2,8 @@
 
 Memory is counted, not modelled: each storage counts once, rounded up to 512 bytes as
 torch's allocator does, from the op that made it until the last tensor on it is gone.
-Time is modelled: each device does its ops one after another, as one CUDA stream does,
-and an op takes as long as :class:`Costs` says. Nothing here measures this computer.
+Time is modelled: each device runs its ops one after another, as a CUDA stream does, and
+an op takes as long as :class:`Costs` says. Nothing here measures this computer.
 """
 
 import threading
@@ -18,13 +18,13 @@ import torch
 from allranks.vgpu.sizes import from_bytes, to_bytes
 
 BLOCK_BYTES = 512
-LOG_EVENTS = 2**16  # the last ones are kept, some 30 MB; what was copied is all counted
-Where = torch.device | str | int | None  # what names a device; None: the current one
+LOG_EVENTS = 2**16  # the last ones, some 30 MB, are kept; but all copies are counted
+Where = torch.device | str | int | None  # names a device; None is the current one
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The declared speeds behind the modelled clock: round numbers, no product's.
+    """The declared speeds behind the modelled clock: round numbers of no product.
 
     An op takes ``latency_s`` plus the longer of its arithmetic and its memory traffic.
     A copy takes ``latency_s`` plus its bytes over the link.
@@ -64,26 +64,26 @@ class Event:
 
 @dataclass(eq=False)
 class Device:
-    """One virtual GPU. Sizes in bytes."""
+    """One virtual GPU, with its sizes in bytes."""
 
     index: int
     capacity: int
     machine: "Machine" = field(repr=False)
     allocated: int = 0
     peak: int = 0
-    reserved: int = 0  # what a caching allocator would hold: the peak since it emptied
+    reserved: int = 0  # by a caching allocator: the peak since it was last emptied
     most_reserved: int = 0
-    taken: int = 0  # in all, ever
+    taken: int = 0  # by all allocations ever made
     num_blocks: int = 0
     num_ooms: int = 0
-    free_s: float = 0.0  # when it has done all that it was given
+    free_s: float = 0.0  # when it has done everything that it was given
     busy_s: float = 0.0
 
     def __str__(self) -> str:
         return f"vgpu:{self.index}"
 
     def require(self, num_bytes: int) -> None:
-        """Raise torch.OutOfMemoryError unless that many more bytes fit."""
+        """Raise torch.OutOfMemoryError unless a number of additional bytes fits."""
         if self.allocated + num_bytes > self.capacity:
             self.num_ooms += 1
             free = from_bytes(self.capacity - self.allocated)
@@ -95,7 +95,7 @@ class Device:
 
 
 class Machine:
-    """Devices, the storages that lie on them, and what they did."""
+    """The devices, the storages on them, and the log of what they did."""
 
     def __init__(self, num_devices: int, memory: str | int, costs: Costs) -> None:
         if isinstance(num_devices, bool) or not isinstance(num_devices, int):
@@ -108,14 +108,14 @@ class Machine:
         self.events: deque[Event] = deque(maxlen=LOG_EVENTS)
         self.num_events = 0
         self.copied: dict[tuple, list[int]] = {}  # by label and way: copies, bytes
-        self.thread = threading.local()  # .index and .label of each
-        self.host_s = 0.0  # until when the program waits
+        self.thread = threading.local()  # each thread's .index and .label
+        self.host_s = 0.0  # the time until which the program waits
         self.plugged_in = True
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
-        self._lock = threading.RLock()  # reentrant: a free may interrupt a count
+        self._lock = threading.RLock()  # reentrant, since a free may interrupt a count
 
     def device(self, where: Where = None) -> Device:
-        """Return the device that a torch.device, an index or a name means.
+        """Return the device that a torch.device, an index or a name stands for.
 
         Raises:
             RuntimeError: if there is no such device.
@@ -131,7 +131,7 @@ class Machine:
         return self.devices[index]
 
     def check_plugged_in(self, device: Device) -> None:
-        """Raise unless these devices are still there."""
+        """Raise RuntimeError unless these devices are still plugged in."""
         if not self.plugged_in:
             raise RuntimeError(
                 f"this tensor was left on {device} when the virtual GPUs were "
@@ -139,7 +139,7 @@ class Machine:
             )
 
     def adopt(self, storage: torch.UntypedStorage, device: Device) -> None:
-        """Count a storage on a device until the storage dies; raise if it is full."""
+        """Count a storage on a device until it is freed; raise if it does not fit."""
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         with self._lock:
@@ -151,7 +151,7 @@ class Machine:
             weakref.finalize(storage, self._free, key).atexit = False
 
     def recount(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage again, whose size an op has changed in place."""
+        """Count a storage again after an op has changed its size in place."""
         with self._lock:
             device, before = self._blocks[storage._cdata]
             num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
@@ -176,7 +176,7 @@ class Machine:
             device.num_blocks -= 1
 
     def home(self, storage: torch.UntypedStorage) -> Device | None:
-        """Return the device that a storage lies on."""
+        """Return the device that a storage is on; None if it is on none."""
         return self._blocks.get(storage._cdata, (None,))[0]
 
     def compute(
@@ -188,7 +188,15 @@ class Machine:
         num_bytes: int,
         flops: float = 0.0,
     ) -> None:
-        """Let a device spend time on an op that reads and writes so many bytes."""
+        """Make a device spend time on an op.
+
+        Args:
+            device: which one.
+            op: its name.
+            shape: of the result.
+            num_bytes: how much it reads and writes.
+            flops: floating-point operations.
+        """
         duration = max(flops / self.costs.flops, num_bytes / self.costs.memory)
         self._spend([device], op, shape, duration, num_bytes)
 
@@ -202,8 +210,8 @@ class Machine:
     ) -> None:
         """Move bytes between two devices, or a device and the host (None).
 
-        Both ends are busy. A program waits for a copy from or to the host, unless it
-        said non_blocking.
+        Both ends are busy meanwhile. The program waits for a copy from or to the host,
+        unless it is non_blocking (``wait`` is False).
         """
         ends = [end for end in (source, target) if end is not None]
         duration = num_bytes / self.costs.link
@@ -221,7 +229,7 @@ class Machine:
         num_bytes: int,
         way: tuple[str, str] | None = None,
     ) -> None:
-        """Let devices spend seconds on an op, and log it for the last of them."""
+        """Make devices spend seconds on an op, and log it for the last of them."""
         with self._lock:
             start = max([self.host_s, *(each.free_s for each in devices)])
             end = start + self.costs.latency_s + duration
@@ -246,7 +254,7 @@ class Machine:
                 count[0], count[1] = count[0] + 1, count[1] + num_bytes
 
     def synchronize(self, device: Device) -> None:
-        """Let the program wait until a device has done all that it was given."""
+        """Make the program wait until a device has done everything it was given."""
         self.host_s = max(self.host_s, device.free_s)
 
     def clear(self) -> None:
@@ -261,7 +269,7 @@ class Machine:
 
     @contextmanager
     def label(self, text: str) -> Iterator[None]:
-        """Name what this thread does until the end of the block."""
+        """Label what this thread does until the end of the block."""
         before, self.thread.label = getattr(self.thread, "label", ""), text
         try:
             yield
@@ -269,14 +277,14 @@ class Machine:
             self.thread.label = before
 
 
-plugged: Machine | None = None  # the one that torch sees
+plugged: Machine | None = None  # the machine that torch sees
 
 
 def current() -> Machine:
     """Return the machine that is plugged in.
 
     Raises:
-        RuntimeError: if none is.
+        RuntimeError: if none is plugged in.
     """
     if plugged is None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Where torch's own Python has to know virtual GPUs: all changes, and their undoing."""
+"""Where torch's own Python has to know virtual GPUs: all patches, and their undoing."""
 
 import sys
 from collections.abc import Sequence
@@ -24,9 +24,10 @@ MISSING = object()
 
 
 def _default_device() -> torch.device | None:
-    """Return the device of ``with torch.device(...)``, which knows torch's names only.
+    """Return the device of ``with torch.device(...)``; None if there is none.
 
-    (torch.get_default_device asks torch.tensor, and that asks here.)
+    It cannot ask torch.get_default_device, because that calls torch.tensor, which comes
+    here.
     """
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, DeviceContext):
@@ -37,7 +38,7 @@ def _default_device() -> torch.device | None:
 def as_tensor(
     data: Any, dtype: torch.dtype | None = None, device: Where = None
 ) -> torch.Tensor:
-    """Share or copy, as torch.as_tensor does; its C++ cannot tell devices apart."""
+    """Share or copy, as torch.as_tensor does, whose C++ cannot tell devices apart."""
     device = _default_device() if device is None else device
     if isinstance(data, VirtualTensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -54,7 +55,7 @@ def tensor(
     requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> torch.Tensor:
-    """Make a tensor on the host, then copy it: counted, and to the current device."""
+    """Make a tensor on the host, and copy it to the device, which is counted."""
     device = _default_device() if device is None else device
     options = {"dtype": dtype, "requires_grad": requires_grad}
     if device is None or torch.device(device).type != "vgpu":
@@ -64,21 +65,21 @@ def tensor(
 
 
 def pin_memory(self: torch.Tensor, device: Where = None) -> torch.Tensor:
-    """Return the tensor: all memory here is the host's. A DataLoader may ask for it."""
+    """Return the tensor, for a DataLoader, since all memory here is the host's."""
     return self
 
 
 def rebuild_tensor(
     storage: torch.TypedStorage, offset: int, size: tuple, stride: tuple
 ) -> torch.Tensor:
-    """Rebuild a tensor from a file, on the virtual GPU that its storage was put on."""
+    """Rebuild a tensor from a file, on the virtual GPU that holds its storage."""
     tensor = _rebuild_tensor(storage, offset, size, stride)
     home = current().home(storage._untyped_storage)
     return tensor if home is None else VirtualTensor(tensor, home)
 
 
 def tag(storage: torch.UntypedStorage) -> str | None:
-    """Name the virtual GPU that a storage lies on, for torch.save."""
+    """Name the virtual GPU that a storage is on, for torch.save."""
     home = current().home(storage)
     return None if home is None else str(home)
 
@@ -86,7 +87,7 @@ def tag(storage: torch.UntypedStorage) -> str | None:
 def restore(
     storage: torch.UntypedStorage, location: str
 ) -> torch.UntypedStorage | None:
-    """Put a storage that torch.load read on the virtual GPU that its tag names."""
+    """Put a storage that torch.load has read on the virtual GPU that its tag names."""
     if not location.startswith("vgpu"):
         return None
     machine = current()
@@ -98,12 +99,14 @@ def restore(
 
 
 def device_index(device: Where, optional: bool = False, allow_cpu: bool = False) -> int:
-    """Return an index, as torch does, and refuse one that is not plugged in."""
+    """Return a device's index, as torch does, and refuse one that is not plugged in."""
     index = _device_index(device, optional, allow_cpu)
     return index if index == -1 else current().device(index).index
 
 
 class _NoNccl:
+    """Stands for NCCL, which cannot be used for virtual tensors."""
+
     @staticmethod
     def is_available(tensors: Sequence[torch.Tensor]) -> bool:
         return False
@@ -141,12 +144,12 @@ PATCHES = [
         for name, new in device_module.ACCELERATOR.items()
     ),
 ]
-PACKAGE = (-1, tag, restore)  # asked before torch's own, which begin at 10
-_before: list[tuple[Any, str, Any]] = []  # owner, name, what was there
+PACKAGE = (-1, tag, restore)  # comes before torch's own, which begin at 10
+_before: list[tuple[Any, str, Any]] = []  # owner, name, and what was there before
 
 
 def make() -> None:
-    """Make all changes."""
+    """Apply all patches."""
     for owner, name, new in PATCHES:
         _before.append((owner, name, vars(owner).get(name, MISSING)))
         setattr(owner, name, new)
@@ -154,7 +157,7 @@ def make() -> None:
 
 
 def undo() -> None:
-    """Take all changes back."""
+    """Undo all patches."""
     while _before:
         owner, name, old = _before.pop()
         if old is MISSING:

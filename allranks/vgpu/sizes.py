@@ -7,7 +7,7 @@ UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def to_bytes(size: str | int) -> int:
-    """Read a size: an integer is bytes, a string has a unit.
+    """Return a size in bytes: an integer is one already, a string has a unit.
 
     Raises:
         ValueError: if it is not a positive size.

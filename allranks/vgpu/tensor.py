@@ -1,8 +1,8 @@
-"""A tensor on a virtual GPU: a wrapper around a CPU tensor that says another device.
+"""A tensor on a virtual GPU: a wrapper around a CPU tensor that reports another device.
 
-Each op is run by the CPU on the CPU tensors inside, so its result is the CPU's to the
-last bit. C++ takes the wrapper for a CPU tensor too, so it picks the same algorithms
-and the same autograd; only Python sees ``vgpu:1``.
+The CPU runs each op on the CPU tensors inside, so the result is the CPU's to the last
+bit. C++ takes the wrapper for a CPU tensor, too, so it picks the same algorithms and
+the same autograd; only Python sees ``vgpu:1``.
 """
 
 import copy
@@ -17,7 +17,7 @@ from allranks.vgpu.machine import Device, Where
 
 
 class VirtualTensor(torch.Tensor):
-    """A tensor on a virtual GPU. Made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
+    """A tensor on a virtual GPU, made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
 
     is_cpu = False
 
@@ -52,12 +52,12 @@ class VirtualTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():  # the engine comes without it
+        with torch._C.DisableTorchFunctionSubclass():  # autograd's engine lacks it
             return dispatch.run(cls, func, args, kwargs or {})
 
     @property
     def device(self) -> torch.device:
-        """Return where it is: ``vgpu:0`` and so on."""
+        """Return the device that it is on, such as ``vgpu:0``."""
         return torch.device("vgpu", self._home.index)
 
     @property
@@ -85,7 +85,7 @@ class VirtualTensor(torch.Tensor):
         return made.to(device or self.device).requires_grad_(requires_grad)
 
     def _settle(self, where: Where) -> torch.Tensor:
-        """Return this new tensor as if it had been made elsewhere: nothing is moved."""
+        """Return this new tensor as if it had been made elsewhere; log no copy."""
         where = torch.device(where)
         if where.type != "vgpu":
             return self._inner.to(where, copy=True)
@@ -93,7 +93,7 @@ class VirtualTensor(torch.Tensor):
         return self if home is self._home else VirtualTensor(self._inner.clone(), home)
 
     def _follow(self) -> None:
-        """Take the size of the tensor inside, which an op has changed in place."""
+        """Take over the size of the tensor inside, which an op has changed in place."""
         inner = self._inner
         if self.shape == inner.shape and self.stride() == inner.stride():
             return
@@ -117,7 +117,7 @@ class VirtualTensor(torch.Tensor):
         return self.to("cpu", memory_format=memory_format)
 
     def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Fail as torch does: a virtual GPU is not a CUDA device."""
+        """Raise what torch raises, since a virtual GPU is not a CUDA device."""
         return torch.empty(0).cuda(*args, **kwargs)
 
     def get_device(self) -> int:
@@ -135,7 +135,7 @@ class VirtualTensor(torch.Tensor):
         return self.to(other.device, other.dtype)
 
     def numpy(self, **kwargs: Any) -> NoReturn:
-        """Fail as torch does for any tensor that is not on the host."""
+        """Raise what torch raises for any tensor that is not on the host."""
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
@@ -157,13 +157,13 @@ class VirtualTensor(torch.Tensor):
         return self._inner.untyped_storage()
 
     def record_stream(self, stream: Any) -> None:
-        """Do nothing: there is one stream per device."""
+        """Do nothing, as there is one stream per device."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
 
     pin_memory = share_memory_ = storage = __dlpack__ = set_ = _refuse
-    _typed_storage = _refuse  # a DataLoader's worker asks for it
+    _typed_storage = _refuse  # which a DataLoader's worker asks for
 
     def __repr__(self, **kwargs: Any) -> str:
         text = repr(self._inner).removesuffix(")") + f", device='{self.device}'"
@@ -193,7 +193,7 @@ class VirtualTensor(torch.Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: int) -> tuple[Callable, tuple]:
-        """Return what writes it as any device's: a storage that is tagged vgpu:0."""
+        """Pickle it as torch does on any device, with a storage that is tagged."""
         if self._is_parameter():
             parts = self.detach(), self.requires_grad, {}
             return torch._utils._rebuild_parameter, parts

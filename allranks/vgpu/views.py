@@ -1,4 +1,4 @@
-"""What the virtual GPUs did and hold: a traffic table, a timeline, a memory table."""
+"""Views of what virtual GPUs did and hold: traffic, a timeline, a memory table."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ def traffic(by_label: bool = False) -> Picture:
     """Count the copies between devices since the last ``clear_events``.
 
     Args:
-        by_label: a row for each label too, in the order of its first copy.
+        by_label: whether each label has rows of its own, in the order of first copies.
 
     Returns:
-        A table with a row for each way, in bytes.
+        A table with a row for each pair of source and target: copies, bytes.
     """
     counts: dict = {}
     for way, count in current().copied.items():
@@ -54,10 +54,10 @@ def smi() -> str:
 
 
 def timeline(title: str = "What each device does") -> Picture:
-    """Draw the modelled clock: a row per device, a box per stretch of one label.
+    """Draw the modelled clock, with a row per device and a box per stretch of a label.
 
-    Work has its label's colour. A copy is a hatched box on both of its devices. Where
-    a row is blank, the device idles.
+    Work has its label's colour. A copy is a grey box on both of its devices. Where a
+    row is blank, the device is idle.
     """
     machine = current()
     events = sorted(machine.events, key=lambda event: event.start_s)

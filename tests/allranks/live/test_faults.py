@@ -20,7 +20,7 @@ def live_ranks(kernel, cell: str = "") -> list[psutil.Process]:
         kernel.start(cell)
         time.sleep(0.5)
     processes = kernel.descendants()
-    assert len(processes) >= 6  # the fork server, its ranks and their heir
+    assert len(processes) >= 6  # the fork server, its ranks and their watchdog
     return processes
 
 
