@@ -12,10 +12,10 @@ CLASSES = {
     "Buckets": "buckets",
     "Collectives": "collectives",
     "DataParallelForward": "data_parallel",
-    "Pipeline": "pipeline",
-    "Sampler": "sampler",
-    "StateDictKeys": "state_dict_keys",
-    "WhoIsWho": "who_is_who",
+    "Pipeline": "pipelines",
+    "Sampler": "batches",
+    "StateDictKeys": "state_dicts",
+    "WhoIsWho": "topology",
 }
 
 __all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline"]

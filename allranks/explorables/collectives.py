@@ -7,9 +7,8 @@ import traitlets
 from allranks.explorables.base import Explorable
 from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, exchange
-from allranks.runs import collectives as collective_runs
-from allranks.sums import collectives as c
-from allranks.sums import costs as costs
+from allranks.runs.collectives import compare
+from allranks.sums import collectives, costs
 from allranks.sums.topology import whole
 from allranks.sums.units import amount
 
@@ -57,7 +56,7 @@ class Collectives(Explorable):
             raise ValueError(
                 f"{world_size} ranks do not fit here: at most {MOST_RANKS}"
             )
-        steps = c.schedule(collective, algorithm, world_size)
+        steps = collectives.schedule(collective, algorithm, world_size)
         if whole("numbers", numbers, low=1) > MOST_NUMBERS:
             raise ValueError(f"{numbers} numbers are too many: at most {MOST_NUMBERS}")
         if alpha_us < 0:
@@ -71,15 +70,16 @@ class Collectives(Explorable):
         if whole("step", step, low=0) > len(steps):
             raise ValueError(f"step is {step}, but there are {len(steps)} steps")
         alpha, bandwidth = alpha_us * 1e-6, gb_per_s * 1e9
-        sizes = [4 * size for size in c.chunk_sizes(numbers, world_size)]
-        states = c.simulate(steps, c.before(collective, world_size))
+        sizes = [4 * size for size in collectives.chunk_sizes(numbers, world_size)]
+        states = collectives.simulate(steps, collectives.before(collective, world_size))
         fresh = {(t.target, t.chunk) for t in steps[step - 1]} if step else ()
-        compare = []
-        for way in c.FORMULAS[collective]:
-            plan = costs.messages(c.schedule(collective, way, world_size), sizes)
+        comparison = []
+        for way in collectives.FORMULAS[collective]:
+            schedule = collectives.schedule(collective, way, world_size)
+            plan = costs.messages(schedule, sizes)
             links = costs.sent(plan, world_size)
             time = costs.seconds(plan, alpha, bandwidth)
-            compare.append([way, len(plan), max(map(sum, links)), time])
+            comparison.append([way, len(plan), max(map(sum, links)), time])
             if way == algorithm:
                 mine = plan, links, time
         plan, links, time = mine
@@ -111,8 +111,8 @@ class Collectives(Explorable):
             "chunks_passed": round(
                 world_size * costs.cost(collective, algorithm, world_size).share
             ),
-            "formula": c.FORMULAS[collective][algorithm],
-            "compare": compare,
+            "formula": collectives.FORMULAS[collective][algorithm],
+            "compare": comparison,
             "fastest": [
                 list(one)
                 for one in costs.fastest(collective, world_size, alpha, bandwidth)
@@ -123,8 +123,8 @@ class Collectives(Explorable):
     @staticmethod
     def picture(collective, algorithm, world_size, step, **rest) -> Picture:
         """Draw the start and what is held after the step, by chunk."""
-        steps = c.schedule(collective, algorithm, world_size)
-        held = c.simulate(steps, c.before(collective, world_size))
+        steps = collectives.schedule(collective, algorithm, world_size)
+        held = collectives.simulate(steps, collectives.before(collective, world_size))
 
         def texts(state) -> list:
             if collective == "all_to_all":
@@ -151,7 +151,7 @@ class Collectives(Explorable):
             raise ValueError(f"numbers must be {size} to {MOST_SENT} to be really sent")
         with Ranks(size) as ranks:
             work = self.collective, self.algorithm, self.numbers
-            found = ranks.run(collective_runs.compare, *work, timeout=60)
+            found = ranks.run(compare, *work, timeout=60)
         wrong = [rank for rank, one in enumerate(found) if not one["equal"]]
         rows = [one["sent"] for one in found]
         ratio = max(o["ours_s"] for o in found) / max(o["torch_s"] for o in found)
@@ -176,11 +176,11 @@ def cases() -> list[dict]:
     link = itertools.cycle([(10.0, 10.0), (0.0, 0.125), (2.5, 450.0), (1e4, 3.0)])
     good = [
         (name, way, size, numbers, step)
-        for name, ways in c.FORMULAS.items()
+        for name, ways in collectives.FORMULAS.items()
         for way in ways
         for size in (1, 2, 3, 4, 6, 7, 8)
         for numbers in ((1, 1_000_003) if size % 2 else (3, 10**10))
-        for last in [len(c.schedule(name, way, size))]
+        for last in [len(collectives.schedule(name, way, size))]
         for step in {0, last // 2, last}
     ]
     bad = itertools.product(

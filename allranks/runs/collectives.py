@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from allranks.sums import collectives as c
+from allranks.sums import collectives
 
 Chunks = dict[int, torch.Tensor]
 
 
 def run_schedule(
-    steps: c.Steps, parts: Sequence[torch.Tensor], start: Sequence[int]
+    steps: collectives.Steps, parts: Sequence[torch.Tensor], start: Sequence[int]
 ) -> tuple[Chunks, list[int]]:
     """Run a schedule as one of the ranks; collective.
 
@@ -83,9 +83,9 @@ def compare(collective: str, algorithm: str, numbers: int, repeats: int = 5) -> 
         equal: bit for bit. sent: bytes to each rank. ours_s, torch_s: medians.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
-    sizes = c.chunk_sizes(numbers, size)
-    steps = c.schedule(collective, algorithm, size)
-    start = c.before(collective, size)[rank]
+    sizes = collectives.chunk_sizes(numbers, size)
+    steps = collectives.schedule(collective, algorithm, size)
+    start = collectives.before(collective, size)[rank]
     dice = torch.Generator().manual_seed(rank)
     x = torch.randint(-999, 1000, (numbers,), generator=dice).float()  # sums are exact
     times = [], []
@@ -98,7 +98,7 @@ def compare(collective: str, algorithm: str, numbers: int, repeats: int = 5) -> 
         times[1].append(time.perf_counter())
         theirs = run_torch(collective, x.clone(), sizes)
         times[1][-1] = time.perf_counter() - times[1][-1]
-    promised = sorted(c.after(collective, size)[rank])
+    promised = sorted(collectives.after(collective, size)[rank])
     return {
         "equal": all(map(torch.equal, (ours[i] for i in promised), theirs)),
         "sent": sent,

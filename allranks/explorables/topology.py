@@ -23,7 +23,7 @@ class WhoIsWho(Explorable):
         visible: CUDA_VISIBLE_DEVICES on every node, indices only; None: not set.
     """
 
-    name = "who_is_who"
+    name = "topology"
 
     nodes = traitlets.List(traitlets.Int(), [2, 2]).tag(sync=True)
     gpus_per_node = traitlets.Int(4).tag(sync=True)

@@ -39,7 +39,7 @@ class Sampler(Explorable):
         step: the step to look at; beyond the last it means the last.
     """
 
-    name = "sampler"
+    name = "batches"
 
     num_samples = traitlets.Int(10).tag(sync=True)
     world_size = traitlets.Int(4).tag(sync=True)

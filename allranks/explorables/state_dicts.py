@@ -20,7 +20,7 @@ class StateDictKeys(Explorable):
         strict: of ``load_state_dict``.
     """
 
-    name = "state_dict_keys"
+    name = "state_dicts"
 
     saved = traitlets.List(traitlets.Unicode(), ["DDP"]).tag(sync=True)
     loaded = traitlets.List(traitlets.Unicode(), []).tag(sync=True)
@@ -94,9 +94,9 @@ class StateDictKeys(Explorable):
 
 
 def _run(*args) -> dict:
-    from allranks.runs import state_dicts as state_dict_runs
+    from allranks.runs.state_dicts import run
 
-    return state_dict_runs.run(*args)
+    return run(*args)
 
 
 def cases() -> list[dict]:

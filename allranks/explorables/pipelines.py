@@ -6,9 +6,8 @@ import traitlets
 
 from allranks.explorables.base import Explorable
 from allranks.live.ranks import Ranks
-from allranks.pictures import Picture
-from allranks.pictures.pipelines import schedule as draw
-from allranks.runs import pipelines as stages
+from allranks.pictures import Picture, pipelines
+from allranks.runs.pipelines import join
 from allranks.sums import schedules
 from allranks.sums.pipelines import Work, peak_held, timetable
 from allranks.sums.topology import whole
@@ -33,7 +32,7 @@ class Pipeline(Explorable):
         step: the moment; counts the times at which anything begins or ends.
     """
 
-    name = "pipeline"
+    name = "pipelines"
 
     schedule = traitlets.Unicode("1F1B").tag(sync=True)
     num_ranks = traitlets.Int(4).tag(sync=True)
@@ -108,7 +107,7 @@ class Pipeline(Explorable):
         """Draw the whole grid."""
         facts = Pipeline.compute(**state)
         works = [Work(r, *w) for r, row in enumerate(facts["rows"]) for w in row]
-        return draw(facts["torch"], works, unit=state["forward"])
+        return pipelines.schedule(facts["torch"], works, unit=state["forward"])
 
     def measure(self) -> dict:
         """Run torch's schedule on live ranks, with stages that sleep.
@@ -126,7 +125,7 @@ class Pipeline(Explorable):
         )
         args = self.schedule, self.num_microbatches, stage_s, False, 2, share
         with Ranks(num_ranks) as ranks:
-            steps = stages.join(ranks.run(_record, *args, timeout=60, quiet=True))
+            steps = join(ranks.run(_record, *args, timeout=60, quiet=True))
         works = min(
             steps, key=lambda works: max(w.end for w in works)
         )  # less disturbed
@@ -147,9 +146,9 @@ class Pipeline(Explorable):
 
 
 def _record(*args) -> list:
-    from allranks.runs import pipelines as stages
+    from allranks.runs.pipelines import record
 
-    return stages.record(*args)
+    return record(*args)
 
 
 def _say(row, time, rank_of, v) -> str:
