@@ -1,6 +1,7 @@
-"""Collectives: a schedule stepped through, chunk by chunk, and what it costs."""
+"""Collectives: a schedule step by step and chunk by chunk, and what it costs."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
@@ -14,19 +15,20 @@ from allranks.sums.units import amount
 
 MOST_RANKS, MOST_NUMBERS = 8, 10**10
 LEAST, LONGEST = 0.001, 1e6  # GB/s; µs per message
-MOST_SENT = 4_000_000  # numbers per rank, where real ranks send them
+MOST_SENT = 4_000_000  # numbers per rank that real ranks may send
 
 
 class Collectives(Explorable):
-    """A collective, an algorithm for it, and how far it has come.
+    """A collective, an algorithm for it, and the steps done so far.
 
     Traits:
         collective, algorithm: as in ``allranks.sums.collectives.FORMULAS``.
         world_size: ranks, 1 to 8.
-        numbers: float32 numbers in the whole buffer: in all_gather what a rank has
-            after it, else what a rank (in broadcast, rank 0) brings.
-        alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
-        step: steps that have been done.
+        numbers: float32 numbers in the whole buffer, which a rank holds after
+            all_gather, and before any other collective (rank 0 before broadcast).
+        alpha_us: α, µs per message.
+        gb_per_s: B, 10⁹ bytes per second and link.
+        step: the number of steps done.
     """
 
     name = "collectives"
@@ -41,11 +43,20 @@ class Collectives(Explorable):
 
     @staticmethod
     def compute(
-        collective, algorithm, world_size, numbers, alpha_us, gb_per_s, step
-    ) -> dict:
+        collective: str,
+        algorithm: str,
+        world_size: int,
+        numbers: int,
+        alpha_us: float,
+        gb_per_s: float,
+        step: int,
+    ) -> dict[str, Any]:
         """Say who holds what after the step, and what the whole schedule costs.
 
-        ``chunks_passed`` counts chunks of n / W that pass one after the other.
+        ``chunks_passed`` counts chunks of n / W that cannot travel at the same time.
+
+        Raises:
+            ValueError: if there is no such algorithm, or a number is out of bounds.
 
         >>> state = {"world_size": 4, "numbers": 1000, "alpha_us": 10, "gb_per_s": 1}
         >>> facts = Collectives.compute("all_reduce", "ring", step=1, **state)
@@ -84,7 +95,7 @@ class Collectives(Explorable):
                 mine = plan, links, time
         plan, links, time = mine
         now = [list(message) for message in plan[step - 1]] if step else []
-        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        ranks = f"{world_size} ranks" if world_size > 1 else "1 rank"
         summary = (
             f"{collective} by {algorithm}, {ranks}, {amount(4 * numbers, 'B')}: "
             f"{len(steps)} steps, {amount(time, 's')}; the busiest rank sends "
@@ -121,12 +132,14 @@ class Collectives(Explorable):
         }
 
     @staticmethod
-    def picture(collective, algorithm, world_size, step, **rest) -> Picture:
-        """Draw the start and what is held after the step, by chunk."""
+    def picture(
+        collective: str, algorithm: str, world_size: int, step: int, **rest: Any
+    ) -> Picture:
+        """Draw which chunks each rank holds at first, and after the step."""
         steps = collectives.schedule(collective, algorithm, world_size)
         held = collectives.simulate(steps, collectives.before(collective, world_size))
 
-        def texts(state) -> list:
+        def texts(state: collectives.Held) -> list[list[str]]:
             if collective == "all_to_all":
                 return [
                     [f"{i // world_size}→{i % world_size}" for i in sorted(mine)]
@@ -135,16 +148,16 @@ class Collectives(Explorable):
             chunks = range(world_size)
             return [[str(total(mine.get(i))) for i in chunks] for mine in state]
 
-        def total(ranks) -> int | None:
+        def total(ranks: frozenset[int] | None) -> int | None:
             return ranks and sum(10**rank for rank in ranks)
 
-        def digits(text) -> list[int]:
+        def digits(text: str) -> list[int]:
             return [rank for rank, digit in enumerate(text[::-1]) if digit != "0"]
 
         title = f"{collective} by {algorithm}, step {step} of {len(steps)}"
         return exchange(title, texts(held[0]), texts(held[step]), made_from=digits)
 
-    def measure(self) -> dict:
+    def measure(self) -> dict[str, Any]:
         """Let real ranks run the schedule, and compare with torch's own collective."""
         facts, size = self.facts, self.world_size
         if not size <= self.numbers <= MOST_SENT:
@@ -171,7 +184,7 @@ class Collectives(Explorable):
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys = "collective", "algorithm", "world_size", "numbers", "step"
     link = itertools.cycle([(10.0, 10.0), (0.0, 0.125), (2.5, 450.0), (1e4, 3.0)])
     good = [

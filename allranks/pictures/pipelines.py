@@ -74,9 +74,8 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     y = 44 + num_ranks * ROW
     parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
-    svg = document(
-        LEFT + 606, y + 8, text, parts
-    )  # scrolls on a phone, where it would be too small
+    # On a phone the picture scrolls: shrunk to fit, it would be too small to read.
+    svg = document(LEFT + 606, y + 8, text, parts)
     return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
 
 
@@ -112,9 +111,7 @@ def dense(svg: str) -> str:
     for x, y, look, digit in _DIGIT.findall(svg):
         rows.setdefault((y, look), []).append((x, digit))
     parts = [f'<path d="{"".join(d)}" {look}/>' for look, d in paths.items()]
-    parts.sort(
-        key=lambda part: "currentColor" in part
-    )  # bars are drawn on top of boxes
+    parts.sort(key=lambda part: "currentColor" in part)  # bars lie on top of boxes
     for (y, look), digits in rows.items():
         places, text = zip(*digits, strict=True)
         row = f'x="{" ".join(places)}" y="{y}" {look}'

@@ -2,8 +2,8 @@
 
 from html import escape
 
-# A rank's colour for text on a light ground, for text on a dark one, and between the two
-# for a host that defines neither. Neighbours differ for colour-blind readers too.
+# A rank's colour for text on a light ground, for text on a dark one, and in between for
+# a host that defines neither. Neighbours differ for colour-blind readers too.
 LIGHT = ["#2639a0", "#a54a01", "#37745d", "#5f2962"]
 LIGHT += ["#017991", "#b93e57", "#47450b", "#7a57d7"]
 DARK = ["#a9bbee", "#ed9e69", "#84f9cb", "#a983ac"]
