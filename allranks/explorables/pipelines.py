@@ -125,13 +125,11 @@ class Pipeline(Explorable):
         facts, state, num_ranks = self.facts, self.state, self.num_ranks
         v, (forward, *rest) = facts["ticks"], [state[name] for name in list(MOST)[3:]]
         unit_s = max(STEP_S / facts["length"], 0.006 * v / min(forward, *rest))
-        stage_s, share = (
-            [forward * unit_s / v] * v * num_ranks,
-            [n / forward for n in rest],
-        )
-        args = self.schedule, self.num_microbatches, stage_s, False, 2, share
+        args = self.schedule, self.num_microbatches
+        work = {"stage_s": [forward * unit_s / v] * v * num_ranks, "steps": 2}
+        work["backward"] = [n / forward for n in rest]
         with Ranks(num_ranks) as ranks:
-            steps = join(ranks.run(_record, *args, timeout=60, quiet=True))
+            steps = join(ranks.run(_record, *args, timeout=60, quiet=True, **work))
         # The faster of the two steps was less disturbed.
         works = min(steps, key=lambda works: max(w.end for w in works))
         took, tick_s = max(w.end for w in works) / unit_s, unit_s / v
@@ -150,11 +148,11 @@ class Pipeline(Explorable):
         }
 
 
-def _record(*args: Any) -> list[list[Work]]:
+def _record(*args: Any, **options: Any) -> list[list[Work]]:
     """Run ``runs.pipelines.record`` on a live rank, which imports it there."""
     from allranks.runs.pipelines import record
 
-    return record(*args)
+    return record(*args, **options)
 
 
 def _say(row: list[list], time: float, rank_of: dict[int, int], v: int) -> str:

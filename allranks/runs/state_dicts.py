@@ -76,7 +76,7 @@ def load(program: str, net: nn.Module, aim: Sequence[torch.Tensor]) -> tuple[str
         value.zero_()
     text = execute(program, net)
     pairs = zip(weights(net), aim, strict=True)
-    return text, sum(torch.equal(a, b) for a, b in pairs)
+    return text, sum(1 for a, b in pairs if torch.equal(a, b))
 
 
 def save(program: str, net: nn.Module) -> None:

@@ -41,7 +41,7 @@ def _gpt2() -> list[Layer]:
         Layer("embedding", (words * d, tokens * d), 0.0),
         *(Layer(f"block {i}", *block) for i in range(12)),
         Layer("norm", (d, d), 0.0),
-        Layer("output", (), 2e-6 * words * d * tokens),
+        Layer("output", numbers=(), mflop=2e-6 * words * d * tokens),
     ]
 
 
