@@ -194,7 +194,7 @@ def _step(
     alpha_us: float,
     gb_per_s: float,
 ) -> buckets.Step:
-    """Convert the traits to SI units, and lay out the step."""
+    """Convert the traits to bytes and seconds, and lay out the step."""
     link = world_size, alpha_us * 1e-6, gb_per_s * 1e9
     return buckets.step(layers, batch_size, tflops * 1e12, *link, buckets.caps(cap_mb))
 

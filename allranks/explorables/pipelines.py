@@ -126,10 +126,10 @@ class Pipeline(Explorable):
         v, (forward, *rest) = facts["ticks"], [state[name] for name in list(MOST)[3:]]
         unit_s = max(STEP_S / facts["length"], 0.006 * v / min(forward, *rest))
         args = self.schedule, self.num_microbatches
-        work = {"stage_s": [forward * unit_s / v] * v * num_ranks, "steps": 2}
-        work["backward"] = [n / forward for n in rest]
+        options = {"stage_s": [forward * unit_s / v] * v * num_ranks, "steps": 2}
+        options["backward"] = [n / forward for n in rest]
         with Ranks(num_ranks) as ranks:
-            steps = join(ranks.run(_record, *args, timeout=60, quiet=True, **work))
+            steps = join(ranks.run(_record, *args, timeout=60, quiet=True, **options))
         # The faster of the two steps was less disturbed.
         works = min(steps, key=lambda works: max(w.end for w in works))
         took, tick_s = max(w.end for w in works) / unit_s, unit_s / v

@@ -11,7 +11,7 @@ LEFT, WIDTH, ROW, BOX = 92, 500, 34, 26  # in SVG units
 def timeline(title: str, step: Step) -> Picture:
     """Draw a step over time; the text lists when each bucket is ready, starts and ends.
 
-    The length of a box is a duration. Its name or number is written into it if it fits.
+    The length of a box shows how long its work takes. Its name is in it if it fits.
 
     Args:
         title: stands above the picture.

@@ -8,12 +8,7 @@ from allranks.pictures.svg import RANK_COLORS, document, write
 
 WIDTH, HEIGHT = 344, 248  # fits a phone without shrinking
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 74, 40  # room around the plot
-DASHES = [
-    "none",
-    "7 4",
-    "2 3",
-    "9 3 2 3",
-]  # not told apart by colour alone
+DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # not told apart by colour alone
 NUM_SHOWN = 5  # points of each line in the text
 
 

@@ -34,7 +34,7 @@ def write(
 
 
 def document(width: int, height: int, label: str, parts: list[str]) -> str:
-    """Join the parts to an SVG document.
+    """Join the parts into an SVG document.
 
     Args:
         width, height: in SVG units.

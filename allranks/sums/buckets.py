@@ -1,4 +1,4 @@
-"""DDP's buckets: which gradients travel together, and what backward hides of it.
+"""DDP's buckets: which gradients travel together, and how much backward hides.
 
 Times come from a model: backward computes each layer in turn, beginning with the last
 one. A ring all_reduce sends a bucket as soon as its last gradient has been computed and

@@ -93,19 +93,13 @@ def schedule(collective: str, algorithm: str, world_size: int) -> Steps:
                 [Transfer(s, (s + d) % size, s * size + (s + d) % size, "move")
                  for s in ranks] for d in others
             ]  # fmt: skip
-        case (
-            "all_to_all",
-            "bruck",
-        ):  # chunk s -> s + d takes a hop per bit of d
+        case "all_to_all", "bruck":  # s -> s + d takes a hop per set bit of d
             return [
                 [Transfer((s + d % hop) % size, (s + d % hop + hop) % size,
                           s * size + (s + d) % size, "move")
                  for s in ranks for d in others if d & hop] for hop in doublings
             ]  # fmt: skip
-        case (
-            "all_gather",
-            "bruck",
-        ):  # each rank sends all it has, twice as far each time
+        case "all_gather", "bruck":  # send all that is held, twice as far each time
             return [
                 [Transfer(r, (r - hop) % size, (r + i) % size, "copy")
                  for r in ranks for i in range(min(hop, size - hop))]

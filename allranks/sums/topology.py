@@ -1,7 +1,7 @@
 """Who is who: the arithmetic of nodes, ranks and devices.
 
 A cluster is written as the number of processes on each node, by node rank:
-``(8, 8, 8)`` is three nodes of eight, and ``(2, 1)`` is two unequal ones. Functions are
+``(8, 8, 8)`` is three nodes of eight, ``(2, 1)`` is two unequal ones. All functions are
 pure. An impossible number raises ValueError, and a value that is no whole number raises
 TypeError, both with one sentence that names the value and its bound.
 """
