@@ -15,21 +15,29 @@ NOISE = r"(?s)^.*(Unpickler error:|load failed\.)\s*|[.\n][ \n].*"  # in torch's
 
 
 def file_name(text: str) -> Path:
-    """Return a path; an empty one is a variable that nobody set."""
+    """Return a path; an empty one comes from a variable that is not set.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is empty.
+    """
     if not text:
         raise argparse.ArgumentTypeError("'' is no file: give its name")
     return Path(text)
 
 
 def at_least_0(text: str) -> int:
-    """Return how many prefixes may go."""
+    """Return how many prefixes may be removed.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is no whole number from 0 on.
+    """
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
     return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser; each subcommand takes what its function's parameters name."""
+    """Return the parser; a subcommand takes the parameters of its function."""
     found = argparse.ArgumentParser(
         "python -m allranks.checkpoint", description=__doc__
     )
@@ -52,7 +60,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Do what the command line says; refuse in one sentence, with exit code 1."""
+    """Run a subcommand; if it fails, exit with code 1 and one sentence.
+
+    Args:
+        arguments: of the command line; None for those of this process.
+    """
     chosen = vars(parser().parse_args(arguments))
     function = chosen.pop("function")
     del chosen["command"]
@@ -65,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Return a refusal's sentence, or the part of torch's that says something."""
+    """Return a refusal's sentence, or the telling part of torch's message."""
     if isinstance(error, Refusal):
         return str(error)
     why = f"{type(error).__name__}: {re.sub(NOISE, '', str(error))}".strip(": ")
@@ -73,17 +85,17 @@ def reason(error: Exception) -> str:
 
 
 def run() -> int | str:
-    """Run the tool; return its exit code, or the sentence to end with."""
+    """Run the tool, and return its exit code or the sentence to exit with."""
     code: int | str = 0
     try:
         main()
         print(end="", flush=True)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # nobody reads any more, as head after its lines
+    except BrokenPipeError:  # the reader is gone, as head is after its lines
         code = 141
     except OSError as error:
         code = f"cannot print: {error}"
     if code:
-        sys.stdout = None  # or the interpreter tries to write the rest again
+        sys.stdout = None  # else the interpreter would try to write the rest
     return code

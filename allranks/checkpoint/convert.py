@@ -19,12 +19,12 @@ def convert(
 ) -> list[str]:
     """Write the plain state dict of a file to another file."""
     state = read(file)
-    with suppress(OSError):  # of a name that no file can have
+    with suppress(OSError):  # for a name that no file can have
         if out.exists() and out.samefile(file):
             raise Refusal("IN is OUT: name another, the rest of IN would go")
     name, model = find_model(state, entry)
     new, copies = plain(model, most), {}
-    for key, value in new.items():  # a view would take all of its memory along
+    for key, value in new.items():  # a view would save the whole storage
         at = memory(value)
         if at and value.nbytes < value.untyped_storage().nbytes():
             new[key] = copies.setdefault(at, value.detach().clone())

@@ -12,22 +12,23 @@ from allranks.checkpoint.refusals import clean
 
 
 def memory(value: Any) -> tuple | None:
-    """Return what tied tensors have in common, and no other two."""
+    """Return a key that is equal for tied tensors, and for no other two."""
     if getattr(value, "layout", None) != torch.strided:
         return None
     return value.data_ptr() or id(value), value.dtype, value.shape, value.stride()
 
 
 def numbers(value: Tensor) -> int:
-    """Count the numbers that a tensor holds; an expanded one holds fewer than shown."""
+    """Count the numbers that a tensor stores: fewer than it shows if expanded."""
     if value.layout != torch.strided:
         return value.numel()
     return min(value.numel(), value.untyped_storage().nbytes() // value.itemsize)
 
 
 def table(state: dict) -> list[str]:
-    """Return a count, and a line per entry: key, dtype, shape, whose memory it shares.
+    """Return a line with a count, and a line for each entry.
 
+    An entry's line has its key, dtype and shape, and the entry whose memory it shares.
     Tied tensors are counted once.
     """
     lines, owners, num = [], {}, 0
@@ -56,7 +57,7 @@ def inspect(file: Path, entry: str | None = None, most: int = MOST) -> list[str]
         lines += [f"  {clean(key)}: {clean(value)}" for key, value in state.items()]
     lines += [f"the state dict in {clean(name)}:" if name else "the state dict:", *rows]
     for part in "_orig_mod", "module":
-        if num := sum(f".{part}." in f".{key}" for key in model):
+        if num := len([key for key in model if f".{part}." in f".{key}"]):
             lines.append(f"{num} of {len(model)} keys contain {part}.")
     for old, new in zip(model, plain(model, most), strict=True):
         if old != new:

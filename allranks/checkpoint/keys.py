@@ -1,4 +1,4 @@
-"""Find the state dict in what a file held, and give its keys their plain names."""
+"""Find the state dict in what a file holds, and give its keys their plain names."""
 
 from collections import OrderedDict
 from typing import Any
@@ -8,19 +8,22 @@ from torch import Tensor
 from allranks.checkpoint.refusals import Refusal, clean
 
 MODELS = "model", "model_state_dict", "state_dict"  # its usual names
-MOST = 9  # so many leading "module." go, unless the reader says another number
+MOST = 9  # leading "module." that are removed, unless the reader names a number
 
 
 def has_tensors(state: Any) -> bool:
-    """Tell whether it is like a state dict: names, tensors among the values."""
+    """Tell whether it looks like a state dict: named values, some of them tensors."""
     named = isinstance(state, dict) and all(isinstance(k, str) for k in state)
     return named and any(isinstance(v, Tensor) for v in state.values())
 
 
 def find_model(state: Any, entry: str | None = None) -> tuple[str, dict]:
-    """Find the state dict: its entry's name ("" if it is all), and itself.
+    """Find the state dict, and return its entry's name and the state dict itself.
+
+    The name is "" if the whole file is the state dict.
 
     Args:
+        state: what the file holds.
         entry: the name that the reader asked for; None looks for the usual ones.
     Raises:
         Refusal: if there is none, or more than one that it could be.
@@ -39,16 +42,20 @@ def find_model(state: Any, entry: str | None = None) -> tuple[str, dict]:
 
 
 def split(name: str) -> list[str]:
-    """Return the parts of a key, without those that torch.compile put in."""
+    """Return the parts of a key, without those that torch.compile adds."""
     return [part for part in name.split(".") if part != "_orig_mod"]
 
 
 def plain(state: dict, most: int = MOST) -> OrderedDict:
-    """Copy a state dict, without what wrappers put before its names.
+    """Copy a state dict without the prefixes that wrappers add to its keys.
 
-    _orig_mod (torch.compile) goes wherever it is: no model uses that name.
-    A leading module (DataParallel, DDP) goes while every key has it, but not
-    more than so often: a model may own a submodule of that name.
+    _orig_mod (torch.compile) is removed wherever it is, since no model uses
+    that name. A leading module (DataParallel, DDP) is removed as long as every
+    key has it, but at most ``most`` times, since a model may own a submodule
+    of that name.
+
+    Raises:
+        Refusal: if two keys would become the same.
 
     >>> list(plain({"_orig_mod.module.0.weight": 1, "_orig_mod.module.0.bias": 2}))
     ['0.weight', '0.bias']

@@ -1,4 +1,4 @@
-"""Load what torch.save wrote, and run no code from it; or say what the file is."""
+"""Load what torch.save wrote without running code from it, or say what the file is."""
 
 import re
 import warnings
@@ -21,16 +21,16 @@ TRUST = (
 
 
 def read(path: Path) -> Any:
-    """Load a file onto the CPU; weights_only runs no code from it.
+    """Load a file onto the CPU, by weights_only, which runs no code from it.
 
     Raises:
-        Refusal: if it is something else, asks for too much memory, or is damaged where
-            torch does not look.
+        Refusal: if it is something else, would take too much memory, or is damaged
+            where torch does not check it.
         Exception: whatever torch.load raises for a damaged file.
     """
     if torch.__version__ < "2.10":  # CVE-2025-32434, CVE-2026-24747
         raise Refusal(f"torch {torch.__version__} is not safe; 2.10 is")
-    if not path.is_file():  # nor wait for a pipe
+    if not path.is_file():  # a pipe could make us wait for ever
         raise Refusal(FOLDER if path.is_dir() else "no such regular file")
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -39,7 +39,7 @@ def read(path: Path) -> Any:
         raise Refusal(SAFE)
     if head[:4] == b"PK\3\4":
         look_for_damage(path, size)
-    with warnings.catch_warnings(action="ignore"):  # of damaged files
+    with warnings.catch_warnings(action="ignore"):  # about damaged files
         try:
             return torch.load(path, "cpu", weights_only=True)
         except Exception as error:
@@ -51,29 +51,33 @@ def read(path: Path) -> Any:
 
 
 def look_for_damage(path: Path, size: int) -> None:
-    """Refuse an archive for what torch.load does not look at, sums and sizes."""
+    """Check an archive's checksums and sizes, which torch.load does not.
+
+    Raises:
+        Refusal: if it is damaged, or would take more memory than it should.
+    """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if sum(entry.file_size for entry in entries) > size:
             raise Refusal("it would unpack to more than it holds")
         if any(e.CRC for e in entries) and (damaged := archive.testzip()):
             raise Refusal(f"damaged: checksum of {damaged} is wrong")
-        for entry in entries:  # weights_only lets bytearray fill memory
-            entry.CRC = None  # compared above, if there is one
+        for entry in entries:  # weights_only allows bytearray, of any size
+            entry.CRC = None  # it has been compared above, if there is one
             pickled = entry.filename.lower().endswith("data.pkl")
             if pickled and b"bytearray\n" in archive.read(entry):
                 raise Refusal("its pickle makes a bytearray, of any size")
 
 
 def beside_weights(path: Path, error: str) -> str:
-    """Say what a whole file holds that weights_only will not load, if it does."""
+    """Name what a file holds that weights_only does not load; "" if it holds none."""
     first = re.search(r"GLOBAL (\S+) (was not|whose)", error)
     if first is None:
         return ""
-    if first[2] == "whose":  # of a module such as os: no model needs that
+    if first[2] == "whose":  # of a module such as os, which no model needs
         return f"it calls {clean(first[1], 60)}, no model does: do not load it"
     held = set()
-    with suppress(Exception):  # a file from before 1.6 is not listed
+    with suppress(Exception):  # cannot list a file from before torch 1.6
         ask = torch.serialization.get_unsafe_globals_in_checkpoint
         held = {g for g in ask(path) if not g.startswith("builtins.")}
     names = [first[1], *sorted(held - {first[1]})]

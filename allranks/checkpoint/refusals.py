@@ -1,8 +1,8 @@
-"""Refuse in one sentence, and put what a file holds into printable words."""
+"""Refuse in one sentence, and name what a file holds in printable words."""
 
 
 class Refusal(Exception):
-    """What the reader of a refusal should know, in one sentence."""
+    """A file cannot be used; the text tells the reader why, in one sentence."""
 
 
 def clean(value: object, most: int = 200) -> str:

@@ -1,4 +1,4 @@
-"""Write a file that has its name only once all of it is on the disk."""
+"""Write a file that gets its name only once all of it is on the disk."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,12 @@ from allranks.checkpoint.refusals import Refusal, clean
 
 
 def write(state: dict, path: Path, force: bool = False) -> None:
-    """Save a state under a name that is free, or with force in place of a file.
+    """Save a state under a free name, or with force in place of a file.
 
+    Args:
+        state: what to save.
+        path: the name of the file.
+        force: replace a file that has this name.
     Raises:
         Refusal: if the name is taken, or the file cannot be written.
     """
@@ -29,7 +33,7 @@ def write(state: dict, path: Path, force: bool = False) -> None:
 def write_new(state: dict, path: Path, force: bool) -> None:
     """Write to a file without a name (on Linux), which then gets its name."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:  # on Linux it has no name meanwhile: if we are killed, it is gone
+    try:  # on Linux it has no name meanwhile, so a killed run leaves none
         fd = os.open(path.parent, os.O_TMPFILE | os.O_RDWR, 0o666)
         file, source = os.fdopen(fd, "wb"), f"/proc/self/fd/{fd}"
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""The error clinic's machinery: specimens are read, played, and their ends recorded.
+"""The error clinic: read specimens, play them, and record how they ended.
 
 The specimens themselves are in ``clinic/`` and ``errata/`` at the root of the tree.
 """

@@ -1,18 +1,19 @@
 """The cases of the error clinic: one failure each, its cure, and how a log shows it.
 
 ``clinic/SLUG.py`` is a specimen whose prose has a paragraph for each of ``PARTS``.
-``# %% broken`` fails as the field ``signature`` says, ``# %% fixed`` does not. What is
-wrong in silence, or slow, has ``# %% invariant: what must hold``, which runs after
+``# %% broken`` fails as the field ``signature`` says, and ``# %% fixed`` does not. A
+failure that is silent or slow has ``# %% invariant: what must hold``, which runs after
 each of the two. ``# %% guarded`` is the broken training under ``allranks.guard``, and
-``# %% signs`` has regular expressions for the lines of a log that give it away.
+``# %% signs`` has regular expressions for the lines of a log that show the failure.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from allranks.clinic.specimens import PLACES, QUOTED, Specimen, split
 
-CLASSES = {  # as specimens write it, and the name of its page
+CLASSES = {  # a class as specimens write it, and the name of its page
     "launch": "app_clinic_launch",
     "process group": "app_clinic_process_group",
     "DDP": "app_clinic_ddp",
@@ -45,7 +46,7 @@ def read(path: Path) -> Specimen:
     """Parse a file of the clinic.
 
     Raises:
-        ValueError: if it is incomplete; the message says what is missing.
+        ValueError: if it is incomplete; the message names what is missing.
     """
     title, fields, prose, cells, notes = split(path)
     _, *texts = _PART.split(prose)
@@ -72,8 +73,15 @@ def read(path: Path) -> Specimen:
     )
 
 
-def _faults(title, fields, parts, cells, notes, signs):
-    """Yield what is missing or misspelt in a file, in words."""
+def _faults(
+    title: str,
+    fields: dict[str, str],
+    parts: dict[str, str],
+    cells: dict[str, str],
+    notes: dict[str, str],
+    signs: list[re.Match | None],
+) -> Iterator[str]:
+    """Yield what is missing or misspelt in a file, as the end of a sentence."""
     symptom, place = fields.get("symptom"), fields.get("runs on", "")
     if not title or "class: " in title:
         yield "a title: the docstring's first line"
@@ -82,13 +90,15 @@ def _faults(title, fields, parts, cells, notes, signs):
             yield f"{name}: one of {', '.join(known)}, not {fields.get(name)!r}"
     if not (place == QUOTED or PLACES.match(place)):
         yield f"runs on: N ranks, one process, N virtual GPUs or quoted, not {place!r}"
-    for name in ("chapter", *["signature"] * (place != QUOTED)):
+    for name in ("chapter",) if place == QUOTED else ("chapter", "signature"):
         if name not in fields:
             yield f"a field {name}"
     for name in PARTS[: 5 if place == QUOTED else 4]:
         if not parts.get(name):
             yield f"a paragraph that begins with {name!r}"
-    wanted = {"broken", "fixed", *["quoted"] * (place == QUOTED)}
+    wanted = {"broken", "fixed"}
+    if place == QUOTED:
+        wanted.add("quoted")
     if symptom in ("silent", "slow") and place != QUOTED:
         wanted.add("invariant")
     for name in sorted(wanted - set(cells)):
@@ -108,7 +118,7 @@ def _faults(title, fields, parts, cells, notes, signs):
 
 
 def folder(path: Path) -> list[Specimen]:
-    """Return all cases of a folder, by class and then by name."""
+    """Return all cases of a folder, sorted by class and then by name."""
     order = list(CLASSES)
     found = [read(file) for file in Path(path).glob("*.py")]
     return sorted(found, key=lambda c: (order.index(c.fields["class"]), c.slug))

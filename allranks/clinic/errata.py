@@ -1,7 +1,7 @@
-"""The rows of the errata: a claim of an article beside what is right.
+"""The rows of the errata: a claim of an article, and what is right.
 
 ``errata/a1_NAME.py`` has cells ``# %% wrong`` and ``# %% right``, or, for a claim in
-words, ``# %% claim`` and ``# %% fact``; its field ``outcome`` says how the first ends.
+words, ``# %% claim`` and ``# %% fact``. Its field ``outcome`` says how the first ends.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ def read(path: Path) -> Specimen:
     """Parse a row's file.
 
     Raises:
-        ValueError: if a part is missing or misspelt; the message says which.
+        ValueError: if a part is missing or misspelt; the message names it.
     """
     title, fields, prose, cells, commands = split(path)
     given = cells.pop("given", "")
@@ -42,6 +42,6 @@ def read(path: Path) -> Specimen:
 
 
 def folder(path: Path) -> list[Specimen]:
-    """Return all rows of a folder: a2 before a10, a before b."""
+    """Return all rows of a folder in their order, with a2 before a10 and b1."""
     found = [read(file) for file in Path(path).glob("[a-z]*_*.py")]
     return sorted(found, key=lambda s: (s.row[0], int(s.row[1:] or 0)))

@@ -1,6 +1,6 @@
 """How a cell ended: what a page shows of it, and the record of the last run.
 
-A page shows the last words of a run, and nothing that differs from run to run.
+A page shows the end of a run's output, but nothing that differs from run to run.
 """
 
 import json
@@ -16,11 +16,11 @@ FRAMES = re.compile(r'^(?:  File ".*\n(?:    .*\n)*)+', re.MULTILINE)
 
 
 def _in_order(found: re.Match) -> str:
-    """Sort the members of a set, whose order differs from process to process."""
+    """Sort the members of a set, because their order differs between processes."""
     return f"{{{', '.join(sorted(found[0][1:-1].split(', ')))}}}"
 
 
-PASSING = {  # what differs from run to run, and what stands for it
+PASSING = {  # what differs from run to run, and what replaces it
     re.compile(r"(?<=\[127\.0\.0\.1\]:)\d+"): "PORT",
     re.compile(r"(?<=\[::1\]:)\d+"): "PORT",
     re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
@@ -35,7 +35,7 @@ PASSING = {  # what differs from run to run, and what stands for it
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
     re.compile(r"\{'[\w:]+'(?:, '[\w:]+')+\}"): _in_order,
     re.compile(r"\{torch\.\w+(?:, torch\.\w+)+\}"): _in_order,
-    # A dead peer's socket is reset if it had not read all, and closed otherwise.
+    # The socket of a dead process is reset if it had not read all, else closed.
     re.compile(
         r"pair\.cc:\d+\] Connection closed by peer (\[\S+\]:PORT)\. (This is typically "
         r"caused by a remote worker )crashing"
@@ -46,14 +46,14 @@ PASSING = {  # what differs from run to run, and what stands for it
 
 
 def clean(text: str) -> str:
-    """Put names in place of the numbers that are others in each run."""
+    """Replace what differs from run to run, such as ports and process ids, by names."""
     for pattern, name in PASSING.items():
         text = pattern.sub(name, text)
     return text
 
 
 def last_words(traceback: str) -> str:
-    """Cut a traceback down to the exception, and a long message to its first lines."""
+    """Shorten a traceback to its exception, and a long message to its first lines."""
     ends = FRAMES.split(traceback)  # a message may have indented lines too
     plain = clean(re.sub(r"\x1b\[[0-9;]*m", "", ends[-1])).strip()
     lines = plain.split("\n")[:MAX_LINES]
@@ -62,17 +62,22 @@ def last_words(traceback: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended, "raises" or "hangs" say, and what a reader sees of it."""
+    """How a cell ended.
+
+    Attributes:
+        status: "runs", "warns", "raises", "violates", "dies" or "hangs".
+        text: what a reader sees of it.
+    """
 
     status: str
     text: str
 
 
 def recorded(specimen: Specimen) -> dict[str, Outcome]:
-    """Return what each cell did when it was last recorded.
+    """Return how each cell of a specimen ended when it was last recorded.
 
     Raises:
-        LookupError: if it was not.
+        LookupError: if not all of its cells are recorded.
     """
     path = specimen.path.with_name(RECORDS)
     entry = json.loads(path.read_text("utf8")).get(specimen.slug, {})
@@ -82,7 +87,7 @@ def recorded(specimen: Specimen) -> dict[str, Outcome]:
 
 
 def record(specimen: Specimen, outcomes: dict[str, Outcome]) -> None:
-    """Write what each cell did; entries of files that are gone are dropped."""
+    """Record how each cell ended, and drop the entries of files that are gone."""
     path = specimen.path.with_name(RECORDS)
     entries = json.loads(path.read_text("utf8")) if path.is_file() else {}
     entries[specimen.slug] = {n: vars(o) for n, o in outcomes.items()}

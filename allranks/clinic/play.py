@@ -1,4 +1,4 @@
-"""Play a specimen: run a cell in a fresh program's state, and say how it ended."""
+"""Play a specimen: run a cell in the state of a fresh program, and say how it ended."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from allranks.launch.torchrun import starter
 from allranks.live.ranks import Ranks
 from allranks.report import RanksError, fold, group_ranks
 
-STALL_S = 0.4  # seconds in which no rank moves: a cell that is meant to hang hangs
-HANG_S = 10.0  # seconds until it counts as hung if a rank polls, and so seems to move
-LIMIT_S = 60.0  # seconds until any other counts as hung
+STALL_S = 0.4  # seconds without progress: then a cell that should hang is hung
+HANG_S = 10.0  # seconds until it is, even if a rank polls and so seems to progress
+LIMIT_S = 60.0  # seconds until any other cell is
 _LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
 COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror): \S.*")
 _WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
@@ -24,8 +24,11 @@ _WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
 def play(specimen: Specimen, cell: str) -> Outcome:
     """Run one cell in the state of a fresh program, and say how it ended.
 
-    ``specimen`` is a row of the errata or a case of the clinic. Its invariant, if it
-    has one, runs after the cell on the same ranks.
+    If the specimen has an invariant, it runs after the cell on the same ranks.
+
+    Args:
+        specimen: a row of the errata or a case of the clinic.
+        cell: the name of one of its cells.
     """
     code, command = specimen.cells[cell], specimen.commands.get(cell)
     ranks, gpus = map(int, PLACES.match(specimen.fields["runs on"]).groups("0")[1:])
@@ -52,8 +55,13 @@ def play(specimen: Specimen, cell: str) -> Outcome:
     return _judge(text, error, alone=ranks < 2, violates=name == "invariant")
 
 
-def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
-    """Say what the output and the report of live ranks amount to."""
+def _judge(text: str, error: RanksError | None, alone: bool, violates: bool) -> Outcome:
+    """Turn the output and the report of live ranks into an outcome.
+
+    Args:
+        alone: whether there is one rank only, which then is not named.
+        violates: whether an exception comes from the invariant.
+    """
     status = "warns" if _WARNING.search(text) else "runs"
     if error is not None:
         ends = {rank: last_words(said) for rank, said in error.errors.items()}
@@ -71,9 +79,9 @@ def _judge(text: str, error: RanksError | None, alone, violates) -> Outcome:
 
 
 def _judge_command(crew: Ranks, specimen: Specimen, cell: str) -> Outcome:
-    """Start a command on each rank, and say what they amount to.
+    """Start a command on each rank, and turn how they ended into an outcome.
 
-    ``{rank}`` in it is the rank's number, ``{port}`` a port that is free.
+    In the command, ``{rank}`` stands for the rank and ``{port}`` for a free port.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -90,7 +98,7 @@ def _judge_command(crew: Ranks, specimen: Specimen, cell: str) -> Outcome:
     text = "\n".join(lines)
     status = "warns" if _WARNING.search(text) else "runs"
     status = "raises" if any(exit_code for exit_code, _ in ends) else status
-    if check := specimen.invariant(cell):  # with everything that the processes printed
+    if check := specimen.invariant(cell):  # on everything that the processes printed
         try:
             crew.run(f"text = {text!r}", on=[0])
             crew.run_cell(check, "invariant", on=[0], quiet=True)
@@ -100,10 +108,16 @@ def _judge_command(crew: Ranks, specimen: Specimen, cell: str) -> Outcome:
 
 
 def _prepare(place: str, plain: bool, num_gpus: int) -> None:
-    """On a rank: print warnings; forget the group if there is to be none."""
+    """Prepare a rank: print warnings, plug in GPUs, leave the group if there is none.
+
+    Args:
+        place: the folder in which the cell runs.
+        plain: whether the cell runs in one process without a group.
+        num_gpus: virtual GPUs to plug in.
+    """
     import warnings
 
-    def show(message, category, *where) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: object) -> None:
         text = " ".join(str(message).split())
         print(textwrap.shorten(f"{category.__name__}: {text}", 200, placeholder=" …"))
 
@@ -124,7 +138,7 @@ def _prepare(place: str, plain: bool, num_gpus: int) -> None:
 
 
 def _leave() -> int:
-    """On a rank: forget the group and who told us of it; return the rank it was."""
+    """Leave the group and unset the launcher's variables; return the former rank."""
     import torch.distributed as dist
 
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -136,7 +150,13 @@ def _leave() -> int:
 
 
 def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
-    """On a rank: save a file and run it; return its exit code and its complaints."""
+    """Save a file and run it on a rank; return its exit code and its complaints.
+
+    Args:
+        command: the command, which names the file.
+        code: what the file holds.
+        signs: regular expressions for lines of stderr to keep besides errors.
+    """
     from pathlib import Path
 
     from torch.distributed import launch, run
@@ -148,7 +168,8 @@ def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
 
     rank = _leave()
     words = command.replace("{rank}", f"{rank}").split()
-    for variable in "PYTHONUNBUFFERED", "OMP_NUM_THREADS":  # whole lines; no setting
+    # Buffered output comes in whole lines, and torchrun chooses the threads itself.
+    for variable in "PYTHONUNBUFFERED", "OMP_NUM_THREADS":
         os.environ.pop(variable, None)
     while "=" in words[0]:
         variable, _, os.environ[variable] = words.pop(0).partition("=")
@@ -158,7 +179,7 @@ def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
     path.write_text(f"{code}\n")
     stderr, exit_code = os.dup(2), 0
     with open(f"stderr{rank}", "w+") as file:
-        os.dup2(file.fileno(), 2)  # the children inherit it
+        os.dup2(file.fileno(), 2)  # child processes inherit it
         try:
             if words[0] == "python" and "torch.distributed.launch" not in words:
                 exit_code = popen([sys.executable, *words[1:]]).wait()
@@ -166,7 +187,7 @@ def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
                 run.main(words[1:])
             else:
                 launch.main(words[words.index("-m") + 2 :])
-        except BaseException as error:  # as the interpreter would, at the end
+        except BaseException as error:  # report it as the interpreter does at its end
             exit_code = 1
             os.write(2, f"\n{type(error).__qualname__}: {error}\n".encode())
             if isinstance(error, ChildFailedError):

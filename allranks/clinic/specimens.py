@@ -1,10 +1,10 @@
-"""A specimen: a small program that goes wrong as a page says, beside its repair.
+"""A specimen: a small program that goes wrong as a page says, and its repair.
 
-It is one Python file. Its docstring has a title, fields and prose; its code stands in
-cells, such as ``# %% broken`` and ``# %% fixed``, after an optional ``# %% given`` that
-runs before each. A cell runs on fresh live ranks, or, if its heading names a command,
-is saved as the file that the command names last. ``cases`` reads those of ``clinic/``,
-``errata`` those of ``errata/``: the form is one, what must not be missing differs.
+It is one Python file. Its docstring has a title, fields and prose. Its code is in cells
+such as ``# %% broken`` and ``# %% fixed``; an optional ``# %% given`` runs before each
+of them. A cell runs on fresh live ranks; if its heading names a command, it is saved as
+the file that the command runs. ``cases`` reads the specimens of ``clinic/``, and
+``errata`` those of ``errata/``, which have the same form but other required parts.
 """
 
 import ast
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PLACES = re.compile(r"(one process|(\d+) ranks?|(\d+) virtual GPUs?)$")
-QUOTED = "quoted"  # where a specimen ran that nobody can run here
+QUOTED = "quoted"  # the place of a specimen that cannot run here
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _FIELD = re.compile(r"^([a-z ]+): (.+)$", re.MULTILINE)
 _LINK = re.compile(r"(https://[^\s()]+)(?:\s\(([^)]+)\))?")
@@ -21,17 +21,20 @@ _LINK = re.compile(r"(https://[^\s()]+)(?:\s\(([^)]+)\))?")
 
 @dataclass(frozen=True)
 class Specimen:
-    """One file: what the page says of it, and its cells.
+    """One file: what the page says about it, and its cells.
 
     Attributes:
-        fields: ``runs on``, ``chapter``, and what else its kind demands.
-        prose: the docstring below the fields; ``parts`` are its paragraphs by the
-            word that each begins with, for a case of the clinic.
+        fields: ``runs on``, ``chapter``, and what else its kind requires.
+        prose: the docstring below the fields.
+        given: the code that runs before each cell.
         cells: the code of each cell that is played, by name, the failing one first.
-        commands: the command of a cell, where its heading names one.
+        commands: the command of each cell whose heading names one.
         endless: whether the failing cell is meant never to end.
-        law: what the invariant demands, in words; ``check`` is its code.
-        quoted: the message, of a case that needs GPUs and was never run here.
+        parts: for a case of the clinic, the paragraphs of ``prose`` by the words that
+            they begin with.
+        law: what the invariant requires, in words.
+        check: the code of the invariant.
+        quoted: the message of a case that needs GPUs and was never run here.
         signs: (kind, regular expression) for the lines of a log.
     """
 
@@ -51,22 +54,22 @@ class Specimen:
 
     @property
     def slug(self) -> str:
-        """Its name: the file's."""
+        """Return its name, which is that of its file."""
         return self.path.stem
 
     @property
     def row(self) -> str:
-        """The row of the errata's table, ``a1``: the beginning of the file's name."""
+        """Return its row in the errata's table, such as ``a1``."""
         return self.slug.partition("_")[0]
 
     @property
     def runs(self) -> bool:
-        """False for a case that is quoted from machines with GPUs."""
+        """Tell whether it is played, and not quoted from a machine with GPUs."""
         return self.fields["runs on"] != QUOTED
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """(address, what is reported there) of each thread."""
+        """Return (address, what is reported there) for each thread that it names."""
         return _LINK.findall(self.parts.get("Links", ""))
 
     def hangs(self, cell: str) -> bool:
@@ -74,12 +77,12 @@ class Specimen:
         return self.endless and cell == next(iter(self.cells))
 
     def invariant(self, cell: str) -> str:
-        """Return the code that must hold after this cell; the guard has its own say."""
+        """Return the code to run after this cell; the guard has checks of its own."""
         return "" if cell == "guarded" else self.check
 
 
 def split(path: Path) -> tuple[str, dict, str, dict, dict]:
-    """Cut a file into title, fields, prose, cells, and what follows a cell's name."""
+    """Split a file into title, fields, prose, cells, and notes after cells' names."""
     text = Path(path).read_text("utf8")
     title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
     head, _, prose = rest.partition("\n\n")

@@ -1,9 +1,10 @@
 """Find the failure that a log shows: ``python -m allranks.diagnose LOG ...``.
 
-``reading`` and ``pipe`` take the log in, ``text`` makes it plain, ``signs`` are what to
-look for, ``search`` finds where they match, ``suspects`` decides which case may be
-named, and ``words`` says it. ``command`` is the tool. The page's own diagnosis,
-book/_static/diagnose.js, does the same as text, search and suspects, step by step.
+``reading`` and ``pipe`` read the log, and ``text`` makes it plain. ``signs`` has the
+regular expressions to look for, and ``search`` finds where they match. ``suspects``
+decides which cases to name, and ``words`` describes them. ``command`` is the tool. The
+diagnosis on the book's page, book/_static/diagnose.js, does the same as text, search
+and suspects, step by step.
 """
 
 from allranks.diagnose.command import main

@@ -44,7 +44,13 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read the logs, print what they show."""
+    """Read the logs, and print what they show.
+
+    Args:
+        arguments: of the command line; None for those of this process.
+    Returns:
+        The exit code.
+    """
     chosen, came = options(arguments), Received()
     names = chosen.logs or ["-"]
     try:
@@ -77,21 +83,23 @@ def main(arguments: list[str] | None = None) -> int:
             parts.append(stopped(log, end, came, bool(shown)))
         elif not shown:
             parts.append(unknown(log, len(cases)))
-        text = "\n\n".join(["\n" * (not came.fresh) + RULE] * came.passed + parts)
+        if came.passed:
+            parts.insert(0, RULE if came.fresh else f"\n{RULE}")
+        text = "\n\n".join(parts)
     if not answer(text, came.broken):
         return 2
     return 0 if shown else 1
 
 
 def texts(name: str, came: Received) -> tuple[str, Iterator[str]]:
-    """A log's name and its text in parts."""
+    """Return a log's name, and its text in parts."""
     if name == "-":
         return "stdin", decoded(came.taken(), "stdin")
     return name, decoded(read(name), name)
 
 
 def answer(text: str, broken: bool) -> bool:
-    """Print the answer, on stderr if stdout is broken; tell whether it could be."""
+    """Print the answer, on stderr if stdout is broken, and tell whether that worked."""
     broken = broken or sys.stdout is None
     try:
         print(text, file=sys.stderr if broken else sys.stdout, flush=True)
@@ -105,5 +113,5 @@ def answer(text: str, broken: bool) -> bool:
 
 
 def silence() -> None:
-    """Let Python flush at its end into nothing."""
+    """Redirect stdout to the null device, into which Python flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,6 +1,6 @@
-"""What makes a message evidence: whose log it is, its keys, who ended the job.
+"""What makes a message evidence: whose log it is, its keys, and who ended the job.
 
-book/_static/diagnose.js asks the same. A change belongs in both.
+book/_static/diagnose.js asks the same, so a change belongs in both.
 """
 
 import re
@@ -8,7 +8,7 @@ import re
 from allranks.diagnose.search import TRIES
 from allranks.diagnose.text import Log, bare
 
-# As they stand in a log without its spaces. Each names torch, or what runs on it.
+# As they appear in a log without its spaces. Each names torch, or what is built on it.
 TORCH = "torch Torch c10d ProcessGroup DistributedDataParallel FSDP local_rank: [rank0]"
 TORCH += " [rank1] [rank2] [rank3] [default0] pt_main_thread pt_data_worker deepspeed"
 TORCH += " DeepSpeed ightning egatron accelerate/ acceleratelaunch mmengine mmcv"
@@ -19,26 +19,26 @@ _INTERRUPT = re.compile(
     r"|got signal: 2\b|closing signal SIGINT|Signal 2 \(SIGINT\)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
-STACK = 200  # lines of a traceback
+STACK = 200  # lines of a traceback, at most
 _LISTS = "issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"
 _KEYS = re.compile(rb'(?:"[^"]*",?)*')
 _KEY = re.compile(rb'"([^"]+)"')
 
 
 def ours(log: Log) -> bool:
-    """Whether it is of torch: a process that is killed is anybody's."""
+    """Tell whether a log is of torch; any program may be killed, for example."""
     return any(log.find(word) >= 0 for word in TORCH.split())
 
 
 def foreign(log: Log) -> bool:
-    """Whether it is of another library and not of torch: that has NCCL, too."""
+    """Tell whether a log is of another library, which may use NCCL too."""
     return any(log.find(word) >= 0 for word in OTHERS.split()) and not ours(log)
 
 
 def meet(log: Log, prefix: str) -> bool:
-    """Whether the missing keys are the unexpected ones without a prefix, or with it.
+    """Tell whether missing keys are unexpected ones with, or without, a prefix.
 
-    True if the log shows one of the two lists only: then nobody can compare.
+    True if the log shows only one of the two lists, so that they cannot be compared.
     """
     missing, unexpected = (_keys(log, word) for word in _LISTS)
     if not missing or not unexpected:
@@ -53,7 +53,7 @@ def meet(log: Log, prefix: str) -> bool:
 
 
 def _keys(log: Log, word: str) -> set[bytes]:
-    """The keys that follow a word."""
+    """Return the keys that follow a word."""
     found, at = set(), -1
     for _ in range(TRIES):
         if (at := log.find(word, at + 1)) < 0:
@@ -63,7 +63,7 @@ def _keys(log: Log, word: str) -> set[bytes]:
 
 
 def ended(log: Log) -> dict[int, int]:
-    """Where each log says that somebody ended the job: its number, and the line."""
+    """Find where somebody ended the job: the line, by the number of each such log."""
     found = {}
     for word in _INTERRUPTS:
         at = -1

@@ -1,30 +1,30 @@
-"""A long text, cut into lines and kept in little more memory than its file takes."""
+"""A long text, split into lines, in little more memory than its file takes."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-BLOCK = 2**18  # letters, or bytes, that are worked on at a time
-CHUNK = 4000  # letters: a longer line is cut, since an expression has to end
+BLOCK = 2**18  # letters, or bytes, that are processed at a time
+CHUNK = 4000  # letters; a longer line is cut, so that an expression ends in time
 
 
 class Lines(Sequence):
-    """Lines of text, kept as one piece of UTF-8: a string each would take too much."""
+    """Lines of text, kept as one piece of UTF-8: strings would take too much."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.data, self.ends = bytearray(), array("Q")
 
     def extend(self, lines: list[str]) -> None:
         """Add lines at the end."""
         sizes = (len(line if line.isascii() else line.encode()) + 1 for line in lines)
         self.ends.extend(accumulate(sizes, initial=len(self.data)))
-        self.ends.pop()  # the end of the last line: where data ends
+        self.ends.pop()  # the last line ends where data does
         self.data += "\n".join([*lines, ""]).encode()
 
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
@@ -35,7 +35,7 @@ class Lines(Sequence):
         return self.data[self.ends[index] : end - 1].decode()
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it in parts, each of whole lines; the last of one begins the next."""
+        """Yield parts of whole lines; the last line of a part also begins the next."""
         begin = 0
         while begin < len(self.data):
             end = self.data.find(b"\n", begin + BLOCK) + 1 or len(self.data)
@@ -45,11 +45,11 @@ class Lines(Sequence):
 
 
 def blocks(parts: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Cut a text of any size into whole lines, without the end of the last one.
+    """Split a text of any size into blocks of whole lines.
 
     Yields:
-        the lines, and whether a line ends there: one longer than a block is cut, if it
-        can be where a carriage return stands.
+        The lines, without the end of the last one, and whether a line ends there. A
+        line longer than a block is cut, if possible at a carriage return.
     """
     rest = ""
     for part in parts:

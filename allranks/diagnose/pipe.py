@@ -1,7 +1,7 @@
-"""What a job says through a pipe: passed on as it comes, and kept.
+"""What a job writes into a pipe: passed on as it comes, and kept.
 
-Ctrl-C reaches every program of a pipe. It ends the job in front; what that still says
-is read, so this program has to live on.
+Ctrl-C reaches every program of a pipe. It ends the job, whose last words still have to
+be read, so this program must survive it.
 """
 
 import os
@@ -12,18 +12,18 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from allranks.diagnose.reading import CHUNK, LIMIT
 
-STILL = 1.0  # seconds: a shorter silence is none
+STILL = 1.0  # seconds; a shorter silence does not count
 
 
 class Enough(Exception):
-    """A second Ctrl-C: whoever waits wants an answer from what has come."""
+    """A second Ctrl-C: the user wants an answer from what has come so far."""
 
 
 @dataclass
@@ -31,15 +31,17 @@ class Received:
     """What came through stdin.
 
     Attributes:
-        chunks: its last ``LIMIT`` bytes, compressed: the text is built beside them.
+        chunks: its last ``LIMIT`` bytes, compressed, to leave memory for the text.
         begun: the chunk that is not full yet.
-        size: bytes that came, and ``lost`` of them are no longer kept.
+        size: bytes that came, of which the first ``lost`` are no longer kept.
         lines: how many whole lines are kept.
-        ended: ``lines`` at the first Ctrl-C, or None: what follows may stand in the
-            line that had begun.
-        still: seconds of silence before it; ``longest``: of any pause until then.
+        ended: ``lines`` at the first Ctrl-C, or None. What follows may be in a line
+            that had already begun.
+        still: seconds of silence before the first Ctrl-C.
+        longest: seconds of the longest pause until then.
         passed: whether it was passed on.
         broken: whether that failed before the end.
+        fresh: whether what comes next begins a line.
     """
 
     chunks: deque[bytes] = field(default_factory=deque)
@@ -52,13 +54,13 @@ class Received:
     longest: float = 0.0
     passed: bool = False
     broken: bool = False
-    fresh: bool = True  # whether what comes next begins a line
+    fresh: bool = True
     _last: float = field(default_factory=time.monotonic)
 
     def add(self, data: bytes) -> None:
-        """Keep what came, in chunks of equal size, and lose the first if need be."""
+        """Keep what came, in chunks, and drop the first chunk if there are too many."""
         now = time.monotonic()
-        if self.ended is None and self.size:  # to start is no pause
+        if self.ended is None and self.size:  # the start is no pause
             self.longest = max(self.longest, now - self._last)
         self._last = now
         self.size += len(data)
@@ -74,8 +76,12 @@ class Received:
             self.lines -= first.count(b"\n")
             self.ended = self.ended and max(0, self.ended - first.count(b"\n"))
 
-    def interrupt(self, *_) -> None:
-        """Take note of Ctrl-C; the second one ends the reading."""
+    def interrupt(self, *_: object) -> None:
+        """Remember when Ctrl-C came; the second one ends the reading.
+
+        Raises:
+            Enough: at the second one.
+        """
         if self.ended is not None:
             raise Enough
         self.ended = self.lines
@@ -83,11 +89,11 @@ class Received:
 
     @property
     def stood(self) -> bool:
-        """Whether the job said nothing for longer than ever before it was ended."""
+        """Tell whether the job was ended after a longer silence than any before."""
         return self.ended is not None and self.still >= max(STILL, self.longest)
 
     def taken(self) -> Iterator[bytes]:
-        """The chunks, each of which is then gone from here."""
+        """Yield the chunks, and drop each of them."""
         while self.chunks:
             yield zlib.decompress(self.chunks.popleft())
         yield bytes(self.begun)
@@ -96,8 +102,10 @@ class Received:
 def receive(target: TextIO | None) -> Received:
     """Read stdin to its end, and pass it on as it comes.
 
-    A regular file, and what is typed, is not passed on.
+    A regular file and typed text are not passed on.
 
+    Args:
+        target: the stream to pass it on to, or None.
     Raises:
         ValueError: if stdin is closed.
     """
@@ -108,14 +116,14 @@ def receive(target: TextIO | None) -> Received:
     if typed:
         print("Paste the log, then press Ctrl-D on a line of its own.", file=sys.stderr)
     if typed or stat.S_ISREG(os.fstat(source).st_mode):
-        passes = None  # diagnose < train.log: nobody waits for it
+        passes = None  # diagnose < train.log: no need to show it
     came.passed = passes is not None
     with _interrupts(None if typed else came.interrupt), suppress(Enough):
         while data := os.read(source, 2**16):
             came.add(data)
             try:
                 _write(passes, data)
-            except OSError as error:  # closed or full: the job shall not end of it
+            except OSError as error:  # closed or full, which must not end the job
                 passes, came.broken = None, True
                 complain(
                     f"what comes cannot be shown ({error.strerror}); it is read on, "
@@ -125,18 +133,18 @@ def receive(target: TextIO | None) -> Received:
 
 
 def _write(target: int | None, data: bytes) -> None:
-    """Write all of it, if there is a target."""
+    """Write all of the data, if there is a target."""
     view = memoryview(data if target is not None else b"")
     while view:
         try:
             view = view[os.write(target, view) :]
-        except BlockingIOError:  # a terminal that another program has set so
+        except BlockingIOError:  # a terminal that another program made non-blocking
             select.select([], [target], [])
 
 
 @contextmanager
-def _interrupts(handler) -> Iterator[None]:
-    """Let a function have Ctrl-C, where that is ours to say."""
+def _interrupts(handler: Callable[..., None] | None) -> Iterator[None]:
+    """Handle Ctrl-C by a function meanwhile, if there is one."""
     if handler is None:
         yield
         return
@@ -148,6 +156,6 @@ def _interrupts(handler) -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """One sentence on stderr, if there is one."""
+    """Print one sentence on stderr, unless it is closed or full."""
     with suppress(OSError, AttributeError, ValueError):
         print(f"diagnose: {text}", file=sys.stderr, flush=True)

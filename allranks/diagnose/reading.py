@@ -1,4 +1,4 @@
-"""A log as bytes, from a file or a pipe, read as text in parts of a bounded size."""
+"""A log as bytes, from a file or a pipe, and as text in parts of a bounded size."""
 
 import codecs
 import os
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 
 LIMIT = 256 * 2**20  # bytes of one log
 CHUNK = 2**20
-HEAD = 8192  # bytes that tell what kind of a file it is
+HEAD = 8192  # bytes that show what kind of file it is
 _CONTROL = re.compile("[\0-\x08\x0e-\x1a\ufffd]")
 
 
 def guess(head: bytes) -> str:
-    """The encoding of a text: UTF-16 has a mark, or zeros at every other byte.
+    """Guess the encoding of a text: UTF-16 has a mark, or a zero in every other byte.
 
     >>> guess("KeyError".encode("utf-16-be"))
     'utf-16-be'
@@ -27,13 +27,16 @@ def guess(head: bytes) -> str:
 
 
 def decoded(chunks: Iterable[bytes], name: str) -> Iterator[str]:
-    """The text of a log in parts; of two encodings, too, as ``>>`` leaves it.
+    """Yield the text of a log in parts.
 
+    Args:
+        chunks: the bytes of the log.
+        name: what to call it in an error message.
     Raises:
-        ValueError: if it is empty or no text; a sentence that says so.
+        ValueError: with one sentence, if it is empty or no text.
     """
     head, full, decoder = b"", False, None
-    for chunk in chain(chunks, b""):
+    for chunk in chain(chunks, last=b""):
         full = full or bool(chunk.strip(b" \t\r\n\0"))
         if decoder is None:
             head += chunk
@@ -52,16 +55,16 @@ def decoded(chunks: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def chain(chunks: Iterable[bytes], last: bytes) -> Iterator[bytes]:
-    """The chunks that are not empty, and then the last one."""
+    """Yield the chunks that are not empty, and then the last one."""
     yield from filter(None, chunks)
     yield last
 
 
 def read(name: str) -> Iterator[bytes]:
-    """The bytes of a file.
+    """Yield the bytes of a file.
 
     Raises:
-        ValueError: if it cannot be read, with a sentence that says why.
+        ValueError: with one sentence, if it cannot be read or is too long.
     """
     try:
         if os.path.isdir(name):

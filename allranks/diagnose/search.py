@@ -1,8 +1,8 @@
-"""Where the signs of the clinic's cases match in a log.
+"""Find where the signs of the clinic's cases match in a log.
 
-A sign's literal piece is looked for in the whole log, the expression tried around it:
-on the line, on the line without its prefixes, and joined with its neighbours, as if a
-terminal had broken it. book/_static/diagnose.js does the same.
+A sign's literal piece is searched in the whole log, and the expression is tried only
+around it: on the line, on the line without its prefixes, and on the line joined with
+its neighbours, in case a terminal has broken it. book/_static/diagnose.js does so too.
 """
 
 import re
@@ -14,29 +14,37 @@ from allranks.clinic.cases import UNLESS, WITH
 from allranks.diagnose.signs import CUT, DIGITS, Sign
 from allranks.diagnose.text import Log, bare
 
-TRIES = 300  # places that are tried for one piece of a sign
+TRIES = 300  # places to try for one piece of a sign
 _SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
 )
 _BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
-MANY = 2**16  # words that are kept at a time
+MANY = 2**16  # words to keep at a time
 _NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A place where a sign matches: lines first to last, and what of them."""
+    """A place where a sign matches.
+
+    Attributes:
+        first, last: the lines of the log.
+        text: these lines, joined.
+        begin, end: the match in this text.
+        weak: whether it is a line of code, or a message that is cut or in other
+            capitals.
+    """
 
     first: int
     last: int
     text: str
     begin: int
     end: int
-    weak: bool  # a line of code, or a message that is cut or in other capitals
+    weak: bool
 
 
 def possible(log: Log, signs: list[Sign]) -> set[Sign]:
-    """Refuse most signs quickly: the words of their pieces are not in the log."""
+    """Return the signs that can match: all words of one of their pieces are there."""
     missing = {word for one in signs for piece in one.words for word in piece}
     seen = set()
     for words in _vocabulary(log):
@@ -46,7 +54,7 @@ def possible(log: Log, signs: list[Sign]) -> set[Sign]:
 
 
 def _vocabulary(log: Log) -> Iterator[bytes]:
-    """The words of a log, also those that a line's end cut, in a few long pieces."""
+    """Yield the words of a log, also those that a line's end cuts, in long pieces."""
     words = set()
     for part in log.lines.pieces():
         lines = [line.strip() for line in part.translate(None, DIGITS).split(b"\n")]
@@ -60,10 +68,13 @@ def _vocabulary(log: Log) -> Iterator[bytes]:
 
 
 def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
-    """The earliest place of a sign; a message goes before a line of code.
+    """Return the earliest place of a sign, and a message rather than a line of code.
 
     Args:
-        usable: what is ``possible``; of another sign only a cut piece may be there.
+        log: where to look.
+        one: the sign.
+        usable: the signs that are ``possible``; of another sign, only a piece that is
+            cut at the log's end can be there.
     """
     if one.alone and not log.alone:
         return None
@@ -95,13 +106,13 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
 
 
 def _complete(text: str) -> bool:
-    """Whether it is a store's barrier that waits though nobody is missing."""
+    """Tell whether it is a store's barrier at which no rank is missing."""
     match = _BARRIER.search(text)
     return match is not None and int(match[2]) >= int(match[1])
 
 
 def find_folded(log: Log, one: Sign) -> Hit | None:
-    """The earliest place of a sign with a long piece, in capitals or not."""
+    """Return the first place of a sign with a long piece, in any capitals."""
     for needle in one.needles:
         at = log.folded.find(needle.lower().encode()) if len(needle) >= CUT else -1
         if at >= 0:
@@ -114,7 +125,7 @@ def find_folded(log: Log, one: Sign) -> Hit | None:
 
 
 def _cut(log: Log, needle: str) -> Hit | None:
-    """The beginning of a piece where the log is cut."""
+    """Return the place where the log ends within a piece, if it does."""
     for size in range(len(needle) - 1, max(CUT, len(needle) // 2) - 1, -1):
         if log.tail.endswith(needle[:size].encode()):
             line = log.line_at(len(log.squeezed) - 1)
@@ -123,7 +134,7 @@ def _cut(log: Log, needle: str) -> Hit | None:
 
 
 def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
-    """Match on the lines from ``line`` to ``end``, and on more of them around."""
+    """Match on the lines from ``line`` to ``end``, and on their neighbours too."""
     if line == end:
         for text in (log.lines[line], bare(log.lines[line])):
             if match := expression.search(text):

@@ -1,8 +1,8 @@
 r"""Signs: regular expressions that mean the same in Python and in a reader's browser.
 
-Each holds a literal piece that is looked for first, in the whole log, with its spaces
-taken out: a message is found although a terminal broke its line. Only around such a
-place the expression is tried. What a browser would read otherwise is refused.
+Each contains a literal piece, which is searched first, in the whole log and without
+spaces, so that a message is found even if a terminal has broken its line. Only around
+such a place is the expression tried. What a browser would read differently is refused.
 """
 
 import re
@@ -15,7 +15,7 @@ from allranks.clinic.specimens import Specimen
 
 DIGITS = b"0123456789"
 SHORTEST = 6  # letters of the literal piece
-CUT = 16  # letters of a piece that are enough at the end of the log, if half of it
+CUT = 16  # letters of a piece that suffice at the log's end, if half of the piece
 _ATOM = re.compile(
     r"""
     (?P<open>\((?:\?[:=!])?) | (?P<close>\)) | (?P<bar>\|)
@@ -36,7 +36,8 @@ class Sign:
     Attributes:
         kind: full, maybe, echo, with or unless.
         pattern: the regular expression.
-        spans: pieces of the pattern, (begin, end), of which a match holds at least one.
+        spans: literal pieces of the pattern as (begin, end); a match contains at least
+            one of them.
     """
 
     kind: str
@@ -45,35 +46,35 @@ class Sign:
 
     @property
     def alone(self) -> bool:
-        """Whether it is evidence only as the one line of a log: a message as asked."""
+        """Tell whether it counts only as the one line of a log, such as a question."""
         ends = self.pattern[:1] + self.pattern[-1:]
         return self.kind == WITH and ends == "^$"
 
-    # Each log asks each sign, and the answer is the same; re forgets after 512.
+    # Every log needs every expression, and the cache of re holds only 512.
     @cached_property
     def expression(self) -> re.Pattern:
-        """The pattern, compiled."""
+        """Return the compiled pattern."""
         return re.compile(self.pattern, re.ASCII)
 
     @cached_property
     def needles(self) -> list[str]:
-        """The literal text of each piece, without spaces."""
+        """Return the literal text of each piece, without spaces."""
         return [literal(self.pattern[begin:end]) for begin, end in self.spans]
 
     @cached_property
     def heads(self) -> list[bytes]:
-        """The first letters of each piece: what must be there where a log is cut."""
+        """Return the first letters of each piece, which a log cut within it has."""
         return [needle[:CUT].encode() for needle in self.needles]
 
     @cached_property
     def words(self) -> list[list[bytes]]:
-        """The words of each piece, without digits."""
+        """Return the words of each piece, without digits."""
         pieces = [literal(self.pattern[begin:end], " ") for begin, end in self.spans]
         return [piece.encode().translate(None, DIGITS).split() for piece in pieces]
 
 
 def literal(source: str, space: str = "") -> str:
-    r"""A literal piece of a pattern as text, each white space as ``space``.
+    r"""Return a literal piece of a pattern as text, and each white space as ``space``.
 
     >>> literal(r"op\.preamble\s+<= op")
     'op.preamble<=op'
@@ -85,8 +86,12 @@ def literal(source: str, space: str = "") -> str:
 def sign(kind: str, pattern: str) -> Sign:
     """Check a pattern and find its literal pieces.
 
+    Args:
+        kind: one of ``KINDS``.
+        pattern: a regular expression.
     Raises:
-        ValueError: if a browser would read it otherwise, or nothing in it is literal.
+        ValueError: if a browser would read it differently, or no piece of it is long
+            enough.
 
     >>> sign("full", r"[Rr]ank \\d+ (?:is gone|has left)").needles
     ['isgone', 'hasleft']
@@ -109,12 +114,12 @@ def sign(kind: str, pattern: str) -> Sign:
 
 
 def _length(pattern: str, span: tuple[int, int]) -> int:
-    """Letters of a piece, each space counted once."""
+    """Count the letters of a piece, and each white space as one."""
     return len(re.sub(r"\\(.)|.[+*?]", "x", pattern[slice(*span)].replace(r"\s", " ")))
 
 
 def _choice(pattern: str, at: int) -> tuple[list | None, int]:
-    """Pieces of which one must occur, of alternatives up to a ) or the end."""
+    """Return pieces of which one must occur, from alternatives up to a ) or the end."""
     found, sure = [], True
     while True:
         spans, at = _row(pattern, at)
@@ -126,7 +131,7 @@ def _choice(pattern: str, at: int) -> tuple[list | None, int]:
 
 
 def _row(pattern: str, at: int) -> tuple[list | None, int]:
-    """The best pieces of one alternative: those whose shortest is longest."""
+    """Return the best pieces of one alternative: those whose shortest is longest."""
     options, begin = [], at
     while at < len(pattern) and pattern[at] not in "|)":
         match = _ATOM.match(pattern, at)
@@ -153,10 +158,10 @@ def _row(pattern: str, at: int) -> tuple[list | None, int]:
 
 
 def signs_of(case: Specimen) -> list[Sign]:
-    """The signs of a case, checked.
+    """Return the signs of a case, checked.
 
     Raises:
-        ValueError: if one is not usable; the message names the file.
+        ValueError: if one cannot be used; the message names the file.
     """
     try:
         return _checked(case.signs)
@@ -170,7 +175,7 @@ def _checked(signs: tuple[tuple[str, str], ...]) -> list[Sign]:
 
 
 def table(cases: list[Specimen]) -> dict:
-    """The cases as book/_static/diagnose.js takes them."""
+    """Return the cases in the form that book/_static/diagnose.js reads."""
     kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
     rows = []
     for case in cases:

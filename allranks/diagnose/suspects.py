@@ -1,6 +1,6 @@
-"""Which failures of the clinic does a log show? Nothing is named without a sign.
+"""Decide which failures of the clinic a log shows; none is named without a sign.
 
-book/_static/diagnose.js ranks in the same way. A change belongs in both.
+book/_static/diagnose.js ranks in the same way, so a change belongs in both.
 """
 
 import re
@@ -15,19 +15,19 @@ from allranks.diagnose.signs import Sign, signs_of
 from allranks.diagnose.text import Log
 
 SHOWN = 3
-BRIEF = 12  # lines of a paste in which a warning is the question
-REST = 4  # lines in which NCCL goes on with what it says of an error
+BRIEF = 12  # lines; in a paste this short, a warning is what is asked about
+REST = 4  # lines in which NCCL continues its report of an error
 _WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
-_DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's, of an error before
+_DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's summary of an earlier error
 _RAISED = re.compile(r"(?:Error|Exception): ")
-_LATE = WITH, UNLESS  # not looked for in vain
+_LATE = WITH, UNLESS  # searched only if another sign of the case is there
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
 _ERRORS = "Error: ", "Exception: ", "error: "
 
 
 @dataclass
 class Suspect:
-    """A case, and the hits of its signs."""
+    """A case, its place among the cases, and the hits of its signs."""
 
     case: Specimen
     order: int
@@ -35,10 +35,10 @@ class Suspect:
 
     @cached_property
     def level(self) -> str:
-        """The best kind of a sign that matched; a line of code counts for less."""
+        """Return the best kind of a sign that matched; a weak hit counts for less."""
         names = list(_LEVELS)
         levels = [
-            min(_LEVELS[sign.kind] + hit.weak, _LEVELS[ECHO])
+            min(_LEVELS[sign.kind] + (1 if hit.weak else 0), _LEVELS[ECHO])
             for sign, hit in self.hits
             if sign.kind != WITH
         ]
@@ -46,23 +46,23 @@ class Suspect:
 
     @property
     def first(self) -> int:
-        """The first line that names it."""
+        """Return the first line that shows it."""
         return min(hit.first for sign, hit in self.hits if sign.kind != WITH)
 
     @property
     def supported(self) -> bool:
-        """Whether a full sign matched, or a ``with`` sign if the case has any."""
+        """Tell whether a full or ``with`` sign matched, or no ``with`` is needed."""
         kinds = {sign.kind for sign, _ in self.hits}
         sure = {FULL, OURS, WITH} & kinds
         return bool(sure) or WITH not in dict(self.case.signs)
 
     @property
     def warns(self) -> bool:
-        """Whether it is no reason for a job to end."""
+        """Tell whether it is a failure that does not end a job."""
         return self.case.fields["symptom"] in ("silent", "slow")
 
     def mere_warning(self, log: Log) -> bool:
-        """Whether it only may be, and only in warnings."""
+        """Tell whether only ``maybe`` signs match, and only in warnings."""
         if self.level != MAYBE:
             return False
         lines = {hit.first for sign, hit in self.hits if sign.kind != WITH}
@@ -72,30 +72,33 @@ class Suspect:
 
     @property
     def key(self) -> tuple:
-        """What comes first is likeliest.
+        """Return the key for sorting, by which the likeliest case comes first.
 
-        A message counts more than an echo (one that only may be, and would end no job,
-        does not), a crash more than the wait of others for it (a wait that has evidence
-        of its own is as good), and both more than a warning; then what is earliest, and
-        best supported.
+        A message counts more than an echo, unless it only may point to a case that ends
+        no job. A crash counts more than the wait of other ranks for it, unless the wait
+        has evidence of its own. Both count more than a warning. After that comes what
+        is earliest, and what has most support.
         """
-        support = sum(sign.kind == WITH for sign, _ in self.hits)
+        support = sum(1 for sign, _ in self.hits if sign.kind == WITH)
         waits = self.case.fields["symptom"] == "hang" and not support
-        group = 2 * self.warns or waits
+        group = 2 if self.warns else 1 if waits else 0
         level = _LEVELS[self.level]
         best = max(len(n) for sign, _ in self.hits for n in sign.needles)
         place = self.first, -support, -best, self.order
-        weak = level + self.warns >= _LEVELS[ECHO]
+        weak = (level + 1 if self.warns else level) >= _LEVELS[ECHO]
         return weak, self.warns, level, group, *place
 
 
 def diagnose(
     log: Log, cases: list[Specimen], ends: dict[int, int] | None = None
 ) -> list[Suspect]:
-    """All cases that a log shows, the likeliest first.
+    """Return all cases that a log shows, the likeliest first.
 
     Args:
-        ends: what follows from Ctrl-C, and is no cause: as ``ended`` finds it.
+        log: what to diagnose.
+        cases: of the clinic.
+        ends: where each log was ended by Ctrl-C, as ``ended`` finds it; what follows is
+            no cause.
     """
     ends = ended(log) if ends is None else ends
     if foreign(log):
@@ -122,7 +125,11 @@ def diagnose(
 
 
 def _counted(log: Log, cases: list[Specimen]) -> list[list[Sign]]:
-    """The signs of each case that count in this log; none if its keys do not meet."""
+    """Return the signs of each case that count in this log.
+
+    Signs of ``OURS`` count if the log is of torch. No sign of a case counts if its
+    ``KEYS`` are given, but missing and unexpected keys do not meet.
+    """
     torch, found = ours(log), []
     for case in cases:
         signs = signs_of(case)
@@ -133,8 +140,10 @@ def _counted(log: Log, cases: list[Specimen]) -> list[list[Sign]]:
     return found
 
 
-def _folded(log, case, order, signs, usable) -> list[Suspect]:
-    """A title, a question: people write messages without the capitals."""
+def _folded(
+    log: Log, case: Specimen, order: int, signs: list[Sign], usable: set[Sign]
+) -> list[Suspect]:
+    """Look for a case in any capitals, as people write titles and questions."""
     full = [one for one in signs if one.kind in (FULL, OURS)]
     hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
     unless = [one for one in signs if one.kind == UNLESS]
@@ -144,12 +153,12 @@ def _folded(log, case, order, signs, usable) -> list[Suspect]:
 
 
 def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
-    """What may be said aloud.
+    """Return the suspects that there is enough evidence to name.
 
-    A ``maybe`` of a case that has ``with`` signs, all of which are missing, is shown
-    beside a better one only. What may be is no news if it is a mere warning, unless the
-    log is brief. Warnings do not explain an error, nor do echoes one before them. What
-    is said after Ctrl-C explains nothing.
+    If a case has ``with`` signs and all of them are missing, its ``maybe`` is shown
+    only beside a better suspect. A warning that only may point to a case is not shown,
+    unless the log is short. Warnings do not explain an error, and echoes do not explain
+    an error before them. What comes after Ctrl-C explains nothing.
     """
     if ends or len(log.lines) > BRIEF:
         suspects = [one for one in suspects if not one.mere_warning(log)]
@@ -164,26 +173,30 @@ def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
     echoes = [one for one in suspects if one.level == ECHO]
     if error is None:
         return echoes
-    last = error + REST * ("nccl" in log.lines[error].lower())
+    last = error + REST if "nccl" in log.lines[error].lower() else error
     return echoes if any(one.first <= last for one in echoes) else []
 
 
 def _over(log: Log, ends: dict[int, int], line: int) -> bool:
-    """Whether a line was written after somebody ended the job."""
+    """Tell whether a line was written after somebody ended the job."""
     return line >= ends.get(log.file(line), len(log.lines))
 
 
 def first_error(log: Log) -> int | None:
-    """The first line that looks like an error's and is no warning."""
-    found = []
-    for word in _ERRORS:
-        at = -1
-        for _ in range(TRIES):
-            at = log.find(word.replace(" ", ""), at + 1)
-            line = log.lines[log.line_at(at)] if at >= 0 else ""
-            if not _WARNING.search(line) and not _DIGEST.search(line):
-                break
-        else:
-            continue
-        found += [log.line_at(at)] * (at >= 0)
-    return min(found, default=None)
+    """Return the first line that looks like an error and is no warning, or None."""
+    found = (_first_with(log, word) for word in _ERRORS)
+    return min((line for line in found if line is not None), default=None)
+
+
+def _first_with(log: Log, word: str) -> int | None:
+    """Return the first line with a word that is no warning and no summary, or None."""
+    at = -1
+    for _ in range(TRIES):
+        at = log.find(word.replace(" ", ""), at + 1)
+        if at < 0:
+            return None
+        line = log.line_at(at)
+        text = log.lines[line]
+        if not _WARNING.search(text) and not _DIGEST.search(text):
+            return line
+    return None

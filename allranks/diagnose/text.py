@@ -1,7 +1,7 @@
 """A log as people have it, made plain: its lines, and what they begin with.
 
-What only decorates is taken out: colours, entities, typographic quotes, frames.
-book/_static/diagnose.js does the same, step by step. A change belongs in both.
+Decoration is removed: colours, entities, typographic quotes, frames.
+book/_static/diagnose.js does the same, step by step, so a change belongs in both.
 """
 
 import re
@@ -14,7 +14,7 @@ from itertools import accumulate
 from allranks.diagnose.lines import CHUNK, Lines, blocks
 
 FEW = 9  # lines, most of them blank, of a message without its log
-NARROW, WIDE = 40, 250  # a line that a terminal or a mail program may have broken
+NARROW, WIDE = 40, 250  # letters of a line that a terminal or mail may have broken
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
 _PREFIX = re.compile(
     rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
@@ -62,17 +62,22 @@ _FRAME = re.compile(rf"{_BEGIN} *{_BAR} ?|{_BAR} *{_END}")
 
 
 class Log:
-    """The plain lines of one or several logs, each a text, or the parts of one.
+    """The plain lines of one or several logs.
 
+    Args:
+        logs: the name and the text of each, or its text in parts.
     Attributes:
-        lines: the text of each; a carriage return ends one, too.
-        squeezed: all of it without spaces and ends of lines, as UTF-8.
-        tail: the end of that, without the dots of somebody who cut it.
+        lines: the text of each line; a carriage return ends one, too.
+        squeezed: all lines without spaces and line ends, as UTF-8.
+        tail: the end of ``squeezed``, without the dots that show where a log was cut.
+        starts: where in ``squeezed`` each line begins.
+        continued: the lines that begin within a line of the log.
+        names, begins: the name of each log, and its first line.
     """
 
-    def __init__(self, *logs: tuple[str, str | Iterable[str]]):
+    def __init__(self, *logs: tuple[str, str | Iterable[str]]) -> None:
         self.lines, self.squeezed, self.starts = Lines(), bytearray(), array("Q")
-        self.continued = array("Q")  # lines that begin in the middle of one of the log
+        self.continued = array("Q")
         self.names, self.begins = [], []
         for name, parts in logs:
             self.names.append(name)
@@ -85,7 +90,7 @@ class Log:
         self.tail = end.rstrip(".`*\u2026").encode()
 
     def _add(self, text: str, within: bool) -> None:
-        """Add lines; the first may belong to the line before."""
+        """Add lines; the first may continue the line before."""
         lines = plain(text).split("\n")
         if "\r" in text or "\\n" in text or max(map(len, lines)) > CHUNK:
             rows, first = [], len(self.lines)
@@ -106,50 +111,50 @@ class Log:
         self.squeezed += tight.replace(b"\n", b"")
 
     def file(self, index: int) -> int:
-        """Which of the logs holds a line, counted from 0."""
+        """Return which of the logs holds a line, counted from 0."""
         return bisect_right(self.begins, index) - 1
 
     def place(self, index: int) -> tuple[str, int]:
-        """The name of the log that holds a line, and the line's number there."""
+        """Return the name of the log that holds a line, and the line's number there."""
         file = self.file(index)
         begin = self.begins[file]
         parts = bisect_right(self.continued, index) - bisect_left(self.continued, begin)
         return self.names[file], index - begin - parts + 1
 
     def after(self, file: int, count: int) -> int:
-        """The line that follows the first ones of a log, as many as it counts."""
+        """Return the line after the first ``count`` lines of a log."""
         ends = [*self.begins[1:], len(self.lines)]
         rows = range(self.begins[file], ends[file])
         return rows.start + bisect_right(rows, count, key=lambda i: self.place(i)[1])
 
     @cached_property
     def alone(self) -> bool:
-        """Whether it is one line: the rest of what a job said is not to be had."""
+        """Tell whether it is one line only, without the rest of a job's output."""
         full = [line for line in self.lines[: FEW + 1] if line.strip(" ")]
         return len(self.lines) <= FEW and len(full) == 1
 
     @cached_property
     def folded(self) -> bytes:
-        """``squeezed`` without capitals."""
+        """Return ``squeezed`` in small letters."""
         return bytes(self.squeezed).lower()
 
     def find(self, needle: str, begin: int = 0) -> int:
-        """Where a text without spaces stands in ``squeezed``, or -1."""
+        """Return where ``squeezed`` has a text without spaces, or -1."""
         return self.squeezed.find(needle.encode(), begin)
 
     def line_at(self, offset: int) -> int:
-        """The line that holds this byte of ``squeezed``."""
+        """Return the line that holds this byte of ``squeezed``."""
         return bisect_right(self.starts, offset) - 1
 
     def goes_on(self, index: int) -> bool:
-        """Whether the next line may be the rest of this one."""
+        """Tell whether the next line may be the rest of this one."""
         if not 0 <= index < len(self.lines) - 1:
             return False
         size = len(self.lines[index])
         return NARROW <= size <= WIDE or size == CHUNK
 
     def rank(self, index: int) -> str:
-        """The rank that a line names, or an empty string."""
+        """Return the rank that a line names, or an empty string."""
         line = self.lines[index]
         for pattern in _RANKS:
             if match := pattern.search(line):
@@ -164,7 +169,7 @@ class Log:
 
 
 def plain(text: str) -> str:
-    """Take out what only decorates: colours, entities, typographic quotes, frames.
+    """Remove decoration: colours, entities, typographic quotes, frames.
 
     >>> plain("\\x1b[31m> \\u2018RANK\\u2019 &gt; 1\\x1b[0m")
     "'RANK' > 1"
@@ -189,7 +194,7 @@ def plain(text: str) -> str:
 
 
 def unescaped(line: str) -> str:
-    r"""The lines that JSON holds in one, each with a carriage return at its end.
+    r"""Return the lines that JSON has in one line, each ended by a carriage return.
 
     >>> unescaped(r'{"py": "\\n  File \\"x\\"\\nOSError: gone"}').split("\r")[1:]
     ['  File "x"', 'OSError: gone"}']
@@ -202,7 +207,7 @@ def unescaped(line: str) -> str:
 
 
 def bare(line: str) -> str:
-    """A line without the prefixes of launchers, clusters and loggers.
+    """Return a line without the prefixes of launchers, clusters and loggers.
 
     >>> bare("2024-05-01 10:00:00,123 [rank1]: RuntimeError: gone ")
     'RuntimeError: gone'

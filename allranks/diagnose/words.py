@@ -1,4 +1,4 @@
-"""What ``python -m allranks.diagnose`` says of a log, in words."""
+"""What ``python -m allranks.diagnose`` says about a log, in words."""
 
 import re
 from textwrap import fill
@@ -32,16 +32,16 @@ HELP = (
 
 
 def found(log: Log, suspect: Suspect) -> dict:
-    """What is told of a suspect, for people and for tools."""
+    """Return what is told about a suspect, for people and for tools."""
     case = suspect.case
     matches = []
     for sign, hit in sorted(suspect.hits, key=lambda pair: pair[1].first):
         file, line = log.place(hit.first)
         begin = max(0, min(hit.begin - 30, hit.end - EXCERPT))
         text = hit.text[begin:].strip()
-        cut = text[:EXCERPT] + "…" * (len(text) > EXCERPT)
+        cut = f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
         about = {"file": file, "line": line, "rank": log.rank(hit.first)}
-        about |= {"text": "…" * (begin > 0) + cut, "sign": sign.pattern}
+        about |= {"text": f"…{cut}" if begin else cut, "sign": sign.pattern}
         if all(match["line"] != line or match["file"] != file for match in matches):
             matches.append(about)
     page = clinic.CLASSES[case.fields["class"]]
@@ -59,20 +59,27 @@ def found(log: Log, suspect: Suspect) -> dict:
 
 
 def flat(text: str) -> str:
-    """A paragraph of Markdown in one line; names keep their backticks."""
+    """Return a paragraph of Markdown in one line; names keep their backticks."""
     text = re.sub(r"\{\w+\}`([^`<]+?)(?: ?<[^`]*>)?`", r"\1", " ".join(text.split()))
     return re.sub(r"\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?", r"\1\2", text)
 
 
 def show(number: int, one: dict, several: bool) -> str:
-    """A suspect for people."""
+    """Return the text about a suspect, for people.
+
+    Args:
+        number: of the suspect, from 1 on.
+        one: as ``found`` returns it.
+        several: whether there are several logs, so that a line's file is named.
+    """
     kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
     lines = [f"{number}. {one['title'].removesuffix('.')}", f"   {kind}"]
     if SURE[one["certainty"]]:
         lines.append(f"   {SURE[one['certainty']]}")
     for match in one["matches"]:
-        place = f"{match['file']}, " * several + f"line {match['line']}"
-        place += f", rank {match['rank']}" * bool(match["rank"])
+        place = f"{match['file']}, " if several else ""
+        place += f"line {match['line']}"
+        place += f", rank {match['rank']}" if match["rank"] else ""
         lines.append(f"   > {place}: {match['text']}")
     lines += [
         fill(f"{name.title()}: {one[name]}", **SHAPE) for name in ("cause", "cure")
@@ -81,7 +88,7 @@ def show(number: int, one: dict, several: bool) -> str:
 
 
 def unknown(log: Log, number: int) -> str:
-    """What to say if there is no sign of any case."""
+    """Return what to say if there is no sign of any of a number of cases."""
     text = f"Not known: none of {number} cases shows in this log"
     if (line := first_error(log)) is None:
         text += ", and no line of it looks like an error."
@@ -92,7 +99,14 @@ def unknown(log: Log, number: int) -> str:
 
 
 def stopped(log: Log, line: int, came: Received, known: bool) -> str:
-    """What to say of a job that somebody ended."""
+    """Return what to say about a job that somebody ended.
+
+    Args:
+        log: what to diagnose.
+        line: the first one after the end.
+        came: what came through stdin.
+        known: whether a case is found.
+    """
     file, number = log.place(min(line, len(log.lines) - 1))
     place = f"line {number} of {file}"
     if known:

@@ -1,8 +1,8 @@
 """The tool ``python -m allranks.doctor``: its flags, its report and its exit code.
 
-One line per check: ok, warn or fail, what was found, and what to do about it. Exit code
-1 if a check fails, 2 for wrong arguments, else 0. Without torch it says so and checks
-the rest.
+Each check gets one line: ok, warn or fail, what was found, and what to do about it. The
+exit code is 1 if a check fails, 2 for wrong arguments, and else 0. If torch is missing,
+the tool says so and checks the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from allranks.doctor.running import CHECKS, examine
 
 
 def refuse(message: str) -> NoReturn:
-    """End with exit code 2 and one sentence, however long the wrong value is."""
+    """Exit with code 2 and one sentence, shortened if the wrong value is long."""
     if len(message) > 600:
         message = f"{message[:300]} ... {message[-300:]}"
     sys.stderr.write(f"{message} (--help tells what there is)\n")
@@ -53,7 +53,11 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Examine this machine and print what was found; return the exit code."""
+    """Examine this machine, print what was found, and return the exit code.
+
+    Args:
+        argv: the command line; None for that of this process.
+    """
     args, start = parse_args(argv), time.perf_counter()
     if args.list:
         whys = {name: CHECKS[name].why for name in args.only}
@@ -79,21 +83,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def script() -> NoReturn:
-    """Run as a program, and end without a traceback whoever reads or interrupts."""
+    """Run as a program, and end without a traceback even by Ctrl-C or a closed pipe."""
     while os.open(os.devnull, os.O_RDWR) < 3:
-        pass  # our pipes must not get the numbers of a closed stdout
+        pass  # else a pipe of ours could get the number of a closed stdout
     try:
         try:
             code = main()
-        except SystemExit as end:  # argparse's: 0 after --help, or 2
+        except SystemExit as end:  # of argparse: 0 after --help, or 2
             code = end.code
         print(end="", flush=True)
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # nobody reads any more, as head after its lines
+    except BrokenPipeError:  # the reader is gone, as head is after its lines
         code = 141
     except OSError as error:
         code = 1
         with contextlib.suppress(OSError):
             sys.stderr.write(f"cannot print what was found: {error}\n")
-    os._exit(code)  # a check that hangs must not keep us
+    os._exit(code)  # a check that hangs must not hold up the end

@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def env(name: str, default: str = "") -> str:
-    """Return an environment variable."""
+    """Return an environment variable, or a default if it is not set."""
     return os.environ.get(name, default)
 
 
 def text_of(path: str | Path) -> str:
-    """Return a small file's text, nothing if it cannot be read."""
+    """Return a small file's text, or an empty one if it cannot be read."""
     try:
         return Path(path).read_text("utf8", "replace").strip()
     except OSError:
@@ -31,17 +31,17 @@ def in_a_line(error: object) -> str:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Turn 580.65.06 into (580, 65, 6), which compares as versions do."""
+    """Turn a text such as 580.65.06 into (580, 65, 6), to be compared."""
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def gib(num_bytes: float) -> str:
-    """Write bytes for people."""
+    """Write a number of bytes in GiB."""
     return f"{num_bytes / 2**30:.1f} GiB"
 
 
 def integer(text: str) -> int:
-    """Read a number; what is none, such as nvidia-smi's [N/A], counts as 0."""
+    """Read a number; a text that is none, such as nvidia-smi's [N/A], counts as 0."""
     return int(text) if text.isdecimal() else 0
 
 
@@ -68,17 +68,17 @@ def num_cores() -> int:
 
 @functools.lru_cache(1)
 def addresses() -> list[str]:
-    """Return the addresses of this machine's own name, as the resolver sorts them.
+    """Return the addresses of this machine's own name, in the resolver's order.
 
     Raises:
-        OSError: the name has none.
+        OSError: if the name has none.
     """
     found = socket.getaddrinfo(socket.gethostname(), None)
     return list(dict.fromkeys(entry[4][0] for entry in found))
 
 
 def interfaces() -> dict[str, str]:
-    """Return {name: IPv4 address} of Linux's network interfaces that have one."""
+    """Return the IPv4 address of each network interface of Linux that has one."""
     import fcntl
 
     found = {}

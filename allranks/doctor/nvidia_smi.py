@@ -1,4 +1,4 @@
-"""Ask ``nvidia-smi``, in the CSV that is meant for programs, what the driver knows."""
+"""Ask ``nvidia-smi`` what the driver knows, in the CSV that it prints for programs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from subprocess import DEVNULL, PIPE, STDOUT
 
 from allranks.doctor.facts import in_a_line, integer
 
-WAIT_S = 10  # for an answer; a driver that hangs gives none
+WAIT_S = 10  # for an answer, which a driver that hangs does not give
 ECC = "ecc.errors.uncorrected.volatile.total"
 FIELDS = "index,name,uuid,driver_version,memory.total,memory.used,memory.free"
 FIELDS += f",utilization.gpu,compute_cap,compute_mode,mig.mode.current,{ECC}"
 
 
 def run(*command: str) -> tuple[str, int]:
-    """Return (output, exit code) of a command, of which nothing stays behind.
+    """Return (output, exit code) of a command, and leave no process behind.
 
     Raises:
-        OSError: it cannot be started.
-        subprocess.TimeoutExpired: it gave no answer, and was ended with its children.
+        OSError: if it cannot be started.
+        subprocess.TimeoutExpired: if it gives no answer; it is then killed with
+            its children.
     """
     pipes = {"stdin": DEVNULL, "stdout": PIPE, "stderr": STDOUT}
     how = {"encoding": "utf8", "errors": "replace", "start_new_session": True}
@@ -32,8 +33,8 @@ def run(*command: str) -> tuple[str, int]:
     try:
         return process.communicate(timeout=WAIT_S)[0], process.wait(1)
     except subprocess.TimeoutExpired:
-        code = process.poll()  # if it has ended, a child of it holds our pipe
-        with contextlib.suppress(OSError):  # or nobody of its group is left
+        code = process.poll()  # if it has ended, a child holds our pipe
+        with contextlib.suppress(OSError):  # if none of its group is left
             getattr(os, "killpg", os.kill)(process.pid, 9)
         output = process.communicate(timeout=1)[0]
         if code is None:
@@ -44,12 +45,12 @@ def run(*command: str) -> tuple[str, int]:
 def query(what: str, fields: str) -> tuple[list[dict[str, str]], str, int]:
     """Return (rows as {field: text}, output, exit code) of a CSV query.
 
-    A field that this driver does not know is empty, and lines around the CSV are
-    ignored.
+    A field that this driver does not know is empty, and lines that are not of the CSV
+    are ignored.
 
     Args:
         what: ``gpu`` or ``compute-apps``.
-        fields: their names, with commas between them.
+        fields: their names, separated by commas.
     """
     asked = fields.split(",")
     while True:
@@ -70,9 +71,9 @@ def query(what: str, fields: str) -> tuple[list[dict[str, str]], str, int]:
 
 @functools.lru_cache(1)
 def survey() -> tuple[list[dict], tuple[str, ...] | None]:
-    """Return (GPUs, problem): the second as a check returns it, or None.
+    """Return the GPUs, and the problem as a check returns it, or None.
 
-    A GPU is a dictionary of FIELDS; its ``processes`` are those of other programs.
+    A GPU is a dictionary of ``FIELDS``; its ``processes`` are those of other programs.
     """
     if not shutil.which("nvidia-smi"):
         if not os.path.exists("/proc/driver/nvidia/version"):
@@ -95,7 +96,7 @@ def survey() -> tuple[list[dict], tuple[str, ...] | None]:
 
 
 def problem(any_gpu: bool, output: str, code: int, log: str) -> tuple[str, ...] | None:
-    """Return what an answer says is wrong, as a check returns it, or None.
+    """Return the problem that an answer shows, as a check returns it, or None.
 
     Args:
         any_gpu: whether a GPU answered.
@@ -109,7 +110,7 @@ def problem(any_gpu: bool, output: str, code: int, log: str) -> tuple[str, ...] 
     if said.startswith("No devices"):
         fix = "docker run --gpus all ..., or srun --gpus=1 ...; else dmesg"
         return "warn", said, fix
-    if "version mismatch" in said:  # the driver was updated, and the old one runs
+    if "version mismatch" in said:  # the driver was updated, but the old one still runs
         return "fail", said, "sudo reboot"
     if not code and any_gpu and not lost:
         return None
@@ -117,11 +118,11 @@ def problem(any_gpu: bool, output: str, code: int, log: str) -> tuple[str, ...] 
     if code != 14 or not any_gpu or lost:
         return "fail", found, log
     fix = "tell its owner: nvidia-smi -q shows the GPU's state"
-    return "warn", found, fix  # 14: only the infoROM is damaged, the GPU computes
+    return "warn", found, fix  # 14: only the infoROM is damaged, and the GPU works
 
 
 def links(text: str) -> dict[tuple[int, int], str]:
-    """Return {(i, j): link} for each pair of GPUs, from ``nvidia-smi topo -m``."""
+    """Return the link of each pair (i, j) of GPUs, from ``nvidia-smi topo -m``."""
     lines = re.sub(r"\x1b\[\d*m", "", text).splitlines()
     row = [line.split() for line in lines if re.match(r"GPU\d+\s", line)]
     n = range(len(row))
@@ -129,7 +130,7 @@ def links(text: str) -> dict[tuple[int, int], str]:
 
 
 def chosen(mask: str, gpus: list[dict]) -> list[dict]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves: those before an error."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, up to its first error."""
     left = []
     for entry in map(str.strip, mask.split(",")):
         found = [gpu for gpu in gpus if gpu["index"] == entry]
@@ -138,12 +139,12 @@ def chosen(mask: str, gpus: list[dict]) -> list[dict]:
         if len(found) != 1:
             break
         if found[0] in left:
-            return []  # named twice: CUDA shows none
+            return []  # one is named twice, so CUDA shows none
         left += found
     return left
 
 
 def in_use(gpu: dict) -> bool:
-    """Tell whether somebody computes on a GPU, or fills it."""
+    """Tell whether somebody computes on a GPU, or uses much of its memory."""
     used, load = integer(gpu["memory.used"]), integer(gpu["utilization.gpu"])
     return bool(gpu["processes"]) or used > 1024 or load > 10

@@ -1,7 +1,7 @@
 """Write the doctor into one file: ``python -m allranks.doctor.pack doctor.pyz``.
 
-Copied to a machine, ``python3 doctor.pyz`` runs there. The file holds this package and
-an empty ``allranks`` around it, so it needs Python 3.8 and nothing else.
+Copy it to a machine and run ``python3 doctor.pyz`` there. The file has this package in
+an otherwise empty ``allranks``, so it needs Python 3.8 and nothing else.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAIN = "allranks.doctor.command:script"
 
 
 def pack(target: str | Path) -> None:
-    """Write the file, and the folder that it is in.
+    """Write the file, and create its folder if need be.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: if it cannot be written.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def pack(target: str | Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Read the command line; refuse a file that cannot be written in one sentence."""
+    """Read the command line and write the file; say in one sentence if that fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="such as doctor.pyz")
     target = parser.parse_args(argv).file

@@ -1,4 +1,4 @@
-"""The list of checks: what each is called, why it is there, and what it needs."""
+"""The list of checks: the name of each, why it is made, and what it needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Check:
     Attributes:
         answer: returns (status, found) or (status, found, what to do about it), where
             the status is ok, warn or fail.
-        why: the reason to ask, one sentence for the reader of the answer.
-        needs: what must be there, or the check is skipped: ``linux``, ``gpus`` (that
+        why: the reason for the question, in one sentence for the reader of the answer.
+        needs: what must be there, else the check is skipped: ``linux``, ``gpus`` (that
             nvidia-smi sees), ``torch``, ``cuda`` (a build of torch for it), ``devices``
             (of CUDA, that torch can use).
         seconds: how long it may take.
@@ -37,7 +37,12 @@ def check(
     seconds: float = 60,
     loads_torch: bool = False,
 ) -> Callable:
-    """Register the function below as a check; ``Check`` says what the words mean."""
+    """Register the decorated function as a check.
+
+    Args:
+        name: what the report calls it.
+        why, needs, seconds, loads_torch: as in ``Check``; ``needs`` in one text.
+    """
     things = tuple(needs.split())
     loads_torch = loads_torch or not {"torch", "cuda", "devices"}.isdisjoint(things)
 
@@ -49,5 +54,5 @@ def check(
 
 
 def warn_if(bad: object, found: str, fix: str) -> tuple[str, ...]:
-    """Return the result of a check that is either well or deserves a warning."""
+    """Return the result of a check that ends with ok or with a warning."""
     return ("warn", found, fix) if bad else ("ok", found)

@@ -1,4 +1,4 @@
-"""Print what was found: for people a line per check, for programs JSON."""
+"""Print what was found: a line per check for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 
 
 def show(facts: dict[str, str]) -> None:
-    """Print a check's line, and below it what to do."""
+    """Print the line of a check, and below it what to do."""
     indent = " " * 19
     head = f"{facts['status']:5} {facts['name']:12} "
     lines = textwrap.wrap(facts["found"], 60, break_long_words=False)
@@ -18,7 +18,7 @@ def show(facts: dict[str, str]) -> None:
 
 
 def by_status(found: list[dict]) -> dict[str, list[str]]:
-    """Sort the checks' names by how they ended."""
+    """Group the names of the checks by their status."""
     names = {"ok": [], "warn": [], "fail": [], "skip": []}
     for facts in found:
         names[facts["status"]].append(facts["name"])
@@ -26,7 +26,7 @@ def by_status(found: list[dict]) -> dict[str, list[str]]:
 
 
 def sum_up(found: list[dict], took: float) -> None:
-    """Print how many checks ended how, and which had nothing to look at."""
+    """Print the number of checks of each status, and which had nothing to look at."""
     names = by_status(found)
     counts = [f"{len(of)} {status}" for status, of in names.items()]
     print(f"{socket.gethostname()}: {', '.join(counts)}, in {took:.1f} s")
@@ -35,6 +35,6 @@ def sum_up(found: list[dict], took: float) -> None:
 
 
 def as_json(found: list[dict], took: float) -> str:
-    """Return all of it as JSON: names by status, and each check in full."""
+    """Return everything as JSON: the names by status, and each check in full."""
     facts = {"host": socket.gethostname(), "seconds": round(took, 2)}
     return json.dumps({**facts, **by_status(found), "checks": found}, indent=1)

@@ -12,7 +12,11 @@ CHECKS = checks.CHECKS
 
 
 def there_is(need: str) -> bool:
-    """Tell whether this machine has what a check needs; ``Check`` lists the words."""
+    """Tell whether this machine has what a check needs.
+
+    Args:
+        need: one of the words that ``Check`` lists.
+    """
     if need == "gpus":
         return bool(nvidia_smi.survey()[0])
     if need == "linux":
@@ -25,14 +29,14 @@ def there_is(need: str) -> bool:
 
 
 def examine(name: str) -> dict[str, str]:
-    """Run a check; if it breaks or hangs, that is what it found.
+    """Run a check; if it raises an error or hangs, the result says so.
 
     Returns:
-        Its name, status (ok, warn, fail or skip), what was found, fix and why.
+        ``name``, ``status`` (ok, warn, fail or skip), ``found``, ``fix`` and ``why``.
     """
     check = CHECKS[name]
     if check.loads_torch:
-        wheels.load()  # here: a slow disk is no fault of the check, which has a limit
+        wheels.load()  # outside the check's time limit, as a disk may be slow
     late = f"no answer in {check.seconds} s"
     result = ["warn", late, "try again when it is idle"]
 
@@ -47,6 +51,6 @@ def examine(name: str) -> dict[str, str]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(check.seconds)
-    status, found, *fix = list(result)  # a copy: a late answer may change the list
+    status, found, *fix = list(result)  # a copy, because a late answer changes the list
     facts = {"name": name, "status": status, "found": found}
     return {**facts, "fix": "".join(fix), "why": check.why}

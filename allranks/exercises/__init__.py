@@ -1,7 +1,8 @@
-"""Exercises: a stub to fill in, a check on live ranks, hints that unfold.
+"""Exercises: a stub to fill in, a check on live ranks, and hints that unfold.
 
-One exercise is one file, ``exercises/ex5_1.py``; :mod:`allranks.exercises.files` says
-how it reads, :mod:`allranks.exercises.oracle` what its check may use.
+Each exercise is one file, such as ``exercises/ex5_1.py``. Its form is described in
+:mod:`allranks.exercises.files`, and what its check may use in
+:mod:`allranks.exercises.oracle`.
 """
 
 from allranks.exercises.grader import Answer, check

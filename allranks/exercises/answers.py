@@ -1,4 +1,4 @@
-"""The answers of a check: from the report of live ranks to a few calm lines."""
+"""The answers of a check: turn the report of live ranks into a few calm lines."""
 
 import json
 import linecache
@@ -19,14 +19,14 @@ _WAIT = re.compile(r"(wait in|run) `(.*)` at (.*) line (\d+)", re.DOTALL)
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """What a check found; ``check`` has printed its text.
+    """What a check found. Its text has already been printed by ``check``.
 
     Attributes:
         passed: whether every case passed on every world size.
         status: ``right``, ``stub``, ``wrong``, ``error``, ``hang``, ``stopped`` or
             ``no exercise``.
         message: the whole text.
-        cases: the names of the cases that passed, where all did.
+        cases: the names of the cases, if all of them passed.
     """
 
     passed: bool
@@ -41,7 +41,7 @@ class Answer:
         return self.passed
 
     def _ipython_display_(self) -> None:
-        """Show nothing: the text stands above already."""
+        """Show nothing, because the text has already been printed."""
 
 
 def explain(
@@ -51,7 +51,15 @@ def explain(
     outputs: list[str],
     place: Place,
 ) -> Answer:
-    """Turn the report of live ranks into one answer."""
+    """Turn the report of live ranks into one answer.
+
+    Args:
+        exercise: the one that was tried.
+        world_size: the number of ranks.
+        error: their report.
+        outputs: what each rank printed.
+        place: where the reader's function is.
+    """
     name = exercise.name
     verdicts = {}
     for rank, text in error.errors.items():
@@ -87,7 +95,7 @@ def explain(
 
 
 def _lines(facts: dict, name: str, place: Place) -> tuple[list[str], str]:
-    """Return what a rank's verdict says, and the status of the answer."""
+    """Return the lines that a rank's verdict makes, and the status of the answer."""
     if facts["kind"] == "wrong":
         return [_sentence(facts["text"])], "wrong"
     if facts["kind"] == "unusable":
@@ -100,7 +108,7 @@ def _lines(facts: dict, name: str, place: Place) -> tuple[list[str], str]:
 
 
 def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> list[str]:
-    """Say where each rank stands: in the reader's function, or behind it."""
+    """Say where each rank is: in the reader's function, or after it."""
     short = place.file.rpartition("/")[2]
     inside: dict[str, list[int]] = {}
     outside = list(error.finished)
@@ -143,7 +151,7 @@ def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> lis
 
 
 def _cut(output: str) -> tuple[str, list[str]]:
-    """Return the case that a rank came to, and what was printed in it."""
+    """Return the case that a rank has reached, and what was printed in it."""
     _, _, rest = output.rpartition(rank_side.MARK)
     case, _, own = rest.partition("\n")
     if rank_side.MARK not in output:
@@ -155,11 +163,11 @@ def _cut(output: str) -> tuple[str, list[str]]:
 
 
 def _sentence(text: str) -> str:
-    """Capitalise a text, unless it begins with a name: torch.load, a_b, w1."""
+    """Capitalise a text, unless it begins with a name such as torch.load or w1."""
     word = text.partition(" ")[0].rstrip(",:")
     return text[:1].upper() + text[1:] if word.isalpha() else text
 
 
 def _fill(text: str) -> list[str]:
-    """Wrap a text; what is a line of its own stays one."""
+    """Wrap the lines of a text."""
     return [part for line in text.splitlines() for part in textwrap.wrap(line, 86)]

@@ -1,4 +1,4 @@
-'''The files of the exercises: one each, ``exercises/ex5_1.py``.
+'''The files of the exercises: one for each, such as ``exercises/ex5_1.py``.
 
 The docstring has a title, fields, the task in Markdown, and three hints::
 
@@ -16,17 +16,18 @@ The docstring has a title, fields, the task in Markdown, and three hints::
     Hint 3: the call, or the line, almost
     """
 
-The code stands in cells, in this order: ``# %% stub``, ``# %% check``, ``# %%
-solution``, ``# %% right: why this unusual answer passes`` (one at least), ``# %% wrong:
-the mistake`` (three at least). Each but the check is what a reader may have in the cell
+The code is in cells, in this order: ``# %% stub``, ``# %% check``, ``# %% solution``,
+``# %% right: why this unusual answer passes`` (at least one), and ``# %% wrong: the
+mistake`` (at least three). Each except the check is what a reader may have in the cell
 of the stub, imports included.
 
-The check defines ``check(answer, case)``. It runs on every rank, with seeds that differ
-from rank to rank. ``answer`` is the reader's function; ``case("tied weights")`` names
-what is tried from here on, for the messages. By name it finds ``torch``, ``dist``,
-``rank``, ``world_size``, ``folder`` (an empty one, the same on all ranks, and the
-current one), ``Wrong``, ``expect(what, got, want)``, ``Untouched(name=value)`` and
-``patch(os, "fsync", spy)``, which an answer cannot miss by ``from os import fsync``.
+The check defines ``check(answer, case)``, which runs on every rank, with seeds that
+differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
+names what is tried from here on, for the messages. The check can use ``torch``,
+``dist``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on all ranks, and
+the current one), ``Wrong``, ``expect(what, got, want)``, ``Untouched(name=value)`` and
+``patch(os, "fsync", spy)``, which also reaches an answer that has ``from os import
+fsync``.
 '''
 
 import ast
@@ -43,12 +44,12 @@ FOLDER = ROOT / "exercises"
 KINDS = "stub", "check", "solution", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
-_count = itertools.count(1)  # of answers: each gets a file name of its own
+_count = itertools.count(1)  # numbers the answers, so that each has its file name
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its kind (``wrong``), what its heading says, and its code."""
+    """One cell: its kind, such as ``wrong``, the note in its heading, and its code."""
 
     kind: str
     note: str
@@ -57,7 +58,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One file, taken apart."""
+    """One file, parsed.
+
+    Attributes:
+        world_sizes: those that the check tries.
+        minutes: that it takes a reader, about.
+        hard: whether it is the hard one of its chapter.
+        task: in Markdown.
+    """
 
     path: Path
     title: str
@@ -71,12 +79,12 @@ class Exercise:
 
     @property
     def name(self) -> str:
-        """Return the name of the exercise and of its function: ``ex5_1``."""
+        """Return the name of the exercise and of its function, such as ``ex5_1``."""
         return self.path.stem
 
     @property
     def number(self) -> str:
-        """Return the number as its heading writes it: ``5.1``."""
+        """Return the number as its heading writes it, such as ``5.1``."""
         return self.name.removeprefix("ex").replace("_", ".")
 
     def code(self, kind: str) -> str:
@@ -100,7 +108,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Exercise:
-    """Read the exercise of a name.
+    """Read the exercise with a name.
 
     Raises:
         ValueError: if there is none; the message names the first and the last.
@@ -119,7 +127,7 @@ def read(path: Path) -> Exercise:
     """Parse an exercise's file.
 
     Raises:
-        ValueError: if a part is missing or misspelt; the message says which.
+        ValueError: if a part is missing or misspelt; the message names it.
     """
     text = Path(path).read_text("utf8")
     title, _, rest = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")

@@ -15,15 +15,18 @@ from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
 from allranks.report import RanksError
 
-STALL_S = 1.0  # nobody moves for so long: they wait for each other
-LIMIT_S = 10.0  # for one world size
+STALL_S = 1.0  # seconds without progress: then ranks wait for each other
+LIMIT_S = 10.0  # seconds for one world size
 
 
 def check(answer: Callable) -> Answer:
-    """Try the function of an exercise; print, and return, what was found.
+    """Try the function of an exercise, and print and return what was found.
 
-    It goes by value to fresh live ranks, with seeds that differ from rank to rank. None
-    of them is left afterwards, whatever it does there.
+    The function is sent by value to fresh live ranks, whose seeds differ. None of the
+    ranks is left afterwards, whatever the function does.
+
+    Args:
+        answer: the reader's function, which has the name of its exercise.
     """
     found = _examine(answer)
     print(found.message)
@@ -31,6 +34,7 @@ def check(answer: Callable) -> Answer:
 
 
 def _examine(answer: Callable) -> Answer:
+    """Try the function on each world size of its exercise."""
     if not inspect.isfunction(answer):
         kind = "nothing" if answer is None else f"a {type(answer).__name__}"
         text = f"check takes the function itself, as in check(ex1_1); this is {kind}."
@@ -42,7 +46,7 @@ def _examine(answer: Callable) -> Answer:
     source = _source(answer)
     name = exercise.name
     if _is_stub(source):
-        warm_up()  # torch loads while the reader thinks
+        warm_up()  # loads torch while the reader thinks
         text = f"{name}: still the stub. Fill it in, run its cell, then this one."
         return Answer(False, "stub", text)
     try:
@@ -66,7 +70,7 @@ def _examine(answer: Callable) -> Answer:
 def _try(
     exercise: Exercise, world_size: int, packed: bytes, place: Place
 ) -> list[str] | Answer:
-    """Return the cases that passed, or the answer that ends the check."""
+    """Return the cases if all passed, or the answer that ends the check."""
     arguments = packed, exercise.name, exercise.code("check"), place
     with (
         tempfile.TemporaryDirectory(prefix="allranks-") as folder,
@@ -80,6 +84,7 @@ def _try(
 
 
 def _source(answer: Callable) -> str:
+    """Return the source text of a function, or an empty text."""
     try:
         return textwrap.dedent(inspect.getsource(answer))
     except (OSError, TypeError, SyntaxError):
@@ -87,7 +92,7 @@ def _source(answer: Callable) -> str:
 
 
 def _is_stub(source: str) -> bool:
-    """Tell whether nothing stands in the function but its docstring."""
+    """Tell whether the function has nothing but its docstring."""
     try:
         (function,) = ast.parse(source).body
     except (SyntaxError, ValueError):
@@ -97,7 +102,7 @@ def _is_stub(source: str) -> bool:
 
 
 def _is_constant(statement: ast.stmt) -> bool:
-    """Tell whether a statement is a docstring, or three dots."""
+    """Tell whether a statement is a docstring or three dots."""
     return isinstance(getattr(statement, "value", None), ast.Constant) and isinstance(
         statement, ast.Expr
     )

@@ -1,4 +1,4 @@
-"""``hints("ex5_1")``: three hints and the solution, each folded until asked for."""
+"""``hints("ex5_1")``: three hints and the solution, folded until they are asked for."""
 
 import re
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from allranks.exercises.files import Exercise
 
 
 class Help:
-    """Hints and solution: folded in a notebook and on a page.
+    """Hints and solution, which are folded in a notebook and on a page.
 
-    A terminal shows as much as was asked for.
+    A terminal shows as many as were asked for.
     """
 
     def __init__(self, exercise: Exercise, level: int) -> None:
@@ -43,7 +43,7 @@ def hints(exercise: str | Callable, level: int = 1) -> Help:
 
     Args:
         exercise: its name, or its function.
-        level: in a terminal: 1 to 3 show so many hints, 4 the solution too.
+        level: for a terminal, 1 to 3 for that many hints, 4 for the solution too.
     Raises:
         ValueError: if there is no such exercise, or no such level.
     """
@@ -58,7 +58,7 @@ def _inline(text: str) -> str:
 
 
 def _highlight(code: str) -> str:
-    """Write code in the classes that the pages style; plain without Pygments."""
+    """Write code with the classes that the pages style, or plain without Pygments."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter

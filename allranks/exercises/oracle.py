@@ -1,6 +1,6 @@
-"""What a check says when it compares: what is wrong, where, and by how much.
+"""Compare an answer with what is right, and say what is wrong, where, and by how much.
 
-A check's cell finds here by name: ``Wrong``, ``expect``, ``Untouched``. It imports
+``Wrong``, ``expect`` and ``Untouched`` are names that a check's cell has. It imports
 ``compare``, which also names the mistake that leads to a wrong value.
 """
 
@@ -8,12 +8,12 @@ import copy
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a notebook that asks for hints should not wait for it
+if TYPE_CHECKING:  # a notebook that asks for hints should not wait for torch
     import torch
 
 
 class Wrong(Exception):
-    """An answer is wrong; the text says what, and by how much."""
+    """An answer is wrong; the text says what is, and by how much."""
 
 
 def expect(
@@ -23,13 +23,17 @@ def expect(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> None:
-    """Raise :class:`Wrong` unless ``got`` is what ``want`` is.
+    """Raise :class:`Wrong` unless ``got`` equals ``want``.
 
-    Tells apart None, another type, shape, dtype or device, NaN, a constant factor, and
-    values that differ. Lists, tuples and dicts are compared element by element.
+    The message distinguishes None, another type, shape, dtype or device, NaN, a
+    constant factor, and values that differ. Lists, tuples and dicts are compared
+    element by element.
 
     Args:
-        what: the subject of the sentence: "the gradient of `0.weight`".
+        what: the subject of the sentence, such as "the gradient of `0.weight`".
+        got: the value to check.
+        want: the right one.
+        rtol, atol: the relative and the absolute tolerance; None for the defaults.
     """
     import torch
 
@@ -71,11 +75,11 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> None:
-    """Raise :class:`Wrong` unless ``got`` is ``want``; end with the mistake, if known.
+    """Raise :class:`Wrong` unless ``got`` equals ``want``, and name a known mistake.
 
     Args:
-        what: the subject of the sentence, as in :func:`expect`.
-        mistakes: a sentence for each likely mistake, and the value that it leads to.
+        what, got, want, rtol, atol: as in :func:`expect`.
+        mistakes: the value that each likely mistake leads to, by a sentence about it.
 
     >>> compare("the sum", 3, 10, {"It leaves out rank 3.": 6, "It counts ranks.": 3})
     Traceback (most recent call last):
@@ -89,8 +93,9 @@ def compare(
 
 
 def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
+    """Tell whether a value is what a mistake leads to."""
     if isinstance(value, float) and value != value:
-        return False  # NaN says nothing
+        return False  # NaN tells nothing about the mistake
     try:
         expect("it", got, value, rtol, atol)
     except Wrong:
@@ -112,7 +117,7 @@ def describe(value: Any) -> str:
 
 
 class Untouched:
-    """Remember tensors, modules or lists; a call says if they were changed.
+    """Remember tensors, modules or lists; a call checks that they are unchanged.
 
     >>> given = [1, 2]
     >>> untouched = Untouched(batch=given)
@@ -126,7 +131,7 @@ class Untouched:
         self._values = {name: (value, _frozen(value)) for name, value in values.items()}
 
     def __call__(self) -> None:
-        """Raise :class:`Wrong` if one is no more what it was."""
+        """Raise :class:`Wrong` if one of them has changed."""
         for name, (value, before) in self._values.items():
             try:
                 expect(name, _frozen(value), before, rtol=0, atol=0)
@@ -136,7 +141,7 @@ class Untouched:
 
 
 def _frozen(value: Any) -> Any:
-    """Return a copy that compares by value."""
+    """Return a copy that can be compared by value."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -147,7 +152,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _is_plain(values: Collection) -> bool:
-    """Tell whether a list is short, and shows all of itself when it is printed."""
+    """Tell whether a list is short and of values that print in full."""
     kinds = int, str, type(None)
     return len(repr(values)) <= 100 and all(isinstance(v, kinds) for v in values)
 
@@ -156,7 +161,7 @@ def _expect_type(what: str, got: Any, want: Any) -> None:
     if isinstance(got, type(want)) and isinstance(got, bool) == isinstance(want, bool):
         return
     kind = type(got).__name__
-    if "tensor(" in describe(got):  # no numbers where the type is wrong
+    if "tensor(" in describe(got):  # its numbers don't matter if the type is wrong
         raise Wrong(f"{what} is of type {kind}, not {type(want).__name__}.")
     raise Wrong(
         f"{what} is of type {kind} ({describe(got)}); it should be {describe(want)}."
@@ -220,7 +225,7 @@ def _expect_tensor(
 
 
 def _factor(got: "torch.Tensor", want: "torch.Tensor") -> float | None:
-    """Return the one number that ``want`` was multiplied by, if there is one."""
+    """Return the number by which ``want`` was multiplied, if there is one."""
     import torch
 
     if not want.is_floating_point() or not (want.abs() > 1e-6).any():
@@ -230,12 +235,12 @@ def _factor(got: "torch.Tensor", want: "torch.Tensor") -> float | None:
     if not torch.allclose(got, ratio * want, rtol=1e-3, atol=1e-5):
         return None
     whole = round(ratio) if abs(ratio) >= 1 else 1 / round(1 / ratio) if ratio else 0
-    # Of one element, any wrong value is some multiple: only 4 or 1/4 says something.
+    # A single wrong number is always some multiple, but one such as 4 or 1/4 tells why.
     return round(ratio, 6) if want.numel() > 1 or abs(ratio - whole) < 1e-4 else None
 
 
 def _off(got: float, want: float) -> str:
-    """Say by how much, as a sentence's end: a whole factor, or the difference."""
+    """Say by how much, as a sentence's end: by a whole factor, or by a difference."""
     if got != got or 0 in (got, want):
         return ""
     for ratio, much in (got / want, "{:.0f} times"), (want / got, "1/{:.0f} of"):
@@ -245,6 +250,7 @@ def _off(got: float, want: float) -> str:
 
 
 def _show(tensor: "torch.Tensor", most: int = 4) -> str:
+    """Write the first few numbers of a tensor."""
     flat = tensor.flatten().tolist()
     shown = [f"{x:.4g}" if type(x) is float else str(x) for x in flat[:most]]
     text = ", ".join(shown) + (", …" if len(flat) > most else "")

@@ -1,8 +1,8 @@
 """Let a check watch a function under whatever name the answer calls it.
 
-``from os import replace`` in the reader's cell holds ``os.replace`` itself: it would
-never see what a check puts into ``os`` later. So a check says ``patch(os, "replace",
-spy)``, and the answer's own names follow.
+After ``from os import replace``, a name in the reader's cell refers to ``os.replace``
+itself, so it would miss what a check puts into ``os`` later. A check therefore calls
+``patch(os, "replace", spy)``, which updates the answer's own names too.
 """
 
 import functools
@@ -19,7 +19,7 @@ def communications(allowed: str) -> list[str]:
     """List the functions of ``torch.distributed`` that move data.
 
     Args:
-        allowed: those to leave out, with spaces between them.
+        allowed: those to leave out, separated by spaces.
     """
     import torch.distributed as dist
 
@@ -30,21 +30,21 @@ def communications(allowed: str) -> list[str]:
 
 
 class Patches:
-    """What a check has put in the place of what."""
+    """The functions that a check has replaced, and by what."""
 
     def __init__(self) -> None:
-        self._slots: dict[tuple[int, str], list] = {}  # what was there; the last one is
+        self._slots: dict[tuple[int, str], list] = {}  # all values, newest last
         self._answer: Callable | None = None
 
     def patch(self, owner: Any, name: str, new: Any) -> None:
-        """Put ``new`` in the place of ``owner.name``, for the answer too."""
+        """Replace ``owner.name`` by ``new``, for the answer too."""
         slot = self._slots.setdefault((id(owner), name), [getattr(owner, name)])
         slot.append(new)
         setattr(owner, name, new)
         self._rebind()
 
     def follow(self, answer: Callable) -> Callable:
-        """Return the answer; its names are up to date whenever it is called."""
+        """Return the answer as a function that updates its names at each call."""
         self._answer = answer
 
         @functools.wraps(answer)
@@ -55,11 +55,12 @@ class Patches:
         return call
 
     def _slot(self, value: Any) -> list | None:
-        """Return all that stood in the place where ``value`` stands or stood."""
+        """Return all values of the place that holds, or held, ``value``."""
         slots = self._slots.values()
         return next((slot for slot in slots if any(value is v for v in slot)), None)
 
     def _rebind(self) -> None:
+        """Update the answer's names, and those of what it refers to."""
         seen, waiting = set(), [self._answer]
         while waiting and self._slots:
             thing = waiting.pop()
@@ -73,12 +74,12 @@ class Patches:
                 slot = self._slot(value)
                 if slot is None:
                     waiting += [value, kind]
-                elif value is not slot[-1]:  # and the check's own code is left alone
+                elif value is not slot[-1]:  # the check's own code is not changed
                     put(kind(slot[-1]) if held else slot[-1])
 
 
 def _is_readers(thing: Any) -> bool:
-    """Tell if a thing came by value: a function or class that no module holds."""
+    """Tell whether a function or class was sent by value, so that no module has it."""
     if not isinstance(thing, (FunctionType, type)):
         return False
     module = sys.modules.get(thing.__module__)
@@ -88,7 +89,7 @@ def _is_readers(thing: Any) -> bool:
 
 
 def _names(thing: FunctionType | type) -> Iterator[tuple[Any, Callable]]:
-    """Yield what a function or class finds by name, and how to put another there."""
+    """Yield what a function or class refers to, and a function that replaces it."""
     if isinstance(thing, type):
         for name, value in list(vars(thing).items()):
             yield value, functools.partial(setattr, thing, name)
@@ -100,7 +101,7 @@ def _names(thing: FunctionType | type) -> Iterator[tuple[Any, Callable]]:
     for cell in thing.__closure__ or ():
         try:
             value = cell.cell_contents
-        except ValueError:  # an empty one
+        except ValueError:  # the cell is empty
             continue
         yield value, functools.partial(setattr, cell, "cell_contents")
     for i, value in enumerate(thing.__defaults__ or ()):
@@ -108,10 +109,11 @@ def _names(thing: FunctionType | type) -> Iterator[tuple[Any, Callable]]:
 
 
 def _put_default(function: FunctionType, place: int, value: Any) -> None:
+    """Replace one default of a function."""
     defaults = list(function.__defaults__)
     defaults[place] = value
     function.__defaults__ = tuple(defaults)
 
 
 def _nowhere(value: Any) -> None:
-    pass
+    """Replace nothing, because a base class stays."""

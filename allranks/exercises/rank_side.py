@@ -1,4 +1,4 @@
-"""What runs on each rank: the reader's function, in the hands of the check."""
+"""What runs on each rank: the check, which calls the reader's function."""
 
 import json
 import os
@@ -6,23 +6,23 @@ import random
 import traceback
 from typing import NamedTuple
 
-MARK = "\x1e"  # begins a line that names the case, among what the reader prints
+MARK = "\x1e"  # begins a line that names the case, between what the reader prints
 
 
 class Verdict(Exception):
-    """How it ended on this rank, as JSON: live ranks hand on an exception's text."""
+    """How the check ended on this rank, as JSON, since live ranks pass on the text."""
 
 
 class Place(NamedTuple):
-    """Where the reader's function stands."""
+    """Where the reader's function is: its file, its first and its last line."""
 
     file: str
-    first: int  # line
+    first: int
     last: int
 
 
 class Case:
-    """Names what is tried now: ``case("tied weights")``, also in a ``with``."""
+    """The current case: ``case("tied weights")`` names it, also in a ``with``."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -40,14 +40,16 @@ class Case:
 
 
 def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> list[str]:
-    """Check the packed function; return the names of the cases that it passed.
+    """Check the packed function, and return the names of the cases that it passed.
 
     Args:
+        packed: the reader's function, pickled by value.
+        name: of the exercise.
         source: the code of the exercise's check.
-        place: of the reader's function.
+        place: where the reader's function is.
         folder: an empty one, where the check and the function may write.
     Raises:
-        Verdict: if it did not pass.
+        Verdict: if it does not pass.
     """
     import linecache
     import warnings
@@ -61,9 +63,9 @@ def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> li
     warnings.simplefilter("ignore")
     os.chdir(folder)
     rank = dist.get_rank()
-    torch.manual_seed(1000 + rank)  # no rank has the numbers of another
+    torch.manual_seed(1000 + rank)  # no two ranks draw the same numbers
     random.seed(2000 + rank)
-    filename = f"<frozen check of {name}>"  # not the reader's, says is_user_code
+    filename = f"<frozen check of {name}>"  # by this name, is_user_code skips it
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     space = {"__name__": "__main__", "torch": torch, "dist": dist, "folder": folder}
     space |= {"rank": rank, "world_size": dist.get_world_size()}
@@ -78,7 +80,7 @@ def play(packed: bytes, name: str, source: str, place: Place, folder: str) -> li
         return case.names
     except oracle.Wrong as error:
         facts = {"kind": "wrong", "text": str(error)}
-    except BaseException as error:  # SystemExit too
+    except BaseException as error:  # even SystemExit
         facts = _describe(error, name, place)
     facts["case"] = case.names[-1] if case.names else ""
     raise Verdict(json.dumps(facts)) from None

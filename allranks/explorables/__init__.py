@@ -1,4 +1,4 @@
-"""Explorables: objects that a reader turns, in JupyterLab and on a static page.
+"""Explorables: figures that a reader can change, in JupyterLab and on a static page.
 
 >>> from allranks.explorables import WhoIsWho
 >>> WhoIsWho(nodes=[2, 1], rank=2).facts["node_rank"]
@@ -7,15 +7,15 @@
 
 import importlib
 
-# Loaded when asked for: a page or a notebook needs one, and each needs other things.
+# They are imported on demand, because a notebook needs one or two of them.
 CLASSES = {
     "Buckets": "buckets",
     "Collectives": "collectives",
     "DataParallelForward": "data_parallel",
-    "Pipeline": "pipeline",
-    "Sampler": "sampler",
-    "StateDictKeys": "state_dict_keys",
-    "WhoIsWho": "who_is_who",
+    "Pipeline": "pipelines",
+    "Sampler": "batches",
+    "StateDictKeys": "state_dicts",
+    "WhoIsWho": "topology",
 }
 
 __all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline"]
@@ -23,10 +23,10 @@ __all__ += ["Sampler", "StateDictKeys", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:
-    """Return the class of the explorable that lives in ``NAME.py``.
+    """Return the class of the explorable that is in ``NAME.py``.
 
     Raises:
-        LookupError: there is none.
+        LookupError: if there is none.
     """
     for title, module in CLASSES.items():
         if module == name:
@@ -34,7 +34,7 @@ def by_name(name: str) -> type:
     raise LookupError(f"no explorable {name}: there are {', '.join(CLASSES.values())}")
 
 
-def __getattr__(title: str):
+def __getattr__(title: str) -> type:
     if title not in CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {title!r}")
     return by_name(CLASSES[title])

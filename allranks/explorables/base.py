@@ -1,8 +1,8 @@
-"""An explorable: one state, a sum over it, and three ways to show it.
+"""An explorable: a state, the facts that follow from it, and three ways to show them.
 
-A subclass lives in ``NAME.py`` beside ``NAME.js``. Its traits are the state. Python is
-the truth: ``compute`` turns a state into facts or refuses it; the JavaScript does the
-same sums, and a test replays ``cases`` against it.
+A subclass is in ``NAME.py`` beside ``NAME.js``, and its traits are the state. Python
+defines the facts: ``compute`` turns a state into facts or refuses it. The JavaScript
+computes the same, and a test replays ``cases`` in both languages.
 """
 
 import html
@@ -18,31 +18,32 @@ from allranks.report import RanksError
 
 
 class Explorable(anywidget.AnyWidget):
-    """A widget in a live notebook, a figure with its state on a static page.
+    """A widget in a live notebook, and a figure with its state on a static page.
 
-    A subclass sets ``name``, its traits, ``compute(**state)`` (a dict of plain values
-    with a ``summary``; ValueError with one sentence for what cannot be) and
-    ``picture(**state)``. With ``measure()``, readers get a button that runs the real
-    thing; it returns a dict with a ``summary``.
+    A subclass defines ``name``, its traits, ``picture(**state)`` and
+    ``compute(**state)``, which returns a dict of plain values with a ``summary``, and
+    raises ValueError with one sentence if the state is impossible. If it also has
+    ``measure()``, which returns a dict with a ``summary``, readers get a button that
+    runs the real thing.
 
     Raises:
-        traitlets.TraitError: when set to an impossible state; the old one then stays.
+        traitlets.TraitError: if set to an impossible state; the old state then stays.
     """
 
     name: ClassVar[str]
     _css = (bundle.FOLDER / "kit.css").read_text("utf8")
 
-    initial = traitlets.Dict().tag(sync=True)  # what Reset goes back to
+    initial = traitlets.Dict().tag(sync=True)  # the state that Reset restores
     live = traitlets.Bool(False).tag(sync=True)  # whether there is a button to run it
     runs = traitlets.Int(0).tag(sync=True)  # how often it was pressed
     measured = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
             cls._esm = bundle.module(cls.name)
 
-    def __init__(self, **state):
+    def __init__(self, **state: Any) -> None:
         unknown = set(state) - set(self.state_names())
         if unknown:
             known = ", ".join(self.state_names())
@@ -54,7 +55,7 @@ class Explorable(anywidget.AnyWidget):
 
     @classmethod
     def state_names(cls) -> list[str]:
-        """The traits that are its state, in the order of their definition."""
+        """List the traits that form its state, in the order of their definition."""
         return [
             name
             for base in reversed(cls.__mro__)
@@ -65,40 +66,46 @@ class Explorable(anywidget.AnyWidget):
 
     @property
     def state(self) -> dict[str, Any]:
-        """Every trait of the state, by name."""
+        """Return the value of each trait of the state, by name."""
         return {name: getattr(self, name) for name in self.state_names()}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What follows from the state."""
+        """Return what follows from the state."""
         return self.compute(**self.state)
 
     @staticmethod
-    def compute(**state) -> dict[str, Any]:
-        """Turn a state into facts; a subclass says how."""
+    def compute(**state: Any) -> dict[str, Any]:
+        """Turn a state into facts; a subclass defines how."""
         raise NotImplementedError
 
     @staticmethod
-    def picture(**state) -> Picture:
+    def picture(**state: Any) -> Picture:
         """Draw a state, for pages without JavaScript and for paper."""
         raise NotImplementedError
 
-    def change(self, **state) -> None:
-        """Set several parts of the state at once: only the result must be possible."""
+    def change(self, **state: Any) -> None:
+        """Set several parts of the state at once; only the result has to be possible.
+
+        Raises:
+            TypeError: if there is no such part.
+            traitlets.TraitError: if the new state is impossible.
+        """
         with self.hold_trait_notifications():
             for name, value in state.items():
                 if name not in self.state_names():
                     raise TypeError(f"{self.name} has no {name}")
                 setattr(self, name, value)
 
-    def _run(self, change) -> None:
+    def _run(self, change: object) -> None:
+        """Measure when the button is pressed; an error is shown, not raised."""
         try:
             self.measured = {**self.measure(), "state": self.state}
         except (RanksError, RuntimeError, ValueError) as error:
             self.measured = {"error": str(error), "state": self.state}
 
     def figure(self) -> str:
-        """HTML with the picture in it, which the page's script brings to life."""
+        """Return HTML with the picture; the page's script makes a live figure of it."""
         state, esc = json.dumps(self.state, sort_keys=True), html.escape
         alive = f' data-explorable="{self.name}" data-state="{esc(state)}"'
         return (
@@ -110,15 +117,15 @@ class Explorable(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"{self.picture(**self.state)!r}\n{self.facts['summary']}"
 
-    def _repr_mimebundle_(self, **kwargs):
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict]:
         data = super()._repr_mimebundle_(**kwargs)
         data, metadata = data if isinstance(data, tuple) else (data, {})
         data["text/plain"], data["text/html"] = repr(self), self.figure()
         return data, metadata
 
 
-def _possible(widget: Explorable, proposal):
-    """Refuse a value that makes the state impossible: traitlets then restores it."""
+def _possible(widget: Explorable, proposal: traitlets.Bunch) -> Any:
+    """Refuse a value that makes the state impossible, so that traitlets restores it."""
     value, name = proposal["value"], proposal["trait"].name
     try:
         widget.compute(**{**widget.state, name: value})

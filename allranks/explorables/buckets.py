@@ -1,6 +1,7 @@
-"""Buckets and overlap: a step of DDP in time, modelled and measured."""
+"""Buckets and overlap: the timeline of a step of DDP, modelled and measured."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
@@ -16,8 +17,8 @@ from allranks.sums.units import amount
 CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
 MOST = 65536  # samples per rank, ranks
 LEAST, LONGEST = 0.001, 1e6  # TFLOP/s and GB/s; µs per message
-TINY = 5e-9  # seconds that are more than 0 µs in the sentence
-MOST_RANKS, MOST_BYTES, MOST_MFLOP = 8, 100e6, 20_000  # where real ranks run it
+TINY = 5e-9  # seconds; from here on the sentence shows more than 0 µs
+MOST_RANKS, MOST_BYTES, MOST_MFLOP = 8, 100e6, 20_000  # that real ranks may run
 
 
 class Buckets(Explorable):
@@ -25,12 +26,14 @@ class Buckets(Explorable):
 
     Traits:
         model: a key of ``allranks.sums.models.MODELS``, or "own".
-        layers: of "own": numbers:MFLOP of each layer, forward and per sample.
-        batch_size: samples per rank. tflops: 10¹² operations per second and rank.
+        layers: of "own", the numbers:MFLOP of each layer, forward and per sample.
+        batch_size: samples per rank.
+        tflops: 10¹² floating-point operations per second and rank.
         world_size: ranks in the ring.
-        alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
+        alpha_us: α, µs per message.
+        gb_per_s: B, 10⁹ bytes per second and link.
         bucket_cap_mb: DDP's argument, in MiB; None for its default.
-        trace: what ``allranks.sums.traces.lanes`` read, or None.
+        trace: what ``allranks.sums.traces.lanes`` returns, or None.
     """
 
     name = "buckets"
@@ -46,8 +49,17 @@ class Buckets(Explorable):
     trace = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
 
     @staticmethod
-    def compute(model, layers, bucket_cap_mb, trace, **machine) -> dict:
-        """Lay out the step, compare other buckets, and read the trace's lanes.
+    def compute(
+        model: str,
+        layers: str,
+        bucket_cap_mb: float | None,
+        trace: dict | None,
+        **machine: Any,
+    ) -> dict[str, Any]:
+        """Lay out the step, compare other bucket sizes, and read the trace's lanes.
+
+        Raises:
+            ValueError: if there is no such model, or a number is out of bounds.
 
         >>> facts = Buckets().facts
         >>> len(facts["buckets"]), facts["exposed"] < facts["sending"]
@@ -78,8 +90,8 @@ class Buckets(Explorable):
             compare.append([cap, len(other.buckets), other.total])
         num_bytes = sum(layer[1] for layer in step.layers)
         summary = (
-            f"{size} rank{'s' * (size > 1)}, {amount(num_bytes, 'B')} of gradients in "
-            f"{len(step.buckets)} bucket{'s' * (len(step.buckets) != 1)}. Backward "
+            f"{_count(size, 'rank')}, {amount(num_bytes, 'B')} of gradients in "
+            f"{_count(len(step.buckets), 'bucket')}. Backward "
             f"takes {amount(step.backward, 's')}, all_reduce "
             f"{amount(step.sending, 's')}; {amount(exposed, 's')} of it is exposed. "
             f"A step takes {amount(step.total, 's')}, {_share(step)} of it computing."
@@ -113,12 +125,18 @@ class Buckets(Explorable):
         }
 
     @staticmethod
-    def picture(model, layers, bucket_cap_mb, trace, **machine) -> Picture:
+    def picture(
+        model: str,
+        layers: str,
+        bucket_cap_mb: float | None,
+        trace: dict | None,
+        **machine: Any,
+    ) -> Picture:
         """Draw the layers' backward above the buckets, over time."""
         chosen = models.layers_of(model, layers)
         return timeline("A step of DDP", _step(chosen, bucket_cap_mb, **machine))
 
-    def measure(self) -> dict:
+    def measure(self) -> dict[str, Any]:
         """Let real ranks run stand-ins for the layers, and profile a step."""
         layers = models.layers_of(self.model, self.layers)
         facts, size = self.facts, self.world_size
@@ -155,21 +173,34 @@ class Buckets(Explorable):
         }
 
 
-def _share(step) -> str:
-    """Percent of a step that is computing; no part that a reader sees is 0 % of it."""
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _share(step: buckets.Step) -> str:
+    """Write the share of a step that is computing; a visible part is never 0 %."""
     percent = int(100 * (step.computed / step.total if step.total else 1) + 0.5)
     if percent == 100 and step.total - step.computed >= TINY:
         return "over 99 %"
     return "under 1 %" if percent == 0 and step.computed >= TINY else f"{percent} %"
 
 
-def _step(layers, cap_mb, batch_size, tflops, world_size, alpha_us, gb_per_s):
+def _step(
+    layers: list[models.Layer],
+    cap_mb: float | None,
+    batch_size: int,
+    tflops: float,
+    world_size: int,
+    alpha_us: float,
+    gb_per_s: float,
+) -> buckets.Step:
+    """Convert the traits to bytes and seconds, and lay out the step."""
     link = world_size, alpha_us * 1e-6, gb_per_s * 1e9
     return buckets.step(layers, batch_size, tflops * 1e12, *link, buckets.caps(cap_mb))
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     own = "1:0", "1000000:20, 8000000:20.5 ,262144:3", ",".join(["300000:1.5"] * 40)
     chosen = [(name, "") for name in models.MODELS]
     chosen += [("own", layers) for layers in own]

@@ -1,9 +1,9 @@
 """An explorable's JavaScript, in the forms that its hosts can load.
 
-``NAME.js`` is an ES module that imports from ``kit.js``. In JupyterLab, anywidget wants
-one module with nothing to import. A page opened from a folder cannot load modules at
-all, so it gets classic scripts: ``kit.js`` once, then one per explorable. Comments and
-indentation stay behind.
+``NAME.js`` is an ES module that imports from ``kit.js``. In JupyterLab, anywidget needs
+a single module without imports. A page that is opened from a folder cannot load modules
+at all, so it gets classic scripts: ``kit.js`` once, then one per explorable. Comments
+and indentation are left out.
 """
 
 import re
@@ -18,11 +18,11 @@ DULL = re.compile(r"^[ \t]*//.*\n|^[ \t]+|^\n", re.MULTILINE)
 
 
 def source(name: str) -> str:
-    """Read a module, and refuse what could not be taken apart below.
+    """Read a module, and refuse what the functions below could not convert.
 
     Raises:
-        LookupError: there is no such module.
-        ValueError: it imports or exports in a form that a page's host does not know.
+        LookupError: if there is no such module.
+        ValueError: if it imports or exports in a form that a page cannot load.
     """
     path = FOLDER / f"{name}.js"
     if not path.is_file():
@@ -36,13 +36,13 @@ def source(name: str) -> str:
 
 
 def module(name: str) -> str:
-    """One ES module with nothing to import: what anywidget loads."""
+    """Return an explorable as one ES module without imports, which anywidget loads."""
     kit = EXPORT.sub("", source("kit"))
     return DULL.sub("", kit + IMPORT.sub("", EXPORT.sub("", source(name))))
 
 
 def kit_script() -> str:
-    """The kit as a classic script: it makes ``allRanks.kit``."""
+    """Return the kit as a classic script, which defines ``allRanks.kit``."""
     kit = source("kit")
     names = ", ".join(EXPORT.findall(kit))
     body = f"{EXPORT.sub('', kit)}\nreturn {{ {names} }};"
@@ -50,7 +50,7 @@ def kit_script() -> str:
 
 
 def script(name: str) -> str:
-    """An explorable as a classic script: it makes ``allRanks.NAME``."""
+    """Return an explorable as a classic script, which defines ``allRanks.NAME``."""
     text = IMPORT.sub(r"const \1 = allRanks.kit;", EXPORT.sub("", source(name)))
     text = text.replace("export default ", f"allRanks.{name} = ", 1)
     return DULL.sub("", f"(() => {{\n{text}\n}})();\n")

@@ -1,33 +1,34 @@
-"""Collectives: a schedule stepped through, chunk by chunk, and what it costs."""
+"""Collectives: a schedule step by step and chunk by chunk, and what it costs."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
 from allranks.explorables.base import Explorable
 from allranks.live.ranks import Ranks
 from allranks.pictures import Picture, exchange
-from allranks.runs import collectives as collective_runs
-from allranks.sums import collectives as c
-from allranks.sums import costs as costs
+from allranks.runs.collectives import compare
+from allranks.sums import collectives, costs
 from allranks.sums.topology import whole
 from allranks.sums.units import amount
 
 MOST_RANKS, MOST_NUMBERS = 8, 10**10
 LEAST, LONGEST = 0.001, 1e6  # GB/s; µs per message
-MOST_SENT = 4_000_000  # numbers per rank, where real ranks send them
+MOST_SENT = 4_000_000  # numbers per rank that real ranks may send
 
 
 class Collectives(Explorable):
-    """A collective, an algorithm for it, and how far it has come.
+    """A collective, an algorithm for it, and the steps done so far.
 
     Traits:
         collective, algorithm: as in ``allranks.sums.collectives.FORMULAS``.
         world_size: ranks, 1 to 8.
-        numbers: float32 numbers in the whole buffer: in all_gather what a rank has
-            after it, else what a rank (in broadcast, rank 0) brings.
-        alpha_us: α, µs per message. gb_per_s: B, 10⁹ bytes per second and link.
-        step: steps that have been done.
+        numbers: float32 numbers in the whole buffer, which a rank holds after
+            all_gather, and before any other collective (rank 0 before broadcast).
+        alpha_us: α, µs per message.
+        gb_per_s: B, 10⁹ bytes per second and link.
+        step: the number of steps done.
     """
 
     name = "collectives"
@@ -42,11 +43,20 @@ class Collectives(Explorable):
 
     @staticmethod
     def compute(
-        collective, algorithm, world_size, numbers, alpha_us, gb_per_s, step
-    ) -> dict:
+        collective: str,
+        algorithm: str,
+        world_size: int,
+        numbers: int,
+        alpha_us: float,
+        gb_per_s: float,
+        step: int,
+    ) -> dict[str, Any]:
         """Say who holds what after the step, and what the whole schedule costs.
 
-        ``chunks_passed`` counts chunks of n / W that pass one after the other.
+        ``chunks_passed`` counts chunks of n / W that cannot travel at the same time.
+
+        Raises:
+            ValueError: if there is no such algorithm, or a number is out of bounds.
 
         >>> state = {"world_size": 4, "numbers": 1000, "alpha_us": 10, "gb_per_s": 1}
         >>> facts = Collectives.compute("all_reduce", "ring", step=1, **state)
@@ -57,7 +67,7 @@ class Collectives(Explorable):
             raise ValueError(
                 f"{world_size} ranks do not fit here: at most {MOST_RANKS}"
             )
-        steps = c.schedule(collective, algorithm, world_size)
+        steps = collectives.schedule(collective, algorithm, world_size)
         if whole("numbers", numbers, low=1) > MOST_NUMBERS:
             raise ValueError(f"{numbers} numbers are too many: at most {MOST_NUMBERS}")
         if alpha_us < 0:
@@ -71,20 +81,21 @@ class Collectives(Explorable):
         if whole("step", step, low=0) > len(steps):
             raise ValueError(f"step is {step}, but there are {len(steps)} steps")
         alpha, bandwidth = alpha_us * 1e-6, gb_per_s * 1e9
-        sizes = [4 * size for size in c.chunk_sizes(numbers, world_size)]
-        states = c.simulate(steps, c.before(collective, world_size))
+        sizes = [4 * size for size in collectives.chunk_sizes(numbers, world_size)]
+        states = collectives.simulate(steps, collectives.before(collective, world_size))
         fresh = {(t.target, t.chunk) for t in steps[step - 1]} if step else ()
-        compare = []
-        for way in c.FORMULAS[collective]:
-            plan = costs.messages(c.schedule(collective, way, world_size), sizes)
+        comparison = []
+        for way in collectives.FORMULAS[collective]:
+            schedule = collectives.schedule(collective, way, world_size)
+            plan = costs.messages(schedule, sizes)
             links = costs.sent(plan, world_size)
             time = costs.seconds(plan, alpha, bandwidth)
-            compare.append([way, len(plan), max(map(sum, links)), time])
+            comparison.append([way, len(plan), max(map(sum, links)), time])
             if way == algorithm:
                 mine = plan, links, time
         plan, links, time = mine
         now = [list(message) for message in plan[step - 1]] if step else []
-        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        ranks = f"{world_size} ranks" if world_size > 1 else "1 rank"
         summary = (
             f"{collective} by {algorithm}, {ranks}, {amount(4 * numbers, 'B')}: "
             f"{len(steps)} steps, {amount(time, 's')}; the busiest rank sends "
@@ -111,8 +122,8 @@ class Collectives(Explorable):
             "chunks_passed": round(
                 world_size * costs.cost(collective, algorithm, world_size).share
             ),
-            "formula": c.FORMULAS[collective][algorithm],
-            "compare": compare,
+            "formula": collectives.FORMULAS[collective][algorithm],
+            "compare": comparison,
             "fastest": [
                 list(one)
                 for one in costs.fastest(collective, world_size, alpha, bandwidth)
@@ -121,12 +132,14 @@ class Collectives(Explorable):
         }
 
     @staticmethod
-    def picture(collective, algorithm, world_size, step, **rest) -> Picture:
-        """Draw the start and what is held after the step, by chunk."""
-        steps = c.schedule(collective, algorithm, world_size)
-        held = c.simulate(steps, c.before(collective, world_size))
+    def picture(
+        collective: str, algorithm: str, world_size: int, step: int, **rest: Any
+    ) -> Picture:
+        """Draw which chunks each rank holds at first, and after the step."""
+        steps = collectives.schedule(collective, algorithm, world_size)
+        held = collectives.simulate(steps, collectives.before(collective, world_size))
 
-        def texts(state) -> list:
+        def texts(state: collectives.Held) -> list[list[str]]:
             if collective == "all_to_all":
                 return [
                     [f"{i // world_size}→{i % world_size}" for i in sorted(mine)]
@@ -135,23 +148,23 @@ class Collectives(Explorable):
             chunks = range(world_size)
             return [[str(total(mine.get(i))) for i in chunks] for mine in state]
 
-        def total(ranks) -> int | None:
+        def total(ranks: frozenset[int] | None) -> int | None:
             return ranks and sum(10**rank for rank in ranks)
 
-        def digits(text) -> list[int]:
+        def digits(text: str) -> list[int]:
             return [rank for rank, digit in enumerate(text[::-1]) if digit != "0"]
 
         title = f"{collective} by {algorithm}, step {step} of {len(steps)}"
         return exchange(title, texts(held[0]), texts(held[step]), made_from=digits)
 
-    def measure(self) -> dict:
+    def measure(self) -> dict[str, Any]:
         """Let real ranks run the schedule, and compare with torch's own collective."""
         facts, size = self.facts, self.world_size
         if not size <= self.numbers <= MOST_SENT:
             raise ValueError(f"numbers must be {size} to {MOST_SENT} to be really sent")
         with Ranks(size) as ranks:
             work = self.collective, self.algorithm, self.numbers
-            found = ranks.run(collective_runs.compare, *work, timeout=60)
+            found = ranks.run(compare, *work, timeout=60)
         wrong = [rank for rank, one in enumerate(found) if not one["equal"]]
         rows = [one["sent"] for one in found]
         ratio = max(o["ours_s"] for o in found) / max(o["torch_s"] for o in found)
@@ -171,16 +184,16 @@ class Collectives(Explorable):
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys = "collective", "algorithm", "world_size", "numbers", "step"
     link = itertools.cycle([(10.0, 10.0), (0.0, 0.125), (2.5, 450.0), (1e4, 3.0)])
     good = [
         (name, way, size, numbers, step)
-        for name, ways in c.FORMULAS.items()
+        for name, ways in collectives.FORMULAS.items()
         for way in ways
         for size in (1, 2, 3, 4, 6, 7, 8)
         for numbers in ((1, 1_000_003) if size % 2 else (3, 10**10))
-        for last in [len(c.schedule(name, way, size))]
+        for last in [len(collectives.schedule(name, way, size))]
         for step in {0, last // 2, last}
     ]
     bad = itertools.product(

@@ -1,6 +1,7 @@
-"""DataParallel's forward, and its way back: who holds what, what moves, by stage."""
+"""A step of nn.DataParallel: who holds what after each stage, and what moves."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
@@ -22,21 +23,21 @@ BOUNDS = {
     "stage": (0, 8),
 }
 OPTIMIZERS = {"SGD": 0, "SGD with momentum": 1, "Adam": 2}  # numbers per parameter
-MOST_PLAYED = 100_000  # MB on all virtual GPUs together, each played by 8 KiB
+MOST_PLAYED = 100_000  # MB on all virtual GPUs together; 8 KiB stand for each
 
 
 class DataParallelForward(Explorable):
     """One training step of nn.DataParallel. A MB is 10**6 bytes.
 
     Traits:
-        batch_size: samples of the whole batch.
-        num_devices: in ``device_ids``.
+        batch_size: samples in the whole batch.
+        num_devices: devices in ``device_ids``.
         param_mb: the size of all parameters, in MB; gradients are as large.
         input_mb, output_mb: of one sample, in MB.
         activation_mb: what forward keeps of one sample for backward, in MB.
-        optimizer: keeps nothing, one or two numbers for each parameter.
-        loss_inside: whether the module computes the loss itself and returns that.
-        stage: the stage to look at, 0 to 8, by ``STAGES``.
+        optimizer: a key of ``OPTIMIZERS``.
+        loss_inside: whether the module itself computes the loss and returns it.
+        stage: the stage to look at, an index of ``STAGES``.
     """
 
     name = "data_parallel"
@@ -52,11 +53,16 @@ class DataParallelForward(Explorable):
     stage = traitlets.Int(2).tag(sync=True)
 
     @staticmethod
-    def compute(**state) -> dict:
+    def compute(**state: Any) -> dict[str, Any]:
         """Count what each device holds after each stage, and what each stage moves.
 
-        ``memory[stage][device]`` has the MB of each of ``PARTS``. ``backward`` is the
-        moment before the gradients are added up. ``moves[stage]`` has [from, to, MB].
+        ``memory[stage][device]`` has the MB of each of ``PARTS``, and ``moves[stage]``
+        lists [from, to, MB]. ``backward`` is the moment before the gradients are added
+        up.
+
+        Raises:
+            ValueError: if a number lies outside of its ``BOUNDS``, or there is no such
+                optimizer.
 
         >>> DataParallelForward().facts["fullest"]
         [2888, 968, 968, 968]
@@ -92,15 +98,15 @@ class DataParallelForward(Explorable):
         return {**facts, "summary": _summary(state, facts)}
 
     @staticmethod
-    def picture(**state) -> Picture:
+    def picture(**state: Any) -> Picture:
         """Set a table of the memory of each device after each stage."""
         totals = DataParallelForward.compute(**state)["totals"]
         head = ["after", *(f"device {i}" for i in range(state["num_devices"]))]
         rows = [[name, *map(_mb, totals[i])] for i, name in enumerate(STAGES)]
         return table(head, rows)
 
-    def measure(self) -> dict:
-        """Let torch's class do the step on virtual GPUs, in a process of its own."""
+    def measure(self) -> dict[str, Any]:
+        """Let torch's class run the step on virtual GPUs, in a process of its own."""
         facts = self.facts
         if sum(facts["fullest"]) > MOST_PLAYED:
             most = _mb(MOST_PLAYED)
@@ -157,7 +163,7 @@ def _summary(state: dict, facts: dict) -> str:
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys = DataParallelForward.state_names()
     sizes = (1, 1), (1, 4), (5, 4), (32, 4), (512, 8), (7, 3), (10, 8)
     models = (1, 0, 0, 0), (400, 1, 50, 20), (5000, 10, 200, 100)

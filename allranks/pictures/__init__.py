@@ -1,7 +1,7 @@
-"""Pictures: what the sums describe, drawn as SVG and told as text.
+"""Pictures: what the sums describe, drawn as SVG and written as text.
 
-Each takes the colours of the page that it stands on. ``held`` draws who holds what,
-``curves`` lines in a plot; the others draw the topic of the sums with their name.
+A picture takes the colours of its page. ``held`` draws who holds what, and ``curves``
+draws lines in a plot; each other module draws the topic of the sums of its name.
 """
 
 from allranks.pictures.curves import curves

@@ -1,4 +1,4 @@
-"""A picture of a step of DDP: backward above, the buckets' all_reduce below."""
+"""A picture of a step of DDP: backward above, the all_reduce of each bucket below."""
 
 from allranks.pictures.held import Picture
 from allranks.pictures.svg import RANK_COLORS, document, write
@@ -9,9 +9,13 @@ LEFT, WIDTH, ROW, BOX = 92, 500, 34, 26  # in SVG units
 
 
 def timeline(title: str, step: Step) -> Picture:
-    """Draw a step over time; the text lists when each bucket was ready, sent, there.
+    """Draw a step over time; the text lists when each bucket is ready, starts and ends.
 
-    A box is as long as it takes; a number or name stands in it where it fits.
+    The length of a box shows how long its work takes. Its name is in it if it fits.
+
+    Args:
+        title: stands above the picture.
+        step: as ``allranks.sums.buckets.step`` returns it.
     """
     scale = WIDTH / (step.total or 1)
     lanes = [

@@ -1,4 +1,4 @@
-"""Curves: a few lines in one small plot, with the same numbers as text."""
+"""Curves: a few lines in a small plot, and the same numbers as text."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
@@ -8,7 +8,7 @@ from allranks.pictures.svg import RANK_COLORS, document, write
 
 WIDTH, HEIGHT = 344, 248  # fits a phone without shrinking
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 74, 40  # room around the plot
-DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # no colour speaks alone
+DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # not told apart by colour alone
 NUM_SHOWN = 5  # points of each line in the text
 
 
@@ -21,6 +21,8 @@ def curves(
     """Draw lines through points; both axes start at 0.
 
     Args:
+        title: stands above the plot.
+        x_label, y_label: what the axes show.
         lines: the points (x, y) of each line, by its name; at most 4 lines.
     Raises:
         ValueError: if there is no line, too many, or one without points.
@@ -78,7 +80,8 @@ def _ticks(largest: float) -> list[float]:
     return [round(step * n, 9) for n in range(ceil(largest / step - 1e-9) + 1)]
 
 
-def _text(head: str, lines) -> str:
+def _text(head: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Write a few points of each line below the heading."""
     width = max(map(len, lines)) + 1
     rows = [head]
     for name, points in lines.items():

@@ -14,9 +14,10 @@ def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:
     """Draw what each device holds after each step, one row per step.
 
     Args:
-        rows: (name of the step, for each device its boxes), in order.
+        title: stands above the picture.
+        rows: the name of each step with the boxes of each device, in order.
     Raises:
-        ValueError: if a row has another number of devices than the first.
+        ValueError: if a row has not as many devices as the first.
 
     >>> steps("two", [("batch", [[(1, 0), (2, 1)], []]), ("cut", [[(1, 0)], [(2, 1)]])])
     two

@@ -1,19 +1,21 @@
 """Pictures of who holds what: inline SVG in notebooks and pages, text in a terminal.
 
-``exchange`` draws a collective from each rank's values before and after it,
-``cluster`` nodes with their processes and GPUs. Lines and text take the page's colour,
-light or dark. A rank has the same colour everywhere; no colour speaks alone.
+``exchange`` draws a collective from each rank's values before and after it, and
+``cluster`` draws nodes with their processes and GPUs. Lines and text take the page's
+colour, light or dark. A rank has the same colour everywhere, but nothing is told by
+colour alone.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from allranks.pictures.svg import RANK_COLORS, document, write
 from allranks.sums.topology import describe, rank_of
 
 NOTHING = "–"
-PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, box, box to box; in SVG units
+PITCH, HEIGHT, GAP = 36, 30, 3  # row to row, height of a box, box to box; in SVG units
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,11 +44,13 @@ def exchange(
     band with the colours of the ranks that it was made from.
 
     Args:
+        title: stands above the picture.
         before: by rank: a number, a list of numbers, a tensor, or None for nothing.
         after: likewise.
-        made_from: names the ranks behind the text of a new value; default: all.
+        made_from: returns the ranks whose values went into a new value, given its
+            text; by default all ranks.
     Raises:
-        ValueError: if before and after do not hold equally many ranks, or none.
+        ValueError: if before and after have different numbers of ranks, or none.
 
     >>> exchange("broadcast from rank 0", before=[7, None], after=[7, 7])
     broadcast from rank 0
@@ -94,6 +98,9 @@ def exchange(
 def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
     """Draw the nodes of a cluster: each process on its GPU, and the idle GPUs.
 
+    Args:
+        nodes: processes on each node, by node rank.
+        gpus_per_node: GPUs in each machine.
     Raises:
         ValueError: as ``topology.describe`` does.
 
@@ -131,7 +138,7 @@ def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
 
 
 def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:
-    """Set a table.
+    """Set a table of the given cells, as HTML and as text.
 
     >>> table(["ranks", "steps"], [[1, 45], [4, 12]])
     ranks  steps
@@ -150,7 +157,7 @@ def _span(first: int, number: int) -> str:
     return f"{first}" if number == 1 else f"{first}–{first + number - 1}"
 
 
-def _labels(row) -> list[str]:
+def _labels(row: Any) -> list[str]:
     """Turn what a rank holds into the texts of its boxes."""
     row = row.tolist() if hasattr(row, "tolist") else row
     row = row if isinstance(row, (list, tuple)) else [row]
@@ -158,8 +165,10 @@ def _labels(row) -> list[str]:
     return [NOTHING if text == "None" else text for text in texts]
 
 
-def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
-    """Draw a box: filled by its one rank, or with a band of all ranks behind it."""
+def _box(
+    x: int, y: int, width: int, height: int, ranks: list[int], dashed: bool
+) -> list[str]:
+    """Draw a box in its one rank's colour, or with a band of several ranks' colours."""
     colors = [RANK_COLORS[rank % len(RANK_COLORS)] for rank in ranks]
     style = "fill:none;stroke:currentColor"
     if len(ranks) == 1:
@@ -175,6 +184,7 @@ def _box(x, y, width, height, ranks: list[int], dashed: bool) -> list[str]:
 
 
 def _align(table: list[list[str]]) -> str:
+    """Pad the columns of a table to equal widths."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rows = [[t.ljust(w) for t, w in zip(row, widths, strict=True)] for row in table]
     return "\n".join("  ".join(row).rstrip() for row in rows)

@@ -17,11 +17,12 @@ _DIGIT = re.compile(r'<text x="(\S+)" y="(\d+)" ([^>]*"middle"[^>]*)>(\d)</text>
 def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     """Draw who works on which micro-batch when; where a row is blank, the rank idles.
 
-    A forward pass is a faint box, a backward pass a strong one, with the micro-batch's
-    number; where backward is split, the weights' part is dashed. A bar on top marks
-    all but a rank's first stage.
+    A forward pass is a faint box and a backward pass a strong one, each with the number
+    of its micro-batch. If backward is split, the weights' part is dashed. A bar on top
+    marks the stages of a rank after its first.
 
     Args:
+        title: stands above the picture.
         works: in any unit of time, from a ``timetable`` or recorded.
         unit: the length of a forward pass.
     """
@@ -44,12 +45,13 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
                 said.append(f"({(work.start - free) / unit:.0f})")
             free, busy = work.end, busy + work.end - work.start
             second = work.stage >= num_ranks
-            said.append(f"{work.kind}{work.microbatch}{_PRIME * second}")
+            prime = _PRIME if second else ""
+            said.append(f"{work.kind}{work.microbatch}{prime}")
             x = LEFT + (work.start - begin) / unit * scale
             width = (work.end - work.start) / unit * scale
             opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
             style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
-            style += ";stroke-dasharray:3 2" * (work.kind == "W")
+            style += ";stroke-dasharray:3 2" if work.kind == "W" else ""
             size = f'width="{width:.1f}" height="{BOX}"'
             parts.append(f'<rect x="{x:.1f}" y="{y}" {size} style="{style}"/>')
             if second:
@@ -72,16 +74,23 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     y = 44 + num_ranks * ROW
     parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
-    svg = document(LEFT + 606, y + 8, text, parts)  # on a phone it scrolls: small print
+    # On a phone the picture scrolls: shrunk to fit, it would be too small to read.
+    svg = document(LEFT + 606, y + 8, text, parts)
     return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
 
 
 def _stages(works: Sequence[Work]) -> int:
+    """Count the stages of all ranks."""
     return 1 + max(work.stage for work in works)
 
 
 def recorded(data: Mapping) -> Picture:
-    """Draw a schedule that ``make bench`` recorded: {title, forward_ms, ranks}."""
+    """Draw a schedule that ``make bench`` recorded.
+
+    Args:
+        data: ``title``; ``forward_ms``, the length of a forward pass; ``ranks``, the
+            work of each rank as ``pack`` writes it, separated by commas.
+    """
     works = [
         unpack(rank, text)
         for rank, texts in enumerate(data["ranks"].values())
@@ -92,7 +101,10 @@ def recorded(data: Mapping) -> Picture:
 
 
 def dense(svg: str) -> str:
-    """Draw the same in a third of the bytes: equal boxes as a path, a row of digits."""
+    """Write the same SVG in a third of the bytes.
+
+    Boxes that look equal become one path, and the digits of a row one text.
+    """
     paths, rows = {}, {}
     for x, y, width, height, look in _BOX.findall(svg):
         paths.setdefault(look, []).append(f"M{x} {y}h{width}v{height}h-{width}z")
@@ -110,13 +122,17 @@ def dense(svg: str) -> str:
 
 
 def pack(work: Work) -> str:
-    """Write a work down with its times in ms: ``F2@5 20.1-40.3``."""
+    """Write a piece of work with its times in ms, such as ``F2@5 20.1-40.3``.
+
+    Args:
+        work: with its times in seconds.
+    """
     times = f"{1e3 * work.start:.1f}-{1e3 * work.end:.1f}"
     return f"{work.kind}{work.microbatch}@{work.stage} {times}"
 
 
 def unpack(rank: int, text: str) -> Work:
-    """Read what ``pack`` wrote; times stay in ms.
+    """Read what ``pack`` wrote, but leave the times in ms.
 
     >>> unpack(1, "F2@5 20.1-40.3")
     Work(rank=1, kind='F', microbatch=2, stage=5, start=20.1, end=40.3)
@@ -128,10 +144,11 @@ def unpack(rank: int, text: str) -> Work:
 
 
 def efficiency_plot(data: Mapping) -> Picture:
-    """Plot measured efficiencies over the number of micro-batches, and the law.
+    """Plot measured efficiencies over the number of micro-batches, beside the law.
 
     Args:
-        data: {"title": …, "num_stages": S, "m1": {"sleep": …, "busy": …}, "m2": …}.
+        data: {"title": …, "num_stages": S, "m1": {"sleep": …, "busy": …}, "m2": …},
+            where m1 holds the efficiencies with one micro-batch.
     """
     counts = sorted(int(key[1:]) for key in data if key[0] == "m" and key[1:].isdigit())
     law = [1 - bubble(data["num_stages"], count) for count in counts]

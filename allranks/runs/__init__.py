@@ -1,1 +1,1 @@
-"""The sums, checked: real ranks do what they describe, and write down what happened."""
+"""The sums, checked: real ranks do what they describe, and record what happened."""

@@ -1,4 +1,4 @@
-"""Real ranks run a step of DDP under torch.profiler, and read the trace."""
+"""A step of DDP on real ranks, under torch.profiler, and what its trace says."""
 
 import tempfile
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ from allranks.sums.models import Layer
 class StandIn(nn.Module):
     """A layer with given parameters and arithmetic: one product with its weight.
 
-    The first parameter is the weight; the product has as many rows as it takes to
-    reach ``mflop`` per sample. The others are added up, which costs next to nothing.
+    The first parameter is the weight, and the product has as many rows as it takes to
+    reach ``mflop`` per sample. The other parameters are added up, which costs next to
+    nothing.
     """
 
-    def __init__(self, layer: Layer, batch_size: int):
+    def __init__(self, layer: Layer, batch_size: int) -> None:
         super().__init__()
         self.numbers = nn.ParameterList(
             nn.Parameter(torch.randn(number) * 0.01) for number in layer.numbers
@@ -29,10 +30,10 @@ class StandIn(nn.Module):
         self.width = max(1, int(used**0.5))
         self.length = used // self.width * self.width
         rows = round(layer.mflop * 1e6 * batch_size / max(1, 2 * self.length))
-        self.rows = torch.randn(rows, self.width)  # an input, no buffer to broadcast
+        self.rows = torch.randn(rows, self.width)  # no buffer: DDP would broadcast it
 
     def forward(self, scale: torch.Tensor) -> torch.Tensor:
-        """Take a number, give one: so that layers follow each other."""
+        """Turn one number into another, so that layers can follow each other."""
         scale = scale + sum(p.sum() for p in self.numbers) * 1e-6
         if not len(self.rows):
             return scale
@@ -43,8 +44,12 @@ class StandIn(nn.Module):
 def record(
     layers: Sequence[Layer], batch_size: int, bucket_cap_mb: float | None
 ) -> tuple[str, list[int]]:
-    """Train three steps, profile the fourth; collective.
+    """Train three steps and profile the fourth; all ranks have to call it.
 
+    Args:
+        layers: the model.
+        batch_size: samples per rank.
+        bucket_cap_mb: DDP's argument, in MiB; None for its default.
     Returns:
         The trace as exported, and the bytes of DDP's own buckets, in their order.
     """
@@ -55,7 +60,7 @@ def record(
         nn.Sequential(*(StandIn(layer, batch_size) for layer in layers)),
         bucket_cap_mb=bucket_cap_mb,
     )
-    for _ in range(3):  # in the second step DDP has its final buckets
+    for _ in range(3):  # from the second step on, DDP has its final buckets
         ddp(torch.ones(1)).sum().backward()
     dist.barrier()
     kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -73,6 +78,10 @@ def record(
 def measure(
     layers: Sequence[Layer], batch_size: int, bucket_cap_mb: float | None
 ) -> dict:
-    """Record a step; return its lanes and the bytes of the buckets; collective."""
+    """Record a step, and return its lanes and the buckets; all ranks have to call it.
+
+    Returns:
+        ``trace``, as ``allranks.sums.traces.lanes`` returns it, and ``bucket_bytes``.
+    """
     text, sizes = record(layers, batch_size, bucket_cap_mb)
     return {"trace": traces.lanes(text), "bucket_bytes": sizes}

@@ -1,4 +1,4 @@
-"""Real ranks run a schedule of ``allranks.sums.collectives``, with isend and irecv."""
+"""The schedules of ``allranks.sums.collectives`` on real ranks, by isend and irecv."""
 
 import time
 from collections.abc import Sequence
@@ -6,22 +6,23 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from allranks.sums import collectives as c
+from allranks.sums import collectives
 
 Chunks = dict[int, torch.Tensor]
 
 
 def run_schedule(
-    steps: c.Steps, parts: Sequence[torch.Tensor], start: Sequence[int]
+    steps: collectives.Steps, parts: Sequence[torch.Tensor], start: Sequence[int]
 ) -> tuple[Chunks, list[int]]:
-    """Run a schedule as one of the ranks; collective.
+    """Run a schedule as one of the ranks; all ranks have to call it.
 
-    Each step posts all of its sends and receives, and waits then: nobody waits for a
-    partner who waits too. A chunk is changed only after it was sent.
+    Each step posts all of its sends and receives before it waits, so that two ranks
+    never wait for each other. A chunk is changed only after it has been sent.
 
     Args:
+        steps: as ``schedule`` returns them.
         parts: this rank's tensor, in W chunks.
-        start: the numbers of the chunks that it brings.
+        start: the numbers of the chunks that this rank holds at first.
     Returns:
         The chunks held at the end, and the bytes sent to each rank.
     """
@@ -50,7 +51,13 @@ def run_schedule(
 def run_torch(
     collective: str, x: torch.Tensor, sizes: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Run torch's own collective; return the chunks that it promises this rank."""
+    """Run torch's own collective, and return the chunks that it promises this rank.
+
+    Args:
+        collective: a key of ``FORMULAS``.
+        x: this rank's tensor, which the call may change.
+        sizes: of its chunks, in numbers.
+    """
     rank = dist.get_rank()
     match collective:
         case "all_reduce":
@@ -75,17 +82,20 @@ def run_torch(
 
 
 def compare(collective: str, algorithm: str, numbers: int, repeats: int = 5) -> dict:
-    """Run the schedule and torch's own, in turns; collective.
+    """Run the schedule and torch's own in turns; all ranks have to call it.
 
     Args:
-        numbers: float32 numbers on each rank, W at least.
+        collective, algorithm: keys of ``FORMULAS``.
+        numbers: float32 numbers on each rank, at least W.
+        repeats: how often each of the two runs.
     Returns:
-        equal: bit for bit. sent: bytes to each rank. ours_s, torch_s: medians.
+        ``equal``, whether the results agree bit for bit; ``sent``, the bytes sent to
+        each rank; ``ours_s`` and ``torch_s``, medians in seconds.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
-    sizes = c.chunk_sizes(numbers, size)
-    steps = c.schedule(collective, algorithm, size)
-    start = c.before(collective, size)[rank]
+    sizes = collectives.chunk_sizes(numbers, size)
+    steps = collectives.schedule(collective, algorithm, size)
+    start = collectives.before(collective, size)[rank]
     dice = torch.Generator().manual_seed(rank)
     x = torch.randint(-999, 1000, (numbers,), generator=dice).float()  # sums are exact
     times = [], []
@@ -98,7 +108,7 @@ def compare(collective: str, algorithm: str, numbers: int, repeats: int = 5) -> 
         times[1].append(time.perf_counter())
         theirs = run_torch(collective, x.clone(), sizes)
         times[1][-1] = time.perf_counter() - times[1][-1]
-    promised = sorted(c.after(collective, size)[rank])
+    promised = sorted(collectives.after(collective, size)[rank])
     return {
         "equal": all(map(torch.equal, (ours[i] for i in promised), theirs)),
         "sent": sent,

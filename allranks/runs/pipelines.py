@@ -1,13 +1,14 @@
-"""Run a real pipeline whose stages only sleep, and write down who did what when.
+"""Run a real pipeline whose stages only sleep, and record who did what when.
 
-A sleeping stage needs no core, so any number of them run side by side on any machine:
-what is left is the schedule itself. A busy stage multiplies matrices for as long, if it
-has a core to itself.
+A sleeping stage needs no core, so any number of them run side by side on any machine,
+and what remains is the schedule itself. A busy stage multiplies matrices instead, which
+takes as long if it has a core to itself.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,14 +23,14 @@ class _Pass(torch.autograd.Function):
     """Work in forward and in backward, and log both."""
 
     @staticmethod
-    def forward(ctx, x, stage):
+    def forward(ctx: Any, x: torch.Tensor, stage: "Stage") -> torch.Tensor:
         ctx.stage, ctx.microbatch = stage, stage.count
         stage.count += 1
         stage.work("F", ctx.microbatch)
         return x * 1
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         ctx.stage.back(ctx.microbatch)
         return grad * 1, None
 
@@ -38,24 +39,33 @@ class Stage(nn.Module):
     """A stage that takes a known time for each kind of work.
 
     Args:
-        seconds: by kind. With "W", a backward pass is "I", and "W" comes when torch
-            asks for it; else it is "B".
+        index: its number among all stages.
+        seconds: by kind of work. With "W", a backward pass is "I", and "W" is done when
+            torch asks for it; without, a backward pass is "B".
+        spend: takes that many seconds.
+        log: gets each piece of work.
     """
 
-    def __init__(self, index: int, seconds: dict, spend: Callable, log: list):
+    def __init__(
+        self,
+        index: int,
+        seconds: dict[str, float],
+        spend: Callable[[float], None],
+        log: list[Work],
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
         self.index, self.seconds, self.log = index, seconds, log
         self.spend, self.count, self.last = spend, 0, None
 
-    def forward(self, x):
-        """Take the time; when torch only asks for shapes (meta), take none."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the time, or none when torch only asks for shapes (on meta)."""
         if x.device.type == "meta":
             return x * self.weight.to("meta")
         return _Pass.apply(x + self.weight, self)
 
     def work(self, kind: str, microbatch: int) -> None:
-        """Spend the time of one pass."""
+        """Spend the time of one pass, and log it."""
         start = time.perf_counter()
         self.spend(self.seconds[kind])
         end = time.perf_counter()
@@ -73,10 +83,10 @@ class Stage(nn.Module):
 
 
 def calibrate() -> Callable[[float], None]:
-    """Return a function that computes for as long as it is told, undisturbed.
+    """Return a function that computes what takes a given time when undisturbed.
 
-    One rank at a time measures how fast it is; so it computes the same amount later,
-    however many compete.
+    One rank at a time measures how fast it is. Later, each computes the amount that it
+    found, however many compete for the cores.
     """
     torch.set_num_threads(1)
     a = torch.randn(96, 96)
@@ -88,7 +98,7 @@ def calibrate() -> Callable[[float], None]:
     speed = 0.0
     for rank in range(dist.get_world_size()):
         if rank == dist.get_rank():
-            for _ in range(6):  # the fastest: what nobody disturbed
+            for _ in range(6):  # the fastest is the least disturbed
                 start = time.perf_counter()
                 compute(400)
                 speed = max(speed, 400 / (time.perf_counter() - start))
@@ -104,18 +114,20 @@ def record(
     steps: int = 1,
     backward: Sequence[float] = (1, 1),
 ) -> list[list[Work]]:
-    """On a live rank: run steps of a schedule of torch's; return this rank's work.
+    """Run steps of a schedule of torch's on a live rank, and return this rank's work.
 
     Args:
-        schedule: one of ``schedules.NAMES``, in any case; some need a multiple of the
-            ranks as stages.
+        schedule: one of ``schedules.NAMES``, in upper or lower case; some need several
+            stages per rank.
+        num_microbatches: per step.
         stage_s: seconds of each stage's forward pass.
         busy: compute instead of sleeping.
-        backward: how much longer than a forward pass its two parts are: the gradient of
-            the input, those of the weights. Only zero-bubble schedules split it.
-
+        steps: how many to record.
+        backward: how long the two parts of a backward pass take, in forward passes: the
+            gradient of the input, and those of the weights. Only zero-bubble schedules
+            split it.
     Returns:
-        A list of work per step, in the clock that the ranks of one machine share.
+        For each step a list of work, by the clock that the ranks of one machine share.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     kind, log = pipelining.schedules.get_schedule_class(schedule), []
@@ -140,7 +152,7 @@ def record(
     )
     x = torch.ones(num_microbatches, 1)
     found = []
-    for step in range(steps + 1):  # the first finds out the shapes
+    for step in range(steps + 1):  # in the first, torch finds out the shapes
         log.clear()
         for stage in stages:
             stage.submod.count = 0
@@ -152,7 +164,7 @@ def record(
 
 
 def join(by_rank: Sequence[list[list[Work]]]) -> list[list[Work]]:
-    """Put the ranks' logs together, step by step; time 0 is a step's first work."""
+    """Join the ranks' logs step by step; the first work of a step begins at time 0."""
     steps = []
     for logs in zip(*by_rank, strict=True):
         works = sorted(
@@ -166,11 +178,12 @@ def join(by_rank: Sequence[list[list[Work]]]) -> list[list[Work]]:
 
 
 def orders(works: Sequence[Work]) -> list[list[str]]:
-    """Return the order of the work on each rank, as ``pipelines`` writes it."""
+    """Return the order of the work on each rank, as ``sums.pipelines`` writes it."""
     found = [[] for _ in range(1 + max(work.rank for work in works))]
     several = len({work.stage for work in works}) > len(found)
     for work in sorted(works, key=lambda work: work.start):
-        text = f"{work.kind}{work.microbatch}" + f"@{work.stage}" * several
+        text = f"{work.kind}{work.microbatch}"
+        text += f"@{work.stage}" if several else ""
         found[work.rank].append(text)
     return found
 
@@ -178,7 +191,12 @@ def orders(works: Sequence[Work]) -> list[list[str]]:
 def efficiency(works: Sequence[Work], stage_s: Sequence[float]) -> float:
     """Return the share of the ranks' time that the work itself should take.
 
-    All passes at their nominal length, divided by ranks times the step's length.
+    That is the nominal length of all passes, divided by the length of the step times
+    the number of ranks.
+
+    Args:
+        works: of one step, in seconds.
+        stage_s: seconds of each stage's forward pass; backward takes twice as long.
     """
     num_ranks = 1 + max(work.rank for work in works)
     needed = sum(stage_s[w.stage] * (1 if w.kind == "F" else 2) for w in works)

@@ -1,4 +1,4 @@
-"""Wrap, save, load and repair on live ranks: what state_dicts.py describes."""
+"""Wrap, save, load and repair on live ranks, as ``sums.state_dicts`` describes it."""
 
 import contextlib
 import tempfile
@@ -13,20 +13,20 @@ from allranks.sums import state_dicts
 
 
 class Net(nn.Module):
-    """Two layers: two keys."""
+    """A model of two layers, and so of two keys."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.hidden = nn.Linear(4, 4, bias=False)
         self.head = nn.Linear(4, 2, bias=False)
 
-    def forward(self, x):
-        """Classify."""
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
         return self.head(self.hidden(x).relu())
 
 
 def wrappers() -> dict[str, Callable]:
-    """Return the real ones, by the names of ``state_dicts``."""
+    """Return torch's wrappers by the names that ``sums.state_dicts`` gives them."""
     from torch.distributed.fsdp import fully_shard  # slow to import
 
     return {
@@ -38,7 +38,7 @@ def wrappers() -> dict[str, Callable]:
 
 
 def wrap(order: Sequence[str], seed: int) -> nn.Module:
-    """Make a net, and wrap it from the inside out."""
+    """Create a net, and wrap it from the inside out."""
     torch.manual_seed(seed)
     net = Net()
     for wrapper in order:
@@ -47,15 +47,15 @@ def wrap(order: Sequence[str], seed: int) -> nn.Module:
 
 
 def weights(net: nn.Module) -> list[torch.Tensor]:
-    """Return a copy of a model's whole tensors, whatever lies around them."""
+    """Return copies of a model's whole tensors, whatever wraps or shards them."""
     found = []
-    for value in net.state_dict().values():  # unlike parameters(), sharded at any time
+    for value in net.state_dict().values():  # sharded at any time, unlike parameters()
         found.append(value.full_tensor() if hasattr(value, "full_tensor") else value)
     return [tensor.clone() for tensor in found]
 
 
 def execute(program: str, net: nn.Module) -> str:
-    """Run a program as a rank's script would; return what torch says, or its error."""
+    """Run a program as a rank's script would, and return torch's answer or error."""
     space = {"torch": torch, "dist": dist, "net": net, "rank": dist.get_rank()}
     *lines, last = program.rsplit("\n", 1)
     lines += [f"answer = {last}" if last.startswith("net.") else last]
@@ -67,27 +67,39 @@ def execute(program: str, net: nn.Module) -> str:
 
 
 def load(program: str, net: nn.Module, aim: Sequence[torch.Tensor]) -> tuple[str, int]:
-    """On all ranks: forget the weights, run a program; its words, and what is right."""
+    """Zero the weights and run a program that loads, on all ranks.
+
+    Returns:
+        What torch answered, and how many tensors are equal to those of ``aim``.
+    """
     for value in net.state_dict().values():
         value.zero_()
     text = execute(program, net)
     pairs = zip(weights(net), aim, strict=True)
-    return text, sum(torch.equal(a, b) for a, b in pairs)
+    return text, sum(1 for a, b in pairs if torch.equal(a, b))
 
 
 def save(program: str, net: nn.Module) -> None:
-    """On all ranks: run a program that saves, when nobody reads, till all may read."""
+    """Run a program that saves, on all ranks.
+
+    The barriers keep the ranks from writing while one still reads, and from reading
+    before all have written.
+    """
     dist.barrier()
     execute(program, net)
     dist.barrier()
 
 
 def run(saved: Sequence[str], loaded: Sequence[str], strict: bool) -> dict:
-    """On a live rank: save and load as shown; then both ways to do it right.
+    """Save and load as shown, then in both ways that do it right, on a live rank.
 
+    Args:
+        saved, loaded: orders of wrappers, from the inside out.
+        strict: the argument of ``load_state_dict``.
     Returns:
-        ``text``, torch's answer; ``num``, the tensors that it loaded; ``keys`` of both;
-        ``repaired``, for each way, whether all tensors and the outputs are equal.
+        ``text``, torch's answer; ``num``, the number of tensors that it loaded;
+        ``keys`` of both sides; ``repaired``, for each of the ways, whether all tensors
+        and the outputs are equal.
     """
     described = [state_dicts.describe(order) for order in (saved, loaded)]
     programs = state_dicts.programs(*described, strict)
@@ -106,7 +118,7 @@ def run(saved: Sequence[str], loaded: Sequence[str], strict: bool) -> dict:
 
 
 class shared_folder:
-    """A folder that all ranks know; rank 0 makes it, and removes it at the end."""
+    """A folder that all ranks know; rank 0 creates it, and removes it at the end."""
 
     def __enter__(self) -> Path:
         self.made = tempfile.TemporaryDirectory() if dist.get_rank() == 0 else None
@@ -114,7 +126,7 @@ class shared_folder:
         dist.broadcast_object_list(box)
         return Path(box[0])
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         dist.barrier()
         if self.made:
             self.made.cleanup()

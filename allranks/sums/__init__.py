@@ -1,5 +1,5 @@
-"""The arithmetic of the book: pure functions, without torch, and tested as laws.
+"""The arithmetic of the book: pure functions without torch, tested as laws.
 
-A topic has one name in all layers: ``pictures`` draws it, ``runs`` checks it on real
-ranks, and ``explorables`` puts it into the reader's hand.
+A topic has the same file name in every layer: ``pictures`` draws it, ``runs`` checks it
+on real ranks, and ``explorables`` makes a figure with controls of it.
 """

@@ -1,7 +1,8 @@
-"""DDP's buckets: which gradients travel together, and what hides behind backward.
+"""DDP's buckets: which gradients travel together, and how much backward hides.
 
-Times are a model: backward computes each layer in turn, last layer first; a bucket is
-sent by a ring all_reduce when its last gradient is there and the one before is done.
+Times come from a model: backward computes each layer in turn, beginning with the last
+one. A ring all_reduce sends a bucket as soon as its last gradient has been computed and
+the bucket before it has been sent.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ DEFAULT_CAPS = (1 * MIB, 25 * MIB)  # torch's: of the first bucket, of the other
 
 
 class Bucket(NamedTuple):
-    """A bucket: bytes, the layers in it, and when it was ready, sent and there."""
+    """A bucket: its bytes, its layers, and when it is ready, starts and ends, in s."""
 
     num_bytes: int
     layers: list[str]
@@ -25,34 +26,36 @@ class Bucket(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of DDP: when which layer's backward ran and which bucket was sent."""
+    """A step of DDP: when each layer's backward runs, and when each bucket is sent."""
 
-    forward: float
-    backward: float  # seconds, like forward
+    forward: float  # in seconds, like all times below
+    backward: float
     layers: list[tuple[str, int, float, float]]  # name, bytes, start, end
     buckets: list[Bucket]
 
     @property
     def computed(self) -> float:
-        """Seconds of a step that never talks."""
+        """Return the seconds that a step takes without communication."""
         return self.forward + self.backward
 
     @property
     def sending(self) -> float:
-        """Seconds of all_reduce, hidden or not."""
+        """Return the seconds of all_reduce, whether backward hides them or not."""
         return sum(bucket.end - bucket.start for bucket in self.buckets)
 
     @property
     def total(self) -> float:
-        """Seconds until backward is done and the last bucket is there."""
+        """Return the seconds until backward and the last all_reduce are done."""
         return max([self.computed] + [bucket.end for bucket in self.buckets])
 
 
 def caps(bucket_cap_mb: float | None) -> tuple[int, int]:
     """Turn DDP's argument into bytes: of the first bucket, and of the others.
 
-    Only the default has a smaller first bucket.
+    The first bucket is smaller than the others only by default.
 
+    Args:
+        bucket_cap_mb: in MiB; None for DDP's default.
     Source: torch.nn.parallel.distributed, ``_BucketCapacityConfig``.
 
     >>> caps(None), caps(25)
@@ -66,12 +69,17 @@ def caps(bucket_cap_mb: float | None) -> tuple[int, int]:
 def assign(sizes: Sequence[int], first: int, other: int) -> list[list[int]]:
     """Put gradients into buckets, in the order in which they become ready.
 
-    A bucket is closed when it holds its cap *or more*: a large gradient is never cut.
+    A bucket is closed when it holds its cap *or more*, so a large gradient is never
+    cut.
 
     Args:
         sizes: of the gradients, in bytes.
+        first: cap of the first bucket, in bytes.
+        other: cap of all others.
+    Returns:
+        For each bucket the indices of its gradients.
     Source:
-        torch.distributed._compute_bucket_assignment_by_size, to which a test compares.
+        torch.distributed._compute_bucket_assignment_by_size; a test compares with it.
 
     >>> assign([4, 4, 4, 100, 1], first=4, other=8)
     [[0], [1, 2], [3], [4]]
@@ -95,12 +103,17 @@ def step(
     bandwidth: float,
     cap_bytes: tuple[int, int] = DEFAULT_CAPS,
 ) -> Step:
-    """Lay out one step of DDP in time (not the first, in which all is one bucket).
+    """Lay out one step of DDP in time.
+
+    It is not the first step, because there all gradients share one bucket.
 
     Args:
+        layers: the model, in the order of its forward pass.
         batch_size: samples per rank.
         flops: floating-point operations per second, of each rank.
-        alpha: seconds per message; bandwidth: bytes per second, per link.
+        world_size: ranks in the ring.
+        alpha: seconds per message.
+        bandwidth: bytes per second and link.
         cap_bytes: as ``caps`` returns them.
     Source:
         Li et al., PyTorch Distributed, VLDB 2020, section 3.2; for the time of a ring,

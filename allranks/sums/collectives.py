@@ -1,9 +1,9 @@
 """Collectives, step by step: who sends which chunk to whom, and what it costs.
 
-A tensor of n numbers is cut into W chunks, as even as can be. A schedule is a list of
-steps, a step a list of transfers; in one step a rank sends to one rank at most, and
-receives from one at most. What a rank holds is written as {chunk: the ranks whose
-numbers are summed in it}. In all_to_all, chunk ``s * W + d`` goes from s to d.
+A tensor of n numbers is cut into W chunks that are as even as possible. A schedule is a
+list of steps, and a step is a list of transfers, in which a rank sends to at most one
+rank and receives from at most one. What a rank holds is written as {chunk: the ranks
+whose numbers are summed in it}. In all_to_all, chunk ``s * W + d`` goes from s to d.
 All functions are pure.
 
 Sources:
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from allranks.sums.topology import whole
 
-# By collective and algorithm: the time, where W divides n: the bytes that a rank holds
-# before (in all_gather, after) the collective.
+# By collective and algorithm: the time, if W divides n. Here n counts the bytes that a
+# rank holds before the collective (in all_gather: after it).
 FORMULAS = {
     "all_reduce": {
         "ring": "2 (W − 1) (α + n / (W B))",
@@ -45,7 +45,7 @@ FORMULAS = {
 
 
 class Transfer(NamedTuple):
-    """One chunk from one rank to another."""
+    """One chunk on its way from one rank to another."""
 
     source: int
     target: int
@@ -58,18 +58,21 @@ Held = list[dict[int, frozenset[int]]]  # by rank
 
 
 def chunk_sizes(numbers: int, world_size: int) -> list[int]:
-    """Cut n numbers into W chunks, as ``tensor_split`` does.
+    """Return the sizes of W chunks of n numbers, cut as ``tensor_split`` does.
 
     >>> chunk_sizes(10, 4)
     [3, 3, 2, 2]
     """
     share, rest = divmod(numbers, world_size)
-    return [share + (chunk < rest) for chunk in range(world_size)]
+    return [share + 1 if chunk < rest else share for chunk in range(world_size)]
 
 
 def schedule(collective: str, algorithm: str, world_size: int) -> Steps:
-    """Say who sends what to whom, step by step; rank 0 is the root where there is one.
+    """List who sends what to whom, step by step; rank 0 is the root if there is one.
 
+    Args:
+        collective, algorithm: keys of ``FORMULAS``.
+        world_size: number of ranks.
     Raises:
         ValueError: if there is no such collective or algorithm, or no rank.
 
@@ -90,13 +93,13 @@ def schedule(collective: str, algorithm: str, world_size: int) -> Steps:
                 [Transfer(s, (s + d) % size, s * size + (s + d) % size, "move")
                  for s in ranks] for d in others
             ]  # fmt: skip
-        case "all_to_all", "bruck":  # chunk s -> s + d makes the hops that d is made of
+        case "all_to_all", "bruck":  # s -> s + d takes a hop per set bit of d
             return [
                 [Transfer((s + d % hop) % size, (s + d % hop + hop) % size,
                           s * size + (s + d) % size, "move")
                  for s in ranks for d in others if d & hop] for hop in doublings
             ]  # fmt: skip
-        case "all_gather", "bruck":  # send all that you have, twice as far each time
+        case "all_gather", "bruck":  # send all that is held, twice as far each time
             return [
                 [Transfer(r, (r - hop) % size, (r + i) % size, "copy")
                  for r in ranks for i in range(min(hop, size - hop))]
@@ -139,7 +142,7 @@ def schedule(collective: str, algorithm: str, world_size: int) -> Steps:
 
 
 def before(collective: str, world_size: int) -> Held:
-    """Say what each rank brings."""
+    """Return what each rank holds before the collective."""
     held = []
     for rank in range(world_size):
         chunks = list(range(world_size))
@@ -154,7 +157,7 @@ def before(collective: str, world_size: int) -> Held:
 
 
 def after(collective: str, world_size: int) -> Held:
-    """Say what the definition of the collective promises each rank."""
+    """Return what the definition of the collective promises each rank."""
     ranks = range(world_size)
     if collective == "all_to_all":
         return [{s * world_size + r: frozenset([s]) for s in ranks} for r in ranks]
@@ -166,7 +169,11 @@ def after(collective: str, world_size: int) -> Held:
 
 
 def simulate(steps: Steps, held: Held) -> list[Held]:
-    """Apply a schedule; return who holds what before it and after each step.
+    """Apply a schedule, and return who holds what before it and after each step.
+
+    Args:
+        steps: as ``schedule`` returns them.
+        held: what each rank holds at first, as ``before`` returns it.
 
     Raises:
         ValueError: if a rank sends what it does not hold, or adds a number twice.

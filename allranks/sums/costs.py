@@ -1,8 +1,8 @@
 """What a schedule of ``allranks.sums.collectives`` costs, by the α–β model.
 
-A message of b bytes takes α + b / B seconds; α is the time that it takes however short
-it is, B the bandwidth. All messages of a step travel at once, so a step takes as long
-as its longest message. Adding up numbers is counted as free.
+A message of b bytes takes α + b / B seconds, where α is the time that even the shortest
+message takes, and B the bandwidth. All messages of a step travel at once, so a step
+takes as long as its longest message. Adding numbers up counts as free.
 
 Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005 (they write β for 1 / B).
 """
@@ -15,16 +15,17 @@ Message = tuple[int, int, list[int], str, int]  # source, target, chunks, op, by
 
 
 class Cost(NamedTuple):
-    """Seconds are ``steps * alpha + share * n / bandwidth``; n as in FORMULAS."""
+    """A cost of ``steps * alpha + share * n / bandwidth`` seconds; n as in FORMULAS."""
 
     steps: int
-    share: float  # of n, that passes one after the other
+    share: float  # the part of n that cannot travel at the same time
 
 
 def messages(steps: Steps, sizes: list[int]) -> list[list[Message]]:
     """Put the chunks that go from one rank to another in a step into one message.
 
     Args:
+        steps: as ``collectives.schedule`` returns them.
         sizes: of the W chunks, in bytes; in all_to_all, of each rank's W chunks.
 
     >>> messages(schedule("broadcast", "tree", 2), [4, 2])
@@ -46,9 +47,10 @@ def messages(steps: Steps, sizes: list[int]) -> list[list[Message]]:
 
 
 def seconds(plan: list[list[Message]], alpha: float, bandwidth: float) -> float:
-    """Add up the steps, each as long as its longest message.
+    """Add up the seconds of all steps, each as long as its longest message.
 
     Args:
+        plan: the messages of each step.
         alpha: seconds per message.
         bandwidth: bytes per second and link.
     """
@@ -56,7 +58,7 @@ def seconds(plan: list[list[Message]], alpha: float, bandwidth: float) -> float:
 
 
 def sent(plan: list[list[Message]], world_size: int) -> list[list[int]]:
-    """Count bytes by sender (row) and receiver (column).
+    """Count the bytes that each rank (row) sends to each other rank (column).
 
     >>> sent(messages(schedule("all_reduce", "ring", 2), [4, 2]), 2)
     [[0, 6], [6, 0]]
@@ -68,7 +70,7 @@ def sent(plan: list[list[Message]], world_size: int) -> list[list[int]]:
 
 
 def cost(collective: str, algorithm: str, world_size: int) -> Cost:
-    """Say what an algorithm costs, whatever n, α and B are, if W divides n.
+    """Return what an algorithm costs for any n, α and B, as long as W divides n.
 
     >>> cost("all_reduce", "ring", 4), cost("all_reduce", "tree", 4)
     (Cost(steps=6, share=1.5), Cost(steps=4, share=4.0))
@@ -81,10 +83,17 @@ def cost(collective: str, algorithm: str, world_size: int) -> Cost:
 def fastest(
     collective: str, world_size: int, alpha: float, bandwidth: float
 ) -> list[tuple[str, float]]:
-    """List the algorithms that are fastest somewhere, each with the bytes it begins at.
+    """List the algorithms that are fastest for some n, with the bytes they begin at.
 
-    Time grows with n along a straight line, so the fastest are the lower envelope of
-    a few lines: as n grows, fewer bytes beat fewer steps.
+    An algorithm's time grows with n along a straight line, so the fastest ones form the
+    lower envelope of a few lines: for small n it pays to take fewer steps, for large n
+    to send fewer bytes.
+
+    Args:
+        collective: a key of ``FORMULAS``.
+        world_size: number of ranks.
+        alpha: seconds per message.
+        bandwidth: bytes per second and link.
 
     >>> [(name, round(n)) for name, n in fastest("all_reduce", 4, 10e-6, 1e9)]
     [('tree', 0), ('ring', 8000)]

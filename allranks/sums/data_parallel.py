@@ -6,13 +6,17 @@ from typing import NamedTuple
 def step_bytes(
     num_devices: int, param_bytes: int, output_bytes: int, buffer_bytes: int = 0
 ) -> list[tuple[int, int]]:
-    """Bytes that each device sends to and receives from the others in one step.
+    """Return the bytes that each device sends to and receives from the others.
 
-    Replicate sends parameters and buffers from device 0, gather the outputs to it; in
-    backward the outputs' gradients go out again, and the parameters' come in. The
-    batch, which comes from the host, is not counted.
+    In a step, replicate sends parameters and buffers from device 0 to the others, and
+    gather brings the outputs back to it. In backward the gradients of the outputs go
+    out again, and those of the parameters come in. The batch comes from the host and
+    is not counted.
 
     Args:
+        num_devices: in ``device_ids``.
+        param_bytes: of all parameters; their gradients are as large.
+        buffer_bytes: of all buffers.
         output_bytes: of the whole batch's outputs, cut into equal shares.
     Raises:
         ValueError: if num_devices < 1, or the outputs cannot be cut evenly.
@@ -32,7 +36,11 @@ def step_bytes(
 
 
 def ring_bytes(world_size: int, num_bytes: int) -> float:
-    """Bytes that each rank sends, and receives, in a ring all-reduce of num_bytes.
+    """Return the bytes that each rank sends, and receives, in a ring all-reduce.
+
+    Args:
+        world_size: number of ranks.
+        num_bytes: n, the size of the buffer on each rank.
 
     Raises:
         ValueError: if world_size < 1.
@@ -54,7 +62,7 @@ PARTS += "outputs", "log-probabilities"
 
 
 def shares(num_samples: int, num_devices: int) -> list[int]:
-    """Count the samples of each device: as chunk cuts, so perhaps of fewer devices.
+    """Count the samples of each device that gets any, cut as ``torch.chunk`` does.
 
     >>> shares(32, 4), shares(5, 4)
     ([8, 8, 8, 8], [2, 2, 1])
@@ -70,12 +78,12 @@ class Step(NamedTuple):
     Args:
         shares: samples of each device that has any.
         params: size of all parameters.
-        inputs, activations, outputs: of one sample; what forward keeps for backward is
-            counted in ``activations``, except for the inputs and the weights.
-        optimizer: of the optimizer's state.
-        loss_inside: the module computes the loss and returns that.
+        inputs, activations, outputs: sizes for one sample; ``activations`` is what
+            forward keeps for backward, apart from the inputs and the weights.
+        optimizer: size of the optimizer's state.
+        loss_inside: whether the module itself computes the loss and returns it.
     Source:
-        torch/nn/parallel/data_parallel.py, _functions.py and comm.py; the tests weigh
+        torch/nn/parallel/data_parallel.py, _functions.py and comm.py; the tests measure
         torch's class on virtual GPUs.
     """
 
@@ -88,17 +96,22 @@ class Step(NamedTuple):
     loss_inside: bool
 
     def held(self, stage: str, device: int) -> list[int]:
-        """Size of each of ``PARTS`` on a device after a stage.
+        """Return the size of each of ``PARTS`` that a device holds after a stage.
 
-        ``backward`` is the moment before the gradients are added up. In between,
-        copies come on top. Labels and single numbers, such as a loss, don't count.
+        ``backward`` is the moment before the gradients are added up. Within a stage,
+        copies may take more. Labels and single numbers, such as a loss, don't count.
+
+        Args:
+            stage: one of ``STAGES``.
+            device: its index in ``device_ids``.
 
         >>> Step([2, 2], 100, 0, 1, 5, 200, False).held("loss", 0)
         [100, 200, 0, 0, 2, 20, 20]
         """
         at, home = STAGES.index(stage), device == 0
         own = self.shares[device] if device < len(self.shares) else 0
-        mine, everything = own * self.outputs, sum(self.shares) * self.outputs * home
+        mine = own * self.outputs
+        everything = sum(self.shares) * self.outputs if home else 0
         if self.loss_inside:
             outputs, kept = 0, mine if 3 <= at <= 5 else 0
         else:
@@ -116,7 +129,7 @@ class Step(NamedTuple):
         ]
 
     def moves(self, stage: str) -> list[tuple[str | int, int, int]]:
-        """What a stage moves: (from, to, size); a place is a device, or "host".
+        """List what a stage moves as (from, to, size); from may be "host".
 
         >>> Step([2, 2], 100, 0, 1, 5, 200, False).moves("gather")
         [(1, 0, 10)]

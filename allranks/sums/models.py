@@ -1,4 +1,4 @@
-"""Models as lists of layers: how many numbers, how much arithmetic."""
+"""Models as lists of layers: how many parameters each has, and how much it computes."""
 
 import re
 from typing import NamedTuple
@@ -11,8 +11,10 @@ class Layer(NamedTuple):
     """A layer of a model.
 
     Args:
-        numbers: how many each of its parameters has, in the order of ``parameters()``.
-        mflop: of its forward pass, per sample, in 10⁶; backward takes twice as many.
+        name: shown in pictures.
+        numbers: the size of each parameter, in the order of ``parameters()``.
+        mflop: 10⁶ floating-point operations of its forward pass, per sample; backward
+            takes twice as many.
     """
 
     name: str
@@ -21,14 +23,16 @@ class Layer(NamedTuple):
 
 
 def _linear(a: int, b: int, name: str, positions: int = 1, patch: int = 1) -> Layer:
+    """Return a layer from a to b channels that is applied at each of the positions."""
     numbers = a * patch * b
     return Layer(name, (numbers, b), 2e-6 * numbers * positions)
 
 
 def _gpt2() -> list[Layer]:
-    """GPT-2, 124 M parameters, 1,024 tokens per sample; attention's scores left out.
+    """Return GPT-2 with 124 M parameters, without the arithmetic of attention's scores.
 
-    The output layer uses the embedding's weights, so their gradient is ready last.
+    A sample has 1,024 tokens. The output layer uses the embedding's weights, so their
+    gradient is ready last.
     """
     d, tokens, words = 768, 1024, 50257
     shapes = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
@@ -37,7 +41,7 @@ def _gpt2() -> list[Layer]:
         Layer("embedding", (words * d, tokens * d), 0.0),
         *(Layer(f"block {i}", *block) for i in range(12)),
         Layer("norm", (d, d), 0.0),
-        Layer("output", (), 2e-6 * words * d * tokens),
+        Layer("output", numbers=(), mflop=2e-6 * words * d * tokens),
     ]
 
 
@@ -59,8 +63,11 @@ MODELS = {
 
 
 def layers_of(model: str, text: str = "") -> list[Layer]:
-    """Return a model's layers; those of "own" are written as ``numbers:MFLOP``.
+    """Return a model's layers; those of "own" are read from ``text``.
 
+    Args:
+        model: a key of ``MODELS``, or "own".
+        text: ``numbers:MFLOP`` of each layer, separated by commas.
     Raises:
         ValueError: if there is no such model, or no such layer.
 

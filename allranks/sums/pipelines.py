@@ -1,9 +1,10 @@
-"""Pipelines: who works on which micro-batch when, what it costs, where to cut.
+"""Pipelines: who works on which micro-batch when, what it costs, and where to cut.
 
-S stages pass M micro-batches on. A schedule is written as the order of work on each
-rank: ``"F2"`` is the forward pass of micro-batch 2, ``"B2"`` its backward pass, or in
-two parts ``"I2"`` (its input's gradient) and ``"W2"`` (the weights'); with several
-stages per rank, ``"F2@5"`` names the stage too. All functions are pure.
+M micro-batches pass through S stages. A schedule is written as the order of work on
+each rank: ``"F2"`` is the forward pass of micro-batch 2 and ``"B2"`` its backward pass,
+which may have two parts, ``"I2"`` (the gradient of the input) and ``"W2"`` (those of
+the weights). With several stages per rank, ``"F2@5"`` names the stage too. All
+functions are pure.
 """
 
 import re
@@ -30,11 +31,16 @@ class Work(NamedTuple):
 def bubble(num_stages: int, num_microbatches: int, stages_per_rank: int = 1) -> float:
     """Return the idle share of a rank's time: (R - 1) / (v M + R - 1).
 
-    R ranks, each with v stages. It holds for GPipe and 1F1B (v = 1) and interleaved
-    1F1B, if all stages take equally long and passing on costs nothing.
+    There are R ranks with v stages each. The formula holds for GPipe and 1F1B (v = 1)
+    and for interleaved 1F1B, if all stages take equally long and messages cost nothing.
 
     Args:
         num_stages: S = R * v.
+        num_microbatches: M.
+        stages_per_rank: v.
+    Raises:
+        TypeError: if a number is no whole number.
+        ValueError: if a number is below 1, or v does not divide S.
     Source:
         Huang et al., GPipe, 2019, section 2.3; Narayanan et al., Efficient large-scale
         language model training on GPU clusters, 2021, section 2.2 (which relates idle
@@ -53,7 +59,7 @@ def bubble(num_stages: int, num_microbatches: int, stages_per_rank: int = 1) -> 
 
 
 def gpipe(num_stages: int, num_microbatches: int) -> list[list[str]]:
-    """Order the work as GPipe does: all forward, then all backward.
+    """Order the work as GPipe does: all forward passes, then all backward passes.
 
     >>> gpipe(2, 2)
     [['F0', 'F1', 'B0', 'B1'], ['F0', 'F1', 'B0', 'B1']]
@@ -64,7 +70,7 @@ def gpipe(num_stages: int, num_microbatches: int) -> list[list[str]]:
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int) -> list[list[str]]:
-    """Order the work as 1F1B does: fill up, then one forward per backward.
+    """Order the work as 1F1B does: fill up, then alternate forward and backward.
 
     >>> one_f_one_b(2, 3)
     [['F0', 'F1', 'B0', 'F2', 'B1', 'B2'], ['F0', 'B0', 'F1', 'B1', 'F2', 'B2']]
@@ -76,15 +82,18 @@ def one_f_one_b(num_stages: int, num_microbatches: int) -> list[list[str]]:
         warm_up = min(num_stages - stage, total)
         order = [f"F{i}" for i in range(warm_up)]
         for i in range(total):
-            order += [f"B{i}"] + [f"F{i + warm_up}"] * (i + warm_up < total)
+            order.append(f"B{i}")
+            if i + warm_up < total:
+                order.append(f"F{i + warm_up}")
         orders.append(order)
     return orders
 
 
 def peak_held(order: Sequence[str]) -> int:
-    """Count the micro-batches whose activations a rank holds at most at once.
+    """Count the micro-batches whose activations a rank holds at the same time, at most.
 
-    It needs them until the weights' gradients are made: B or W, not I.
+    A rank needs the activations until it has the weights' gradients, which B or W
+    computes, but not I.
 
     >>> [peak_held(order) for order in gpipe(4, 8)]
     [8, 8, 8, 8]
@@ -95,14 +104,19 @@ def peak_held(order: Sequence[str]) -> int:
     return max(accumulate(change[work[0]] for work in order), default=0)
 
 
-def timetable(orders, forward=1, backward=2, weight=1) -> list[Work]:
+def timetable(
+    orders: Sequence[Sequence[str]],
+    forward: float = 1,
+    backward: float = 2,
+    weight: float = 1,
+) -> list[Work]:
     """Start each piece of work as soon as its rank and its input are ready.
 
-    F waits for the F of the stage before, B and I for the B or I of the stage after
-    (the last stage's for its own F), W for its own I.
+    F waits for the F of the stage before. B and I wait for the B or I of the stage
+    after, or in the last stage for its own F, and W waits for its own I.
 
     Args:
-        orders: the order of work by rank; stage r lies on rank r unless ``@`` says so.
+        orders: each rank's order of work; stage r is on rank r unless ``@`` names it.
         forward, backward: how long a pass takes, in any one unit.
         weight: the part of backward that W takes; I takes the rest.
     Raises:
@@ -145,14 +159,16 @@ def timetable(orders, forward=1, backward=2, weight=1) -> list[Work]:
 
 
 def balanced_cut(costs: Sequence[float], num_stages: int) -> list[int]:
-    """Say how many layers each stage takes so that the slowest is as fast as can be.
+    """Return the number of layers of each stage that makes the slowest stage fastest.
 
-    Exact, by dynamic programming over (layers, stages): O(S L²). Every stage has at
-    least one layer.
+    The answer is exact: dynamic programming over (layers, stages) takes O(S L²). Every
+    stage gets at least one layer.
 
     Args:
         costs: of each layer, in order; in any one unit (seconds, FLOPs), not negative.
+        num_stages: S.
     Raises:
+        TypeError: if num_stages is no whole number.
         ValueError: if there are fewer layers than stages, or a cost is negative.
 
     >>> balanced_cut([6, 1, 1, 1, 1, 1, 1], num_stages=2)
@@ -178,10 +194,14 @@ def balanced_cut(costs: Sequence[float], num_stages: int) -> list[int]:
 
 
 def step_time(stage_costs: Sequence[float], num_microbatches: int) -> float:
-    """Return the time of all micro-batches through stages of unequal cost.
+    """Return the time that all micro-batches take through stages of unequal cost.
 
-    One goes through all stages; the others follow at the pace of the slowest:
+    The first goes through all stages, and the others follow at the pace of the slowest:
     sum(costs) + (M - 1) max(costs). It holds for GPipe's forward and its backward.
+
+    Args:
+        stage_costs: the time of each stage with one micro-batch, in any one unit.
+        num_microbatches: M.
 
     >>> step_time([1, 1, 1, 1], 8), step_time([3, 1], 8)
     (11, 25)

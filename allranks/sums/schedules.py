@@ -1,10 +1,10 @@
-"""The orders of work that PyTorch's pipeline schedules write, by name.
+"""The orders of work that PyTorch's pipeline schedules produce, by name.
 
-Names are those of ``torch.distributed.pipelining.schedules.get_schedule_class``; tests
-compare every order and every refusal with torch's own. Work is written as in
-``allranks.sums.pipelines``; zero-bubble schedules split a backward pass into ``I`` (the
+Their names are those of ``torch.distributed.pipelining.schedules.get_schedule_class``,
+and tests compare every order and every refusal with torch's own. Work is written as in
+``allranks.sums.pipelines``. Zero-bubble schedules split a backward pass into ``I`` (the
 gradient of the stage's input, for which the stage before waits) and ``W`` (those of its
-weights, for which nobody waits). All functions are pure.
+weights, for which no other stage waits). All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,12 @@ NAMES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBu
 
 
 def stages_of(name: str, num_ranks: int, stages_per_rank: int) -> list[list[int]]:
-    """Return the stages on each rank: in turns, or down and up again for ZBV.
+    """Return the stages of each rank: dealt in turns, or for ZBV down and up again.
+
+    Args:
+        name: one of ``NAMES``.
+        num_ranks: R.
+        stages_per_rank: v; ZBV always has two.
 
     >>> stages_of("Interleaved1F1B", 2, 2), stages_of("ZBVZeroBubble", 2, 2)
     ([[0, 2], [1, 3]], [[0, 3], [1, 2]])
@@ -33,10 +38,14 @@ def write_orders(
     """Return the order of work on each rank.
 
     Args:
-        name: one of NAMES.
-        stages_per_rank: for the interleaved schedules. ZBV has two, the others one.
+        name: one of ``NAMES``.
+        num_ranks: R.
+        num_microbatches: M.
+        stages_per_rank: of the interleaved schedules; ZBV has two, the others one.
     Raises:
-        ValueError: where torch refuses, in torch's words.
+        TypeError: if a number is no whole number.
+        ValueError: if a number is below 1 or there is no such schedule; and where torch
+            refuses, in torch's words.
 
     >>> write_orders("InterleavedZeroBubble", 2, 2)[0]
     ['F0@0', 'F1@0', 'I0@0', 'W0@0', 'I1@0', 'W1@0']
@@ -66,11 +75,13 @@ def idle_share(
     stages_per_rank: int,
     times: Sequence[float],
 ) -> dict | None:
-    """Return the formula of the idle share and what it gives, where there is one.
+    """Return the formula of the idle share and its value, or None if there is none.
 
     Args:
-        times: of one stage with one micro-batch: F forward, I the input's
-            gradient, W the weights' gradients, in any one unit.
+        name: one of ``NAMES``.
+        num_ranks, num_microbatches, stages_per_rank: R, M and v.
+        times: of one stage with one micro-batch, in any one unit: F for forward, I for
+            the gradient of the input, W for the gradients of the weights.
     Source:
         Huang et al., 2019, section 2.3; Narayanan et al., 2021, section 2.2; Qi et al.,
         Zero bubble pipeline parallelism, 2023 (ZB-H1), which holds while W is short.
@@ -93,8 +104,10 @@ def idle_share(
     return {"formula": formula, "idle": idle / (busy + idle)}
 
 
-def _interleaved(name, ranks, count, per_rank, rank) -> list[str]:
-    """1F1B over several stages, in rounds of about as many micro-batches as ranks.
+def _interleaved(
+    name: str, ranks: int, count: int, per_rank: int, rank: int
+) -> list[str]:
+    """Order 1F1B over several stages, in rounds of about R micro-batches each.
 
     Source: torch.distributed.pipelining.schedules, ``_get_1f1b_rank_ops``.
     """
@@ -125,20 +138,20 @@ def _interleaved(name, ranks, count, per_rank, rank) -> list[str]:
     order, owed = forward[:warm_up], 0
     for step, work in enumerate(backward):
         order += [*forward[warm_up + step : warm_up + step + 1], work]
-        if split and step >= rank:  # ranks further on put more of it off
+        if split and step >= rank:  # later ranks postpone more of it
             order.append(weight[owed])
             owed += 1
     return order + weight[owed:]
 
 
-def _zbv(ranks, count, rank) -> list[str]:
-    """Two stages per rank, the second on the way back: a V.
+def _zbv(ranks: int, count: int, rank: int) -> list[str]:
+    """Order the work on two stages per rank, of which the second is on the way back.
 
     Source: torch.distributed.pipelining.schedules, ``ScheduleZBVZeroBubble``; Qi et
     al., Zero bubble pipeline parallelism, 2023, section 6.
     """
     down, up = rank, 2 * ranks - 1 - rank
-    total = max(2 * ranks - 1, count)  # planned for a full pipeline, then cut
+    total = max(2 * ranks - 1, count)  # plan a full pipeline, then leave out the rest
     order, done = [], {}
 
     def add(*works: tuple[str, int]) -> None:

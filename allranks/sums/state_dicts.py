@@ -1,8 +1,8 @@
 """What wrappers do to a state dict's keys, what torch answers, and what repairs it.
 
-An order lists wrappers from the inside out: ``["DDP", "compile"]`` is
-``torch.compile(DDP(net))``. The rules here are simple; a test lets torch wrap, save,
-load and repair in every order, and compares. All functions are pure.
+An order lists wrappers from the inside out, so ``["DDP", "compile"]`` stands for
+``torch.compile(DDP(net))``. A test lets torch wrap, save, load and repair in every
+order, and compares it with the rules here. All functions are pure.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ PLAIN = 'torch.load("net.pt", map_location="cpu")'
 
 
 def call_of(order: Sequence[str]) -> str:
-    """Write an order down as calls.
+    """Write an order of wrappers as nested calls.
 
     >>> call_of(["FSDP2", "compile"])
     'torch.compile(fully_shard(net))'
@@ -31,10 +31,10 @@ def call_of(order: Sequence[str]) -> str:
 
 
 def check(order: Sequence[str]) -> None:
-    """Refuse what torch refuses.
+    """Raise an error for an order that torch refuses.
 
     Raises:
-        ValueError: in torch's words.
+        ValueError: in torch's words; also for an unknown wrapper, and for too many.
     """
     for i, wrapper in enumerate(order):
         inner, why = order[:i], ""
@@ -58,7 +58,12 @@ def check(order: Sequence[str]) -> None:
 
 
 def describe(order: Sequence[str]) -> dict:
-    """Say what is in the state dict of a wrapped model, and where the model is.
+    """Describe the state dict of a wrapped model, and where in it the model is.
+
+    Returns:
+        ``call``, the order as calls; ``prefix`` and ``keys`` of the state dict;
+        ``values``, "Tensor" or "DTensor"; ``class``, the outermost class, as torch's
+        messages name it; ``inner``, an expression for the model without wrappers.
 
     >>> describe(["DDP", "compile"])["prefix"]
     '_orig_mod.module.'
@@ -71,16 +76,19 @@ def describe(order: Sequence[str]) -> dict:
         "prefix": prefix,
         "keys": [prefix + key for key in SHAPES],
         "values": "DTensor" if "FSDP2" in order else "Tensor",
-        "class": "FSDP" * (list(order[-1:]) == ["FSDP2"]) + name,
+        "class": f"FSDP{name}" if list(order[-1:]) == ["FSDP2"] else name,
         "inner": f"net.{prefix}".rstrip("."),
     }
 
 
 def answer(saved: dict, loaded: dict, strict: bool) -> dict:
-    """What ``load_state_dict`` says, word for word, and how many tensors it loads.
+    """Return what ``load_state_dict`` answers, and how many tensors it loads.
 
     Args:
         saved, loaded: as ``describe`` returns them.
+        strict: the argument of ``load_state_dict``.
+    Returns:
+        ``raises``, whether it is an error; ``text``, the words; ``num``, of tensors.
     """
     head = f"RuntimeError: Error(s) in loading state_dict for {loaded['class']}:"
     if saved["prefix"] != loaded["prefix"]:
@@ -108,10 +116,15 @@ def answer(saved: dict, loaded: dict, strict: bool) -> dict:
 
 
 def programs(saved: dict, loaded: dict, strict: bool) -> dict:
-    """Write the lines that save and load, and those that do it better.
+    """Write the programs that save and load, and those that do it right.
 
-    ``save`` and ``load`` go together. Then either the writer runs ``save_plain`` and
-    the reader ``load_plain``; or, for a file that exists, the reader runs ``repair``.
+    ``save`` and ``load`` belong together. To do it right, either the writer runs
+    ``save_plain`` and the reader ``load_plain``; or, if the file exists already, the
+    reader runs ``repair``.
+
+    Args:
+        saved, loaded: as ``describe`` returns them.
+        strict: the argument of ``load_state_dict`` in ``load``.
     """
     shards, into = saved["values"] == "DTensor", loaded["values"] == "DTensor"
     file = 'f"net{rank}.pt"' if shards else '"net.pt"'
@@ -146,7 +159,7 @@ def programs(saved: dict, loaded: dict, strict: bool) -> dict:
 
 
 def _fill(loaded: dict, state: str) -> str:
-    """The lines that load whole tensors under plain names into a wrapped model."""
+    """Write the lines that load whole tensors with plain keys into a wrapped model."""
     if loaded["values"] == "Tensor":
         return f"{loaded['inner']}.load_state_dict({state})"
     return (

@@ -1,9 +1,9 @@
 """Who is who: the arithmetic of nodes, ranks and devices.
 
 A cluster is written as the number of processes on each node, by node rank:
-``(8, 8, 8)`` is three nodes of eight, ``(2, 1)`` two unequal ones. Every function is
-pure. An impossible number raises ValueError, a value that is no whole number raises
-TypeError, each with one sentence that names the value and its bound.
+``(8, 8, 8)`` is three nodes of eight, ``(2, 1)`` is two unequal ones. All functions are
+pure. An impossible number raises ValueError, and a value that is no whole number raises
+TypeError, both with one sentence that names the value and its bound.
 """
 
 import operator
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Coordinates(NamedTuple):
-    """One process: its number in the job, its node's number, its number on the node."""
+    """One process: its number in the job, that of its node, and its number there."""
 
     rank: int
     node_rank: int
@@ -22,7 +22,7 @@ class Coordinates(NamedTuple):
 
 
 def equal_nodes(nnodes: int, nproc_per_node: int) -> tuple[int, ...]:
-    """Write down a cluster of equal nodes.
+    """Return a cluster of equal nodes.
 
     >>> equal_nodes(nnodes=3, nproc_per_node=8)
     (8, 8, 8)
@@ -32,7 +32,7 @@ def equal_nodes(nnodes: int, nproc_per_node: int) -> tuple[int, ...]:
 
 
 def world_size_of(nodes: Sequence[int]) -> int:
-    """Count all processes: nnodes * nproc_per_node where the nodes are equal.
+    """Count all processes, which is nnodes * nproc_per_node if the nodes are equal.
 
     >>> world_size_of((8, 8, 8)), world_size_of((2, 1))
     (24, 3)
@@ -41,7 +41,7 @@ def world_size_of(nodes: Sequence[int]) -> int:
 
 
 def rank_of(nodes: Sequence[int], node_rank: int, local_rank: int) -> int:
-    """Turn coordinates into the rank: the processes on earlier nodes + local_rank.
+    """Turn coordinates into the rank: local_rank, plus the processes on earlier nodes.
 
     With equal nodes that is ``node_rank * nproc_per_node + local_rank``.
 
@@ -60,7 +60,7 @@ def rank_of(nodes: Sequence[int], node_rank: int, local_rank: int) -> int:
 
 
 def coordinates_of(nodes: Sequence[int], rank: int) -> Coordinates:
-    """Turn a rank into coordinates; the inverse of ``rank_of``.
+    """Turn a rank into coordinates, the inverse of ``rank_of``.
 
     >>> coordinates_of((8, 8, 8), rank=21)
     Coordinates(rank=21, node_rank=2, local_rank=5)
@@ -75,7 +75,7 @@ def coordinates_of(nodes: Sequence[int], rank: int) -> Coordinates:
 
 
 def describe(nodes: Sequence[int], gpus_per_node: int) -> str:
-    """Say how many ranks a launch makes and how many GPUs it leaves idle.
+    """Say how many ranks a launch starts and how many GPUs it leaves idle.
 
     >>> print(describe((8, 8, 8), gpus_per_node=16))
     24 ranks on 3 nodes: 24 of 48 GPUs stay idle (8 + 8 + 8)
@@ -98,10 +98,13 @@ def describe(nodes: Sequence[int], gpus_per_node: int) -> str:
     return f"{_count(sum(nodes), 'rank')} on {_count(len(nodes), 'node')}: {tally}"
 
 
-def launch_commands(nodes: Sequence[int], script: str, host="node0") -> list[str]:
+def launch_commands(
+    nodes: Sequence[int], script: str, host: str = "node0"
+) -> list[str]:
     """Write the torchrun command to type on each node, by node.
 
-    More nodes than one meet at ``host``, any one of them, on a port that is free there.
+    Several nodes meet at ``host``, which may be any of them, on a port that must be
+    free there.
 
     >>> launch_commands((4,), "train.py")
     ['torchrun --standalone --nproc-per-node 4 train.py']
@@ -114,18 +117,23 @@ def launch_commands(nodes: Sequence[int], script: str, host="node0") -> list[str
     return [f"{head} {num_processes} {script}" for num_processes in nodes]
 
 
-def visible_devices(value: str | None, num_gpus: int, uuids=()) -> list[int | str]:
+def visible_devices(
+    value: str | None, num_gpus: int, uuids: Sequence[str] = ()
+) -> list[int | str]:
     """Read CUDA_VISIBLE_DEVICES: entry i is the physical GPU behind ``cuda:i``.
 
-    Unset (None) shows all GPUs, the empty string none. The list ends before the first
-    entry that names no GPU; a GPU named twice hides all. Of MIG instances a process
-    sees one at most; it is returned as its id.
+    If the variable is not set (None), all GPUs are visible; the empty string hides all.
+    The list ends before the first entry that names no GPU, and a GPU that is named
+    twice hides all. A process sees at most one MIG instance, which is returned as its
+    id.
 
     Args:
-        value: indices, or UUIDs as ``nvidia-smi -L`` prints them, or their unique
-            beginnings; separated by commas.
+        value: indices, or UUIDs as ``nvidia-smi -L`` prints them, or beginnings of
+            UUIDs that fit one GPU only; separated by commas.
         num_gpus: GPUs in the machine.
-        uuids: theirs, in the order of their indices; needed where value has UUIDs.
+        uuids: of these GPUs, by index; needed if value has UUIDs.
+    Raises:
+        ValueError: if value has UUIDs, but ``uuids`` does not name every GPU.
     Source:
         CUDA Programming Guide, "CUDA Environment Variables"; for GPUs named twice,
         torch.cuda._parse_visible_devices.
@@ -148,7 +156,7 @@ def visible_devices(value: str | None, num_gpus: int, uuids=()) -> list[int | st
         if by_uuid:
             prefix = entry if entry.startswith("GPU-") else "no GPU"
             found = [i for i, uuid in enumerate(uuids) if uuid.startswith(prefix)]
-        else:  # like C's strtoul: "1gpu" is 1, "gpu1" is nothing
+        else:  # as C's strtoul reads: "1gpu" is 1, "gpu1" no number
             digits = re.match(r"\+?([0-9]+)", entry.strip())
             found = [int(digits[1])] if digits and int(digits[1]) < num_gpus else []
         if len(found) != 1:
@@ -160,7 +168,7 @@ def visible_devices(value: str | None, num_gpus: int, uuids=()) -> list[int | st
 
 
 def device_of(local_rank: int, visible: Sequence[int | str]) -> int | str:
-    """Name the physical GPU of a process: ``cuda:<local_rank>`` among the visible.
+    """Return the physical GPU of a process: ``cuda:<local_rank>`` among the visible.
 
     >>> device_of(1, visible_devices("6,3", num_gpus=8))
     3
@@ -169,7 +177,12 @@ def device_of(local_rank: int, visible: Sequence[int | str]) -> int | str:
 
 
 def whole(name: str, value: int, low: int) -> int:
-    """Return value as an int if it is a whole number of at least low."""
+    """Return a value as an int, or raise unless it is a whole number of at least low.
+
+    Raises:
+        TypeError: if it is no whole number; a bool counts as none.
+        ValueError: if it is below low.
+    """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         hint = ": convert it with int() first" if isinstance(value, str) else ""
         raise TypeError(f"{name} must be a whole number, not {value!r}{hint}")

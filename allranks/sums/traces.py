@@ -4,26 +4,29 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from math import floor
+from typing import NoReturn
 
 COMM = ("gloo:", "nccl:", "mpi:", "ucc:")
 BACKWARD = "autograd::engine::evaluate_function: "
-MOST = 500  # collectives of a step that are still drawn
-LARGEST = 1e300  # a time; what is larger is none
+MOST = 500  # collectives of a step that can still be drawn
+LARGEST = 1e300  # a time; a larger number cannot be one
 
 Span = tuple[float, float, str]  # start, end, name
 
 
 def lanes(text: str) -> dict:
-    """Read a trace that ``prof.export_chrome_trace`` wrote, for one step.
+    """Read one step of a trace that ``prof.export_chrome_trace`` wrote.
 
-    On a CPU, computing is autograd's backward and communicating an event of gloo. If
-    there are nccl's kernels, it is kernels: nccl's, and all others. Of several steps
-    (``prof.step()``), the last one counts that has both.
+    On a CPU, autograd's backward counts as computing, and events of gloo as
+    communicating. If the trace has nccl's kernels, those communicate, and all other
+    kernels compute. Of several steps (``prof.step()``), the last one with both counts.
 
+    Args:
+        text: the trace, as JSON.
     Returns:
-        compute: [start, end] in ms, in order, without overlap; 500 at most (tiny gaps
-        are closed where there are more);
-        comm: [start, end, name] in ms, in order; ranks: the world size, or None.
+        ``compute``, [start, end] in ms, in order and without overlap, at most 500 (if
+        there are more, tiny gaps are closed); ``comm``, [start, end, name] in ms, in
+        order; ``ranks``, the world size, or None.
     Raises:
         ValueError: with one sentence, if the text is no such trace.
     """
@@ -85,7 +88,11 @@ def lanes(text: str) -> dict:
 
 
 def trim(text: str) -> str:
-    """Keep of a CPU trace what ``lanes`` reads: a small file, without paths."""
+    """Keep what ``lanes`` reads of a CPU trace: a small file without paths.
+
+    Args:
+        text: the trace, as JSON.
+    """
     trace = json.loads(text)
     info, events = trace.get("distributedInfo", {}), []
     for event in trace["traceEvents"]:
@@ -99,7 +106,7 @@ def trim(text: str) -> str:
 
 
 def union(spans: Sequence, gap: float = 0.0) -> list[list[float]]:
-    """Join what overlaps, or is at most ``gap`` apart.
+    """Join the spans that overlap, or are at most ``gap`` apart.
 
     >>> union([(3, 4), (0, 2, "a"), (1, 2.5)])
     [[0, 2.5], [3, 4]]
@@ -114,7 +121,7 @@ def union(spans: Sequence, gap: float = 0.0) -> list[list[float]]:
 
 
 def uncovered(spans: Sequence, cover: Sequence) -> float:
-    """Measure the time in ``spans`` during which nothing of ``cover`` runs.
+    """Return the time within ``spans`` during which none of ``cover`` runs.
 
     >>> uncovered([(0, 4)], cover=[(1, 2)])
     3
@@ -122,16 +129,16 @@ def uncovered(spans: Sequence, cover: Sequence) -> float:
     edges = sorted({t for s in (*spans, *cover) for t in s[:2]})
     spans, cover = union(spans), union(cover)
 
-    def inside(parts, a, b) -> bool:
+    def inside(parts: list[list[float]], a: float, b: float) -> bool:
         return any(start <= a and b <= end for start, end in parts)
 
     bits = [(a, b) for a, b in pairwise(edges) if inside(spans, a, b)]
     return sum(b - a for a, b in bits if not inside(cover, a, b))
 
 
-def _number(value) -> bool:
+def _number(value: object) -> bool:
     return type(value) in (int, float) and abs(value) < LARGEST
 
 
-def _refuse(constant: str):
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)

@@ -1,4 +1,4 @@
-"""Amounts as people read them: three digits and a unit, decimal prefixes."""
+"""Amounts as people read them: three digits and a unit with a decimal prefix."""
 
 import math
 
@@ -9,9 +9,13 @@ UNITS = {
 
 
 def amount(value: float, unit: str) -> str:
-    """Write bytes ("B") or seconds ("s") with three digits; a half is rounded up.
+    """Write an amount with three digits; a half is rounded up.
 
-    The kit of the explorables has the same function, so the same texts.
+    The kit of the explorables has the same function, so that pages show the same texts.
+
+    Args:
+        value: in the unit itself.
+        unit: "B" for bytes, "s" for seconds.
 
     >>> amount(1_500_000, "B"), amount(0.000_012_345, "s"), amount(182e6, "s")
     ('1.5 MB', '12.3 µs', '2106 d')

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -85,7 +86,7 @@ def record_notebook(path: Path) -> str:
     return "\n".join(notebooks.plain(cell.get("outputs", [])) for cell in cells)
 
 
-def watched(path: Path, play_it) -> None:
+def watched(path: Path, play_it: Callable[[Path], object]) -> None:
     """Run a notebook or specimen, and write down when, how long, and how it ended."""
     run, start = executed.Run.of(ROOT, path), time.monotonic()
     code = executed.code(path).decode()

@@ -33,7 +33,7 @@ CATEGORIES = ("performance", "accessibility", "best-practices", "seo")
 class Quiet(SimpleHTTPRequestHandler):
     """A server without a log."""
 
-    def log_message(self, *args) -> None:
+    def log_message(self, *args: object) -> None:
         """Print nothing."""
 
 

@@ -33,7 +33,7 @@ class Printer:
         self.page.emulate_media(media="print")
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         """End it."""
         self.browser.close()
         self.playwright.stop()

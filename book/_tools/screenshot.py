@@ -79,7 +79,7 @@ def picture(page: Page, address: str) -> None:
 def explorable(page: Page) -> None:
     """Take the figure of the pipeline schedules as chapter 6 shows it."""
     page.goto((SITE / "ch6_model_parallel.html").as_uri())
-    figure = page.locator("figure[data-explorable=pipeline]")
+    figure = page.locator("figure[data-explorable=pipelines]")
     figure.get_by_label("Micro-batches").fill("5")
     figure.get_by_label("Micro-batches").press("Tab")
     save(page, "explorable.png", figure, figure.locator("table").first)

@@ -2,8 +2,8 @@
 
 from allranks import Ranks
 from allranks.pictures.pipelines import pack
-from allranks.runs import pipelines as stages
-from allranks.sums import pipelines
+from allranks.runs import pipelines
+from allranks.sums.pipelines import balanced_cut, bubble, peak_held, step_time
 
 FORWARD_S = 0.02  # of a stage; backward takes twice as long
 STEPS = 3
@@ -17,19 +17,19 @@ LAYERS = [1] * 11 + [4]  # costs: the head of a language model is a heavy layer
 
 
 def record(*args) -> list:
-    """On a live rank: ``stages.record``."""
-    from allranks.runs import pipelines as stages
+    """On a live rank: ``pipelines.record``."""
+    from allranks.runs import pipelines
 
-    return stages.record(*args)
+    return pipelines.record(*args)
 
 
 def measure(ranks, schedule: str, count: int, stage_s: list[float], busy=False):
     """Run STEPS steps; return the step of median efficiency, and that efficiency."""
     args = schedule, count, stage_s, busy, STEPS
-    steps = stages.join(ranks.run(record, *args, timeout=120, quiet=True))
-    steps.sort(key=lambda works: stages.efficiency(works, stage_s))
+    steps = pipelines.join(ranks.run(record, *args, timeout=120, quiet=True))
+    steps.sort(key=lambda works: pipelines.efficiency(works, stage_s))
     works = steps[len(steps) // 2]
-    return works, stages.efficiency(works, stage_s)
+    return works, pipelines.efficiency(works, stage_s)
 
 
 def run() -> dict:
@@ -40,7 +40,7 @@ def run() -> dict:
         found = results[f"stages_{num}"] = {"num_stages": num, "title": title}
         with Ranks(num) as ranks:
             for count in COUNTS:
-                found[f"m{count}"] = {"law": 1 - pipelines.bubble(num, count)} | {
+                found[f"m{count}"] = {"law": 1 - bubble(num, count)} | {
                     name: measure(ranks, "gpipe", count, [FORWARD_S] * num, busy)[1]
                     for name, busy in (("sleep", False), ("busy", True))
                 }
@@ -49,13 +49,13 @@ def run() -> dict:
             per_rank = 2 if name == "interleaved1f1b" else 1
             stage_s = [FORWARD_S / per_rank] * 4 * per_rank
             works, efficiency = measure(ranks, name, 8, stage_s)
-            orders = stages.orders(works)
+            orders = pipelines.orders(works)
             results[name] = {
                 "title": title,
                 "forward_ms": 1e3 * FORWARD_S / per_rank,
                 "efficiency": efficiency,
-                "law": 1 - pipelines.bubble(4 * per_rank, 8, per_rank),
-                "held": pipelines.peak_held(orders[0]),
+                "law": 1 - bubble(4 * per_rank, 8, per_rank),
+                "held": peak_held(orders[0]),
                 "ranks": {
                     f"rank_{rank}": ", ".join(pack(w) for w in works if w.rank == rank)
                     for rank in range(4)
@@ -64,7 +64,7 @@ def run() -> dict:
         results["cut"] = {"layers": " ".join(map(str, LAYERS))}
         for name, sizes in (
             ("even", [3] * 4),
-            ("best", pipelines.balanced_cut(LAYERS, 4)),
+            ("best", balanced_cut(LAYERS, 4)),
         ):
             ends = [sum(sizes[: i + 1]) for i in range(4)]
             costs = [sum(LAYERS[e - n : e]) for e, n in zip(ends, sizes, strict=True)]
@@ -75,7 +75,7 @@ def run() -> dict:
                 "step_ms": 1e3 * max(work.end for work in works),
                 "predicted_ms": 1e3
                 * 3  # a forward pass, and a backward pass twice as long
-                * pipelines.step_time([FORWARD_S / 4 * c for c in costs], 8),
+                * step_time([FORWARD_S / 4 * c for c in costs], 8),
             }
     cut = results["cut"]
     cut["gain"] = cut["even"]["step_ms"] / cut["best"]["step_ms"]

@@ -1,4 +1,4 @@
-"""The checks, a module for each subject, imported in the order in which they run."""
+"""The checks: a module for each subject, imported in the order in which they run."""
 
 from allranks.doctor.checks import program  # isort: skip
 from allranks.doctor.checks import gpus  # isort: skip

@@ -1,4 +1,4 @@
-"""GPUs: their driver, whether the wheel fits them, who uses them, what joins them."""
+"""GPUs: their driver, whether the wheel fits them, who uses them, what links them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from allranks.doctor.facts import env, gib, integer, version
 from allranks.doctor.nvidia_smi import ECC, in_use
 from allranks.doctor.registry import check, warn_if
 
-LINKS = "NV", "PIX", "PXB", "PHB", "NODE", "SYS"  # the nearest first
+LINKS = "NV", "PIX", "PXB", "PHB", "NODE", "SYS"  # the fastest first
 
 
 @check("nvidia-smi", "If it does not answer, CUDA will not either.")
 def check_nvidia_smi() -> tuple[str, ...]:
-    """Say what is wrong with nvidia-smi's answer, else the driver's version."""
+    """Report the problem that nvidia-smi's answer shows, else the driver's version."""
     gpus, problem = nvidia_smi.survey()
     return problem or ("ok", f"driver {gpus[0]['driver_version']}")
 
@@ -26,7 +26,7 @@ def check_nvidia_smi() -> tuple[str, ...]:
     "gpus", "The slowest GPU sets the pace, and the smallest memory the batch.", "gpus"
 )
 def check_gpus() -> tuple[str, ...]:
-    """Count the GPUs of each kind; warn if there is more than one kind."""
+    """Count the GPUs of each kind, and warn if there are several kinds."""
     kinds = {}
     for gpu in nvidia_smi.survey()[0]:
         total, free = integer(gpu["memory.total"]), integer(gpu["memory.free"])
@@ -89,7 +89,7 @@ def check_capability() -> tuple[str, ...]:
     "cuda",
 )
 def check_libraries() -> tuple[str, ...]:
-    """Name the wheel's cuDNN and NCCL; warn if a folder of others comes first."""
+    """Name the wheel's cuDNN and NCCL, and warn if a folder with others comes first."""
     torch, _ = wheels.load()
     found = []
     if torch.backends.cudnn.is_available():
@@ -108,7 +108,7 @@ def check_libraries() -> tuple[str, ...]:
 
 @check("visible", "CUDA_VISIBLE_DEVICES chooses GPUs, but only before CUDA starts.")
 def check_visible() -> tuple[str, ...]:
-    """Warn of a mask that was set too late, or that hides more than it says."""
+    """Warn of a mask that was set too late, or that hides more than it seems to."""
     name, gpus = "CUDA_VISIBLE_DEVICES", nvidia_smi.survey()[0]
     started = facts.text_of("/proc/self/environ")  # not changed by os.environ
     first = re.search(f"(?:^|\0){name}=([^\0]*)", started)
@@ -137,7 +137,7 @@ def check_visible() -> tuple[str, ...]:
     "gpus",
 )
 def check_mode() -> tuple[str, ...]:
-    """Warn of GPUs that are split, or closed to a second process."""
+    """Warn of GPUs that are split, or that admit no second process."""
     found, fixes = [], []
     for field, text, flags in (
         ("mig.mode.current", "Enabled", "-mig 0"),
@@ -154,7 +154,7 @@ def check_mode() -> tuple[str, ...]:
 
 @check("ecc", "A memory error that could not be corrected ends the job.", "gpus")
 def check_ecc() -> tuple[str, ...]:
-    """Fail if a GPU has counted such errors."""
+    """Fail if a GPU has counted errors that ECC could not correct."""
     texts = {gpu["index"]: gpu[ECC] for gpu in nvidia_smi.survey()[0]}
     bad = {i: text for i, text in texts.items() if integer(text)}
     if bad:
@@ -169,7 +169,7 @@ def check_ecc() -> tuple[str, ...]:
     "busy", "A GPU that somebody uses has less memory and less time for you.", "gpus"
 )
 def check_busy() -> tuple[str, ...]:
-    """Warn of GPUs in use; recommend those that are idle, or the emptiest."""
+    """Warn of GPUs in use, and recommend those that are idle, or the emptiest."""
     taken, idle = [], []
     for gpu in nvidia_smi.survey()[0]:
         used, load = gpu["memory.used"], gpu["utilization.gpu"]
@@ -193,7 +193,7 @@ def check_busy() -> tuple[str, ...]:
     "gpus",
 )
 def check_topology() -> tuple[str, ...]:
-    """Sort the pairs of GPUs by their links; advise neighbours that are idle."""
+    """Sort the pairs of GPUs by their links, and recommend neighbours that are idle."""
 
     def distance(
         item: tuple,
@@ -221,7 +221,7 @@ def check_topology() -> tuple[str, ...]:
 
 @check("peer", "Without peer access, NCCL copies through the host's memory.", "devices")
 def check_peer() -> tuple[str, ...]:
-    """Warn if a GPU cannot read another one's memory; ask every ordered pair."""
+    """Warn if a GPU cannot read another one's memory, in any direction."""
     cuda = wheels.load()[0].cuda
     n, reaches = cuda.device_count(), cuda.can_device_access_peer
     pairs = [(i, j) for i in range(n) for j in range(n) if i != j]

@@ -28,7 +28,7 @@ def check_cores() -> tuple[str, ...]:
 
 @check("memory", "Above a container's limit, a rank is killed without a message.")
 def check_memory() -> tuple[str, ...]:
-    """Warn if less than 1 GiB is left for each rank, by machine or container."""
+    """Warn if machine or container has less than 1 GiB free for each rank."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     names = "memory.max", "memory.limit_in_bytes"  # cgroup versions 2 and 1
     caps = [integer(text) for name in names for text in facts.limits(name)]
@@ -55,7 +55,7 @@ def check_shm() -> tuple[str, ...]:
 
 @check("files", "Each tensor that a DataLoader's worker sends is an open file.")
 def check_files() -> tuple[str, ...]:
-    """Warn if fewer than 1024 files may be open."""
+    """Warn if fewer than 1024 files may be open at a time."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,7 +65,7 @@ def check_files() -> tuple[str, ...]:
 
 @check("clock", "Certificates, time limits and the logs of many machines rely on it.")
 def check_clock() -> tuple[str, ...]:
-    """Warn if it is earlier than this Python was installed."""
+    """Warn if the clock shows a time before this Python was installed."""
     found = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     late = time.time() < os.path.getmtime(os.__file__)
     found += ", before this Python was installed" if late else ""

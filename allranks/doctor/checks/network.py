@@ -1,4 +1,4 @@
-"""The network, and the variables that say where ranks meet."""
+"""The network, and the variables that name the place where ranks meet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAUNCH += "MASTER_ADDR", "MASTER_PORT"  # what torchrun sets
 
 
 def leaving(names: dict[str, str]) -> list[str]:
-    """Return the interfaces that lead to other machines, as NCCL would take them."""
+    """Return the interfaces that lead to other machines, in NCCL's order."""
     out = [n for n in names if not re.match("lo$|docker|veth|br-|virbr", n)]
     return sorted(out, key=lambda name: not name.startswith("ib"))
 
@@ -60,10 +60,10 @@ def matches(user: str, words: list[str], names: dict[str, str]) -> bool:
     """Tell whether a value of *_SOCKET_IFNAME names interfaces that exist.
 
     Args:
-        user: gloo, which wants whole names, or NCCL, which takes their beginnings,
+        user: gloo, which needs whole names, or NCCL, which also takes their beginnings,
             =names and ^exceptions.
         words: the value, split at its commas.
-        names: the interfaces that there are.
+        names: the interfaces of this machine.
     """
     if user == "gloo":
         return all(word in names for word in words)
@@ -79,7 +79,7 @@ def matches(user: str, words: list[str], names: dict[str, str]) -> bool:
     seconds=8,
 )
 def check_interfaces() -> tuple[str, ...]:
-    """Say which interfaces they take; fail if one is named that does not exist."""
+    """Report the interfaces that gloo and NCCL take; fail if a named one is missing."""
     has = facts.interfaces()
     there = f"there are {', '.join(has)}"
     out = leaving(has)
@@ -87,7 +87,7 @@ def check_interfaces() -> tuple[str, ...]:
     try:
         own = facts.addresses()[0]
     except OSError:
-        own = "127.0.0.1"  # gloo's way out
+        own = "127.0.0.1"  # as gloo falls back to
     taken["gloo"] = next((n for n in has if has[n] == own), "lo")
     for user in "gloo", "NCCL":
         variable = f"{user.upper()}_SOCKET_IFNAME"
@@ -107,7 +107,7 @@ def check_interfaces() -> tuple[str, ...]:
     "init_process_group believes them, and waits for ranks that nobody starts.",
 )
 def check_variables() -> tuple[str, ...]:
-    """Warn of a launcher's variables that no launcher has set."""
+    """Warn of a launcher's variables that were set without a launcher."""
     has = {name: env(name) for name in LAUNCH if name in os.environ}
     found = " ".join(f"{name}={value}" for name, value in has.items())
     if not has or env("TORCHELASTIC_RUN_ID"):
@@ -123,7 +123,7 @@ def check_variables() -> tuple[str, ...]:
     seconds=8,
 )
 def check_rendezvous() -> tuple[str, ...]:
-    """Fail if the address or the port is none; warn if the port is taken."""
+    """Fail if the address or the port is not valid; warn if the port is taken."""
     host, port = env("MASTER_ADDR", "localhost"), env("MASTER_PORT", "29500")
     if env("TORCHELASTIC_RUN_ID"):
         return "ok", f"{host}:{port}, of torchrun"

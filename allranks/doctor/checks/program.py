@@ -23,7 +23,7 @@ def check_python() -> tuple[str, ...]:
 
 @check("started", "What starts a program decides how many copies run, and where.")
 def check_started() -> tuple[str, ...]:
-    """Say who started this process and what it runs in; warn if there are copies."""
+    """Report what started this process, and where; warn if there are copies."""
     by = []
     if env("TORCHELASTIC_RUN_ID"):
         by.append(f"torchrun, {env('LOCAL_WORLD_SIZE')} times here")
@@ -83,7 +83,7 @@ def check_numpy() -> tuple[str, ...]:
     "accelerator", "A GPU that torch cannot use is the most frequent trouble.", "torch"
 )
 def check_accelerator() -> tuple[str, ...]:
-    """Fail if nvidia-smi sees GPUs and torch none; say which backend joins them."""
+    """Fail if nvidia-smi sees GPUs but torch does not; name the backend for them."""
     torch, _ = wheels.load()
     if not hasattr(torch, "accelerator"):
         return "warn", "torch.accelerator came in 2.6", "pip install -U torch"

@@ -1,4 +1,4 @@
-"""Two ranks: start two processes, and see whether they can add two tensors."""
+"""Two ranks: start two processes, and check whether they can add two tensors."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from allranks.doctor import wheels
 from allranks.doctor.facts import in_a_line
 from allranks.doctor.registry import check
 
-WAIT_S = 10  # for a rank to meet the other
+WAIT_S = 10  # in which the two ranks have to meet
 SIZES = {"4 KiB": 2**12, "256 KiB": 2**18, "16 MiB": 2**24}  # to all_reduce
 
 
 def one_rank(rank: int, backend: str, path: str) -> dict[str, float]:
-    """Be one of two: all_reduce each size and return its best time in seconds.
+    """Run as one of two ranks: all_reduce each size, and return its best time in s.
 
     Args:
-        rank: 0 or 1; it brings a tensor of ones or of twos.
+        rank: 0 or 1; rank 0 has a tensor of ones, and rank 1 one of twos.
         backend: gloo, or nccl on GPU number ``rank``.
-        path: a file that does not exist, by which the two find each other.
+        path: a file that does not exist yet, through which the two find each other.
     """
     import torch
     import torch.distributed as dist
 
-    for descriptor in 1, 2:  # what libraries log is not ours to print
+    for descriptor in 1, 2:  # libraries log here, which is not for the report
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    torch.set_num_threads(1)  # a fork has no pool of threads
+    torch.set_num_threads(1)  # a forked process has no pool of threads
     device = f"cuda:{rank}" if backend == "nccl" else "cpu"
     limit, where = timedelta(seconds=WAIT_S), f"file://{path}"
     dist.init_process_group(backend, where, limit, world_size=2, rank=rank)
@@ -49,11 +49,11 @@ def one_rank(rank: int, backend: str, path: str) -> dict[str, float]:
 
 
 def all_reduce(backend: str, method: str, fix: str) -> tuple[str, ...]:
-    """Start two ranks, let them add, end them; return a check's result.
+    """Start two ranks, let them add, end them, and return a check's result.
 
     Args:
         backend: gloo or nccl.
-        method: how to start them: fork or spawn.
+        method: how to start them, fork or spawn.
         fix: what to do if they fail.
     """
     context = multiprocessing.get_context(method)
@@ -74,7 +74,7 @@ def all_reduce(backend: str, method: str, fix: str) -> tuple[str, ...]:
     "all_reduce", "It takes all of the above: two processes add two tensors.", "torch"
 )
 def check_all_reduce() -> tuple[str, ...]:
-    """Fail if two processes on the CPU cannot join, or add wrongly."""
+    """Fail if two processes on the CPU cannot form a group, or add wrongly."""
     torch, _ = wheels.load()
     forks = sys.platform == "linux" and not torch.cuda.is_initialized()
     fix = "GLOO_SOCKET_IFNAME=lo python ..., on one machine"
@@ -85,7 +85,7 @@ def check_all_reduce() -> tuple[str, ...]:
     "nccl", "The same on two GPUs, as a training job does it.", "devices", seconds=90
 )
 def check_nccl() -> tuple[str, ...]:
-    """Fail if two processes on two GPUs cannot; they are spawned, as CUDA needs it."""
+    """Fail if two processes on two GPUs cannot add; CUDA needs them to be spawned."""
     torch, _ = wheels.load()
     if torch.cuda.device_count() < 2 or not torch.distributed.is_nccl_available():
         return "ok", "one GPU, or no NCCL: nothing to join"

@@ -1,4 +1,4 @@
-"""``{explorable} who_is_who``: something to turn, on any page, without a kernel.
+"""``{explorable} topology``: something to turn, on any page, without a kernel.
 
 The body is YAML: the state, where it differs from the explorable's own. ``:caption:``
 says what to look at. An impossible state fails the build. Readers without JavaScript,

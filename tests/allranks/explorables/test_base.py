@@ -129,5 +129,5 @@ def test_every_explorable_is_listed():
     """No file without a class, no class without its two files."""
     files = {p.stem for p in bundle.FOLDER.glob("*.js")} - {"kit"}
     assert files == set(CLASSES.values())
-    with pytest.raises(LookupError, match="who_is_who"):
+    with pytest.raises(LookupError, match="topology"):
         by_name("who_was_who")

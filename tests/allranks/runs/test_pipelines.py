@@ -13,8 +13,9 @@ from allranks.pictures.pipelines import (
     schedule,
     unpack,
 )
-from allranks.runs import pipelines as stages
-from allranks.sums import pipelines, schedules
+from allranks.runs import pipelines
+from allranks.sums.pipelines import Work, gpipe, one_f_one_b, timetable
+from allranks.sums.schedules import write_orders
 
 
 @pytest.fixture(scope="module")
@@ -26,38 +27,38 @@ def ranks():
 
 def record(*args, **options):
     """On a live rank."""
-    from allranks.runs import pipelines as stages
+    from allranks.runs import pipelines
 
-    return stages.record(*args, **options)
+    return pipelines.record(*args, **options)
 
 
 @pytest.mark.parametrize("count", [4, 6])
 def test_torchs_schedules_are_ours(ranks, count):
     """GPipe and 1F1B do the work in the order that pipelines.py writes down."""
-    for name, make in ("gpipe", pipelines.gpipe), ("1f1b", pipelines.one_f_one_b):
+    for name, make in ("gpipe", gpipe), ("1f1b", one_f_one_b):
         by_rank = ranks.run(record, name, count, [0.001] * 4)
-        (works,) = stages.join(by_rank)
-        assert stages.orders(works) == make(4, count)
+        (works,) = pipelines.join(by_rank)
+        assert pipelines.orders(works) == make(4, count)
         assert min(work.start for work in works) == 0
-        assert 0 < stages.efficiency(works, [0.001] * 4) < 1
+        assert 0 < pipelines.efficiency(works, [0.001] * 4) < 1
 
 
 def test_interleaved_has_two_stages_on_each_rank(ranks):
     by_rank = ranks.run(record, "interleaved1f1b", 4, [0.001] * 8, steps=2)
-    for works in stages.join(by_rank):
+    for works in pipelines.join(by_rank):
         assert {(w.rank, w.stage) for w in works} == {(s % 4, s) for s in range(8)}
         assert len(works) == len({work[1:4] for work in works}) == 2 * 4 * 8
-        orders = stages.orders(works)
-        assert {work.end for work in pipelines.timetable(orders)}  # none waits for ever
+        orders = pipelines.orders(works)
+        assert {work.end for work in timetable(orders)}  # none waits for ever
 
 
 def test_a_busy_stage_computes(ranks):
     by_rank = ranks.run(record, "gpipe", 2, [0.002] * 4, busy=True)
-    (works,) = stages.join(by_rank)
+    (works,) = pipelines.join(by_rank)
     assert all(work.end > work.start for work in works)
 
 
-WORKS = pipelines.timetable(pipelines.gpipe(2, 2))
+WORKS = timetable(gpipe(2, 2))
 
 
 def test_the_picture_shows_the_idle_time():
@@ -73,12 +74,12 @@ def test_the_picture_shows_the_idle_time():
 
 
 def test_a_second_stage_is_marked():
-    table = pipelines.timetable([["F0@0", "F0@1", "B0@1", "B0@0"]])
+    table = timetable([["F0@0", "F0@1", "B0@1", "B0@0"]])
     assert "rank 0: F0 F0' B0' B0" in repr(schedule("two", table))
 
 
 def test_what_is_packed_is_unpacked():
-    work = pipelines.Work(3, "B", 12, 7, 0.0201, 0.0403)
+    work = Work(3, "B", 12, 7, 0.0201, 0.0403)
     assert unpack(3, pack(work)) == work._replace(start=20.1, end=40.3)
     ranks = {
         f"rank_{r}": ", ".join(pack(w) for w in WORKS if w.rank == r) for r in (0, 1)
@@ -89,8 +90,8 @@ def test_what_is_packed_is_unpacked():
 
 def test_the_dense_drawing_has_the_same_boxes_and_numbers():
     """Each box of each look, each number at its place, bars on top; far fewer bytes."""
-    orders = schedules.write_orders("InterleavedZeroBubble", 4, 12, 2)
-    svg = schedule("T", pipelines.timetable(orders)).html
+    orders = write_orders("InterleavedZeroBubble", 4, 12, 2)
+    svg = schedule("T", timetable(orders)).html
     small = dense(svg)
     assert len(small) < len(svg) / 2
     box = r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" ([^>]*)/>'

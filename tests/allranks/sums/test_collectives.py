@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.sums import collectives as c
-from allranks.sums import costs as costs
+from allranks.sums import collectives, costs
 from allranks.sums.data_parallel import ring_bytes
 
-EVERY = [(name, way) for name, ways in c.FORMULAS.items() for way in ways]
+EVERY = [(name, way) for name, ways in collectives.FORMULAS.items() for way in ways]
 SIZES = range(1, 9)
 
 
@@ -24,9 +23,9 @@ class TestEach:
     def test_ends_where_the_definition_says(self, collective, algorithm):
         """After the last step each rank holds what is promised; not one step before."""
         for size in SIZES:
-            steps = c.schedule(collective, algorithm, size)
-            states = c.simulate(steps, c.before(collective, size))
-            promised = c.after(collective, size)
+            steps = collectives.schedule(collective, algorithm, size)
+            states = collectives.simulate(steps, collectives.before(collective, size))
+            promised = collectives.after(collective, size)
             done = [
                 all(
                     who.items() <= has.items()
@@ -39,7 +38,7 @@ class TestEach:
     def test_a_rank_sends_to_one_and_receives_from_one(self, collective, algorithm):
         """So a step costs one message."""
         for size in SIZES:
-            for step in c.schedule(collective, algorithm, size):
+            for step in collectives.schedule(collective, algorithm, size):
                 pairs = {(t.source, t.target) for t in step}
                 for side in zip(*pairs, strict=True):
                     assert len(set(side)) == len(pairs)
@@ -50,9 +49,9 @@ class TestEach:
     def test_time_is_the_formula(self, collective, algorithm, size, share, alpha):
         """Where W divides n; the formulas are those that readers see."""
         n, bandwidth = share * size, 7.0
-        steps = c.schedule(collective, algorithm, size)
-        plan = costs.messages(steps, c.chunk_sizes(n, size))
-        text = c.FORMULAS[collective][algorithm].partition(",")[0]
+        steps = collectives.schedule(collective, algorithm, size)
+        plan = costs.messages(steps, collectives.chunk_sizes(n, size))
+        text = collectives.FORMULAS[collective][algorithm].partition(",")[0]
         for sign, code in {
             "−": "-", " α": " * alpha", ") (": ") * (", "⌈log₂ W⌉": f"{log2(size)}",
             "2 (": "2 * (", "2 4": "2 * 4", "(W B)": "(W * B)", " n": " * n",
@@ -72,9 +71,9 @@ class TestEach:
     @given(size=st.integers(1, 8), numbers=st.integers(0, 50))
     def test_bytes_are_counted_once(self, collective, algorithm, size, numbers):
         """However uneven the chunks are, links hold what the transfers hold."""
-        sizes = c.chunk_sizes(numbers, size)
+        sizes = collectives.chunk_sizes(numbers, size)
         assert sum(sizes) == numbers and max(sizes) - min(sizes) <= 1
-        steps = c.schedule(collective, algorithm, size)
+        steps = collectives.schedule(collective, algorithm, size)
         links = costs.sent(costs.messages(steps, sizes), size)
         total = sum(sizes[t.chunk % size] for step in steps for t in step)
         assert sum(map(sum, links)) == total
@@ -86,7 +85,8 @@ def test_the_ring_sends_what_its_paper_says(size, share):
     """2 (W - 1) n / W bytes per rank, to its neighbour only."""
     n = share * size
     plan = costs.messages(
-        c.schedule("all_reduce", "ring", size), c.chunk_sizes(n, size)
+        collectives.schedule("all_reduce", "ring", size),
+        collectives.chunk_sizes(n, size),
     )
     links = costs.sent(plan, size)
     for rank, row in enumerate(links):
@@ -95,7 +95,7 @@ def test_the_ring_sends_what_its_paper_says(size, share):
 
 @settings(deadline=None)  # a busy machine is no error
 @given(
-    collective=st.sampled_from(list(c.FORMULAS)),
+    collective=st.sampled_from(list(collectives.FORMULAS)),
     size=st.integers(1, 8),
     alpha=st.floats(0, 1e-3),
     n=st.floats(0, 1e9),
@@ -104,7 +104,7 @@ def test_the_fastest_is_the_fastest(collective, size, alpha, n):
     """At any size, no other algorithm of the list takes less time."""
     bandwidth = 1e9
     times = {}
-    for way in c.FORMULAS[collective]:
+    for way in collectives.FORMULAS[collective]:
         steps, share = costs.cost(collective, way, size)
         times[way] = steps * alpha + share * n / bandwidth
     ranges = costs.fastest(collective, size, alpha, bandwidth)
@@ -116,14 +116,17 @@ def test_the_fastest_is_the_fastest(collective, size, alpha, n):
 
 def test_a_schedule_that_errs_is_noticed():
     """Sending what one lacks, adding what is there already, asking for what is not."""
-    move = c.Transfer(0, 1, 0, "reduce")
+    move = collectives.Transfer(0, 1, 0, "reduce")
     with pytest.raises(ValueError, match="adds numbers twice"):
-        c.simulate([[move], [move]], c.before("all_reduce", 2))
+        collectives.simulate([[move], [move]], collectives.before("all_reduce", 2))
     with pytest.raises(ValueError, match="rank 1 has no chunk 0"):
-        c.simulate([[c.Transfer(1, 0, 0, "copy")]], c.before("broadcast", 2))
+        collectives.simulate(
+            [[collectives.Transfer(1, 0, 0, "copy")]],
+            collectives.before("broadcast", 2),
+        )
     with pytest.raises(ValueError, match="all_gather has no tree here"):
-        c.schedule("all_gather", "tree", 2)
+        collectives.schedule("all_gather", "tree", 2)
     with pytest.raises(ValueError, match="no collective scan"):
-        c.schedule("scan", "tree", 2)
+        collectives.schedule("scan", "tree", 2)
     with pytest.raises(ValueError, match="world_size must be at least 1"):
-        c.schedule("broadcast", "tree", 0)
+        collectives.schedule("broadcast", "tree", 0)

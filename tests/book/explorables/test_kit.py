@@ -6,7 +6,7 @@ STEP = "document.querySelector('.x-step input').value !== '%s'"
 
 def test_what_was_refused_waits_for_what_makes_it_possible(explore):
     """A typed number stays in its field, and counts as soon as it can."""
-    x = explore(PAGE, "pipeline")
+    x = explore(PAGE, "pipelines")
     x.field("Schedule").select_option("Interleaved1F1B")
     for label, value in (("Ranks", 8), ("Micro-batches", 16)):
         x.fill(label, value)
@@ -36,7 +36,7 @@ def test_what_was_refused_waits_for_what_makes_it_possible(explore):
 
 def test_play_stops_for_a_reader(explore):
     """Only the timer's own steps go on; what is typed is not overwritten."""
-    x = explore(PAGE, "pipeline", reduced_motion="no-preference")
+    x = explore(PAGE, "pipelines", reduced_motion="no-preference")
     stop = {
         "Reset": lambda: x.press("Reset"),
         "typing": lambda: x.fill("Micro-batches", 99),

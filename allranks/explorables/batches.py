@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product, zip_longest
+from typing import Any
 
 import traitlets
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
@@ -27,19 +28,19 @@ class Sampler(Explorable):
     """One epoch of a data set, shared out among ranks.
 
     Traits:
-        num_samples: in the data set; they are numbered from 0.
+        num_samples: samples in the data set, numbered from 0.
         world_size: number of ranks.
-        batch_size: samples per rank and step: what DataLoader is given.
+        batch_size: samples per rank and step, as passed to DataLoader.
         shuffle: of DistributedSampler.
-        drop_last: of DistributedSampler: leave samples out, where it else repeats some.
-        loader_drop_last: of DataLoader: leave out a batch that is not full.
+        drop_last: of DistributedSampler; leave samples out instead of repeating some.
+        loader_drop_last: of DataLoader; leave out a batch that is not full.
         set_epoch: whether ``sampler.set_epoch(epoch)`` is called.
-        epoch: the epoch in which the training is.
+        epoch: the current epoch of the training.
         seed: of DistributedSampler.
-        step: the step to look at; beyond the last it means the last.
+        step: the step to look at; a number beyond the last step means the last.
     """
 
-    name = "sampler"
+    name = "batches"
 
     num_samples = traitlets.Int(10).tag(sync=True)
     world_size = traitlets.Int(4).tag(sync=True)
@@ -53,11 +54,14 @@ class Sampler(Explorable):
     step = traitlets.Int(0).tag(sync=True)
 
     @staticmethod
-    def compute(**state) -> dict:
-        """Ask torch's samplers of all ranks which samples they hand out, and when.
+    def compute(**state: Any) -> dict[str, Any]:
+        """Ask torch's samplers of all ranks which samples they return, and when.
 
-        ``batches[rank][step]`` is what a rank reads in a step; ``repeated`` lists the
-        samples that are read more than once, ``left_out`` those that nobody reads.
+        ``batches[rank][step]`` is what a rank reads in a step. ``repeated`` lists the
+        samples that are read more than once, and ``left_out`` those that no rank reads.
+
+        Raises:
+            ValueError: if a number lies outside of its ``BOUNDS``.
 
         >>> state = Sampler(num_samples=5, world_size=2, shuffle=False).state
         >>> Sampler.compute(**state)["batches"]
@@ -91,13 +95,14 @@ class Sampler(Explorable):
         return {**facts, "summary": _summary(state, facts)}
 
     @staticmethod
-    def picture(**state) -> Picture:
+    def picture(**state: Any) -> Picture:
         """Set a table of what each rank reads in each step."""
         facts = Sampler.compute(**state)
         steps = range(min(facts["steps"], SHOWN))
         rows = [["rank", *(f"step {step}" for step in steps)]]
         for rank, batches in enumerate(facts["batches"]):
-            # Place k of a rank is place rank + k * W of all: padding from N on.
+            # Place k of a rank is place rank + k * W of all ranks; from place N on, the
+            # sampler repeats samples.
             first = -(-(state["num_samples"] - rank) // state["world_size"])
             rows.append([rank])
             for step in steps:
@@ -109,8 +114,8 @@ class Sampler(Explorable):
             rows[1:] = [[*row, "…"] for row in rows[1:]]
         return table(rows[0], rows[1:])
 
-    def measure(self) -> dict:
-        """Let real ranks go through the epochs, and compare what they read."""
+    def measure(self) -> dict[str, Any]:
+        """Let real ranks read all epochs, and compare what they read with the model."""
         state, modelled = self.state, self.facts["batches"]
         if state["world_size"] > 8:
             raise ValueError("more than 8 processes are too many for this machine")
@@ -127,6 +132,7 @@ class Sampler(Explorable):
 
 
 def _sampler(state: dict, rank: int, epoch: int) -> DistributedSampler:
+    """Return the sampler of a rank in an epoch."""
     options = {name: state[name] for name in ("shuffle", "seed", "drop_last")}
     data = range(state["num_samples"])
     sampler = DistributedSampler(data, state["world_size"], rank, **options)
@@ -135,7 +141,7 @@ def _sampler(state: dict, rank: int, epoch: int) -> DistributedSampler:
 
 
 def _read(state: dict) -> list[list[int]]:
-    """Read data as a training script does, on a live rank: the last epoch's batches."""
+    """Read data on a live rank as a script does; return the last epoch's batches."""
     data = range(state["num_samples"])
     options = {name: state[name] for name in ("shuffle", "seed", "drop_last")}
     sampler = DistributedSampler(data, **options)
@@ -153,6 +159,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _list(samples: list[int]) -> str:
+    """Name the first few samples, and count the others."""
     more = f" and {len(samples) - SHOWN} more" if len(samples) > SHOWN else ""
     names = ", ".join(map(str, samples[:SHOWN]))
     return f"{_count(len(samples), 'sample').split()[1]} {names}{more}"
@@ -178,7 +185,7 @@ def _summary(state: dict, facts: dict) -> str:
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys, flags = Sampler().state_names(), (True, False)
     sizes = (1, 1), (1, 4), (3, 8), (7, 3), (10, 4), (12, 4), (200, 16)
     options = product((1, 2, 5, 200), flags, flags, flags, flags)

@@ -7,7 +7,7 @@ PAGE = "book/ch3_save_load"
 
 def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
     """Each choice opens the next; the summary and the programs are Python's."""
-    x = explore(PAGE, "state_dict_keys")
+    x = explore(PAGE, "state_dicts")
     python = StateDictKeys(saved=["DDP"])
     assert x.summary == python.facts["summary"]
     assert not x.field("The writer at last in").is_visible()
@@ -29,7 +29,7 @@ def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
 
 def test_what_torch_refuses_is_refused_in_its_words(explore):
     """DDP around FSDP2; and a wrapper in the middle can be taken away."""
-    x = explore(PAGE, "state_dict_keys")
+    x = explore(PAGE, "state_dicts")
     x.field("The reader wraps in").focus()
     x.page.keyboard.press("End")  # FSDP2
     assert "fully_shard(net) wants keys like hidden.weight" in x.summary

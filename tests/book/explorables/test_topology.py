@@ -7,7 +7,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES, on every node"
 
 def test_fields_and_gpus_follow_each_other(explore):
     """Any number leads to the others; a GPU is a button; errors leave the state."""
-    x = explore("book/ch4_ranks", "who_is_who")
+    x = explore("book/ch4_ranks", "topology")
     x.fill("rank", 3)
     assert x.field("node rank").input_value() == "1"
     assert x.field("local rank").input_value() == "1"
@@ -25,7 +25,7 @@ def test_fields_and_gpus_follow_each_other(explore):
 
 def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
     """The sentence below the form is Python's."""
-    x = explore("book/ch4_ranks", "who_is_who")
+    x = explore("book/ch4_ranks", "topology")
     x.fill("Processes per node (--nproc-per-node)", "2, 1")
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
@@ -40,7 +40,7 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
 
 def test_a_process_without_a_gpu_is_drawn_and_named(explore):
     """The variable holds on every node, whichever rank is chosen."""
-    x = explore("book/ch4_ranks", "who_is_who")
+    x = explore("book/ch4_ranks", "topology")
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
     x.fill(VISIBLE, "1")
@@ -56,7 +56,7 @@ def test_a_process_without_a_gpu_is_drawn_and_named(explore):
 
 def test_a_number_on_the_way_to_another_changes_nothing_else(explore):
     """Who types 12 passes 1; who types 3, 1 passes 3."""
-    x = explore("book/ch4_ranks", "who_is_who")
+    x = explore("book/ch4_ranks", "topology")
     x.fill("Processes per node (--nproc-per-node)", "12")
     assert "Rank 2 of 24" in x.summary
     x.fill("Processes per node (--nproc-per-node)", "3, 1")

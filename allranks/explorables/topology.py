@@ -1,6 +1,7 @@
 """Who is who: nodes and processes on one side, ranks on the other."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
@@ -19,11 +20,11 @@ class WhoIsWho(Explorable):
     Traits:
         nodes: processes on each node, by node rank.
         gpus_per_node: GPUs in each machine.
-        rank: the chosen process.
-        visible: CUDA_VISIBLE_DEVICES on every node, indices only; None: not set.
+        rank: that of the chosen process.
+        visible: CUDA_VISIBLE_DEVICES on every node, by indices; None if it is not set.
     """
 
-    name = "who_is_who"
+    name = "topology"
 
     nodes = traitlets.List(traitlets.Int(), [2, 2]).tag(sync=True)
     gpus_per_node = traitlets.Int(4).tag(sync=True)
@@ -31,10 +32,15 @@ class WhoIsWho(Explorable):
     visible = traitlets.Unicode(None, allow_none=True).tag(sync=True)
 
     @staticmethod
-    def compute(nodes, gpus_per_node, rank, visible) -> dict:
-        """Say who the chosen process is, which GPU it gets, and how to start it all.
+    def compute(
+        nodes: list[int], gpus_per_node: int, rank: int, visible: str | None
+    ) -> dict[str, Any]:
+        """Say who the chosen process is, which GPU it gets, and how to start the job.
 
         ``without_gpu`` lists the ranks whose ``cuda:<local rank>`` does not exist.
+
+        Raises:
+            ValueError: if the cluster is impossible or too large for the figure.
 
         >>> facts = WhoIsWho.compute([2, 1], gpus_per_node=2, rank=2, visible="1")
         >>> facts["node_rank"], facts["local_rank"], facts["gpu"], facts["without_gpu"]
@@ -84,8 +90,10 @@ class WhoIsWho(Explorable):
         }
 
     @staticmethod
-    def picture(nodes, gpus_per_node, rank, visible) -> Picture:
-        """Draw the cluster; where GPUs are hidden, list who gets which."""
+    def picture(
+        nodes: list[int], gpus_per_node: int, rank: int, visible: str | None
+    ) -> Picture:
+        """Draw the cluster, or list which rank gets which GPU if some are hidden."""
         if visible is None:
             return cluster(nodes, gpus_per_node)
         gpus = topology.visible_devices(visible, gpus_per_node)
@@ -96,8 +104,8 @@ class WhoIsWho(Explorable):
             rows.append([rank, node_rank, f"cuda:{local}", gpu])
         return table(["rank", "node rank", "device", "GPU of the machine"], rows)
 
-    def measure(self) -> dict:
-        """Launch chapter 4's script on these nodes, under one torchrun each."""
+    def measure(self) -> dict[str, Any]:
+        """Launch chapter 4's script with one torchrun for each of these nodes."""
         if self.facts["world_size"] > 8:
             raise ValueError("more than 8 processes are too many for this machine")
         job = launch("ch4_ranks", list(self.nodes), timeout=90)
@@ -105,8 +113,8 @@ class WhoIsWho(Explorable):
         return {"summary": "\n".join(lines)}
 
 
-def _tally(nodes, gpus_per_node: int, num_visible: int) -> str:
-    """Say what ``topology.describe`` says, of the GPUs that are visible."""
+def _tally(nodes: list[int], gpus_per_node: int, num_visible: int) -> str:
+    """Describe the cluster as ``topology.describe`` does, but by its visible GPUs."""
     idle = [max(0, num_visible - num_processes) for num_processes in nodes]
     each, total = " + ".join(map(str, idle)), num_visible * len(nodes)
     words = f"{sum(idle)} of {total} visible GPUs stay idle"
@@ -117,7 +125,8 @@ def _tally(nodes, gpus_per_node: int, num_visible: int) -> str:
     if hidden and total:
         words += f", {hidden} {'is' if hidden == 1 else 'are'} hidden"
     ranks, size = sum(nodes), len(nodes)
-    return f"{ranks} rank{'s' * (ranks > 1)} on {size} node{'s' * (size > 1)}: {words}"
+    plurals = ["s" if number > 1 else "" for number in (ranks, size)]
+    return f"{ranks} rank{plurals[0]} on {size} node{plurals[1]}: {words}"
 
 
 def _errors(ranks: list[int]) -> str:
@@ -128,7 +137,7 @@ def _errors(ranks: list[int]) -> str:
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys = "nodes", "gpus_per_node", "rank", "visible"
     clusters = [1], [4], [2, 1], [1, 3, 2], [8, 8, 8], [1] * 16, [16, 16]
     values = None, "", "2,1", "0,2,-1,1", "1,1", " 3 , 0x", "9", "1", "+2,07"

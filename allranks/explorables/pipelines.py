@@ -1,39 +1,39 @@
 """Pipeline schedules: who works on which micro-batch when, and what it costs."""
 
 from itertools import pairwise, product
+from typing import Any
 
 import traitlets
 
 from allranks.explorables.base import Explorable
 from allranks.live.ranks import Ranks
-from allranks.pictures import Picture
-from allranks.pictures.pipelines import schedule as draw
-from allranks.runs import pipelines as stages
+from allranks.pictures import Picture, pipelines
+from allranks.runs.pipelines import join
 from allranks.sums import schedules
 from allranks.sums.pipelines import Work, peak_held, timetable
 from allranks.sums.topology import whole
 
 MOST = {"num_ranks": 8, "num_microbatches": 16, "stages_per_rank": 4}
 MOST |= dict.fromkeys(("forward", "input_gradient", "weight_gradients"), 9)
-STEP_S = 1.2  # a measured step, at least: long against the time of messages
+STEP_S = 1.2  # length of a measured step; messages take little in comparison
 WORDS = {"F": "forward", "B": "backward", "I": "input gradient"}
 WORDS["W"] = "weight gradients"
 
 
 class Pipeline(Explorable):
-    """A schedule of PyTorch's at work, and a moment of it.
+    """One of PyTorch's schedules at work, and a moment of it.
 
     Traits:
-        schedule: one of ``schedules.NAMES``, which are torch's.
+        schedule: one of ``schedules.NAMES``, as torch calls them.
         num_ranks, num_microbatches: at most 8 and 16.
-        stages_per_rank: of the interleaved schedules. ZBV has two, the others one.
+        stages_per_rank: of the interleaved schedules; ZBV has two, the others one.
         forward, input_gradient, weight_gradients: how long a rank's share of the model
             takes with one micro-batch, in any one unit. With v stages per rank, each
-            takes 1/v of it. A whole backward pass takes the last two together.
-        step: the moment; counts the times at which anything begins or ends.
+            stage takes 1/v of it. A whole backward pass takes the last two together.
+        step: the moment, as a number of times at which a pass begins or ends.
     """
 
-    name = "pipeline"
+    name = "pipelines"
 
     schedule = traitlets.Unicode("1F1B").tag(sync=True)
     num_ranks = traitlets.Int(4).tag(sync=True)
@@ -45,14 +45,18 @@ class Pipeline(Explorable):
     step = traitlets.Int(0).tag(sync=True)
 
     @staticmethod
-    def compute(schedule, step, **sizes) -> dict:
+    def compute(schedule: str, step: int, **sizes: int) -> dict[str, Any]:
         """Say who works when, how much of the time is idle, and what is held.
 
         ``rows`` lists each rank's work as [kind, micro-batch, stage, start, end], in
-        ticks: ``ticks`` of them make one unit. ``idle`` counts from the first work of
-        all to the last; ``idle_within`` from a rank's own first to its own last, for
-        the rank that takes longest, as the zero-bubble paper does. ``peaks`` counts
-        stages' activations, ``peak`` micro-batches through a rank's whole share.
+        ticks, of which ``ticks`` make one unit. ``idle`` is the idle share from the
+        first work of all ranks to the last. ``idle_within`` counts from a rank's own
+        first work to its own last, for the rank that takes longest, as the zero-bubble
+        paper does. ``peaks`` counts activations by stages, and ``peak`` by a rank's
+        whole share of the model.
+
+        Raises:
+            ValueError: if a number is out of bounds, or torch refuses the schedule.
 
         >>> facts = Pipeline().facts
         >>> facts["torch"], facts["idle"], facts["peaks"]
@@ -74,10 +78,11 @@ class Pipeline(Explorable):
         time = moments[min(step, len(moments) - 1)]
         places = schedules.stages_of(schedule, num_ranks, v)
         rank_of = dict(sorted((s, r) for r, found in enumerate(places) for s in found))
-        hops = sum(a != b for a, b in pairwise(rank_of.values()))
+        hops = sum(1 for a, b in pairwise(rank_of.values()) if a != b)
         now = [_say(row, time, rank_of, v) for row in rows]
         peaks = [peak_held(order) for order in orders]
-        most, plural = _number(max(peaks), v), "s" * (num_ranks > 1)
+        most, ranks = _number(max(peaks), v), "ranks" if num_ranks > 1 else "rank"
+        microbatches = "micro-batch" if most == "1" else "micro-batches"
         return {
             "torch": f"Schedule{schedule}",
             "stages_per_rank": v,
@@ -95,41 +100,38 @@ class Pipeline(Explorable):
             "time": time,
             "held": [_held(row, time) for row in rows],
             "now": now,
-            "summary": f"{schedule} on {num_ranks} rank{plural}: a step takes "
+            "summary": f"{schedule} on {num_ranks} {ranks}: a step takes "
             f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
             f"{_percent(end - busy, end)} of the time is idle. At most, a rank holds "
-            f"the activations of {most} micro-batch{'es' * (most != '1')}. "
+            f"the activations of {most} {microbatches}. "
             f"At time {_number(time, v)}: "
             + "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(now)),
         }
 
     @staticmethod
-    def picture(**state) -> Picture:
-        """Draw the whole grid."""
+    def picture(**state: Any) -> Picture:
+        """Draw who works when."""
         facts = Pipeline.compute(**state)
         works = [Work(r, *w) for r, row in enumerate(facts["rows"]) for w in row]
-        return draw(facts["torch"], works, unit=state["forward"])
+        return pipelines.schedule(facts["torch"], works, unit=state["forward"])
 
-    def measure(self) -> dict:
+    def measure(self) -> dict[str, Any]:
         """Run torch's schedule on live ranks, with stages that sleep.
 
         Returns:
-            ``rows`` as ``compute`` does; ``same``, whether every rank's order is the
-            shown one; ``efficiency``, the share of the time that is work.
+            ``rows``, as ``compute`` does; ``same``, whether every rank works in the
+            order shown; ``efficiency``, the share of the time that is work.
         """
         facts, state, num_ranks = self.facts, self.state, self.num_ranks
         v, (forward, *rest) = facts["ticks"], [state[name] for name in list(MOST)[3:]]
         unit_s = max(STEP_S / facts["length"], 0.006 * v / min(forward, *rest))
-        stage_s, share = (
-            [forward * unit_s / v] * v * num_ranks,
-            [n / forward for n in rest],
-        )
-        args = self.schedule, self.num_microbatches, stage_s, False, 2, share
+        args = self.schedule, self.num_microbatches
+        options = {"stage_s": [forward * unit_s / v] * v * num_ranks, "steps": 2}
+        options["backward"] = [n / forward for n in rest]
         with Ranks(num_ranks) as ranks:
-            steps = stages.join(ranks.run(_record, *args, timeout=60, quiet=True))
-        works = min(
-            steps, key=lambda works: max(w.end for w in works)
-        )  # less disturbed
+            steps = join(ranks.run(_record, *args, timeout=60, quiet=True, **options))
+        # The faster of the two steps was less disturbed.
+        works = min(steps, key=lambda works: max(w.end for w in works))
         took, tick_s = max(w.end for w in works) / unit_s, unit_s / v
         rows = [[] for _ in range(num_ranks)]
         for rank, *work, start, end in works:
@@ -146,43 +148,47 @@ class Pipeline(Explorable):
         }
 
 
-def _record(*args) -> list:
-    from allranks.runs import pipelines as stages
+def _record(*args: Any, **options: Any) -> list[list[Work]]:
+    """Run ``runs.pipelines.record`` on a live rank, which imports it there."""
+    from allranks.runs.pipelines import record
 
-    return stages.record(*args)
+    return record(*args, **options)
 
 
-def _say(row, time, rank_of, v) -> str:
-    """What a rank does at a time, in words."""
+def _say(row: list[list], time: float, rank_of: dict[int, int], v: int) -> str:
+    """Say what a rank does at a time."""
     for kind, i, stage, start, end in row:
         if time >= end:
             continue
         if start <= time:
-            return f"{WORDS[kind]} of micro-batch {i}" + f", stage {stage}" * (v > 1)
+            where = f", stage {stage}" if v > 1 else ""
+            return f"{WORDS[kind]} of micro-batch {i}{where}"
         what = "" if kind == "F" else "the gradient of "
         peer = rank_of[stage - 1 if kind == "F" else stage + 1]
         return f"idle, waits for {what}micro-batch {i} from rank {peer}"
     return "done"
 
 
-def _held(row, time) -> int:
-    """Activations of stages that a rank holds at a time."""
-    begun = sum(work[0] == "F" and work[3] <= time for work in row)
-    return begun - sum(work[0] in "BW" and work[4] <= time for work in row)
+def _held(row: list[list], time: float) -> int:
+    """Count the activations of stages that a rank holds at a time."""
+    begun = [work for work in row if work[0] == "F" and work[3] <= time]
+    return len(begun) - len([w for w in row if w[0] in "BW" and w[4] <= time])
 
 
-def _number(ticks: int, v: int) -> str:
+def _number(ticks: float, v: int) -> str:
+    """Write ticks as units."""
     return f"{ticks / v:.2f}".rstrip("0").rstrip(".")
 
 
 def _percent(part: int, whole: int) -> str:
+    """Write a share; a part that is not 0 never reads as 0 %."""
     if 0 < 200 * part < whole:
         return "under 1 %"
-    return f"{(200 * part + whole) // (2 * whole)} %"  # as JavaScript can, ties upwards
+    return f"{(200 * part + whole) // (2 * whole)} %"  # ties up, as in JavaScript
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, bad ones included."""
+    """Return states, impossible ones too, in which Python and JavaScript must agree."""
     keys = "schedule", *MOST, "step"
     times = [(1, 1, 1), (1, 1, 2), (2, 3, 1), (9, 1, 9), (1, 9, 9)]
     shapes = "1 1 1, 1 16 4, 2 2 2, 4 8 2, 3 4 3, 8 16 2, 6 5 1, 4 10 2, 5 3 1, 8 8 4"

@@ -1,6 +1,6 @@
 """The state-dict explorable: live ranks get the answer that it shows."""
 
-from allranks.explorables import StateDictKeys, state_dict_keys
+from allranks.explorables import StateDictKeys, state_dicts
 
 
 def test_live_ranks_answer_as_shown_and_are_repaired():
@@ -18,7 +18,7 @@ def test_live_ranks_answer_as_shown_and_are_repaired():
 def test_another_answer_is_said(monkeypatch):
     """If torch answered differently, the summary would say so."""
     answer = {"text": "?", "num": 0, "keys": [], "repaired": [True, False]}
-    monkeypatch.setattr(state_dict_keys, "_run", lambda *args: answer)
+    monkeypatch.setattr(state_dicts, "_run", lambda *args: answer)
     measured = StateDictKeys().measure()
     assert not measured["same"] and measured["repaired"] == [True, False]
     assert "NOT what is shown" in measured["summary"]

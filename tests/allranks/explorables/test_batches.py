@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
-from allranks.explorables import Sampler, sampler
-from allranks.sums import batches
+from allranks.explorables import Sampler, batches
+from allranks.sums.batches import samples_per_rank, steps_per_epoch
 
 
 def state(**changes) -> dict:
@@ -57,10 +57,10 @@ def test_the_counts_add_up(s):
     left = facts["left_out"]["sampler"] + facts["left_out"]["loader"]
     assert sorted(set(reads) | set(left)) == list(range(s["num_samples"]))
     assert len(set(reads)) + len(left) == s["num_samples"]
-    assert facts["share"] == batches.samples_per_rank(*sizes, s["drop_last"])
+    assert facts["share"] == samples_per_rank(*sizes, s["drop_last"])
     if s["drop_last"] == s["loader_drop_last"]:
         args = sizes[0], s["batch_size"], sizes[1], s["drop_last"]
-        assert facts["steps"] == batches.steps_per_epoch(*args)
+        assert facts["steps"] == steps_per_epoch(*args)
     assert not (s["drop_last"] and facts["repeated"])
     assert s["drop_last"] or not facts["left_out"]["sampler"]
 
@@ -103,7 +103,7 @@ def test_a_difference_is_named(monkeypatch):
 
         return [[1, 3]] if get_rank() else [[0, 2], [4]]
 
-    monkeypatch.setattr(sampler, "_read", read)
+    monkeypatch.setattr(batches, "_read", read)
     measured = Sampler(world_size=2, num_samples=6, shuffle=False).measure()
     assert not measured["equal"]
     assert measured["summary"] == "Step 1 of rank 1: [5] modelled, nothing read."

@@ -2,13 +2,13 @@
 
 import pytest
 
-from allranks.explorables import Pipeline, pipeline
+from allranks.explorables import Pipeline, pipelines
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """What counts here is the order, not how exact the times are."""
-    monkeypatch.setattr(pipeline, "STEP_S", 0.1)
+    monkeypatch.setattr(pipelines, "STEP_S", 0.1)
 
 
 @pytest.mark.parametrize("name", ["1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])

@@ -8,7 +8,7 @@ STATE = {"num_ranks": 4, "num_microbatches": 8, "step": 7}
 
 def test_schedule_and_moment_are_chosen_by_keyboard(explore):
     """The sentence is Python's at each step; the grid has a box for each work."""
-    x = explore(PAGE, "pipeline")
+    x = explore(PAGE, "pipelines")
     python = Pipeline(**STATE)
     assert x.summary == python.facts["summary"]
     x.press("Next", " ")
@@ -29,7 +29,7 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
 
 def test_torchs_refusal_is_shown_and_nothing_lost(explore):
     """1F1B needs as many micro-batches as stages; the table says who refuses."""
-    x = explore(PAGE, "pipeline")
+    x = explore(PAGE, "pipelines")
     before = x.summary
     x.fill("Micro-batches", 2)
     assert "(2) must be greater than or equal to the number of stages (4)." in x.error
@@ -45,7 +45,7 @@ def test_torchs_refusal_is_shown_and_nothing_lost(explore):
 
 def test_the_largest_grid_has_a_number_in_every_box(explore):
     """Two digits too; the kinds differ by what the legend says."""
-    x = explore(PAGE, "pipeline")
+    x = explore(PAGE, "pipelines")
     for label, value in (("Micro-batches", 16), ("Ranks", 8)):
         x.fill(label, value)
     x.field("Schedule").select_option("ZBVZeroBubble")
@@ -60,7 +60,7 @@ def test_the_largest_grid_has_a_number_in_every_box(explore):
 
 def test_a_click_into_the_grid_sets_the_moment(explore):
     """A short way for the mouse; the slider does the same by keyboard."""
-    x = explore(PAGE, "pipeline")
+    x = explore(PAGE, "pipelines")
     x.box.locator("svg g").nth(3).click()
     assert x.field("Moment").input_value() == "3"
     x.fill("Ranks", 8)

@@ -12,7 +12,7 @@ def said(**changes) -> str:
 
 def test_the_page_shares_samples_out_as_python_does(explore):
     """Numbers, flags, steps; what would have no effect is not offered."""
-    x = explore("book/ch5_ddp", "sampler")
+    x = explore("book/ch5_ddp", "batches")
     cells = x.box.locator(".x-cells .x-cell")
     assert x.summary == said()
     x.press("Next")
@@ -37,7 +37,7 @@ def test_the_page_shares_samples_out_as_python_does(explore):
 
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
     """The picture of epoch 3 is the picture of epoch 0."""
-    x = explore("book/ch5_ddp", "sampler")
+    x = explore("book/ch5_ddp", "batches")
     picture = x.box.locator(".x-cells")
     first = picture.inner_text()
     x.fill("epoch", 3)
@@ -52,7 +52,7 @@ def test_an_epoch_without_set_epoch_replays_the_first(explore):
 
 def test_what_was_measured_stays_while_a_reader_steps(explore):
     """It stands beside the model; any other change makes it old."""
-    x = explore("book/ch5_ddp", "sampler")
+    x = explore("book/ch5_ddp", "batches")
     measured = Sampler(**FIRST).facts["batches"]
     measured[3][1] = [9]
     x.measure({"summary": "as a kernel says", "batches": measured})
@@ -68,7 +68,7 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 
 def test_the_legend_names_every_frame(explore):
     """Also the double one, which the picture shows at the last step."""
-    x = explore("book/ch5_ddp", "sampler")
+    x = explore("book/ch5_ddp", "batches")
     x.press("Next")
     assert x.box.locator(".x-cells .x-twice").count() == 2
     assert "Double frame" in x.box.inner_text()

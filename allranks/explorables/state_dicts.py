@@ -1,6 +1,7 @@
-"""State-dict keys: what wrappers do to them, what torch says, and what repairs it."""
+"""State-dict keys: what wrappers do to them, what torch says, and what repairs them."""
 
 import itertools
+from typing import Any
 
 import traitlets
 
@@ -17,18 +18,21 @@ class StateDictKeys(Explorable):
     Traits:
         saved, loaded: wrappers from the inside out, at most three: "DDP", "compile",
             "DataParallel", "FSDP2". The model has two layers.
-        strict: of ``load_state_dict``.
+        strict: the argument of ``load_state_dict``.
     """
 
-    name = "state_dict_keys"
+    name = "state_dicts"
 
     saved = traitlets.List(traitlets.Unicode(), ["DDP"]).tag(sync=True)
     loaded = traitlets.List(traitlets.Unicode(), []).tag(sync=True)
     strict = traitlets.Bool(True).tag(sync=True)
 
     @staticmethod
-    def compute(saved, loaded, strict) -> dict:
-        """Name the keys, torch's answer, and the programs that do it right.
+    def compute(saved: list[str], loaded: list[str], strict: bool) -> dict[str, Any]:
+        """Return the keys, torch's answer, and the programs that do it right.
+
+        Raises:
+            ValueError: if torch refuses an order of wrappers.
 
         >>> facts = StateDictKeys.compute(["DDP", "compile"], [], strict=False)
         >>> facts["saved"]["keys"][0], facts["raises"], facts["num"]
@@ -54,8 +58,8 @@ class StateDictKeys(Explorable):
         }
 
     @staticmethod
-    def picture(**state) -> Picture:
-        """Lay the keys of both sides beside each other."""
+    def picture(**state: Any) -> Picture:
+        """Set a table of the keys of both sides, torch's answer and the repair."""
         facts = StateDictKeys.compute(**state)
         sides = facts["saved"], facts["loaded"]
         head = [f"{side['call']} ({side['values']}s)" for side in sides]
@@ -65,12 +69,13 @@ class StateDictKeys(Explorable):
         text = [("torch says", " ".join(facts["text"].split())), ("repair", repair)]
         return table(head, rows + text)
 
-    def measure(self) -> dict:
+    def measure(self) -> dict[str, Any]:
         """Wrap, save, load and repair on two live ranks.
 
         Returns:
-            ``text``, torch's answer; ``same``, whether it is the shown one, as are the
-            keys and the tensors loaded; ``repaired``, for both ways to do it right.
+            ``text``, torch's answer; ``same``, whether the answer, the keys and the
+            tensors loaded are those shown; ``repaired``, whether each of the two ways
+            to do it right works.
         """
         facts, args = self.facts, (list(self.saved), list(self.loaded), self.strict)
         with Ranks(2) as ranks:
@@ -93,14 +98,15 @@ class StateDictKeys(Explorable):
         }
 
 
-def _run(*args) -> dict:
-    from allranks.runs import state_dicts as state_dict_runs
+def _run(*args: Any) -> dict[str, Any]:
+    """Run ``runs.state_dicts.run`` on a live rank, which imports it there."""
+    from allranks.runs.state_dicts import run
 
-    return state_dict_runs.run(*args)
+    return run(*args)
 
 
 def cases() -> list[dict]:
-    """States for the comparison of Python and JavaScript, refused orders included."""
+    """Return states, refused orders too, in which Python and JavaScript must agree."""
     orders = [
         list(order)
         for length in range(MOST + 1)
