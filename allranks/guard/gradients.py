@@ -293,6 +293,7 @@ def judge(
             "clipped or not zeroed between backward and here"
         )
     raise GuardError(
-        f"{where}: the gradient of {name}{more} is not the mean of the ranks' local "
-        f"gradients: it is off by {off:.3g} times their norm{who}; {cause}."
+        f"{where}: the gradient of {name}{more} "
+        "is not the mean of the ranks' local gradients: "
+        f"it is off by {off:.3g} times their norm{who}; {cause}."
     )

@@ -19,7 +19,8 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
 
     A forward pass is a faint box and a backward pass a strong one, each with the number
     of its micro-batch. If backward is split, the weights' part is dashed. A bar on top
-    marks the stages of a rank after its first.
+    marks the stages of a rank after its first. On a page, where the figure has
+    controls, ``draw`` in ``allranks/explorables/pipelines.js`` draws the same.
 
     Args:
         title: stands above the picture.

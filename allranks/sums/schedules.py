@@ -5,6 +5,9 @@ and tests compare every order and every refusal with torch's own. Work is writte
 ``allranks.sums.pipelines``. Zero-bubble schedules split a backward pass into ``I`` (the
 gradient of the stage's input, for which the stage before waits) and ``W`` (those of its
 weights, for which no other stage waits). All functions are pure.
+
+GPipe and 1F1B, and the timetable of any order, are in ``allranks.sums.pipelines``; here
+are the interleaved and the zero-bubble orders, and the choice by name.
 """
 
 from collections.abc import Sequence
