@@ -17,8 +17,8 @@ they do harm.) An interrupted download or a full disk causes the same messages.
 Cure: rank 0 alone saves, under a temporary name, and then renames the file, since a
 rename is all or nothing. A barrier follows before any rank reads.
 
-Next time: compare the file's size with a good one's, and test it with `unzip -t
-last.pt`. Then search for `torch.save` without an `if rank == 0`.
+Next time: compare the file's size with a good one's, and run `unzip -t last.pt`. Then
+search for `torch.save` without an `if rank == 0`.
 
 Links: https://github.com/open-mmlab/mmagic/issues/876 (a trained checkpoint that cannot be read)
 https://github.com/open-mmlab/mmdetection/issues/4835 (resuming fails: failed finding central directory)

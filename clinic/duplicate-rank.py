@@ -14,7 +14,7 @@ Cause: rank 0 hosts the store, so a process with RANK=0 listens on MASTER_PORT. 
 second one with RANK=0 wants to do the same, and no process joins as rank 1. The usual
 reason is the same `--node-rank` on two machines, or a rank computed from a local rank.
 
-Cure: give every process its own rank, or let torchrun number them.
+Cure: give every process its own rank; torchrun numbers them for you.
 
 Next time: before you blame the port, print RANK and WORLD_SIZE on every process.
 

@@ -18,7 +18,7 @@ the script's last collective is completed by the other rank during the shutdown,
 happens every time.)
 
 Cure: wait for all work; then call a barrier, `destroy_process_group()`, flush, and
-`os._exit(0)`, which skips the shutdown. That aborted 0 of 80.
+`os._exit(0)`, which skips the shutdown. With that, 0 of 80 aborted.
 
 Next time: if your own last line was printed, nothing is lost. The exit code -6 without
 a traceback, after the end of training, is the sign.

@@ -13,7 +13,7 @@ Cause: the first forward decides which unit is the root: it is the one that runs
 So a warm-up, a shape check or feature extraction that calls a block turns that block
 into a root of its own, and when the model runs, it is too late.
 
-Cure: make the very first call one of the whole model.
+Cure: call the whole model first, before any of its blocks.
 
 Next time: the message names the block (`0` here). Search for what calls it before the
 training loop.

@@ -8,8 +8,8 @@ signature: right \[2\.0, 4\.0, 3\.0\] instead of \[2\.0, 4\.0, 6\.0\]
 beyond: The numbers are a metric's, neither parameter, gradient nor batch; only their author knows what they should be.
 
 You see: nothing. Shapes and types are right, and so are some of the sums. Others are
-still this rank's own numbers, while numbers of the column beside them have been added
-up.
+still this rank's own numbers, and numbers of the next column have been added up in
+their place.
 
 Cause: a column's numbers do not lie next to each other in memory. Gloo's `all_reduce`
 takes as many numbers as the view has, beginning at its first one, and ignores the
