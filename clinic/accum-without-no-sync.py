@@ -9,16 +9,16 @@ signature: 8 all-reduces for one optimizer step instead of 1
 You see: accumulating 8 micro-batches costs as much communication as 8 steps. On a slow
 network the accumulation gains nothing.
 
-Cause: DDP reduces in each backward; it cannot know that the optimizer will not step.
-The result is the same, since the mean of sums is the sum of means. Only the traffic is
-8 times as much.
+Cause: DDP reduces in each backward, because it cannot know that the optimizer will not
+step. The result is the same, since the mean of sums is the sum of means, but the
+traffic is 8 times as much.
 
 Cure: `with ddp.no_sync():` around forward and backward of all micro-batches but the
 last; FSDP2 has `set_requires_gradient_sync(False)`, at the price of whole gradients in
 the memory of each rank until the last micro-batch.
 
-Next time: bytes sent per optimizer step, from the interface's counters or a profile:
-they should not grow with the number of micro-batches.
+Next time: measure the bytes sent per optimizer step, with the interface's counters or a
+profile: they should not grow with the number of micro-batches.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/4092 (what no_sync saves)
 """

@@ -7,17 +7,17 @@ chapter: ch3_save_load
 signature: RuntimeError: PytorchStreamReader failed
 
 You see: a checkpoint that cannot be read: `PytorchStreamReader failed reading zip
-archive`, `EOFError`, or a size that does not match. Most often it works.
+archive`, `EOFError`, or a size that does not match. Most of the time, though, it works.
 
-Cause: the script runs W times, so W processes write one file. Opening it empties it
-under those who write, and the last one's bytes lie over a longer file of another. (Here
-a barrier puts the writes in an order in which they do harm.) An interrupted download or
-a full disk leaves the same messages.
+Cause: the script runs W times, so W processes write one file. Opening the file empties
+it while others are still writing, and the bytes of the last one may cover only the
+beginning of another's longer file. (Here a barrier puts the writes in an order in which
+they do harm.) An interrupted download or a full disk causes the same messages.
 
-Cure: rank 0 saves, to a name of its own, and renames: a rename is all or nothing. Then
-a barrier, before any rank reads.
+Cure: rank 0 alone saves, under a temporary name, and then renames the file, since a
+rename is all or nothing. A barrier follows before any rank reads.
 
-Next time: compare the file's size with a good one's, and `unzip -t last.pt` it. Then
+Next time: compare the file's size with a good one's, and run `unzip -t last.pt`. Then
 search for `torch.save` without an `if rank == 0`.
 
 Links: https://github.com/open-mmlab/mmagic/issues/876 (a trained checkpoint that cannot be read)

@@ -7,19 +7,20 @@ chapter: ch5_ddp
 signature: gradient \S+ instead of
 guard: 0\.5 times the gradient of one process on the union
 
-You see: the loss is right on every rank, and training is slower the more ranks there
-are. Without the line that puts the own rows back, `backward` fails: "element 0 of
+You see: the loss is right on every rank, but training is slower the more ranks there
+are. Without the line that puts a rank's own rows back, `backward` fails: "element 0 of
 tensors does not require grad".
 
-Cause: `all_gather` writes into tensors that have no graph. Only the own rows carry a
-gradient, so each rank has its part of the sum, and DDP divides that sum by the number
+Cause: `all_gather` writes into tensors that have no graph. Only a rank's own rows carry
+a gradient, so each rank has its part of the sum, and DDP divides that sum by the number
 of ranks.
 
 Cure: every rank computes the same loss, so multiply it by the number of ranks: that
 undoes DDP's division. If a rank's loss takes only its own rows as anchors, gather with
-a function that has a backward pass, which also brings what the other ranks' losses say
-about the own rows: `all_gather` of `torch.distributed.nn.functional`, for which torch
-2.13 recommends `all_gather_single` of `torch.distributed._functional_collectives`.
+a function that has a backward pass, which also brings back the gradients that these
+rows have in the other ranks' losses: `all_gather` of `torch.distributed.nn.functional`,
+for which torch 2.13 recommends `all_gather_single` of
+`torch.distributed._functional_collectives`.
 
 Next time: compare the gradient with that of one process that has the whole batch. A
 factor that is exactly the number of ranks points to a sum that was averaged.

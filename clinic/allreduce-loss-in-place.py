@@ -7,14 +7,14 @@ chapter: ch5_ddp
 signature: gradient \S+ instead of
 guard: 0\.5 times the gradient of one process on the union
 
-You see: the loss in the log is that of all ranks, as wanted. The gradients are too
-small by a factor, the number of ranks. Torch 2.13 warns once that `c10d::allreduce_`
-has no autograd kernel.
+You see: the loss in the log is the mean over all ranks, as intended, but the gradients
+are too small by a factor of the number of ranks. Torch 2.13 warns once that
+`c10d::allreduce_` has no autograd kernel.
 
-Cause: `all_reduce` writes the sum into the tensor's memory. Autograd does not know: the
-graph is still that of the own loss, now divided by the number of ranks, and DDP divides
-its gradients once more. Without DDP it is worse, since nothing else is shared: a sum of
-losses does not exchange gradients.
+Cause: `all_reduce` writes the sum into the tensor's memory. Autograd does not know
+that: the graph is still that of the rank's own loss, now divided by the number of
+ranks, and DDP divides its gradients once more. Without DDP it is worse: summing the
+losses does not exchange gradients, so the ranks share nothing.
 
 Cure: reduce a detached copy for the log, and leave the loss alone.
 

@@ -7,13 +7,14 @@ chapter: ch6_model_parallel
 signature: steps taken by the ranks .* and scales
 guard: GradScaler's scale=2 on rank 0; GradScaler's scale=4 on rank 1|GradScaler is not the same
 
-You see: nothing at first. The parts of one model have taken different numbers of steps,
-and their loss scales drift apart. If the optimizer itself communicates, the job hangs.
+You see: nothing at first, although the parts of one model take different numbers of
+steps and their loss scales drift apart. If the optimizer itself communicates, the job
+hangs.
 
 Cause: `GradScaler` looks for inf and NaN in the gradients that it is given. Where each
 rank owns a part of the model, only the owner of the overflow skips. Under DDP the
-average spreads inf to all ranks, and FSDP2's DTensors carry the verdict to all; parts
-that are cut by hand do neither.
+average spreads inf to all ranks, and FSDP2's DTensors carry the verdict to all; for
+parts that are cut by hand neither happens.
 
 Cure: `ShardedGradScaler`, which reduces the verdict over the process group.
 

@@ -8,21 +8,22 @@ signature: rank 1: AssertionError: No inf checks were recorded for this optimize
 
 You see: `No inf checks were recorded for this optimizer` at `scaler.step(optimizer)`,
 here in the second step, on the rank whose expert got no token. The other goes on, and
-will wait for it at the next collective. A fused optimizer passes `step` and fails one
-line later, in `scaler.update()`: "No inf checks were recorded prior to update".
+will wait for this one at the next collective. A fused optimizer passes `step` and fails
+one line later, in `scaler.update()`: "No inf checks were recorded prior to update".
 
 Cause: the scaler looks for inf and NaN in the gradients of the optimizer's parameters.
-None of them has one, so nothing was looked at. Without a scaler the optimizer would skip
-these parameters in silence.
+Here none of them has one, so there was nothing to check. Without a scaler the optimizer
+would skip these parameters in silence.
 
-Cure: let every rank run its part: a batch of no rows gives gradients of zero. Zero is
-not None: with momentum or weight decay the weights still move. Where they must not, call
-`scaler.step` only if a parameter has a gradient, and `scaler.update` only after a step.
+Cure: let every rank run its part, since a batch of no rows gives gradients of zero. But
+zero is not None: with momentum or weight decay the weights still move. Where they must
+not, call `scaler.step` only if a parameter has a gradient, and `scaler.update` only
+after a step.
 
 Next time: count `p.grad is None` over `optimizer.param_groups`, just before the step.
-All of them: the parameters are frozen, were replaced after the optimizer was made, have
-been reset by `zero_grad()` (which sets None since torch 2.0), or were not used.
-"_scale is None" says that `scaler.scale` was not called even once.
+If all of them are None, the parameters are frozen, were replaced after the optimizer
+was made, have been reset by `zero_grad()` (which sets None since torch 2.0), or were
+not used. "_scale is None" says that `scaler.scale` was not called even once.
 
 Links: https://github.com/nerfstudio-project/nerfstudio/pull/1919 (a network that is skipped in some steps)
 https://github.com/nerfstudio-project/nerfstudio/issues/1883 (it came with torch 2.0)

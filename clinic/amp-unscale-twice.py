@@ -9,9 +9,9 @@ signature: RuntimeError: unscale_\(\) has already been called on this optimizer 
 You see: `unscale_() has already been called on this optimizer since the last update()`
 as soon as gradients are accumulated.
 
-Cause: `unscale_` divides the gradients in place. A second time would divide twice, so
-the scaler refuses until `update()`. With accumulation the optimizer steps every k
-micro-steps, and clipping, with its `unscale_`, stayed in the inner loop.
+Cause: `unscale_` divides the gradients in place. A second call would divide them again,
+so the scaler refuses it until `update()`. With accumulation the optimizer steps only
+every k micro-steps, but the clipping, with its `unscale_`, was left in the inner loop.
 
 Cure: unscale, clip, step and update together, once for each optimizer step.
 

@@ -13,13 +13,13 @@ of each. It gets worse when another rank is late.
 Cause: `async_op=True` returns at once; the tensor belongs to the collective until
 `work.wait()`. With NCCL, `wait()` makes the GPU's stream wait, not Python.
 
-Cure: call `wait()` before anybody reads or writes the tensor, and do other work before
-it. Keep the handle.
+Cure: keep the handle, do other work first, and call `wait()` before anything reads or
+writes the tensor.
 
 Next time: search for `async_op=True` and follow each handle to its `wait()`. The guard
-cannot see a handle that nobody waits for. What it sees is the figure that comes of it: a
-mean that you hand to `metric`, which adds up all ranks' totals and counts itself. A sum
-that only the training uses passes.
+cannot see a handle that nobody waits for. What it sees is the wrong number that
+results: a mean that you hand to `metric`, which adds up all ranks' totals and counts
+itself. A sum that only the training uses goes unnoticed.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (async_op)
 """

@@ -11,11 +11,12 @@ You see: nothing. With more GPUs the loss falls more slowly per epoch, and tuned
 learning rates no longer fit.
 
 Cause: each rank has a loader of its own, and `batch_size` is what that loader hands
-out. The step averages over all ranks: the batch of the optimizer is W times larger.
+out. The step averages over all ranks, so the optimizer's batch is W times larger.
 `nn.DataParallel` means the opposite: there the batch is split.
 
-Cure: decide which of the two stays the same. For the same batch divide it by the number
-of ranks, as here. For the same batch per GPU keep it, and tune the learning rate anew.
+Cure: decide which of the two should stay the same. To keep the optimizer's batch,
+divide `batch_size` by the number of ranks, as here. To keep the batch per GPU, leave
+`batch_size` alone and tune the learning rate again.
 
 Next time: print the global batch at the start of each run: batch size x ranks x
 accumulated steps.

@@ -9,8 +9,8 @@ signature: ValueError: Expected more than 1 value per channel when training
 You see: the last step of an epoch fails, or all of them once the job uses more GPUs.
 
 Cause: in training BatchNorm divides by the variance of the batch, and a single value
-has none. The batch counts per rank: a global batch of 8 on 8 ranks is one sample each,
-and the last batch of an epoch may hold just one.
+has none. What counts is the batch per rank: a global batch of 8 on 8 ranks is one
+sample each, and the last batch of an epoch may hold just one.
 
 Cure: `drop_last=True` in the training loader, and at least two samples per rank. With
 one large sample per rank use `SyncBatchNorm`, which takes the variance over all ranks,

@@ -7,15 +7,15 @@ chapter: ch5_ddp
 signature: running mean \S+ instead of
 guard: value running_mean.* is not the same on all ranks
 
-You see: training is fine, evaluation is worse than it should be, most of all if ranks
-have small batches or if each rank reads another part of the data.
+You see: training is fine, but evaluation is worse than it should be, most of all if
+ranks have small batches or if each rank reads a different part of the data.
 
 Cause: each rank normalises with its own batch. Before the forward pass of each step DDP
-overwrites the running statistics of all ranks with rank 0's, so what the others counted
-is lost.
+overwrites the running statistics of all ranks with rank 0's, so what the others
+collected is lost.
 
-Cure: on GPUs `SyncBatchNorm`, which also normalises with all ranks' samples. Or keep
-the ranks' statistics apart and average them before saving, as here. GroupNorm and
+Cure: on GPUs use `SyncBatchNorm`, which also normalises with all ranks' samples. Or
+keep the ranks' statistics apart and average them before saving, as here. GroupNorm and
 LayerNorm have no running statistics. (In older versions of torch the argument is
 `broadcast_buffers`.)
 

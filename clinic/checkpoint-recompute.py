@@ -10,11 +10,11 @@ You see: `torch.utils.checkpoint: Recomputed values for the following tensors ha
 metadata than during the forward pass`, in `backward()`, with the shape, dtype or device
 that was saved and the one that came; or `A different number of tensors was saved`.
 
-Cause: activation checkpointing throws the activations of a block away and runs it again in
-backward. That run has to do the same as the first. It does not if the block changes
-something that it reads: a cache that grows, as here, a counter, a list; or if the
-surroundings differ, as with weights that ZeRO-3 or FSDP has sharded again
-(`torch.Size([0])`), or experts that route otherwise.
+Cause: activation checkpointing throws the activations of a block away and runs it again
+in backward. The second run has to do the same as the first. It does not if the block
+changes something that it reads: a cache that grows, as here, a counter, a list. Nor
+does it if its surroundings differ: weights that ZeRO-3 or FSDP has sharded again
+(`torch.Size([0])`), or experts that receive other tokens.
 
 Cure: take what changes out of the block: no key-value cache while training
 (`use_cache=False`), no state in forward. With sharded weights let the framework's own

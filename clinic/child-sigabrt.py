@@ -9,10 +9,10 @@ signature: Signal 6 \(SIGABRT\) received
 You see: `exitcode: -6` and `Signal 6 (SIGABRT) received by PID` in torchrun's box, and no
 Python traceback of that rank.
 
-Cause: signal 6 is a program that ends itself: C++ met an exception that nobody catches
-(`terminate called after throwing`), an assertion failed, the heap was found damaged
-(`free(): invalid pointer`), or NCCL's watchdog ended the process. Each of them prints
-its reason before it goes; the box shows only how it went.
+Cause: signal 6 means that the program ended itself: C++ met an exception that nobody
+catches (`terminate called after throwing`), an assertion failed, the heap was found
+damaged (`free(): invalid pointer`), or NCCL's watchdog ended the process. Each of them
+prints its reason first; the box only shows how the process ended.
 
 Cure: search upwards from the box for the first `what():`, `Assertion`, `terminate called`
 or `Watchdog` of that rank, and repair that.

@@ -9,11 +9,12 @@ signature: exitcode  : -9
 You see: `exitcode: -9` and `Signal 9 (SIGKILL)`, no Python traceback, mostly while the
 model or the data is loaded. Fewer processes on the same machine work.
 
-Cause: signal 9 comes mostly from the kernel (a scheduler sends it, too, and torchrun to
-ranks that ignore SIGTERM). Each rank loads its own copy into the memory of the machine,
-so eight ranks need eight times as much; when it is used up the kernel ends the largest
-process. torchrun only sees that it is gone. (The memory that counts here is real; the
-kill is ours, at 32 MiB, since a real one needs a machine that is full.)
+Cause: signal 9 mostly comes from the kernel (a scheduler sends it too, and so does
+torchrun to ranks that ignore SIGTERM). Each rank loads its own copy into the memory of
+the machine, so eight ranks need eight times as much. When the memory is used up, the
+kernel kills the largest process, and torchrun only sees that it is gone. (The memory
+counted here is real, but the kill is ours, at 32 MiB, since a real one needs a machine
+that is full.)
 
 Cure: map the file instead of reading it (`torch.load(..., mmap=True)`, as here): the
 pages are shared by all ranks and can be given back. Or load on one rank and broadcast.

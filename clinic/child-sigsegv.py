@@ -7,21 +7,21 @@ chapter: ch4_ranks
 signature: Signal 11 \(SIGSEGV\) received
 
 You see: `exitcode: -11` and `Signal 11 (SIGSEGV) received by PID` in torchrun's box,
-and no traceback. `Fatal Python error` is here only because the fault handler is
+and no traceback. `Fatal Python error` is printed here only because the fault handler is
 switched on; the log goes on with `File "native.py", line 7 in first`.
 
 Cause: native code read memory that does not belong to the process: an extension built
-for another version of torch or CUDA, a data loader's library, a driver. Python cannot
-raise any more, and torchrun sees only how the process ended. (The crash is ours: the
+for another version of torch or CUDA, a data loader's library, a driver. Python can no
+longer raise, and torchrun sees only how the process ended. (The crash is ours: the
 first number of an empty array is read through its address, which is 0.)
 
-Cure: find the line, then hold back what it must not get, or rebuild or replace the
-library that it calls.
+Cure: find the line, then stop passing it what it cannot handle, or rebuild or replace
+the library that it calls.
 
 Next time: `PYTHONFAULTHANDLER=1 torchrun ...` prints the Python stacks at the crash;
-the uppermost frame is the call that went down. Of many ranks take the one under "Root
-Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. If nothing is
-suspect, see whether one process with `num_workers=0` still dies.
+the topmost frame is the call that crashed. With many ranks, read the stack of the one
+under "Root Cause". For frames in C: `ulimit -c unlimited`, then `gdb python core`. If
+nothing looks suspicious, check whether one process with `num_workers=0` still dies.
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1880 (exitcode -11 and an empty box)
 https://github.com/pytorch/pytorch/issues/61839 (the words of torch.distributed.launch)

@@ -1,4 +1,4 @@
-r"""torchrun reports that a child failed, and not why.
+r"""torchrun reports that a child failed, but not why.
 
 class: launch
 symptom: crash

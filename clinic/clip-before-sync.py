@@ -11,9 +11,9 @@ You see: training is slower than in one process and less stable, though the thre
 the same.
 
 Cause: the mean of clipped gradients is not the clipped mean. A rank with a long
-gradient is cut down, one with a short gradient is not, and the mean turns towards the
-short one. This happens where gradients are reduced by hand, or where clipping stands
-inside `no_sync`.
+gradient is cut down while one with a short gradient is not, so the mean turns towards
+the short one. This happens where gradients are reduced by hand, or where clipping
+stands inside `no_sync`.
 
 Cure: reduce, then clip. Under DDP, `backward` of the synchronised pass has reduced when
 it returns.

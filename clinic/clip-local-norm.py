@@ -11,8 +11,8 @@ You see: the norms that the ranks log differ. Training behaves as if the thresho
 higher, and more so with more ranks.
 
 Cause: under FSDP2 a rank holds a part of each gradient. The norm of that part is not
-the norm of the gradient, and each rank scales its part by another factor, which even
-turns the direction.
+the norm of the gradient, so each rank scales its part by a different factor, which even
+changes the gradient's direction.
 
 Cure: `torch.nn.utils.clip_grad_norm_`: it sees the sharding and takes the norm over all
 ranks. For the log use `norm.full_tensor()`: the norm is a DTensor, and in older

@@ -8,17 +8,18 @@ signature: RuntimeError: aten\._foreach_norm\.Scalar got mixed torch\.Tensor and
 
 You see: `aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor` from
 `clip_grad_norm_`; without clipping, a similar line from the optimizer, whose steps are
-`foreach` on GPUs unless told otherwise. On the CPU it would train, and say nothing.
+`foreach` on GPUs unless told otherwise. On the CPU it would train without any message.
 
 Cause: the norm of all gradients is computed in one call for the whole list. Some
 parameters are DTensors, because their block was sharded, and some are not: a norm, an
 embedding, a head outside of every unit.
 
-Cure: `fully_shard` on the root too: it takes what remains, and all are DTensors of one
-mesh. Under tensor parallelism distribute the norms as `Replicate()`.
+Cure: call `fully_shard` on the root too: it takes what remains, so that all parameters
+are DTensors of one mesh. Under tensor parallelism, distribute the norm layers as
+`Replicate()`.
 
-Next time: list the parameters that are no DTensors. They are also not averaged over the
-ranks, which is worse than the message.
+Next time: list the parameters that are not DTensors. They are also not averaged over
+the ranks, which is worse than the message.
 
 Links: https://github.com/meta-pytorch/torchtune/issues/2420 (clipping fails with tensor parallelism)
 https://github.com/huggingface/accelerate/pull/4219 (plain tensors and DTensors clipped apart)

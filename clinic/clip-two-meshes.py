@@ -10,12 +10,12 @@ You see: `All operands in aten.stack.default must have the same mesh` from
 `clip_grad_norm_`, when some layers are parallel in one way and some in another.
 
 Cause: the norms of the parameters are stacked, and then their norm is taken. Each is a
-DTensor on its parameter's mesh. Torch does not combine DTensors of two meshes, not even
-when they are slices of one.
+DTensor on its parameter's mesh, and torch does not combine DTensors of two meshes, not
+even when they are slices of one.
 
-Cure: one mesh with all axes for all parameters, and `Replicate()` along the axes that
-do not cut a parameter. Or clip the two groups with one norm: `get_total_norm` of each,
-to plain numbers, combined, then `clip_grads_with_norm_`.
+Cure: use one mesh with all axes for all parameters, and `Replicate()` along the axes
+that do not cut a parameter. Or clip the two groups with one norm: take `get_total_norm`
+of each, convert both to plain numbers, combine them, and call `clip_grads_with_norm_`.
 
 Next time: collect `{getattr(p, "device_mesh", None) for p in model.parameters()}`. It
 should hold one mesh; `None` stands for plain parameters.

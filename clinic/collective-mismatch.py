@@ -10,15 +10,15 @@ You see: with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, both ranks raise before the coll
 and each names its own and the other's call. Without it, they wait for each other.
 
 Cause: one rank takes another branch: an `if rank == 0`, a metric that is only logged
-where there is a value, a dict whose keys come in another order. The n-th collective of
-a group must be the same one on every rank.
+where there is a value, a dict whose keys come in a different order. The n-th collective
+of a group must be the same one on every rank.
 
-Cure: the same calls in the same order everywhere; decide with a value that all ranks
-share.
+Cure: make the same calls in the same order everywhere, and decide by a value that all
+ranks share.
 
 Next time: `DETAIL` compares type, shape, dtype and sequence number of each collective
 over a helper group. It is read when `torch.distributed` is imported, so set it in the
-environment; it costs an extra exchange per call, so take it off afterwards.
+environment; it costs an extra exchange per call, so unset it afterwards.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/19106 (logged keys differ)
 https://github.com/pytorch/pytorch/issues/78022 (an older wording names one rank only)

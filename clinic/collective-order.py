@@ -1,4 +1,4 @@
-r"""The ranks call the same collectives in another order.
+r"""The ranks call the same collectives in different orders.
 
 class: process group
 symptom: hang
@@ -15,8 +15,8 @@ the others, whatever it is; here each rank waits for a partner that is in anothe
 Cure: one order for all ranks: sort, or go through a list that does not depend on the
 data of this rank.
 
-Next time: write every rank's stack (`py-spy dump`); they wait in different calls.
-`TORCH_DISTRIBUTED_DEBUG=DETAIL` raises, with both calls named.
+Next time: dump every rank's stack (`py-spy dump`): they wait in different calls.
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` makes the ranks raise, and names both calls.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/19106 (logged keys differ)
 """

@@ -7,7 +7,7 @@ chapter: ch4_ranks
 signature: Timed out waiting 1000ms for recv operation to complete
 
 You see: after a long silence (30 minutes unless you say otherwise; here one second),
-the ranks that wait raise in a collective that is innocent. The rank that is missing is
+the waiting ranks raise an error in a collective that is innocent. The missing rank is
 not named.
 
 Cause: one rank left the loop early, waits somewhere else, or is slow: a longer file, a
@@ -16,7 +16,7 @@ checkpoint, a download. gloo waits for its bytes until the group's timeout.
 Cure: have every rank take part, or none. Give the group a short timeout while you
 debug: `init_process_group(timeout=timedelta(seconds=60))`.
 
-Next time: look at the ranks that did not raise; `py-spy dump` on them, or
+Next time: look at the ranks that did not raise: run `py-spy dump` on them, or call
 `monitored_barrier`, which names who is missing.
 
 Links: https://github.com/pytorch/gloo/issues/511 (the message names no rank)

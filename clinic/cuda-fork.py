@@ -9,11 +9,11 @@ You see: `Cannot re-initialize CUDA in forked subprocess`, from a process that y
 started or from a worker of a DataLoader.
 
 Cause: fork copies the process, but not its connection to the driver. Once the parent
-has touched CUDA (a `.cuda()`, in some versions a mere question for the number of
-devices), its forked children cannot use it.
+has touched CUDA (a `.cuda()`, in some versions even asking for the number of devices),
+its forked children cannot use it.
 
-Cure: start them with `spawn` or `forkserver`. In a Dataset make CPU tensors only, and
-move the batch in the training loop.
+Cure: start the children with `spawn` or `forkserver`. In a Dataset make only CPU
+tensors, and move the batch in the training loop.
 
 Next time: search for what uses CUDA at import time and in `Dataset.__getitem__`:
 `torch.cuda.is_initialized()` just before the processes start must be False.

@@ -5,14 +5,15 @@ symptom: crash
 runs on: quoted
 chapter: ch5_ddp
 
-You see: `CUDA out of memory` on one rank. The others say something else, and later: a
-connection closed by a peer, or ten minutes of silence and NCCL's watchdog. Whoever
+You see: `CUDA out of memory` on one rank. The others report something else, and later:
+a connection closed by a peer, or ten minutes of silence and NCCL's watchdog. Whoever
 reads the end of the log reads about a timeout.
 
-Cause: the batch size is per rank, so one that filled a GPU before still does, and DDP
-adds to it: buckets as large as the gradients, and NCCL's buffers. Ranks do not need the
-same: one has the longest sequences or images, and rank 0 often holds a checkpoint that
-was loaded onto its GPU, or the contexts of processes that never chose theirs.
+Cause: the batch size is per rank, so a batch that filled a GPU before still does, and
+DDP adds to it: buckets as large as the gradients, and NCCL's buffers. Ranks do not all
+need the same amount: one has the longest sequences or images, and rank 0 often holds a
+checkpoint that was loaded onto its GPU, or the contexts of processes that never chose
+theirs.
 
 Cure: a smaller batch per rank, with gradient accumulation for the rest, and batches of
 equal work on all ranks. `gradient_as_bucket_view=True` saves one copy of the gradients.
@@ -20,9 +21,9 @@ Do not catch the error and skip the batch on one rank: the others wait in its
 all-reduce.
 
 Next time: find the rank that failed first; the others are echoes. If the message's
-"reserved by PyTorch but unallocated" is large, memory is in pieces:
-`expandable_segments:True`, as it says. Several processes of yours on GPU 0 in
-`nvidia-smi`: `torch.cuda.set_device(local_rank)` comes too late.
+"reserved by PyTorch but unallocated" is large, memory is fragmented: try
+`expandable_segments:True`, as it says. If `nvidia-smi` shows several of your processes
+on GPU 0, `torch.cuda.set_device(local_rank)` comes too late.
 
 Links: https://github.com/modelscope/FunASR/issues/2006 (rank 2 has no memory, ranks 3 and 5 a timeout)
 https://github.com/facebookresearch/detectron2/issues/2053 (ranks with larger images need more)

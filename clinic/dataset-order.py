@@ -7,18 +7,19 @@ chapter: ch5_ddp
 signature: \d+ of 16 samples are on no rank
 guard: start of epoch 0: Files\.files\[0\] is .*same order
 
-You see: training works, a little worse than on one GPU. Nothing tells that some samples
-come twice in an epoch and others never.
+You see: training works, a little worse than on one GPU. Nothing tells you that some
+samples come twice in an epoch and others never.
 
 Cause: `DistributedSampler` deals out positions, not samples. Rank 0 takes the positions
-that rank 1 does not, so the shares are apart only if position 5 is the same sample on
-both. `os.listdir` promises no order, a set of strings has another one in each process,
-and so has a list that each rank shuffles for itself.
+that rank 1 does not, so the shares are disjoint only if position 5 is the same sample
+on both. `os.listdir` promises no order, a set of strings has a different one in each
+process, and so has a list that each rank shuffles for itself.
 
-Cure: sort. Let the sampler shuffle: it does so alike on all ranks.
+Cure: sort the list, and leave shuffling to the sampler, which does it in the same way
+on all ranks.
 
-Next time: gather the names that each rank went through in an epoch, and count those that
-are missing.
+Next time: gather the names that each rank went through in an epoch, and count the
+missing ones.
 
 Links: https://github.com/pytorch/pytorch/issues/70103 (a lister of files without an order, under DistributedSampler)
 https://github.com/QwenLM/Qwen3-VL/issues/1947 (a list shuffled by each rank before the sampler)

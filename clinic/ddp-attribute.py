@@ -6,14 +6,14 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: 'DistributedDataParallel' object has no attribute 'num_classes'
 
-You see: code that reads an attribute or calls a method of the model fails since the
+You see: code that reads an attribute or calls a method of the model fails once the
 model is wrapped.
 
 Cause: DDP is a module of its own, with the model as its child `module`. It passes on
 `forward` and nothing else.
 
 Cure: `ddp.module.num_classes`. For methods that compute the loss this is a trap: they
-run past DDP, and the gradients are not shared. Route those through `forward`.
+bypass DDP, so the gradients are not shared. Route those through `forward`.
 
 Next time: keep two names, `model` for the bare one and `ddp` for the wrapped one.
 

@@ -9,7 +9,7 @@ guard: gradient module\.weight is not the same on all ranks
 
 You see: nothing. The ranks' weights drift apart.
 
-Cause: DDP's hooks hang where autograd accumulates into `.grad`. `torch.autograd.grad`
+Cause: DDP's hooks sit where autograd accumulates into `.grad`. `torch.autograd.grad`
 returns the gradients instead of accumulating them, so no hook runs.
 
 Cure: call `backward` and read `.grad`. If the function must be `autograd.grad` (a

@@ -12,10 +12,10 @@ minutes with gloo, 10 with NCCL) it fails in an unrelated collective.
 Cause: a barrier returns when all ranks have called it. Only the rank that saves calls
 this one, so it waits for ranks that are already in the next step.
 
-Cure: the barrier belongs behind the `if`, where every rank passes.
+Cure: put the barrier after the `if`, where every rank passes.
 
 Next time: have every rank write its stack (`py-spy dump`, or `faulthandler`): the one
-that stands in `barrier` has no partner.
+that waits in `barrier` has no partner.
 
 Links: https://github.com/talmolab/sleap-nn/pull/437 (some ranks return before the barrier; training freezes after an epoch)
 https://github.com/alan-turing-institute/autocast/pull/386 (rank 0 alone enters the barrier of a save)

@@ -10,9 +10,9 @@ You see: a discriminator or a siamese network that works on one GPU fails in `ba
 a variable "is at version 3; expected version 2".
 
 Cause: before each forward pass the buffers (BatchNorm's running statistics) are
-overwritten with rank 0's. The first pass has saved them for its backward, and autograd
-finds them changed. DDP itself did this up to torch 2.11; since 2.12 it hides the copy
-from autograd. A copy by hand, as here, still fails on any version.
+overwritten with rank 0's. But the first pass has saved them for its backward, so
+autograd finds that they have changed. DDP itself did this up to torch 2.11; since 2.12
+it hides the copy from autograd. A copy by hand, as here, still fails on any version.
 
 Cure: share buffers once a step, or run both batches through one forward pass with
 `torch.cat`. Under DDP itself: torch 2.12 or newer, or `broadcast_buffers=False`.

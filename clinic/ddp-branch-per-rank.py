@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: did not receive grad for rank 0: 2 3[\s\S]*did not receive grad for rank 1: 0 1
 
-You see: the message about unused parameters, with other indices on each rank. It comes
-at a step that differs from run to run, because it depends on the data.
+You see: the message about unused parameters, with different indices on each rank. It
+comes at a step that differs from run to run, because it depends on the data.
 
 Cause: the forward pass chooses layers by what is in the batch: a task, a modality, a
 missing label. DDP expects each rank to deliver gradients of all parameters.
@@ -16,8 +16,8 @@ Cure: `find_unused_parameters=True`: absent gradients count as zero in the avera
 let all layers take part, with a factor of zero. Mind the scale: a layer that only one
 of W ranks used gets its gradient divided by W.
 
-Next time: compare the indices in the messages of all ranks. Other indices on each rank
-mean a branch; the same ones mean an unused layer.
+Next time: compare the indices in the messages of all ranks. Different indices mean a
+branch; the same ones mean an unused layer.
 
 Links: https://github.com/open-mmlab/mmdetection3d/issues/488 (a two-stage detector that needs find_unused_parameters)
 https://github.com/pytorch/pytorch/issues/55582 (each batch trains some of the output layers)

@@ -11,12 +11,12 @@ timeout. If the other ranks go on to a collective of their own, the two are pair
 wrong number, a crash (gloo), or a hang at some later place.
 
 Cause: `all_reduce`, `gather`, `compute()` of a distributed metric: each of them is a
-call that all ranks must make. Behind `if rank == 0` only one makes it.
+call that all ranks must make. Under `if rank == 0` only one makes it.
 
-Cure: the collective outside, the `print` inside.
+Cure: move the collective out of the `if`, and leave only the `print` inside.
 
-Next time: have every rank write its stack: one stands in a collective that the others
-do not have. On NCCL, `TORCH_DISTRIBUTED_DEBUG=DETAIL` also compares the operations, and
+Next time: have every rank write its stack: one waits in a collective that the others
+never call. On NCCL, `TORCH_DISTRIBUTED_DEBUG=DETAIL` also compares the operations, and
 says which rank was in which.
 
 Links: https://github.com/alan-turing-institute/autocast/pull/386 (a collective save behind is_global_zero hangs)

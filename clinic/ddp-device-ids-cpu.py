@@ -13,11 +13,11 @@ Cause: `device_ids=[rank]` says that the whole model is on this one GPU. Here it
 the CPU, because there is no GPU or because `.to(device)` is missing. A model that was
 spread over several GPUs (`device_map="auto"`) fails in the same way.
 
-Cure: `device_ids` only if the model is on one GPU, after `.to(device)`. Leave it out
-on the CPU and for a model on several GPUs.
+Cure: pass `device_ids` only if the model is on one GPU, after `.to(device)`. Leave it
+out on the CPU and for a model on several GPUs.
 
-Next time: read the end of the message: `{device(type='cpu')}` is a forgotten `.to`,
-several indices are a spread model.
+Next time: read the end of the message: `{device(type='cpu')}` means a forgotten `.to`,
+several indices mean a model that is spread over GPUs.
 
 Links: https://github.com/pytorch/pytorch/issues/100243 (device_ids given, parameters on the CPU)
 https://github.com/chenyiwan/chatglm-6b-fine-tuning/issues/11 (a model spread over two GPUs)

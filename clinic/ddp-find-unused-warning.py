@@ -6,11 +6,11 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: 2 collectives a step instead of 1; .*find_unused_parameters=True was specified in DDP
 
-You see: a warning once, and steps that cost more than they need to.
+You see: one warning, and steps that cost more than they need to.
 
-Cause: with the flag, DDP walks the autograd graph after every forward to find what will
-get no gradient. In each step it also reduces a map of what the ranks have used, one
-collective more.
+Cause: with the flag, DDP walks the autograd graph after every forward to find the
+parameters that will get no gradient. In each step it also reduces a map of what the
+ranks have used, which is one collective more.
 
 Cure: leave it off if every parameter gets a gradient in every step; if some never do,
 freeze them (`requires_grad_(False)`) before DDP.

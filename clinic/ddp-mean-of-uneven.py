@@ -1,4 +1,4 @@
-r"""A mean over another number of samples on each rank.
+r"""A mean over a different number of samples on each rank.
 
 class: silent wrong
 symptom: silent
@@ -7,8 +7,8 @@ chapter: ch5_ddp
 signature: gradient \S+ instead of
 guard: samples by rank: \[1, 3\].*mean of means
 
-You see: the same data gives another loss curve with two ranks than with one. Samples in
-short batches count for more than the rest.
+You see: the same data gives a different loss curve with two ranks than with one.
+Samples in short batches count for more than the rest.
 
 Cause: each rank divides by its own count, then DDP divides by the number of ranks. A
 mean of means is the mean only if all counts are equal. Padded tokens, masked labels and
@@ -17,8 +17,8 @@ the last batch of an epoch make them unequal.
 Cure: divide the sum by the count of all ranks, and multiply by the number of ranks to
 undo DDP's division.
 
-Next time: all_reduce the count of what the loss averages over (tokens, not sentences),
-smallest and largest. If they differ, the mean is wrong.
+Next time: count what the loss averages over (tokens, not sentences), and all_reduce the
+smallest and the largest count. If they differ, the mean is wrong.
 
 Links: https://github.com/huggingface/transformers/issues/34242 (tokens are averaged per device, not over all)
 https://github.com/pytorch/torchtitan/pull/2206 (normalises by the valid tokens of all ranks)

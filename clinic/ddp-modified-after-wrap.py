@@ -7,16 +7,16 @@ chapter: ch5_ddp
 signature: gradient of 1\.weight \S+ and \S+ instead of
 guard: parameter module\.1\.weight is not the same .* 1 on rank 0 and 2 on
 
-You see: nothing. The old layers are equal on all ranks, the new one is another on each,
-from its first random number on.
+You see: nothing. The old layers are equal on all ranks, but the new one differs from
+rank to rank, from its random initial values on.
 
-Cause: DDP lists the parameters, broadcasts them and hangs its hooks on them when it is
-built. What comes later is not on the list: neither its start nor its gradients are
-shared. If the new layer replaces an old one, the old one's parameters stay on the list,
-and the second step fails with "Expected to have finished reduction".
+Cause: DDP lists the parameters, broadcasts them and attaches its hooks to them when it
+is built. What comes later is not on the list, so neither its initial values nor its
+gradients are shared. If the new layer replaces an old one, the old one's parameters
+stay on the list, and the second step fails with "Expected to have finished reduction".
 
-Cure: finish the model, wrap it last. After a change, wrap the bare model again, and
-build the optimizer again.
+Cure: finish the model, and wrap it last. After a change, wrap the bare model again and
+rebuild the optimizer.
 
 Next time: compare the set of parameters at wrapping with the set in the optimizer, and
 their checksums across ranks after the first step.

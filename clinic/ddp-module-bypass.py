@@ -7,15 +7,15 @@ chapter: ch5_ddp
 signature: weights \S+ and \S+ instead of
 guard: gradient module\.weight is not the same .* 3 on rank 0 and 4 on
 
-You see: nothing. Each rank's loss falls; the checkpoint is that of a model which saw
-only rank 0's share of the data.
+You see: nothing. Each rank's loss falls, but the checkpoint is that of a model which
+saw only rank 0's share of the data.
 
 Cause: DDP prepares its hooks for a backward pass in its own `forward`. `ddp.module` is
-the bare model: its gradients stay on the rank. A method of the model that is called by
-name, `ddp.module.loss(x)`, takes the same way past it.
+the bare model, so its gradients stay on the rank. A method that you call on it, such as
+`ddp.module.loss(x)`, bypasses DDP in the same way.
 
-Cure: call `ddp(x)`. What needs another method gets it through `forward`, for example by
-an argument that says which part to run.
+Cure: call `ddp(x)`. If you need another method, reach it through `forward`, for example
+with an argument that says which part to run.
 
 Next time: compare a parameter's checksum on all ranks after a step: they must be equal
 to the last bit.

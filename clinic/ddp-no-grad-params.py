@@ -14,7 +14,7 @@ none to share.
 
 Cure: do not wrap it; move it to the device and put it into `eval()`. Only what learns
 goes into DDP. If it should learn, it was frozen by mistake: adapters often freeze the
-base model and come unfrozen only when they are activated.
+base model and are trainable themselves only once they are activated.
 
 Next time: `sum(p.requires_grad for p in model.parameters())` before wrapping.
 

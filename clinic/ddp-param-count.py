@@ -6,16 +6,16 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: RuntimeError: DDP expects same model across all ranks
 
-You see: the constructor of DDP fails on all ranks, each telling its own number of
-parameters and that of another.
+You see: the constructor of DDP fails on all ranks; each reports its own number of
+parameters and that of another rank.
 
 Cause: a configuration that differs: another file, another default, a layer that is only
-added on rank 0. "inconsistent 0 params" is another story: the exchange brought nothing
-from that rank. It died, waits for a download, or NCCL does not reach it: two ranks on
-one GPU, or the wrong network interface.
+added on rank 0. "inconsistent 0 params" means something else: nothing arrived from that
+rank. It has died, is waiting for a download, or NCCL cannot reach it because of two
+ranks on one GPU or the wrong network interface.
 
 Cure: build the model from one configuration on all ranks. With 0 params, look at what
-the other rank wrote before, and at the output of `NCCL_DEBUG=INFO`.
+the other rank printed before, and at the output of `NCCL_DEBUG=INFO`.
 
 Next time: print `len(list(model.parameters()))` on every rank before wrapping.
 

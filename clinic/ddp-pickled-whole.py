@@ -14,10 +14,10 @@ pickled, so DDP fetches the default group when it is unpickled, and there is non
 (Before that, torch 2.6 and later refuse to unpickle any module unless you pass
 `weights_only=False`.)
 
-Cure: save the state dict of what is inside: `ddp.module.state_dict()`. For the file
-that you have: load it once in a group of one process, and save it so.
+Cure: save the state dict of what is inside: `ddp.module.state_dict()`. To rescue an
+existing file, load it once in a group of one process, and save its state dict.
 
-Next time: a checkpoint should hold tensors and plain values only. Try whether
+Next time: a checkpoint should hold tensors and plain values only. Check whether
 `torch.load(path, weights_only=True)` reads it.
 
 Links: https://github.com/xinyangATK/GraphBetaDiffusion/issues/5 (a checkpoint from DDP training asks for a group)

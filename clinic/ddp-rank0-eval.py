@@ -6,14 +6,15 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: killed by SIGABRT[\s\S]*gloo::EnforceNotMet
 
-You see: in the evaluation or right after it a rank dies in native code (gloo), or all
-hang (NCCL). Some scripts get as far as the end of the training.
+You see: during the evaluation or right after it, a rank dies in native code (gloo), or
+all hang (NCCL). Some scripts get as far as the end of the training.
 
 Cause: after a training step DDP's next forward pass broadcasts the buffers, BatchNorm's
-running statistics, even if it is one in `eval()` and under `no_grad`. Rank 0 alone sends
-them, and they meet what the others do next: here the layout of the buckets, which DDP shares in the second step; elsewhere
-a barrier or a metric. If they meet the broadcast of a training step, nothing is seen:
-after a pass under `no_grad` DDP leaves out the next one on rank 0.
+running statistics, even if that pass runs in `eval()` mode under `no_grad`. Rank 0
+alone sends them, so they meet what the others do next: here the layout of the buckets,
+which DDP shares in the second step; elsewhere a barrier or a metric. If they meet the
+broadcast of a training step, nothing shows, because after a pass under `no_grad` DDP
+skips its next broadcast on rank 0.
 
 Cure: evaluate the bare model, `ddp.module`. Or let all ranks evaluate, each its share.
 Without buffers the broken code works, by luck.

@@ -1,4 +1,4 @@
-r"""Rank 0 does one step more.
+r"""Rank 0 does one extra step.
 
 class: DDP
 symptom: hang
@@ -6,8 +6,8 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: rank 0 waits in .*backward\(\)
 
-You see: rank 1 finishes, rank 0 stands in its last `backward`. If rank 1 exits, rank 0
-fails with "Connection reset by peer". Until then all steps were wrong, and nothing
+You see: rank 1 finishes, but rank 0 waits in its last `backward`. If rank 1 exits, rank
+0 fails with "Connection reset by peer". All steps until then were wrong, but nothing
 showed it.
 
 Cause: rank 0 ran an additional forward and backward pass: to print a shape, to warm
@@ -16,7 +16,7 @@ later step with the one after it.
 
 Cure: use `ddp.module` for what only one rank does: neither its forward nor its backward
 communicates. Clear the gradients that it leaves. `ddp.no_sync()` is not enough: the
-forward inside of it may still broadcast the buffers.
+forward inside it may still broadcast the buffers.
 
 Next time: count the calls of `backward` on each rank.
 

@@ -9,10 +9,10 @@ signature: your training graph has changed in this iteration
 You see: training starts, and fails when a part of the model is switched off or on: a
 second stage, a schedule of losses, layer drop.
 
-Cause: `static_graph=True` promises that each step uses the same parameters, as often
-and in the same way. DDP learns the pattern in the first step and counts on it.
+Cause: `static_graph=True` promises that each step uses the same parameters, equally
+often and in the same way. DDP learns the pattern in the first step and relies on it.
 
-Cure: leave `static_graph` at `False`. If layers come and go, that takes
+Cure: leave `static_graph` at `False`. If layers come and go, you then need
 `find_unused_parameters=True`. If `static_graph` is there for gradient checkpointing,
 use `use_reentrant=False` instead.
 

@@ -7,19 +7,20 @@ chapter: ch5_ddp
 signature: a gradient of 100\.\d+
 guard: batches in this epoch: 3 on rank 0, 2 on rank 1
 
-You see: the loss jumps at an end of an epoch, or never gets good. There is no hang and
-no error, because both ranks call the same number of collectives in the end.
+You see: the loss jumps at the end of an epoch, or never gets as low as it should. There
+is no hang and no error, because both ranks call the same number of collectives in the
+end.
 
 Cause: the ranks have different numbers of batches. The one that is done goes on to
-reduce its metric. The other still reduces a gradient of the same size. A collective
-pairs calls by their order, not by their purpose, so the two are added.
+reduce its metric, while the other still reduces a gradient of the same size. A
+collective pairs calls by their order, not by their purpose, so the two are added.
 
 Cure: give all ranks the same number of steps: cut to the shortest, or pad. Where that
-cannot be, `with ddp.join():` around the loop makes the short rank take part.
+is impossible, `with ddp.join():` around the loop makes the short rank take part.
 
 Next time: count the batches on each rank. `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares
-operation, shape and type of each pair, which are equal here; a process group of its own
-for the metrics turns the mixture into a hang that can be seen.
+operation, shape and type of each pair, which are equal here; a separate process group
+for the metrics turns the mix-up into a visible hang.
 
 Links: https://github.com/pytorch/pytorch/issues/38174 (proposal of join for ranks with unequal inputs)
 """

@@ -7,11 +7,12 @@ chapter: ch5_ddp
 signature: gradient of 0\.weight \S+ and \S+ instead of
 guard: gradient module\.0\.weight is not the same on all ranks
 
-You see: nothing. Fine-tuning goes on after the layer is thawed, and its weights drift
+You see: nothing. Fine-tuning goes on after the layer is unfrozen, and its weights drift
 apart from rank to rank.
 
 Cause: DDP looks at `requires_grad` once, when it is built. A parameter that is frozen
-at that moment gets no hook. Later it gets a gradient from autograd, each rank its own.
+at that moment gets no hook. Once it is unfrozen, autograd computes its gradient, but
+each rank keeps its own.
 
 Cure: unfreeze, then wrap the bare model again. Every rank must do so at the same step.
 Or let the layer be trainable from the start, with a learning rate of zero.

@@ -11,9 +11,10 @@ You see: nothing. Rank 0 goes on from the checkpoint, the others from random wei
 The loss that rank 0 prints looks like a resumed training that got a bit worse.
 
 Cause: DDP broadcasts the parameters once, when it is built. From then on it shares only
-gradients. Equal gradients on different weights keep the weights different.
+gradients, and equal gradients on different weights keep the weights different.
 
-Cure: load before wrapping, and the broadcast carries it to all. Or load on every rank.
+Cure: load before wrapping, so that the broadcast carries the weights to all ranks. Or
+load on every rank.
 
 Next time: right after loading, compare a sum over all parameters across the ranks.
 

@@ -9,15 +9,16 @@ You see: `AssertionError: Check batch related parameters. train_batch_size is no
 micro_batch_per_gpu * gradient_acc_step * world_size`, and four numbers.
 
 Cause: the configuration gives the global batch, the batch of one GPU and the steps of
-accumulation. Their product with the number of ranks has to fit. The last of the four
-numbers is the one to look at: if it is 1 on a machine with eight GPUs, the launcher
-started one process, or each of them believes that it is alone.
+accumulation. The product of the last two and the number of ranks has to equal the
+first. The last of the four numbers in the message is the one to look at: if it is 1 on
+a machine with eight GPUs, the launcher started one process, or each of them believes
+that it is alone.
 
 Cure: give two of the three and let DeepSpeed compute the third; in Hugging Face's
-Trainer write `auto` for all three. If the last number is wrong, repair the start:
+Trainer write `auto` for all three. If the last number is wrong, repair the command:
 `deepspeed train.py` or `torchrun --nproc-per-node 8 train.py`, not `python`.
 
-Next time: read the numbers as a sum: 64 != 4 * 8 * 1 lacks a factor of two, 16 != 1 * 1 * 1
+Next time: check the arithmetic: 64 != 4 * 8 * 1 lacks a factor of two, 16 != 1 * 1 * 1
 lacks the ranks.
 
 Links: https://github.com/OpenRLHF/OpenRLHF/issues/346 (seven GPUs, and a batch for eight)

@@ -6,15 +6,15 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: killed by SIGSEGV \(segmentation fault\) in `ddp = DistributedDataParallel
 
-You see: torch 2.13 without CUDA: with the advice that is meant to find your bug, every
-DDP script on gloo dies at `DistributedDataParallel(...)`, without a traceback, exit
-code -11. One process is enough.
+You see: in torch 2.13 without CUDA, the setting that is meant to find your bug makes
+every DDP script on gloo die at `DistributedDataParallel(...)`, with exit code -11 and
+no traceback. One process is enough.
 
 Cause: under DETAIL a group is wrapped in one that checks every collective. DDP's logger
 asks for the backend's name, hears "gloo", and reads the wrapper's memory as if it were
 gloo itself.
 
-Cure: INFO with DDP. If you need DETAIL's checks, replace the logger's call before
+Cure: use INFO with DDP. If you need DETAIL's checks, replace the logger's call before
 `DDP()`: `torch.distributed.Logger.set_construction_data_and_log = lambda *a, **k:
 None`.
 

@@ -5,18 +5,21 @@ symptom: crash
 runs on: quoted
 chapter: ch6_model_parallel
 
-You see: `ValueError: You can't train a model that has been loaded with device_map='auto' in
-any distributed mode.` Where nothing checks, each rank fills all GPUs, and the memory ends.
+You see: `ValueError: You can't train a model that has been loaded with
+device_map='auto' in any distributed mode.` Where nothing checks this, each rank fills
+all GPUs, and they run out of memory.
 
 Cause: `device_map="auto"` puts the layers of one model on all GPUs that a process sees,
-for one process. A launcher starts a process for each GPU, and each is to have a whole
-model on its own one. Both at once would put every model on every GPU.
+for one process. A launcher starts a process for each GPU, and each process is meant to
+have a whole model on its own GPU. Both at once would put every model on every GPU.
 
-Cure: decide. One process that uses all GPUs in turn: start with `python`. A rank for
-each GPU: leave `device_map` out, or give `{"": local_rank}` for a quantized model, which
-has to be loaded where it stays. Too large for one GPU: FSDP or ZeRO-3.
+Cure: decide for one of them. For one process that uses all GPUs in turn, start with
+`python`. For a rank on each GPU, leave `device_map` out, or give `{"": local_rank}` for
+a quantized model, which has to be loaded where it stays. If the model is too large for
+one GPU, use FSDP or ZeRO-3.
 
-Next time: print `model.hf_device_map` on each rank: one device, and another on each.
+Next time: print `model.hf_device_map` on each rank: it should show a single device, and
+a different one on each.
 
 Links: https://github.com/huggingface/transformers/issues/31557 (accelerate launch)
 https://github.com/QwenLM/Qwen/pull/833 (ZeRO-3, on two ranks)

@@ -1,19 +1,19 @@
-r"""A label or an index is too large, and a GPU says so late.
+r"""A label or an index is too large, and the GPU reports it late.
 
 class: data
 symptom: crash
 runs on: quoted
 chapter: ch5_ddp
 
-You see: `CUDA error: device-side assert triggered`, often told by NCCL's watchdog or in
-the next collective; the other ranks time out or lose a peer. Further up, once for each
-thread, stands `Assertion ... failed` with the name of a kernel.
+You see: `CUDA error: device-side assert triggered`, often reported by NCCL's watchdog
+or in the next collective; the other ranks time out or lose a peer. Further up the log
+has `Assertion ... failed` once for each thread, with the name of a kernel.
 
 Cause: a kernel was given an index outside of its range: a class number that is not
 below the number of classes, a token id beyond the embedding. Kernels run later than the
-line that starts them, so the traceback points anywhere, in a distributed job mostly to
-communication. The assertion also breaks the CUDA context: every later call of that
-process fails, NCCL's too.
+line that starts them, so the traceback may point anywhere; in a distributed job it
+mostly points to communication. The assertion also breaks the CUDA context: every later
+call of that process fails, NCCL's too.
 
 Cure: repair what the assertion names, `t >= 0 && t < n_classes` for a loss, `index out of
 bounds` for a lookup: compare `labels.max()` with the number of classes, and

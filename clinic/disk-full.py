@@ -11,16 +11,17 @@ You see: `PytorchStreamWriter failed writing file data/3: file write failed`, `u
 ranks lose a peer or time out.
 
 Cause: the folder's disk, or your share of it, has no room for another checkpoint. With
-an optimizer like Adam it is three times the weights, on each machine that saves. torch
-notices by a short write; its archive writer then finds a wrong position when it closes
-the file, and hides the first error.
+an optimizer like Adam it is three times as large as the weights, on each machine that
+saves. torch notices that a write came up short, but its archive writer then finds a
+wrong position when it closes the file, and that second error hides the first.
 
-Cure: make room: keep the last few checkpoints only, and save to a disk that has room.
+Cure: make room: keep only the last few checkpoints, and save to a disk that has room.
 Save to a new name and rename it at the end, so that the last good file is still there
 when this one fails.
 
-Next time: `df -h .` and `df -i .` (files can be used up, too), and `quota -s`, before the
-start. Room for two checkpoints and the one that is being written is the least.
+Next time: `df -h .` and `df -i .` (the number of files is limited, too), and `quota
+-s`, before the start. You need room for at least two checkpoints and the one that is
+being written.
 
 Links: https://github.com/SWivid/F5-TTS/issues/458 (rank 0, at the end of an epoch)
 https://github.com/innnky/so-vits-svc/issues/46 (both messages, in a spawned process)

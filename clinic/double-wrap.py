@@ -16,7 +16,7 @@ does it again. Each of the two has its own hooks and reduces all gradients.
 
 Cure: wrap once, at one place. To save, take the bare model that you kept.
 
-Next time: `print(model)` shows the shells from outside to inside. A checkpoint's first
+Next time: `print(model)` shows the wrappers from the outside in. A checkpoint's first
 key shows how many there were.
 
 Links: https://github.com/facebookresearch/fairchem/pull/76 (module.module. keys are cut when loading)

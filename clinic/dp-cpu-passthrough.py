@@ -13,8 +13,8 @@ nothing is parallel. Even device ids that do not exist are accepted.
 Cause: without an accelerator the wrapper keeps no devices, checks nothing, and calls
 your module with the whole batch. Only the keys of the state dict get their `module.`.
 
-Cure: know it. What only happens with several devices must be tried on several: here,
-virtual ones.
+Cure: do not rely on such a run. What happens only with several devices has to be tried
+on several: here, on virtual ones.
 
 Next time: `print(model.device_ids)`. An empty list means that the wrapper is switched
 off.

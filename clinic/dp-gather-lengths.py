@@ -11,9 +11,9 @@ You see: `Gather got an input of invalid size: got [10, 26, 9961], but expected 
 must match`), in some batches only. With one GPU
 the script works.
 
-Cause: DataParallel joins the outputs of the replicas along the batch dimension, and all
-others have to agree. A model that unpacks or trims its share to the longest sample in it
-returns another length on each GPU.
+Cause: DataParallel joins the outputs of the replicas along the batch dimension, so all
+other dimensions have to agree. A model that unpacks or trims its share to the longest
+sample in it returns a different length on each GPU.
 
 Cure: give all replicas the same length: pad to the length of the whole batch
 (`pad_packed_sequence(..., total_length=n)`), with `n` taken outside of the model. Or

@@ -10,13 +10,14 @@ You see: `Expected hidden size (2, 2, 3), got [1, 4, 3]` from an LSTM, GRU or RN
 with `batch_first=True`.
 
 Cause: DataParallel splits every tensor along dimension 0. A hidden state has its layers
-there, the batch is dimension 1; `batch_first` changes the input and the output only. So
-each device gets one layer for all samples.
+there and the batch in dimension 1, because `batch_first` changes only the input and the
+output. So each device gets one layer for all samples.
 
-Cure: pass it with the batch first, and transpose inside of forward, in and out. Or
-create it inside: without an argument it is zeros.
+Cure: pass it with the batch first, and transpose it inside forward, on the way in and
+on the way out. Or create it there: without the argument it is zeros.
 
-Next time: multiply: `got` has the right number of elements, in the wrong dimensions.
+Next time: multiply the sizes: `got` has the right number of elements, in the wrong
+dimensions.
 
 Links: https://github.com/pytorch/pytorch/issues/7890 (batch_first does not hold for the hidden state)
 """

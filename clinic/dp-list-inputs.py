@@ -7,14 +7,14 @@ chapter: ch2_data_parallel
 signature: IndexError: index 2 is out of bounds for dimension 0 with size 2
 
 You see: an `IndexError` or a shape that does not fit, in every replica: the input has
-half of the batch, the lengths are those of the whole.
+half of the batch, but the lengths are those of the whole.
 
 Cause: scatter splits tensors along the batch dimension, and looks for tensors in lists
 and dicts. Numbers and strings are not split; each device gets all of them.
 
 Cure: pass what belongs to samples as a tensor.
 
-Next time: print the lengths of all arguments inside of forward, with `x.device`.
+Next time: print the lengths of all arguments inside forward, with `x.device`.
 
 Links: https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html (what is scattered, and what is copied)
 """

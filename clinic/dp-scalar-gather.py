@@ -15,8 +15,8 @@ DataParallel joins outputs along the batch dimension; numbers have none, so it m
 vector with one loss per device.
 
 Cure: `loss.mean().backward()`. That is the loss of the whole batch if all shares are
-equally large; with a smaller last share weigh them, or return the output and compute
-the loss outside.
+equally large; if the last share is smaller, weight them by size, or return the output
+and compute the loss outside.
 
 Next time: `print(loss.shape)`. It has to be `torch.Size([])`.
 

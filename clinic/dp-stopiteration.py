@@ -6,17 +6,17 @@ runs on: 2 virtual GPUs
 chapter: ch2_data_parallel
 signature: StopIteration
 
-You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, and below it the
-replica's traceback. It ends in a bare `StopIteration`, at a line such as
-`next(self.parameters()).device`. Old models do this since torch 1.5.
+You see: `StopIteration: Caught StopIteration in replica 0 on device 0`, and below it
+the replica's traceback. It ends in a bare `StopIteration`, at a line such as
+`next(self.parameters()).device`. Old models have failed like this since torch 1.5.
 
 Cause: a replica's weights are plain tensors, results of the copy from the first device;
-gradients flow back through it. They are attributes of the replica, but no Parameters,
+gradients flow back through it. They are attributes of the replica but not Parameters,
 so `parameters()` is empty.
 
 Cure: ask a tensor: the input, or one weight by its name. DDP has no replicas.
 
-Next time: in forward, avoid everything that goes over `self.parameters()`, also
+Next time: in forward, avoid everything that goes through `self.parameters()`, including
 `self.device` and `self.dtype` of library classes, and `nn.ParameterList`.
 
 Links: https://github.com/pytorch/pytorch/issues/40457 (the tutorial's model, torch 1.5)

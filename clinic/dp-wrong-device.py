@@ -10,8 +10,9 @@ You see: `module must have its parameters and buffers on device cuda:0 (device_i
 but found one of them on device: cpu`, in the first forward.
 
 Cause: the wrapper copies the module from the first of its devices to the others. It
-moves nothing there by itself. A module that is still on the CPU, a buffer made later,
-or a model on `cuda:1` under the default device ids is not where it looks.
+does not move the module to the first one itself, so a module that is still on the CPU,
+a buffer made later, or a model on `cuda:1` under the default device ids is not where
+the wrapper looks.
 
 Cure: move the model to `device_ids[0]` before you call it. To leave out GPU 0 pass
 `device_ids=[1, 2]` and move the model to `cuda:1`.

@@ -10,11 +10,11 @@ guard: value total.* on rank 0 and none on rank 1
 You see: nothing, or a metric of 1065353216: the float 1.0, read as an integer. One rank
 counts with `int32`, another with `float32`.
 
-Cause: a collective sends bytes. gloo and NCCL do not tell each other what the bytes
-mean; each rank adds them as its own type. With types of different width it becomes the
-failure of different shapes.
+Cause: a collective sends bytes. With gloo and NCCL the ranks do not tell each other
+what the bytes mean, so each rank adds them as its own type. If the types differ in
+width, it fails as different shapes do.
 
-Cure: the same dtype on every rank, said where the tensor is made.
+Cure: use the same dtype on every rank, and state it where the tensor is made.
 
 Next time: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares dtypes and shapes before each
 collective and names both. An absurd integer may be a float's bits: look at

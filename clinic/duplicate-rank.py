@@ -11,10 +11,10 @@ one waits. With two machines nobody complains: both wait for rank 1 until the ti
 30 minutes by default.
 
 Cause: rank 0 hosts the store, so a process with RANK=0 listens on MASTER_PORT. The
-second one with RANK=0 wants to do the same, and nobody comes as rank 1. The usual
+second one with RANK=0 wants to do the same, and no process joins as rank 1. The usual
 reason is the same `--node-rank` on two machines, or a rank computed from a local rank.
 
-Cure: every process its own rank; let torchrun number them.
+Cure: give every process its own rank; torchrun numbers them for you.
 
 Next time: before you blame the port, print RANK and WORLD_SIZE on every process.
 

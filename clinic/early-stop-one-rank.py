@@ -10,7 +10,7 @@ You see: the job hangs in an epoch that depends on the data. One rank has printe
 it stops.
 
 Cause: the decision comes from something that differs by rank: its own loss, a timer, a
-signal that only one process got. One rank leaves the loop, the others wait for it in
+signal that only one process got. One rank leaves the loop, so the others wait for it in
 the next `backward`.
 
 Cure: decide together. Reduce the flag: `MAX` stops all as soon as one wants to. Or let

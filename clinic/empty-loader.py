@@ -11,11 +11,11 @@ same script ran on fewer GPUs. Without that division: an epoch of no steps, and 
 message.
 
 Cause: the sampler deals the dataset out, and `drop_last=True` throws away a batch that
-is not full. Six samples on two ranks are three each; with a batch of four that is no
-batch at all.
+is not full. Six samples on two ranks make three each, and with a batch size of four
+that is no batch at all.
 
-Cure: a batch that fits into the share of a rank, or no `drop_last`. Check once that
-`len(loader)` is not 0.
+Cure: choose a batch size that fits into a rank's share, or no `drop_last`. Check once
+that `len(loader)` is not 0.
 
 Next time: print `len(dataset)`, `len(sampler)` and `len(loader)` at the start.
 

@@ -11,12 +11,12 @@ You see: a little more overfitting than before, and only with several ranks. The
 are equal on all ranks, so comparing them shows nothing.
 
 Cause: rank 0 evaluated, called `eval()`, and did not call `train()` after it. From then
-on it computes its share of each gradient without dropout, and BatchNorm takes its running
-statistics there. DDP averages both kinds of gradient. Its own flag does not show it, if
-`eval()` was called on `ddp.module`.
+on it computes its share of each gradient without dropout, and BatchNorm uses its
+running statistics there. DDP averages both kinds of gradient. If `eval()` was called on
+`ddp.module`, DDP's own flag does not show it.
 
-Cure: call `train()` after each evaluation, or better where training goes on: then it
-does not matter how the evaluation ended.
+Cure: call `train()` after each evaluation, or better, right before training goes on, so
+that it does not matter how the evaluation ended.
 
 Next time: gather the `training` flags of all modules, not of the model alone.
 

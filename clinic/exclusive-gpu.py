@@ -16,8 +16,8 @@ of rank 0. So does a parent process that used CUDA and then starts the ranks.
 Cure: `torch.cuda.set_device(local_rank)` as the first line that concerns a GPU, on each
 rank, and no CUDA in a parent that only starts ranks.
 
-Next time: the column "Compute M." of `nvidia-smi` says `E. Process` for this mode. If all
-ranks have their own GPU, look for a process that an earlier job left.
+Next time: the column "Compute M." of `nvidia-smi` says `E. Process` for this mode. If
+each rank has its own GPU, look for a process that an earlier job left behind.
 
 Links: https://github.com/karpathy/nanoGPT/pull/116 (cured by set_device)
 https://github.com/huggingface/pytorch-image-models/issues/1033 (DDP on a cluster in exclusive mode)

@@ -7,21 +7,21 @@ chapter: ch5_ddp
 signature: exit code -6: terminate called without an active exception
 
 You see: all output is there, the checkpoint is written, then "terminate called without
-an active exception" and exit code -6; torchrun reports the job as failed. Usually by
-chance: on torch 2.13, DDP on gloo, in 12 of 80 processes on a busy machine, even with
-`destroy_process_group()`.
+an active exception" and exit code -6; torchrun reports the job as failed. Usually it
+happens by chance: with DDP on gloo in torch 2.13, in 12 of 80 processes on a busy
+machine, even with `destroy_process_group()`.
 
 Cause: gloo's threads live in C++, but release Python objects and run Python callbacks
-when a collective is done. While the interpreter ends, Python stops every such thread
-that asks for it, and the C++ code above it does not survive that. (Here the script's
-last collective is completed by the other rank during the shutdown, so it happens every
-time.)
+when a collective is done. While the interpreter shuts down, Python stops every such
+thread that tries to enter it, and the thread's C++ code does not survive that. (Here
+the script's last collective is completed by the other rank during the shutdown, so it
+happens every time.)
 
-Cure: wait for all work; then a barrier, `destroy_process_group()`, flush, and
-`os._exit(0)`, which skips the shutdown: 0 of 80.
+Cure: wait for all work; then call a barrier, `destroy_process_group()`, flush, and
+`os._exit(0)`, which skips the shutdown. With that, 0 of 80 aborted.
 
-Next time: if the last line of your own was printed, nothing is lost. The exit code -6
-without a traceback, after the end of training, is the sign.
+Next time: if your own last line was printed, nothing is lost. The exit code -6 without
+a traceback, after the end of training, is the sign.
 
 Links: https://github.com/pytorch/pytorch/pull/179291 (gloo's threads at interpreter exit)
 https://github.com/pytorch/pytorch/issues/190489 (all_gather, and no destroy)

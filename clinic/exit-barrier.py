@@ -13,12 +13,12 @@ other machines, so that the store does not go away under them. Another machine i
 busy (rank 0 evaluates or uploads for long after the last collective), has crashed, or
 has taken the store with it.
 
-Cure: end together: put a `dist.barrier()` behind the last thing that only one rank does,
+Cure: end together: put a `dist.barrier()` after the last thing that only one rank does,
 and give that group a timeout that fits. If this machine's ranks report success, their
-work is done and saved: the message costs the exit code only.
+work is done and saved: the message affects only the exit code.
 
-Next time: compare the times of `Local worker group finished` on all machines. On the one that
-lacks it is the reason.
+Next time: compare the times of `Local worker group finished` on all machines. The
+reason is on the machine that lacks it.
 
 Links: https://github.com/pytorch/pytorch/issues/69520 (315 seconds, and the store had gone)
 https://github.com/pytorch/pytorch/pull/195543 (where the 300 seconds stand in torch)

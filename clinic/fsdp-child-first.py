@@ -6,16 +6,16 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: FSDP state has already been lazily initialized for 0
 
-You see: `FSDP state has already been lazily initialized for 0`, and that the root must
-run first, in a forward that worked before sharding.
+You see: `FSDP state has already been lazily initialized for 0`, with the hint that the
+root must run first, in a forward that worked before sharding.
 
-Cause: which unit is the root is decided at the first forward: it is the one that runs
-first. A warm-up, a shape check or feature extraction that calls a block makes that
-block the root of its own. When the model comes, it is too late.
+Cause: the first forward decides which unit is the root: it is the one that runs first.
+So a warm-up, a shape check or feature extraction that calls a block turns that block
+into a root of its own, and when the model runs, it is too late.
 
-Cure: the first call of all goes to the model.
+Cure: call the whole model first, before any of its blocks.
 
-Next time: the message names the block (`0` here). Search what calls it before the
+Next time: the message names the block (`0` here). Search for what calls it before the
 training loop.
 
 Links: https://github.com/pytorch/pytorch/pull/117881 (the root is the module whose forward runs first)

@@ -9,13 +9,13 @@ signature: rank 0 waits in `state = get_model_state_dict
 You see: nothing. The job stops at the first checkpoint, and ends after the group's
 timeout in an all-gather.
 
-Cause: no rank has the whole model. Each full tensor is gathered from all ranks, a
-collective. `if rank == 0`, right for DDP, leaves rank 0 alone in it.
+Cause: no rank has the whole model, so a collective gathers each full tensor from all
+ranks. An `if rank == 0`, which is right for DDP, leaves rank 0 alone in it.
 
 Cure: all ranks gather, rank 0 writes. With `cpu_offload=True` only rank 0 keeps the
 result.
 
-Next time: a stack of each rank (`py-spy dump`): one stands under
+Next time: dump the stack of each rank (`py-spy dump`): one is inside
 `get_model_state_dict` or `full_tensor`, the others in the next step or its collective.
 
 Links: https://github.com/pytorch/pytorch/issues/73383 (a full state dict on rank 0 needs all ranks' collectives)

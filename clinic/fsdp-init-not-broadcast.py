@@ -8,7 +8,8 @@ signature: \d of \d rows differ
 guard: parameter weight is not the same on all ranks
 
 You see: nothing. The initial weights are a patchwork: each rank's part comes from its
-own random numbers. If each rank had loaded another checkpoint, so would the model.
+own random numbers. If each rank had loaded a different checkpoint, the model would be a
+patchwork of those.
 
 Cause: `fully_shard` keeps the rank's own shard of the rank's own parameter and sends
 nothing. DDP broadcasts from rank 0 when it is built, and FSDP1 could

@@ -9,8 +9,9 @@ signature: RuntimeError: FSDP parameters should be materialized from meta device
 You see: `FSDP parameters should be materialized from meta device`, with a list of
 names, at the first forward. From other code: `Cannot copy out of meta tensor; no data!`
 
-Cause: a model built on the meta device has shapes and no memory. That lets each rank
-shard a model that would not fit. Nobody gave the shards memory and values since.
+Cause: a model built on the meta device has shapes but no memory, which lets each rank
+shard a model that would not fit. Since then nothing has given the shards memory and
+values.
 
 Cure: after sharding, `model.to_empty(device=...)` for memory, and then values: load a
 checkpoint or call `reset_parameters()` of each module. `to_empty` alone leaves whatever

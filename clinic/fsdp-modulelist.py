@@ -1,4 +1,4 @@
-r"""A list of layers is no unit.
+r"""A list of layers is not a unit.
 
 class: TP/FSDP2
 symptom: crash
@@ -10,13 +10,13 @@ You see: `fully_shard does not support containers that do not implement forward`
 the printed container.
 
 Cause: a unit gathers its weights before its `forward` and drops them after it. A
-`ModuleList` or `ModuleDict` is never called, only its members are: there is no such
-moment.
+`ModuleList` or `ModuleDict` is never called, only its members are, so that moment never
+comes.
 
-Cure: shard the members, each a unit, and then the model.
+Cure: shard the members, each as a unit, and then the model.
 
-Next time: the unit wanted is what is called as a whole and appears many times: the
-transformer block.
+Next time: look for the module that is called as a whole and appears many times, such as
+the transformer block: that is the unit you want.
 
 Links: https://github.com/pytorch/pytorch/issues/167856 (the check refuses containers, even those with a forward)
 """

@@ -7,10 +7,11 @@ chapter: ch6_model_parallel
 signature: the loss stays at
 guard: does not hold weight and 1 more.*built before fully_shard
 
-You see: the loss does not move at all. Gradients are there, their norm looks healthy.
+You see: the loss does not move at all, although there are gradients and their norm
+looks healthy.
 
 Cause: `fully_shard` replaces each parameter by a shard of its own, a new tensor. The
-optimizer still holds the old ones. They never get a gradient, so `step` skips them.
+optimizer still holds the old ones, which never get a gradient, so `step` skips them.
 `parallelize_module` does the same.
 
 Cure: shard first, then build the optimizer from `model.parameters()`, before the first

@@ -7,19 +7,21 @@ chapter: ch6_model_parallel
 signature: rank 0 waits in `loss = model\(
 
 You see: nothing. The job stops at the first validation, or at a generated sample for
-the log, and ends after the group's timeout. Where the others train on, NCCL's watchdogs
-name two collectives with one `SeqNum`: an all-gather here, a reduce-scatter there.
+the log, and ends after the group's timeout. If the others go on training, NCCL's
+watchdogs name two collectives with one `SeqNum`: an all-gather here, a reduce-scatter
+there.
 
-Cause: every forward of a sharded model gathers its weights from all ranks. With DDP
-rank 0 has a whole copy and may evaluate alone; here it waits for ranks that are
+Cause: every forward of a sharded model gathers its weights from all ranks. With DDP,
+rank 0 has a whole copy and may evaluate alone, but here it waits for ranks that are
 elsewhere. If they go on to train, their next gathers pair with rank 0's, and only a
-later collective does not fit: the hang is then not at the `if`.
+later collective does not fit, so the hang is not at the `if`.
 
 Cure: all ranks run the forward, on a share of the data or on the same batch; rank 0
 alone prints. A rank that has no data needs a dummy batch.
 
-Next time: a stack of each rank: look for one under your validation while the others are
-in training or have finished. Above it is the `if` that the others did not pass.
+Next time: dump a stack of each rank, and look for one inside your validation while the
+others are in training or have finished. Above it is the `if` that the others did not
+pass.
 
 Links: https://github.com/pytorch/pytorch/issues/152964 (jobs freeze when some ranks skip the forward)
 """

@@ -10,11 +10,12 @@ You see: `Invariant encountered: value was None when it should not be` from the 
 call of `fully_shard`; with a mesh whose axes have names, `Cannot concatenate
 overlapping meshes`. Neither text mentions the order.
 
-Cause: each `fully_shard` makes a unit of the parameters below that no unit has yet. The
-root, called first, takes all of them and turns them into DTensors. The call for a block
-takes a DTensor for a tensor-parallel one, and fails to join the two meshes.
+Cause: each `fully_shard` makes a unit of those parameters of its module that no unit
+has yet. The root, called first, takes all of them and turns them into DTensors. The
+call for a block takes a DTensor for a tensor-parallel one, and fails to join the two
+meshes.
 
-Cure: from the inside out: the blocks first, the root last, for what remains.
+Cure: shard from the inside out: the blocks first, the root last, for what remains.
 
 Next time: look at the order of the calls. `fully_shard` over `model.modules()` goes
 from the root downwards: use a list of the blocks instead.

@@ -10,17 +10,17 @@ You see: `got mixed torch.Tensor and DTensor` when a plain model loads what a sh
 one saved, although names and shapes are right. A script that has not imported
 `torch.distributed.tensor` fails before that: it "must be imported to load DTensors".
 
-Cause: `state_dict()` after `fully_shard` holds DTensors. They show the full shape, and
-have a shard: rank 0's file has rank 0's rows. So the file is not a checkpoint of the
-model, but a W-th of one.
+Cause: `state_dict()` after `fully_shard` holds DTensors. They show the full shape but
+hold only a shard, so rank 0's file has only rank 0's rows. The file is not a checkpoint
+of the model, but a W-th of one.
 
 Cure: gather before saving: `get_model_state_dict` with `full_state_dict=True`, called
 on all ranks, saved by rank 0. For large models save with
 `torch.distributed.checkpoint`, which writes shards and reads them into any other
 layout.
 
-Next time: `type(value)` of one entry of the file, and compare the file's size with the
-number of parameters.
+Next time: look at `type(value)` of one entry of the file, and compare the file's size
+with the number of parameters.
 
 Links: https://github.com/JIA-Lab-research/Seg-Zero/issues/105 (sharded weights copied into a plain model)
 """

@@ -10,11 +10,11 @@ You see: `Each distinct composable distributed API can only be applied to a modu
 once`. Often in a notebook, when a cell is run again.
 
 Cause: `fully_shard` works in place: it changes the module's class and cuts its
-parameters. There is no wrapper to throw away, and no way back. A layer that is used in
-two places is met twice, too.
+parameters. There is no wrapper to throw away, so there is no way back. A layer that is
+used in two places is also met twice.
 
 Cure: build the model in the same cell, or function, that shards it. For shared layers
-keep a set of those that are done.
+keep a set of those that are already sharded.
 
 Next time: the message prints the module: `FSDP…` before its class name says that it had
 been sharded already.

@@ -13,7 +13,7 @@ Cause: `FullyShardedDataParallel` picks the current accelerator as the device to
 on, and does not fall back on the CPU.
 
 Cure: name the device, `device_id=torch.device("cpu")`. Or use its successor:
-`fully_shard(model)` takes the CPU and gloo without a word.
+`fully_shard(model)` accepts the CPU and gloo as they are.
 
 Next time: on a machine with GPUs the line means that torch sees none: print
 `torch.accelerator.current_accelerator()`.

@@ -16,8 +16,8 @@ and a tensor needs a gradient as a whole or not at all.
 
 Cure: `use_orig_params=True` keeps the parameters, and their `requires_grad`, apart. The
 gradient of the whole flat tensor still takes memory until it is reduced, so wrap frozen
-layers apart where you can. The successor, `fully_shard`, shards each parameter for
-itself and does not care.
+layers separately where you can. The successor, `fully_shard`, shards each parameter on
+its own, so a mixture does no harm.
 
 Next time: list `{p.requires_grad for p in module.parameters()}` for each module that
 the wrapping policy chooses: two values in one set are the ones it stumbles over.

@@ -6,18 +6,19 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: Missing key\(s\) in state_dict.*\n.*"_fsdp_wrapped_module\.
 
-You see: `Missing key(s)` and `Unexpected key(s)` that differ by `_fsdp_wrapped_module.` alone,
-once for each wrapped layer, also in the middle of a name; by `_fpw_module.` in fairscale
-and in older releases; `_checkpoint_wrapped_module.` is that of activation checkpointing.
+You see: `Missing key(s)` and `Unexpected key(s)` that differ only by
+`_fsdp_wrapped_module.`, once for each wrapped layer, even in the middle of a name. In
+fairscale and in older releases it is `_fpw_module.`; `_checkpoint_wrapped_module.`
+comes from activation checkpointing.
 
 Cause: the older FSDP puts a module around each unit. Its own `state_dict()` takes the
-wrappers' names out; a dictionary of `named_parameters()`, as here, or the state dict of a
-part of the model that was asked below its wrapper, keeps them.
+wrappers' names out; a dictionary of `named_parameters()`, as here, or the state dict of
+a part of the model, taken below its wrapper, keeps them.
 
-Cure: save with FSDP's own state dict (`get_model_state_dict` with `full_state_dict=True`),
-on all ranks. An old file is mended by
-`{key.replace("_fsdp_wrapped_module.", ""): value for key, value in state.items()}`, if its
-values are whole and not flat (`_flat_param`).
+Cure: save with FSDP's own state dict (`get_model_state_dict` with
+`full_state_dict=True`), on all ranks. Repair an old file with
+`{key.replace("_fsdp_wrapped_module.", ""): value for key, value in state.items()}`, if
+its values are whole and not flat (`_flat_param`).
 
 Next time: print the first key of the file. The successor, `fully_shard`, adds no wrapper.
 

@@ -12,10 +12,10 @@ socket interface found".
 
 Cause: gloo listens on the interface that the variable names, exactly that one. Names
 differ from machine to machine (`eth0`, `ens5`, `enp3s0`), and NCCL's pattern `^lo` (all
-but lo) is no name to gloo.
+but lo) is not a name to gloo.
 
-Cure: unset the variable, or name an interface that `ip addr` lists on this node; on one
-machine `lo`.
+Cure: unset the variable, or name an interface that `ip addr` lists on this node; on a
+single machine `lo` will do.
 
 Next time: run `ip addr; env | grep IFNAME` on every node, through the same launcher.
 

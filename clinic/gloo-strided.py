@@ -7,13 +7,14 @@ chapter: ch4_ranks
 signature: right \[2\.0, 4\.0, 3\.0\] instead of \[2\.0, 4\.0, 6\.0\]
 beyond: The numbers are a metric's, neither parameter, gradient nor batch; only their author knows what they should be.
 
-You see: nothing. Shapes and types are right. Some sums are, others are still this
-rank's own numbers, and the column beside has been added up as well.
+You see: nothing. Shapes and types are right, and so are some of the sums. Others are
+still this rank's own numbers, and numbers of the next column have been added up in
+their place.
 
 Cause: a column's numbers do not lie next to each other in memory. Gloo's `all_reduce`
 takes as many numbers as the view has, beginning at its first one, and ignores the
 strides; so do `broadcast`, `reduce` and `scatter`. `all_gather` copies first. NCCL
-refuses such a tensor in words.
+refuses such a tensor with a message.
 
 Cure: `.contiguous()` makes a copy in one piece; write the result back if the table
 needs it.

@@ -10,8 +10,8 @@ guard: 4 times the gradient of one process on the union
 You see: training with four micro-batches is unstable at the learning rate that was good
 for one large batch. Clipping hides it, and so does Adam, which divides the factor out.
 
-Cause: `backward` adds to `.grad`. Four means give four times the mean. DDP divides by
-the number of ranks, not by the number of backward passes.
+Cause: `backward` adds to `.grad`, so four means give four times the mean. DDP divides
+by the number of ranks, not by the number of backward passes.
 
 Cure: divide each loss by the number of micro-batches. If they hold different numbers of
 samples, divide sums by the count of all of them instead.

@@ -6,12 +6,12 @@ runs on: one process
 chapter: ch4_ranks
 signature: The IPv6 network addresses of \(.*\) cannot be retrieved
 
-You see: the job stands in `init_process_group` and repeats `The IPv6 network addresses
+You see: the job hangs in `init_process_group` and repeats `The IPv6 network addresses
 of (...) cannot be retrieved`, for 30 minutes (10 with NCCL; here a third of a second).
 
 Cause: the name cannot be turned into an address. The line says IPv6 only because that
-is asked for first; it means that there is no address at all. Names of containers, a
-Mac's `name.local`, and a list of machines in place of its first are the usual ones.
+is asked for first; it means that no address was found at all. Names of containers, a
+Mac's `name.local`, and a list of machines in place of its first are the usual culprits.
 
 Cure: one name that every machine resolves, or an IP address. On a single machine:
 `localhost`.

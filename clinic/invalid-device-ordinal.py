@@ -12,8 +12,8 @@ Cause: there are more processes than visible GPUs, or the script uses the global
 a device number. The latter works on the first machine and fails on the second, where
 ranks begin at 8 and devices again at 0.
 
-Cure: as many processes as `torch.cuda.device_count()` says, and the *local* rank as the
-device.
+Cure: start as many processes as `torch.cuda.device_count()` says, and use the *local*
+rank as the device.
 
 Next time: print rank, local rank and `torch.cuda.device_count()` on each rank.
 `CUDA_VISIBLE_DEVICES` may have made the list shorter than the machine's.

@@ -7,15 +7,15 @@ chapter: ch5_ddp
 signature: AssertionError: 16 items came, 4 of them distinct
 guard: step 8: ranks 0, 1 got exactly the same samples
 
-You see: nothing, or an epoch that is ranks x workers times too long, in which every
-sample comes that often.
+You see: nothing, or an epoch that is ranks x workers times too long, because each
+worker of each rank delivers every sample.
 
 Cause: no sampler can deal out a stream. Each worker process of each rank has a copy of
 the `IterableDataset` and runs its `__iter__` from the beginning.
 
 Cure: in `__iter__`, keep every n-th item, where n counts all workers of all ranks. Read
 the rank before the workers start: spawned ones have no process group. Without workers
-`get_worker_info()` is None, and the rank alone decides. With unequal shares the
+`get_worker_info()` is None, and the rank alone decides. If the shares are unequal, the
 end of the epoch hangs.
 
 Next time: count the items of an epoch over all ranks, and how many are distinct.

@@ -9,11 +9,11 @@ signature: TypeError: object of type 'Stream' has no len\(\)
 You see: a `TypeError` from the sampler's constructor, on every rank.
 
 Cause: a sampler chooses indices, so it needs to know how many there are. An
-`IterableDataset` has no indices and no length; it decides itself what comes next. Any
-other sampler is refused by the `DataLoader`.
+`IterableDataset` has no indices and no length; it decides itself what comes next. Other
+samplers fail as well: the `DataLoader` refuses them.
 
-Cure: no sampler. Divide the stream in `__iter__`, over the ranks, and over each rank's
-workers if it has some.
+Cure: use no sampler. Divide the stream in `__iter__`, over the ranks, and over each
+rank's workers if it has some.
 
 Next time: ask of a dataset whether it has `__getitem__` (then a sampler divides it) or
 `__iter__` (then it must divide itself).

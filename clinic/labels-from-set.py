@@ -7,13 +7,13 @@ chapter: ch5_ddp
 signature: class \d is \w+ on one rank and \w+ on the other
 guard: Animals\.numbers\['\w+'\] is
 
-You see: the loss falls slowly and then stays, accuracy is near chance, and each rank
-alone would train well.
+You see: the loss falls slowly and then stalls, and accuracy is near chance, although
+each rank alone would train well.
 
 Cause: the table from names to numbers was made from a set. Python salts the hash of
-strings in each process, so a set of strings has another order on each rank, and class 0
-is a cat here and a dog there. DDP averages gradients towards contradicting targets.
-`hash()` of a string as an identifier does the same.
+strings in each process, so a set of strings has a different order on each rank, and
+class 0 is a cat here and a dog there. DDP averages gradients towards contradicting
+targets. Using `hash()` of a string as an identifier has the same effect.
 
 Cure: sort the names before you number them, or save the table and load it on all ranks.
 `PYTHONHASHSEED=0` in the environment hides it, until somebody starts the job without it.

@@ -1,4 +1,4 @@
-r"""The launcher's options stand behind the script.
+r"""The launcher's options come after the script.
 
 class: launch
 symptom: silent
@@ -9,12 +9,12 @@ guard: 2 ranks were asked for, 1 came
 
 You see: the job runs, on one GPU, and as slowly as before. Nobody complains.
 
-Cause: everything behind the script's name belongs to the script. torchrun sees no
-`--nproc-per-node` and starts its default: one process. The script gets an option that
-it ignores. (With a strict argparse you are lucky: `unrecognized arguments:
+Cause: everything after the script's name belongs to the script. torchrun sees no
+`--nproc-per-node`, so it starts its default, one process, and the script gets an option
+that it ignores. (With a strict argparse you are lucky: `unrecognized arguments:
 --nproc-per-node=2`.)
 
-Cure: the launcher's options come first, then the script, then the script's.
+Cure: put the launcher's options first, then the script, then the script's own options.
 
 Next time: print `dist.get_world_size()` at the start, or assert the number you planned
 for.

@@ -10,8 +10,8 @@ You see: `unrecognized arguments: --local-rank=0`, an argument that you never ty
 once per process.
 
 Cause: `python -m torch.distributed.launch` puts it on every process's command line,
-behind the script's name. Until torch 1.13 it was spelled `--local_rank`; 2.0 renamed
-it, so scripts that parse the old spelling stopped working.
+after the script's name. Until torch 1.13 it was spelled `--local_rank`; 2.0 renamed it,
+so scripts that parse the old spelling stopped working.
 
 Cure: start with torchrun, which adds nothing, and read `LOCAL_RANK` from the
 environment. To keep the old launcher, accept both spellings:

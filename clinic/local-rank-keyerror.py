@@ -11,8 +11,8 @@ You see: a `KeyError` at the first line that asks for a rank.
 Cause: torchrun puts `LOCAL_RANK` into the environment of each process that it starts.
 Python alone, an IDE's run button or `srun` do not.
 
-Cure: start it with torchrun; or say so in one sentence, as every script of this book
-does.
+Cure: start it with torchrun. A script can also ask for that in one clear sentence, as
+every script of this book does.
 
 Next time: `python -c "import os; print(os.environ.get('LOCAL_RANK'))"` under the same
 launcher.

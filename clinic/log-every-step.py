@@ -6,16 +6,16 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: 300 collectives for the log of 100 steps instead of 10
 
-You see: training without the logger is faster. On GPUs the gap is larger: they idle
-between the steps.
+You see: training without the logger is faster. On GPUs the gap is larger, because they
+idle between the steps.
 
 Cause: each metric is an all-reduce of its own, and `.item()` waits for it. On a GPU it
 also waits for all kernels before it, so Python can no longer run ahead.
 
 Cure: add up on the device, and every N steps reduce one stacked tensor.
 
-Next time: profile a few steps: many all-reduces of 4 bytes, and `cudaStreamSynchronize`
-or `aten::item` between forward and backward.
+Next time: profile a few steps, and look for many all-reduces of 4 bytes, and
+`cudaStreamSynchronize` or `aten::item` between forward and backward.
 
 Links: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (synchronization)
 """

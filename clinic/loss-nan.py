@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: Loss is nan, stopping training
 
-You see: `Loss is nan, stopping training`, on all ranks or on one; or the loss is printed as
-`nan` from some step on, for ever.
+You see: `Loss is nan, stopping training`, on all ranks or on one; or the loss is
+printed as `nan` from some step on, and never recovers.
 
-Cause: the mean of gradients with one NaN in it is NaN, so a single sample on a single
-rank, an empty batch, the logarithm of zero, an overflow in float16, ends the training of
-all: the next step writes NaN into every weight of every rank. Which rank began is no
-longer to be seen a step later.
+Cause: the mean of gradients with one NaN in it is NaN, so one bad value on a single
+rank (a broken sample, an empty batch, the logarithm of zero, an overflow in float16)
+ends the training on all: the next step writes NaN into every weight of every rank. A
+step later you can no longer see which rank began.
 
-Cure: look before the step, and all together: reduce a flag with `MAX`, and skip the step on
-all ranks if it is set. Then repair the sample or the line: here a logarithm that may meet
-zero.
+Cure: check before the step, on all ranks together: reduce a flag with `MAX`, and skip
+the step on all ranks if it is set. Then repair the sample or the line: here it is a
+logarithm that may meet zero.
 
 Next time: log `torch.isfinite(loss)` with the rank and the sample's number, before the
 all-reduce. `torch.autograd.set_detect_anomaly(True)` names the operation.

@@ -9,16 +9,16 @@ You see: many lines `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: ..., 
 ...`, each half of the one before, then `Current loss scale already at minimum - cannot
 decrease scale anymore. Exiting run.`
 
-Cause: a gradient that is inf or NaN makes the scaler skip the step and halve its scale. A
-few of these at the start are normal. If no scale helps, nothing is too large because of
-the scale: the values themselves are inf or NaN in float16, from a model that was trained
-in bfloat16, a learning rate that destroyed the weights, or a broken batch.
+Cause: a gradient that is inf or NaN makes the scaler skip the step and halve its scale.
+A few of these at the start are normal. If no scale helps, the scale is not to blame:
+the values themselves are inf or NaN in float16, from a model that was trained in
+bfloat16, a learning rate that destroyed the weights, or a broken batch.
 
-Cure: bfloat16, if the GPU has it: it has float32's range and needs no scaler. Else find
-the first module whose output is not finite, and compute that part in float32. Reducing
-the minimum, or fixing the scale, only hides it.
+Cure: use bfloat16 if the GPU supports it: it has float32's range and needs no scaler.
+Otherwise find the first module whose output is not finite, and compute that part in
+float32. Reducing the minimum, or fixing the scale, only hides it.
 
-Next time: log the loss scale. One that only falls has said it long before the end.
+Next time: log the loss scale. One that only falls is a sign long before the end.
 
 Links: https://github.com/deepspeedai/DeepSpeedExamples/issues/418 (on the reward model of DeepSpeed-Chat)
 https://github.com/hiyouga/LlamaFactory/issues/251 (after 17 steps of 387)

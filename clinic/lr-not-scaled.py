@@ -11,11 +11,12 @@ You see: an epoch is faster on more GPUs, and the loss after it is higher. More 
 are needed, which eats up the gain.
 
 Cause: with the same batch on each rank, W ranks make one step where one process makes
-W. The step is the mean over a W times larger batch: less noisy, but not longer.
+W. Each step follows the mean over a batch that is W times larger, so it is less noisy,
+but not longer.
 
 Cure: for SGD multiply the learning rate by the number of ranks, and warm it up over the
 first epochs. For Adam the square root of that factor is the usual start. Or divide the
-batch of each rank by the number of ranks, and nothing changes.
+batch of each rank by the number of ranks: then nothing changes.
 
 Next time: plot the loss over samples, not over steps or seconds, for one rank and for
 all.
