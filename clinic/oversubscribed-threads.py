@@ -12,9 +12,8 @@ Cause: without torchrun (in `mp.spawn`, in notebooks, under MPI) a process gets 
 per core. W ranks start W threads per core, which take turns, and at the end of each
 parallel loop all wait for the one that was not running.
 
-Cure: give each rank the number of cores divided by that of ranks:
-`torch.set_num_threads`, or OMP_NUM_THREADS in the environment, which MKL and OpenMP
-read as they start.
+Cure: divide the cores by the ranks, and set that number with `torch.set_num_threads`,
+or as OMP_NUM_THREADS in the environment, which MKL and OpenMP read as they start.
 
 Next time: compare `torch.get_num_threads()` on a rank, times the ranks, with `nproc`.
 
