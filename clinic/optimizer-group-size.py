@@ -10,9 +10,9 @@ You see: the model's weights load, and then the optimizer refuses its state:
 `contains a parameter group that doesn't match the size of optimizer's group`.
 
 Cause: an optimizer's state has no names. It is numbered in the order in which the
-parameters were handed over, so only their count can be compared. Since the save a layer
-was frozen, added or left out. If the count fits but the order does not, momentum
-silently goes to the wrong tensors.
+parameters were handed over, so only their count can be compared. A layer has been
+frozen, added or left out since the save. If the count fits but the order does not,
+momentum silently goes to the wrong tensors.
 
 Cure: hand over the same list as at the save, and freeze with `requires_grad_(False)`
 rather than by leaving parameters out. Or load only the model, and start with a fresh

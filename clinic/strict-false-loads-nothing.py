@@ -12,7 +12,7 @@ everything", or a pretrained one does not help.
 
 Cause: `strict=False` skips each key that does not match. If all keys have a prefix,
 `module.` or `_orig_mod.`, none matches: nothing is loaded, and there is no error. The
-call returns what it skipped, but few scripts look at that.
+call only returns what it skipped, which is easy to overlook.
 
 Cure: take the prefix off and load strictly. If some keys may be missing, check that
 those, and no others, are in the returned `missing_keys` and `unexpected_keys`.
