@@ -5,7 +5,7 @@ symptom: slow
 runs on: quoted
 chapter: ch3_save_load
 
-You see: `nvidia-smi` lists all processes on GPU 0, each with some hundred megabytes or
+You see: `nvidia-smi` lists all processes on GPU 0, each with a few hundred megabytes or
 a whole checkpoint. GPU 0 is full long before the others, and rank 0 dies with `CUDA out
 of memory`, often at the moment of resuming.
 
@@ -16,8 +16,8 @@ it ends.
 Cure: load to the CPU and let `load_state_dict` copy onto the rank's own GPU. Call
 `torch.accelerator.set_device_index(local_rank)` before anything that touches a GPU.
 
-Next time: `nvidia-smi` while it trains: one process per GPU is right. If the extra
-entries appear at the start, and not when resuming, the device was not set.
+Next time: look at `nvidia-smi` during training: one process per GPU is right. If the
+extra entries appear at the start, and not when resuming, the device was not set.
 
 Links: https://github.com/pytorch/pytorch/issues/23138 (resuming adds processes on GPU 0, with the listing)
 https://github.com/pytorch/examples/issues/1078 (GPU 0 unbalanced; cured by map_location)

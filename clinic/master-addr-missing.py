@@ -9,14 +9,14 @@ signature: environment variable MASTER_ADDR expected, but not set
 You see: each spawned process fails in `init_process_group(rank=..., world_size=...)`,
 although both numbers were passed.
 
-Cause: rank and world size say who you are. Where rank 0 listens is still read from
+Cause: rank and world size say who you are, but where rank 0 listens is still read from
 `MASTER_ADDR` and `MASTER_PORT`. torchrun sets them; `mp.spawn` does not.
 
 Cure: set both in the parent, before the processes start; they inherit them. Or pass
 `init_method="tcp://localhost:29500"`, which needs no variable.
 
-Next time: the traceback says `env:// rendezvous`. The four variables are its interface;
-what you pass as an argument is not asked for, the rest is.
+Next time: the traceback says `env:// rendezvous`. It needs four variables, and reads
+from the environment those that you did not pass as arguments.
 
 Links: https://github.com/hzwer/ECCV2022-RIFE/issues/52 (rank set by hand, MASTER_ADDR missing)
 """

@@ -10,7 +10,7 @@ You see: `Mesh should not be bigger than default world size`, at the start, when
 configuration for a larger machine runs on a small one.
 
 Cause: the axes of a mesh multiply: 2 x 2 needs four ranks. A mesh that is too small is
-accepted without a word: the ranks left over belong to nothing, and fail or hang later.
+accepted silently: the ranks left over are not part of it, and fail or hang later.
 
 Cure: fix the axes that the model demands, and compute the remaining one from the world
 size. Check that the product is right in both directions.

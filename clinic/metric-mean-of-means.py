@@ -11,11 +11,12 @@ You see: a validation figure that changes with the number of ranks, for the same
 weights.
 
 Cause: the ranks have different numbers of samples, and a mean of means gives each rank
-the same weight. To log only rank 0's figure is the same mistake with more noise. What
-the sampler repeats to make the shards equal is counted twice, too.
+the same weight. To log only rank 0's figure is the same mistake with more noise.
+Samples that the sampler repeats to make the shards equal are counted twice, too.
 
-Cure: reduce what can be added: correct ones and samples. Divide at the end. For other
-metrics use a library that reduces their state, such as torchmetrics.
+Cure: reduce what can be added, the number of correct answers and of samples, and divide
+at the end. For other metrics use a library that reduces their state, such as
+torchmetrics.
 
 Next time: evaluate the same weights in one process. The figures must be equal, not
 close.

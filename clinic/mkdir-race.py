@@ -9,15 +9,16 @@ signature: FileExistsError: \[Errno 17\] File exists: 'data'
 You see: `FileExistsError` on some ranks, at the very start, by chance. The second
 attempt works, because now the folder is there.
 
-Cause: W processes run the whole script. Between the look whether the folder is there
-and the call that makes it, another rank has made it. A download or an unpacking by all
-ranks has the same race, with broken files instead of a message.
+Cause: W processes run the whole script. After a rank has found the folder missing, but
+before it makes it, another rank makes it. A download or an unpacking by all ranks has
+the same race, with broken files instead of a message.
 
 Cure: rank 0 prepares, the others wait in a barrier. (On several machines without a
-common disk: local rank 0.) `exist_ok=True` cures the folder alone, not what goes in it.
+shared disk: local rank 0.) `exist_ok=True` makes only the folder safe, not what is
+written into it.
 
-Next time: search the part before the training loop for what writes: `makedirs`,
-`download=True`, a run folder, a cache.
+Next time: search the part before the training loop for anything that writes:
+`makedirs`, `download=True`, a run folder, a cache.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/529 (DDP fails at startup, by chance)
 https://github.com/allenai/allennlp/issues/3841 (a log folder made by each process)

@@ -6,12 +6,12 @@ runs on: one process
 chapter: ch4_ranks
 signature: ModuleNotFoundError: No module named 'pkg'
 
-You see: `No module named 'pkg'`, from a script inside of `pkg`, in the folder where
-`python -m pkg.train` works. With relative imports it says `attempted relative import
-with no known parent package`.
+You see: `No module named 'pkg'`, from a script inside `pkg`, although `python -m
+pkg.train` works in the same folder. With relative imports it says `attempted relative
+import with no known parent package`.
 
-Cause: Python puts the folder of the script on its path, not the folder where you stand.
-`torchrun pkg/train.py` therefore sees what lies in `pkg/`, and not `pkg` itself.
+Cause: Python puts the folder of the script on its path, not the one that you are in.
+`torchrun pkg/train.py` therefore finds the files in `pkg/`, but not `pkg` itself.
 
 Cure: `torchrun -m pkg.train` starts it as a module of the package. Installing the
 package (`pip install -e .`) cures it for good.

@@ -6,15 +6,15 @@ runs on: 1 rank
 chapter: ch3_save_load
 signature: RuntimeError: Error\(s\) in loading state_dict for Linear:\n.*Missing key.*\n.*"module\.weight"
 
-You see: `Missing key(s)` and `Unexpected key(s)` that differ by `module.` alone.
+You see: `Missing key(s)` and `Unexpected key(s)` that differ only by `module.`.
 
 Cause: DDP and DataParallel hold the model as their attribute `module`, so all keys of
-their state dict begin so. The model that loads it is not wrapped (or the other way
-round).
+their state dict begin with that name. The model that loads it is not wrapped (or the
+other way round).
 
-Cure: save `ddp.module.state_dict()`. For files that are there already,
+Cure: save `ddp.module.state_dict()`. For files that already exist,
 `consume_prefix_in_state_dict_if_present` from `torch.nn.modules.utils` takes the prefix
-off. Not `strict=False`: that loads nothing, and says nothing.
+off. Don't use `strict=False`: it loads nothing, and does not tell you.
 
 Next time: print the first key of the file and of the model.
 

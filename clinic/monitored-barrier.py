@@ -11,11 +11,11 @@ Then rank 0 says which ranks failed to pass. The others lose their connection to
 say that its log has the reason. With `dist.barrier()` nobody would be named.
 
 Cause: rank 2 had nothing to evaluate, and left through an early exit above the barrier.
-`monitored_barrier` lets every rank report to rank 0 by itself, so rank 0 knows who did
-not.
+In `monitored_barrier` every rank reports to rank 0 separately, so rank 0 knows which
+ones did not.
 
-Cure: the barrier where every rank passes. Keep `monitored_barrier` for debugging: it
-needs gloo, so beside NCCL make it a group of its own.
+Cure: put the barrier where every rank reaches it. Keep `monitored_barrier` for
+debugging: it needs gloo, so if you train with NCCL, make a gloo group for it.
 
 Next time: `wait_all_ranks=True` lists all missing ranks, not only the first. Torch
 calls it by itself under `TORCH_DISTRIBUTED_DEBUG=DETAIL`.

@@ -9,7 +9,7 @@ signature: KeyError: 'OMPI_COMM_WORLD_RANK'
 You see: a `KeyError` of `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` or `PMI_RANK` at the
 first line that asks for a rank.
 
-Cause: each launcher has names of its own for the rank. Open MPI's `mpirun` sets
+Cause: each launcher has its own name for the rank. Open MPI's `mpirun` sets
 `OMPI_COMM_WORLD_RANK`, MPICH's `PMI_RANK`, Slurm `SLURM_PROCID`, torchrun `RANK`. A
 script that reads one of them works under that launcher only.
 

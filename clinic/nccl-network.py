@@ -5,22 +5,22 @@ symptom: crash
 runs on: quoted
 chapter: ch4_ranks
 
-You see: `NCCL WARN Call to ibv_modify_qp failed`, with `Connection timed out`, `Network is
-unreachable`, `No such device` or `Invalid argument`, then `unhandled system error`. The
-ranks had met, and each machine alone works.
+You see: `NCCL WARN Call to ibv_modify_qp failed`, with `Connection timed out`, `Network
+is unreachable`, `No such device` or `Invalid argument`, then `unhandled system error`.
+The ranks did meet, and each machine works on its own.
 
 Cause: the ranks meet over TCP, but their tensors go through the network cards' own
 protocol, and NCCL found one that it cannot use: cards on separate rails, a GID index
-that stands for an address which is not routed, an MTU that differs, a device that the
-container does not have. A `system error` is a call to the operating system that failed;
-the line above it names the call.
+whose address is not routed, an MTU that differs, a device that the container does not
+have. A `system error` is a call to the operating system that failed; the line above it
+names the call.
 
 Cure: tell NCCL what to use: `NCCL_IB_HCA` (cards), `NCCL_IB_GID_INDEX` (mostly 3 for
 RoCE v2), `NCCL_CROSS_NIC=0` (rails), `NCCL_SOCKET_IFNAME` (the interface for the start).
 `NCCL_IB_DISABLE=1` goes over TCP: slow, but if it works the fault is in the fabric.
 
-Next time: `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET`, and look for the first `NCCL WARN`.
-`ib_write_bw` between the two machines fails in the same way without NCCL.
+Next time: `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET`, and look for the first `NCCL
+WARN`. `ib_write_bw` between the two machines fails in the same way, without NCCL.
 
 Links: https://github.com/NVIDIA/nccl/issues/2013 (RoCE with rails; cured by NCCL_CROSS_NIC=0)
 https://github.com/NVIDIA/nccl-tests/issues/185 (Network is unreachable)

@@ -17,7 +17,7 @@ Cure: `docker run --shm-size=1g` (or `--ipc=host`); in Kubernetes an `emptyDir` 
 `medium: Memory` at /dev/shm. DataLoader workers use the same space.
 
 Next time: `NCCL_DEBUG=INFO` first, always; then `df -h /dev/shm` in the container.
-`NCCL_SHM_DISABLE=1` shows whether it is this, and is slower.
+`NCCL_SHM_DISABLE=1` shows whether this is the cause; it is slower.
 
 Links: https://github.com/NVIDIA/nccl/issues/342 (64 MB in docker; larger shm helps)
 https://github.com/pytorch/torchtitan/issues/853 (a container with 16 MB)

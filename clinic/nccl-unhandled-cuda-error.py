@@ -11,20 +11,20 @@ same model trains on one GPU.
 
 Cause: NCCL opens its communicator at the first collective (unless the group was given a
 `device_id`): it loads kernels, reads the topology, maps the memory of other GPUs. One
-of those calls failed. The message names the layer that gave up; what failed stands
-under "Last error", or only in NCCL's own log: a driver that is too old, GPUs that
-cannot map each other's memory, no memory left, a broken GPU.
+of those calls failed. The message names only the layer that gave up; what failed is
+reported under "Last error", or only in NCCL's own log: a driver that is too old, GPUs
+that cannot map each other's memory, no memory left, a broken GPU.
 
 Cure: run ten lines that only call `all_reduce`, with NCCL's log on, and repair what its
 first WARN line names. If they run with `NCCL_P2P_DISABLE=1`, the GPUs cannot read each
 other's memory although the driver says so: look at ACS and IOMMU, at the virtual
 machine, at the driver. Do not leave the variable set: it forbids NVLink too, and all
-data goes through the host's memory. If they fail all the same, it is something else.
-NCCL is a wheel of its own beside torch's; a newer one has repaired this before.
+data goes through the host's memory. If they still fail with it, the cause is something
+else. NCCL comes as its own wheel beside torch's; a newer one has repaired this before.
 
 Next time: in the log look for the first "NCCL WARN" of any rank, not for the last line.
 `nvidia-smi topo -m` shows how the GPUs are joined, `dmesg | grep -i xid` whether one is
-ill. NCCL 2.18 calls network errors "internal", too.
+faulty. NCCL 2.18 calls network errors "internal", too.
 
 Links: https://github.com/NVIDIA/nccl/issues/1410 (Cuda failure 1 under "Last error")
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_P2P_DISABLE: NVLink and PCI)

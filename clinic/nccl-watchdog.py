@@ -9,20 +9,21 @@ You see: ten minutes of nothing (30 in older versions), then this line on every 
 that waited, and all processes are aborted. The rank that caused it says something else,
 or nothing.
 
-Cause: the ranks have diverged: one is in another collective, has died, or still
-prepares data, saves, or evaluates. NCCL kernels wait on the GPU; a thread of torch's
-sees that the work is older than the group's timeout.
+Cause: the ranks have diverged: one is in another collective, has died, or is still
+preparing data, saving or evaluating. NCCL kernels wait on the GPU, until one of torch's
+threads sees that the work is older than the group's timeout.
 
-Cure: let every rank make the same calls. Do long work of rank 0 before the group is
-made, or let the others wait in a gloo group with a timeout of its own: no watchdog
-looks at that. Raise the timeout of NCCL's group only if its collectives are really that
+Cure: let every rank make the same calls. Do rank 0's long work before the group is
+made, or let the others wait in a gloo group with its own timeout, which no watchdog
+observes. Raise the timeout of NCCL's group only if its collectives are really that
 slow.
 
-Next time: compare SeqNum and OpType of all ranks; the odd one is guilty. NumelIn=1 is a
-metric, a flag, or a barrier, as below: NCCL has none, so torch all-reduces one element,
-and OpType reads ALLREDUCE. A large one is a gradient bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes
-the flight recorder write each rank's last collectives with their stacks (older versions
-need `TORCH_NCCL_TRACE_BUFFER_SIZE=2000` as well).
+Next time: compare SeqNum and OpType of all ranks; the rank that differs is the culprit.
+NumelIn=1 is a metric, a flag, or a barrier, as below: NCCL has none, so torch
+all-reduces one element, and OpType reads ALLREDUCE. A large NumelIn is a gradient
+bucket. `TORCH_NCCL_DUMP_ON_TIMEOUT=1` makes the flight recorder write each rank's last
+collectives with their stacks (older versions need `TORCH_NCCL_TRACE_BUFFER_SIZE=2000`
+as well).
 
 Links: https://github.com/NVIDIA/Megatron-LM/issues/1207 (NumelIn=1 after 600000 ms)
 https://github.com/pytorch/pytorch/pull/132701 (the all-reduce inside of NCCL's barrier)

@@ -10,16 +10,16 @@ You see: the subset's group works. The next `new_group`, perhaps in a library an
 later, waits for 30 minutes (here one second). Neither a short timeout of the default
 group nor `DETAIL` ends it, since a new group has a timeout of its own.
 
-Cause: groups have no name of yours. Each rank counts its calls of `new_group`, and the
-ranks find each other in the store under that number. A rank that skipped a call is one
-behind from then on, and looks for its partners under another number.
+Cause: you don't name your groups. Each rank counts its calls of `new_group` instead,
+and the ranks find each other in the store under that number. A rank that skipped a call
+is one behind from then on, so it looks for its partners under another number.
 
 Cure: every rank creates every group, in the same order, member or not, and uses those
 that it is in. Or give `use_local_synchronization=True`, which takes the name from the
 members.
 
 Next time: `new_group(..., timeout=timedelta(seconds=10))` turns the hang into a
-`DistStoreError` with the missing key, in which the group's number stands.
+`DistStoreError` whose missing key contains the group's number.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (new_group: all processes)
 """

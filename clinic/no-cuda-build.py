@@ -11,7 +11,7 @@ has a GPU.
 
 Cause: the installed wheel is the one for the CPU; a `pip install` of another package
 may have replaced yours. `torch.cuda.set_device` and `init_device_mesh("cuda", ...)`
-stumble one step earlier and say `module 'torch._C' has no attribute '_cuda_setDevice'`.
+fail one step earlier, with `module 'torch._C' has no attribute '_cuda_setDevice'`.
 
 Cure: install the CUDA wheel, or ask torch which device there is instead of naming one.
 

@@ -10,8 +10,8 @@ guard: each of the 2 ranks goes through all 8 samples
 You see: nothing, except that an epoch takes as many steps on eight GPUs as on one. The
 training is correct but for one thing: the ranks do not share the work.
 
-Cause: DDP averages gradients. It never looks at the data; which samples a rank reads
-is up to its loader. A loader without a sampler reads all.
+Cause: DDP averages gradients and never looks at the data. Which samples a rank reads is
+up to its loader, and a loader without a sampler reads all of them.
 
 Cure: give the loader a `DistributedSampler`, which deals the indices out to the ranks.
 

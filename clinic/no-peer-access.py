@@ -8,17 +8,17 @@ chapter: ch4_ranks
 You see: `peer access is not supported between these two devices`, as a CUDA error or under
 `NCCL WARN`, at the first collective or copy between the GPUs. One GPU alone works.
 
-Cause: peer access is the direct way between two GPUs of a machine. Many consumer cards
-do not have it, and a hypervisor, a container's settings or PCI access control can forbid
-it. NCCL asks before it uses that way, but it can be told something wrong (a virtual
-machine), and kernels of your own or of an inference engine may not ask.
+Cause: peer access is the direct path between two GPUs of a machine. Many consumer cards
+do not have it, and a hypervisor, a container's settings or PCI access control can
+forbid it. NCCL asks before it uses that path, but the answer can be wrong (in a virtual
+machine), and your own kernels or those of an inference engine may not ask.
 
-Cure: `NCCL_P2P_DISABLE=1`: NCCL then goes through the host's memory, which is slower and
-works. An engine with an all-reduce of its own has a switch for it (vLLM:
+Cure: `NCCL_P2P_DISABLE=1`: NCCL then goes through the host's memory, which is slower
+and works. An engine with its own all-reduce has a switch for it (vLLM:
 `--disable-custom-all-reduce`).
 
-Next time: `torch.cuda.can_device_access_peer(0, 1)`, and `nvidia-smi topo -p2p r`, say who can
-read whom.
+Next time: `torch.cuda.can_device_access_peer(0, 1)`, and `nvidia-smi topo -p2p r`, say
+which GPU can read which.
 
 Links: https://github.com/ray-project/ray_lightning/issues/24 (NCCL: failed to open CUDA IPC handle)
 https://github.com/verl-project/verl/issues/1874 (consumer cards)

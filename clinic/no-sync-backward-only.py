@@ -10,9 +10,10 @@ You see: gradient accumulation under `no_sync()` is as slow as without it. The g
 are right.
 
 Cause: DDP decides in the *forward* whether the next backward will reduce; `no_sync()`
-only sets the flag that the forward reads. Around `backward()` alone it comes too late.
+only sets the flag that the forward reads, so around `backward()` alone it comes too
+late.
 
-Cure: forward and backward both inside of the context.
+Cure: put both forward and backward inside the context.
 
 Next time: count: profile one accumulation and look for `gloo:all_reduce` or
 `ncclDevKernel_AllReduce`. There should be one per bucket, not one per micro-batch.

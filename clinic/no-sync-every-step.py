@@ -9,8 +9,9 @@ guard: gradient module\.weight is not the same on all ranks
 
 You see: steps are fast, and each rank trains a model of its own.
 
-Cause: under `no_sync` a backward pass leaves its gradients on the rank. The first one
-outside of it sends what has piled up. If there is none, nothing is ever sent.
+Cause: under `no_sync` a backward pass leaves its gradients on the rank. The first
+backward outside of it sends what has accumulated. If there is none, nothing is ever
+sent.
 
 Cure: run the last micro-batch of each step, forward and backward, outside of
 `no_sync`.

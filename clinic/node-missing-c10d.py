@@ -7,14 +7,14 @@ chapter: ch4_ranks
 signature: RendezvousTimeoutError
 
 You see: `torchrun --nnodes 2` prints nothing and starts nothing. After ten minutes it
-fails with `RendezvousTimeoutError`, which names nobody.
+fails with `RendezvousTimeoutError`, which does not say who is missing.
 
 Cause: the agents meet before any of your code runs. Each waits until `--nnodes` of them
 are there. The second machine has not started, has crashed, sits in another partition's
 queue or went to another endpoint.
 
-Cure: start it; or ask for what there is, as here. `--nnodes 1:2` begins with one
-machine and takes the second in when it comes.
+Cure: start it; or ask only for the machines that are there, as here. `--nnodes 1:2`
+begins with one machine and lets the second join when it comes.
 
 Next time: while you debug, `--rdzv-conf join_timeout=60` fails in a minute instead of
 ten. With `LOGLEVEL=INFO` in its environment torchrun says when it begins to wait.

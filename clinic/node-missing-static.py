@@ -10,8 +10,8 @@ You see: with `--master-addr` the first machine waits without a word, and after 
 minutes says `1/2 clients joined`.
 
 Cause: without `--rdzv-backend` torchrun uses the static rendezvous: machine 0 opens a
-store and waits for the others to connect. The figures count machines, not ranks; the
-first one is itself.
+store and waits for the others to connect. The figures count machines, not ranks, and
+the one that joined is the first machine itself.
 
 Cure: start torchrun on every machine, each with its own `--node-rank`; or correct
 `--nnodes`.

@@ -11,12 +11,12 @@ the result of `.t()`, `.transpose()`, `.permute()` or a slice of columns. On glo
 `send` says `input tensor has to be contiguous`, and the receiver waits on.
 
 Cause: the library sends a block of memory: an address and a length. The rows of a
-transposed view do not lie next to each other there. NCCL refuses nearly everywhere;
-gloo only here and in `send`, so code that passed on the CPU fails on GPUs. Elsewhere
-gloo copies (`all_gather`, `gather`, `reduce_scatter`, `all_to_all`), or takes memory
-as it lies: `all_reduce` of a column is wrong without a word.
+transposed view do not lie next to each other there. NCCL refuses such a view nearly
+everywhere, gloo only in the call below and in `send`, so code that passed on the CPU
+can fail on GPUs. Elsewhere gloo copies (`all_gather`, `gather`, `reduce_scatter`,
+`all_to_all`), or takes memory as it lies: `all_reduce` of a column is silently wrong.
 
-Cure: `.contiguous()` on what goes in. What receives must be contiguous, too:
+Cure: call `.contiguous()` on the input. The output must be contiguous, too:
 `torch.empty_like` of a transposed tensor is transposed again, so give `torch.empty` the
 shape.
 

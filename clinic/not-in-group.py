@@ -11,8 +11,8 @@ You see: one warning on the outsider, then training goes on. Its tensor is as it
 before.
 
 Cause: for an outsider `new_group` returns a marker that says "not a member". Every
-collective that gets it warns and returns at once, on purpose, so that all ranks may run
-the same line.
+collective that gets it warns and returns at once; this is by design, so that all ranks
+can run the same line.
 
 Cure: if its result is needed there, use a group that has the rank in it; if not, guard
 the call with `if rank in members`.

@@ -7,7 +7,7 @@ chapter: ch3_save_load
 signature: RuntimeError: Numpy is not available
 
 You see: in a fresh environment, `all_gather_object`, `broadcast_object_list` or a
-distributed checkpoint fails on every rank, and the same code without them works.
+distributed checkpoint fails on every rank, while the same code without them works.
 
 Cause: to unpickle what arrived, torch turns a tensor of bytes into a numpy array. numpy
 is not among torch's requirements, so `pip install torch` does not install it. A numpy

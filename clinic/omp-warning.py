@@ -7,14 +7,14 @@ chapter: ch4_ranks
 signature: Setting OMP_NUM_THREADS environment variable[\s\S]*1 thread for each rank, chosen
 
 You see: this box of text at every start with more than one rank. It is often taken for
-the error, which comes later. Preprocessing on the CPU is slow meanwhile.
+the error, which comes later. Until you change it, preprocessing on the CPU is slow.
 
-Cause: without OMP_NUM_THREADS every process of yours would start a thread per core, and
-8 ranks on 64 cores 512 threads. So torchrun sets it to 1, the one number that is never
-too many.
+Cause: without OMP_NUM_THREADS each of your processes would start a thread per core, so
+8 ranks on 64 cores would start 512 threads. So torchrun sets it to 1, the one number
+that is never too many.
 
-Cure: say the number yourself: cores of the machine divided by its ranks. The text is
-gone with it.
+Cure: set the number yourself: cores of the machine divided by its ranks. The text then
+disappears.
 
 Next time: print `torch.get_num_threads()` in a rank. If your job failed, read on below
 the box.

@@ -10,16 +10,16 @@ You see: the model's weights load, and then the optimizer refuses its state:
 `contains a parameter group that doesn't match the size of optimizer's group`.
 
 Cause: an optimizer's state has no names. It is numbered in the order in which the
-parameters were handed over, and only their count can be compared. A layer was frozen,
-added or left out since. If the count fits and the order does not, momentum goes to the
-wrong tensors, in silence.
+parameters were handed over, so only their count can be compared. A layer has been
+frozen, added or left out since the save. If the count fits but the order does not,
+momentum silently goes to the wrong tensors.
 
-Cure: hand over the same list as when saving, and freeze with `requires_grad_(False)`
-rather than by leaving parameters out. Or load the model alone, and start the optimizer
-afresh.
+Cure: hand over the same list as at the save, and freeze with `requires_grad_(False)`
+rather than by leaving parameters out. Or load only the model, and start with a fresh
+optimizer.
 
-Next time: compare `len(group["params"])` of both sides. Built from
-`named_parameters()` (since torch 2.6) an optimizer writes the names into the file too.
+Next time: compare `len(group["params"])` of both sides. An optimizer that is built from
+`named_parameters()` (since torch 2.6) writes the names into the file too.
 `torch.distributed.checkpoint` (`get_state_dict`) saves the state under names.
 
 Links: https://github.com/mli0603/stereo-transformer/issues/58 (layers were removed since the checkpoint)

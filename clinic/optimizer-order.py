@@ -11,8 +11,8 @@ You see: the resumed run starts with a jump of the loss and recovers slowly.
 
 Cause: `optimizer.load_state_dict` matches states by position, not by name. After layers
 have changed places in the code, or in the list that the optimizer gets, each state goes
-to the parameter that now stands there. Only a difference of shapes would fail, and that
-not before the next `step`.
+to the parameter that now stands there. Only a difference in shape would fail, and not
+before the next `step`.
 
 Cure: keep the order. To be safe against it, save with
 `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`, which uses names.

@@ -11,12 +11,13 @@ You see: no error; the loss stays where it is.
 
 Cause: an optimizer keeps the Parameter objects that it was given. `to_empty` (from the
 meta device), `load_state_dict(assign=True)`, a replaced layer and FSDP2's `fully_shard`
-put new ones into the model. The old ones get no gradients, so `step()` skips them.
-`.to("cuda")` and `.to(dtype)` are not among them: they keep the objects and change what
-is inside, contrary to an often quoted rule. Only an optimizer that already has state
+put new objects into the model. The old ones get no gradients, so `step()` skips them.
+`.to("cuda")` and `.to(dtype)` do no such thing, contrary to an often quoted rule: they
+keep the objects and change what is inside. Only an optimizer that already has state
 (Adam after a step) is then left with state on the old device.
 
-Cure: build the optimizer last, when the model is where and what it stays.
+Cure: build the optimizer last, when nothing will move or replace the model's parameters
+any more.
 
 Next time: `optimizer.param_groups[0]["params"][0] is next(model.parameters())` must be
 True; and after the first step some parameter must have changed.

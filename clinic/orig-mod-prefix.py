@@ -6,12 +6,12 @@ runs on: one process
 chapter: ch3_save_load
 signature: RuntimeError: Error\(s\) in loading state_dict for Linear:\n.*Missing key.*\n.*"_orig_mod\.weight"
 
-You see: `Missing key(s)` and `Unexpected key(s)` that differ by `_orig_mod.` alone; or
+You see: `Missing key(s)` and `Unexpected key(s)` that differ only by `_orig_mod.`; or
 by both prefixes, `_orig_mod.module.` or `module._orig_mod.`
 
 Cause: `torch.compile(model)` returns a wrapper that holds the model as `_orig_mod`. It
-shares the parameters, and all keys of its state dict have the prefix. DDP adds its own,
-outside or inside, by the order in which you wrapped.
+shares the parameters, and all keys of its state dict have the prefix. DDP adds its own
+prefix, outside or inside, depending on the order in which you wrapped.
 
 Cure: keep a name for the plain model and save that one's state dict: it has the same
 tensors. Or compile in place with `model.compile()`, which adds no wrapper.

@@ -8,14 +8,14 @@ signature: 2 threads a core instead of 1
 
 You see: two ranks on one machine are slower than one, and all cores are at 100 %.
 
-Cause: outside of torchrun, in `mp.spawn`, in notebooks and under MPI, a process gets a
-thread per core. W ranks start W threads a core; they take turns, and at the end of each
+Cause: without torchrun (in `mp.spawn`, in notebooks, under MPI) a process gets a thread
+per core. W ranks start W threads per core, which take turns, and at the end of each
 parallel loop all wait for the one that was not running.
 
-Cure: cores divided by ranks: `torch.set_num_threads`, or OMP_NUM_THREADS in the
-environment, which reaches MKL and OpenMP before they start.
+Cure: divide the cores by the ranks, and set that number with `torch.set_num_threads`,
+or as OMP_NUM_THREADS in the environment, which MKL and OpenMP read as they start.
 
-Next time: `torch.get_num_threads()` on a rank, times the ranks, against `nproc`.
+Next time: compare `torch.get_num_threads()` on a rank, times the ranks, with `nproc`.
 
 Links: https://github.com/pytorch/pytorch/issues/22260 (slower with more than 4 GPUs, a process each)
 https://github.com/pytorch/torchtitan/pull/4031 (spawned processes take every core)

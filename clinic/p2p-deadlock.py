@@ -7,11 +7,11 @@ chapter: ch6_model_parallel
 signature: ranks 0–1 wait in `dist\.send\(mine, dst=other\)`
 
 You see: both ranks stand in `dist.send`; after the timeout, "Timed out waiting for send
-operation to complete". With NCCL Python goes on, and stands at the next `.item()`.
+operation to complete". With NCCL Python goes on, and stops at the next `.item()`.
 `DETAIL` checks collectives only and says nothing.
 
-Cause: `dist.send` is over when the other side has received. Each waits for a `recv`
-that comes after the other's `send`.
+Cause: `dist.send` returns only when the other side has received, so each waits for a
+`recv` that comes after the other's `send`.
 
 Cure: post both at once: `batch_isend_irecv`, or `isend` and then `recv`; or let even
 ranks send first and odd ranks receive first.

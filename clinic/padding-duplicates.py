@@ -10,13 +10,15 @@ guard: 12 samples were counted \(3, 3, 3, 3 by rank\) of 9
 You see: nothing. The validation accuracy depends on the number of GPUs.
 
 Cause: all ranks must do the same number of steps, so a `DistributedSampler` repeats
-samples from the beginning until the ranks divide the dataset. Nine samples on four
-ranks become twelve. A metric that is summed over the ranks counts the repeats.
+samples from the beginning until their number is divisible by that of the ranks. Nine
+samples on four ranks become twelve. A metric that is summed over the ranks counts the
+repeats.
 
-Cure: deal out the indices without padding, and sum counts, not means. For that no
-collective may run per step, or the ranks with a batch more hang: evaluate `ddp.module`,
-since DDP's forward broadcasts buffers. A sharded model needs all ranks in each step:
-there keep the padding and count the repeats out. (`drop_last=True` leaves samples out.)
+Cure: deal out the indices without padding, and sum counts, not means. Then no step may
+run a collective, or the ranks with one batch more hang: evaluate `ddp.module`, since
+DDP's forward broadcasts buffers. A sharded model needs all ranks in each step, so there
+keep the padding and leave the repeats out of the count. (`drop_last=True` drops
+samples.)
 
 Next time: have the metric return how many samples it saw. It must be `len(dataset)`.
 

@@ -10,12 +10,12 @@ guard: parameter weight is not the same on all ranks
 You see: each rank's loss falls, and stops above what one process reaches. Here no rank
 finds the weight 3, however long it trains.
 
-Cause: the loop averages gradients by hand, and each rank has drawn its own initial
-weights. The same steps from different places keep their distance. It ends where the
-ranks' gradients cancel, and that is nobody's minimum.
+Cause: the loop averages gradients by hand, but each rank has drawn its own initial
+weights. Replicas that take the same steps from different places stay apart. Training
+ends where the ranks' gradients cancel, and that is no rank's minimum.
 
 Cure: broadcast the parameters, and the buffers, from rank 0 once before training. DDP
-does both when it is built. Equal seeds also help, until one rank draws a number more.
+does both when it is built. Equal seeds also help, until one rank draws one number more.
 
 Next time: all_gather a checksum of the parameters after the first step.
 

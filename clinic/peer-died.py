@@ -16,7 +16,8 @@ memory, or called `exit`. What you read is the echo.
 Cure: there is nothing to repair on the rank that complains. Repair the first failure.
 
 Next time: look for the earliest error in the logs of the *other* ranks; torchrun writes
-it under "Root Cause". No traceback there, but exit code -9: the machine's memory.
+it under "Root Cause". If there is no traceback but exit code -9, the machine ran out of
+memory.
 
 Links: https://github.com/facebookresearch/PyTorch-BigGraph/issues/152 (look higher up in the logs)
 https://github.com/pytorch/pytorch/issues/75512 (a sender that leaves too early)

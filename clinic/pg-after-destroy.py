@@ -12,7 +12,7 @@ group.
 Cause: `destroy_process_group()` forgets the default group. A final evaluation, a logger
 that averages, or a `barrier` in a clean-up function still asks for it.
 
-Cure: destroy last, behind everything that communicates.
+Cure: destroy the group last, after everything that communicates.
 
 Next time: the message cannot tell the two causes apart. If some step of the training
 ran before it, look for `destroy_process_group` above the failing line.

@@ -7,13 +7,13 @@ chapter: ch4_ranks
 signature: trying to initialize the default process group twice
 
 You see: the second `init_process_group` fails on every rank: a notebook cell that runs
-again, or a trainer that makes the group which your script has made already.
+again, or a trainer that makes the group although your script has already made it.
 
 Cause: a process has one default group, and all collectives without a `group=` use it.
 A second one would leave the first one's connections open and its users guessing, so
 torch refuses.
 
-Cure: ask `dist.is_initialized()` before; let one place of the program own the group.
+Cure: ask `dist.is_initialized()` first, and let one place in the program own the group.
 
 Next time: search your code and the trainer's for `init_process_group`,
 `init_distributed` and `Accelerator(`.

@@ -7,8 +7,8 @@ chapter: ch4_ranks
 signature: Default process group has not been initialized
 
 You see: one line at the first `all_reduce`, `barrier`, `DistributedSampler` or
-`DistributedDataParallel`. Often only when the script runs on one GPU, without torchrun;
-a config with SyncBN, which asks for the group, is enough.
+`DistributedDataParallel`. It often appears only when the script runs on one GPU,
+without torchrun; a config with SyncBN, which asks for the group, is enough.
 
 Cause: `torch.distributed` keeps one default group per process, and `init_process_group`
 makes it. Importing the module does not, and torchrun does not either: it only sets the
@@ -18,7 +18,8 @@ Cure: call `init_process_group` first; or, where the same code also runs alone, 
 `dist.is_initialized()`. torch 2.13 raises a `ValueError`, versions up to 2.0 a
 `RuntimeError`: don't catch it by its type.
 
-Next time: the last line of your own in the traceback is the call that came too early.
+Next time: the last line of your own code in the traceback is the call that came too
+early.
 
 Links: https://github.com/megvii-model/YOLOF/issues/11 (training on one GPU without init)
 https://github.com/zcablii/LSKNet/issues/54 (a SyncBN config; BN instead helps)

@@ -9,15 +9,15 @@ beyond: Nothing is computed wrongly; torch warns that pinning was asked for and 
 
 You see: a warning for each loader on a machine without a GPU. The training is right.
 
-Cause: pinned memory lets a GPU fetch a batch by itself while the CPU goes on. Without
-a GPU there is nobody to pin it for, so the loader does not. On a machine that has
-GPUs it means something else: torch does not see them (a CPU build, an old driver, an
-empty `CUDA_VISIBLE_DEVICES`), and you train on the CPU.
+Cause: pinned memory lets a GPU fetch a batch by itself while the CPU goes on. Without a
+GPU there is nothing to pin it for, so the loader does not. On a machine that has GPUs
+the warning means something else: torch does not see them (a CPU build, an old driver,
+an empty `CUDA_VISIBLE_DEVICES`), and you train on the CPU.
 
 Cure: ask for it where it can be had: `pin_memory=torch.accelerator.is_available()`.
 
-Next time: look for this line first if a training is a hundred times too slow, and
-print the device at the start of each run.
+Next time: look for this line first if training is a hundred times too slow, and print
+the device at the start of each run.
 
 Links: https://github.com/conservationtechlab/animl-py/issues/209 (the warning on a CPU; the device is checked first)
 """

@@ -13,12 +13,12 @@ Cause: `fully_shard` made each parameter a DTensor, of which this rank holds a p
 `load_state_dict` copies value by value, and torch will not guess which rows of a plain
 tensor are meant.
 
-Cure: `set_model_state_dict` with `full_state_dict=True` cuts the full tensors. With
-`broadcast_from_rank0=True` only rank 0 needs the file. Or load before `fully_shard`, if
-every rank can hold the model.
+Cure: `set_model_state_dict` with `full_state_dict=True` cuts the full tensors into
+shards. With `broadcast_from_rank0=True` only rank 0 needs the file. Or load before
+`fully_shard`, if every rank can hold the model.
 
 Next time: the class in the message, `FSDPLinear`, says that the model is sharded; then
-`type(value)` of one entry of the file.
+print `type(value)` of one entry of the file.
 
 Links: https://github.com/pytorch/pytorch/issues/136336 (pretrained weights into an FSDP2 model)
 https://github.com/nvidia-cosmos/cosmos-transfer2.5/issues/206 (works on one GPU, fails when sharded)

@@ -14,11 +14,11 @@ job on this machine has the port: a colleague's, a zombie of your last run, or a
 process of this job that also thinks it is rank 0.
 
 Cure: find out who has it: `ss -ltnp 'sport = :29500'`, or `lsof -i :29500`, names the
-process (with `sudo` if it is not yours). End it if it is the rest of your last run. If
-it is somebody's job, take another port, `--master-port 29501`, or let torchrun choose:
-`--standalone` takes a free one, and so does torch 2.13 on one machine if you name none.
-In a single process, as here, port 0 means "any free one"; several need a number that all
-of them know.
+process (with `sudo` if it is not yours). End it if it is left over from your last run.
+If it is somebody's job, take another port, `--master-port 29501`, or let torchrun
+choose: `--standalone` takes a free one, and so does torch 2.13 on one machine if you
+name none. In a single process, as here, port 0 means "any free one"; several processes
+need a number that all of them know.
 
 Next time: never write a port into a script that two people may start on one machine.
 

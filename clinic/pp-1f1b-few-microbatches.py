@@ -8,9 +8,9 @@ signature: Number of microbatches \(1\) must be greater than or equal to the num
 
 You see: a `ValueError` on every rank, where the schedule is made or in its first step.
 
-Cause: 1F1B begins with one forward per stage that follows, and only then alternates.
-With fewer micro-batches than stages it never gets there. GPipe accepts them, and then
-most stages idle.
+Cause: 1F1B begins on each stage with one forward for every stage that follows, and only
+then alternates. With fewer micro-batches than stages it never gets there. GPipe accepts
+so few, but then most stages idle.
 
 Cure: more micro-batches: four times the number of stages is a usual start. If the batch
 is too small for that, use fewer stages.

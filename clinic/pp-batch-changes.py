@@ -11,12 +11,12 @@ backward", with an output and a gradient of different lengths.
 
 Cause: the stages infer their shapes in the first step and keep the buffers for what
 they receive. A smaller micro-batch arrives in a buffer of the old size. NCCL demands
-that both sides name one size: there it may hang instead.
+that both sides name the same size, so there it may hang instead.
 
 Cure: `drop_last=True`, or a new schedule with new stages for the other size.
 
-Next time: compare the two sizes in the message: the one is the first batch's, the other
-the last one's.
+Next time: compare the two sizes in the message: one is the first batch's, the other the
+last batch's.
 
 Links: https://github.com/pytorch/pytorch/issues/126600 (buffers of the first size)
 """

@@ -10,12 +10,12 @@ You see: on the last stage, the loss meets an output and a target of different l
 Nothing says "not divisible". The other stages say that the connection was closed, or
 wait.
 
-Cause: the batch is cut with `tensor_split`: 10 samples in 4 are 3, 3, 2, 2. The
+Cause: the batch is cut with `tensor_split`: 10 samples cut into 4 are 3, 3, 2, 2. The
 stages agree on the shape of the first micro-batch and keep their buffers for it; the
 third one is shorter, but its buffer is not.
 
-Cure: a batch size that is a multiple of the number of micro-batches, and
-`drop_last=True` for the last one.
+Cure: choose a batch size that is a multiple of the number of micro-batches, and
+`drop_last=True` for the last batch.
 
 Next time: `assert len(x) % n_microbatches == 0` above `schedule.step`.
 

@@ -8,16 +8,16 @@ chapter: ch6_model_parallel
 You see: `AssertionError: num_layers should be divisible by pipeline_model_parallel_size`, at
 once, on all ranks.
 
-Cause: the model is cut into stages of equally many layers. 46 layers over 4 stages leave
-two, and a framework that does not check drops them: 30 layers over 4 stages trained as
-28 in a release of Megatron-LM.
+Cause: the model is cut into stages of equally many layers. 46 layers over 4 stages
+leave two over, and a framework that does not check drops them: 30 layers over 4 stages
+trained as 28 in a release of Megatron-LM.
 
-Cure: another number of stages, or an uneven cut: fewer layers for the first and the last
-stage, which also have the embedding and the loss (Megatron-LM:
+Cure: choose another number of stages, or an uneven cut with fewer layers on the first
+and the last stage, which also have the embedding and the loss (Megatron-LM:
 `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`).
 
-Next time: sum the layers of all stages, and compare with the model. With virtual stages the
-product of both has to divide.
+Next time: sum the layers of all stages, and compare with the model. With virtual
+stages, their number times the number of stages has to divide the layers.
 
 Links: https://github.com/modelscope/ms-swift/issues/5737 (46 layers over 4 stages)
 https://github.com/NVIDIA/Megatron-LM/issues/1304 (30 layers that became 28, without a word)

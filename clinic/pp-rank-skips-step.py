@@ -6,20 +6,20 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: rank 0 waits in `schedule\.step
 
-You see: nothing. One stage has left the loop, its neighbour waits for activations or
-gradients in `_wait_batch_p2p`.
+You see: nothing. One stage has left the loop, and its neighbour waits for activations
+or gradients in `_wait_batch_p2p`.
 
-Cause: only the first stage needs inputs and only the last one targets, so each rank
-reads what it wants: another loader, another length, a `break` on a loss that only the
-last stage has.
+Cause: only the first stage needs inputs and only the last one targets, so the ranks'
+loops can end at different steps: another loader, another length, a `break` on a loss
+that only the last stage has.
 
 Cure: agree before the loop on the smallest number of steps that any stage has, with one
-all_reduce, as below. If one stage decides on the way (a `break` on the loss), it must
-broadcast its decision in every step, before the others call `schedule.step`.
+all_reduce, as below. If one stage decides during the loop (a `break` on the loss), it
+must broadcast its decision in every step, before the others call `schedule.step`.
 
-Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left. On
-NCCL a wait does not stop Python, so they may stand in a later line, at the next
-`.item()`; the flight recorder shows the `send` or `recv` that nobody answered.
+Next time: `py-spy dump`: the ranks that wait are the neighbours of the one that left.
+On NCCL a wait does not stop Python, so they may stand in a later line, at the next
+`.item()`; the flight recorder shows the `send` or `recv` that no rank answered.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.pipelining.html (step on every rank)
 """

@@ -10,11 +10,11 @@ You see: a matrix multiplication fails in the stage that receives, in the first 
 The stage before it has done nothing wrong, and says nothing or that the connection was
 closed.
 
-Cause: each rank builds its stage alone. Whether they fit is seen when the first
-activation arrives.
+Cause: each rank builds its stage alone, so whether two stages fit shows only when the
+first activation arrives.
 
-Cure: cut one model into stages, on the meta device or the CPU, instead of writing the
-stages apart.
+Cure: cut one model into stages, on the meta device or the CPU, instead of writing each
+stage separately.
 
 Next time: run `nn.Sequential(*all_stages)` on one process with one sample before you
 distribute it.

@@ -13,7 +13,7 @@ network works. They end with `RendezvousTimeoutError`, or one of them with
 Cause: the id separates jobs that share a store. Two ids are two jobs, and each waits
 for its second machine.
 
-Cure: the same `--rdzv-id` everywhere: the scheduler's job number, not one that each
+Cure: use the same `--rdzv-id` everywhere: the scheduler's job number, not one that each
 machine makes up (`$RANDOM`, the time).
 
 Next time: print the whole command on each machine, after the shell has expanded it.

@@ -9,10 +9,11 @@ signature: RendezvousConnectionError
 You see: all machines fail after a minute with `The connection to the C10d store has
 failed`.
 
-Cause: one torchrun, that on the machine which the endpoint names, hosts the store. Each
-decides by comparing the endpoint with its own names and addresses. If none recognises
-itself (behind NAT, in a container, through an alias), all are clients of a server that
-nobody started. A firewall and a wrong address look the same.
+Cause: one torchrun hosts the store: the one on the machine that the endpoint names.
+Each decides whether it is the host by comparing the endpoint with its own names and
+addresses. If none recognises itself (behind NAT, in a container, through an alias), all
+are clients of a server that nobody started. A firewall and a wrong address look the
+same.
 
 Cure: use a name or address that the machine itself knows, or say who hosts:
 `--rdzv-conf is_host=1` on one machine, `is_host=0` on the others.

@@ -9,14 +9,15 @@ signature: rank 1: FileNotFoundError: \[Errno 2\] No such file or directory: 'la
 You see: `FileNotFoundError` on ranks other than 0, for a file that is there when you
 look. On a shared disk it happens more often.
 
-Cause: nothing makes the other ranks wait while rank 0 saves. They are at the next line
-at once. (Here rank 0 waits for rank 1, so that it loses each time.) A rank that comes a
-little later finds half a file, and fails with some other message.
+Cause: nothing makes the other ranks wait while rank 0 saves, so they reach the next
+line at once. (Here rank 0 waits for rank 1, so that it loses each time.) A rank that
+comes a little later finds half a file, and fails with some other message.
 
-Cure: a barrier between saving and loading, on all ranks, behind the `if`.
+Cure: put a barrier between saving and loading, on all ranks, after the `if`.
 
-Next time: ask of each file who writes it, who reads it, and what collective stands in
-between. On a network disk a barrier may not suffice: let rank 0 read and broadcast.
+Next time: for each file, ask which rank writes it, which ranks read it, and which
+collective stands in between. On a network disk a barrier may not suffice: let rank 0
+read and broadcast.
 
 Links: https://github.com/allenai/OLMo/pull/234 (read before all nodes had written; a barrier)
 https://github.com/huggingface/transformers/pull/10685 (a barrier before the last load)

@@ -7,7 +7,7 @@ chapter: ch4_ranks
 signature: rank 2: AssertionError: 3\.0 instead of 6\.0
 guard: value loss.* 6 on rank 0 and 5 on rank 1 and 3 on rank 2
 
-You see: rank 0 prints the right number. A decision that every rank takes by it, an
+You see: rank 0 prints the right number. But a decision that every rank bases on it, an
 early stop or the best epoch, differs between the ranks.
 
 Cause: `dist.reduce` promises the sum on `dst` only. gloo uses the tensors of the other

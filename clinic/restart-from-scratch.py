@@ -7,11 +7,11 @@ chapter: ch3_save_load
 signature: epochs trained twice: 0, 1
 beyond: The new attempt knows nothing of the old one: a training that begins is what it sees.
 
-You see: the job survives a crash, exits with 0, and takes much longer. The loss curve
-starts anew in the middle of the log.
+You see: the job survives a crash, exits with 0, but takes much longer. The loss curve
+starts over in the middle of the log.
 
 Cause: `--max-restarts` starts the whole script again, on all ranks. torchrun restarts
-processes, it does not remember what they had learned.
+processes, but it does not remember what they had learned.
 
 Cure: save a snapshot (model, optimizer, epoch) at least every epoch, and load it at the
 start if there is one.

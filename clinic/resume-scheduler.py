@@ -11,14 +11,14 @@ You see: after a restart the loss jumps up and stays there for a while. The run 
 worse than one that was not interrupted.
 
 Cause: a model's `state_dict` has only the weights. The learning rate, the momentum and
-the number of the epoch live in the optimizer, the scheduler and the loop, and all of
-them start anew.
+the epoch number live in the optimizer, the scheduler and the loop, so all of them start
+from scratch.
 
 Cure: save all of them, and the random state, in one file. Load the scheduler after the
 optimizer.
 
-Next time: print the learning rate before the first step of each run. Test resuming:
-four epochs in one go and two plus two must end with equal weights.
+Next time: print the learning rate before the first step of each run. To test resuming,
+train four epochs in one go, and two plus two: the weights must be equal.
 
 Links: https://github.com/lightly-ai/lightly-train/pull/301 (schedule starts again after resuming)
 https://github.com/D-X-Y/NAS-Bench-201/issues/19 (resumed with a wrong learning rate: scheduler not saved)

@@ -10,13 +10,13 @@ guard: seed is the same on ranks 0, 1
 You see: nothing. Sample k of every rank gets the same crop and flip, and every rank
 drops the same units: less noise in the gradient than you asked for.
 
-Cause: one seed on all ranks makes the initial weights equal, and everything drawn
-later too: dropout masks, noise, and the base seed from which a loader derives those of
-its workers.
+Cause: one seed on all ranks makes not only the initial weights equal, but also
+everything drawn later: dropout masks, noise, and the base seed from which a loader
+derives those of its workers.
 
 Cure: build the model first, then seed each rank differently. (DDP broadcasts rank 0's
-weights anyway.) What the ranks must agree on, such as the sampler's permutation, has
-a seed of its own.
+weights anyway.) Whatever the ranks must agree on, such as the sampler's permutation,
+has its own seed.
 
 Next time: print one `torch.rand(())` per rank in the training loop, and one in
 `__getitem__`.

@@ -10,9 +10,9 @@ You see: on one host, the second torchrun dies with `address already in use`. On
 hosts both wait, and after 15 minutes each says `wait timeout`, with
 `torchelastic/role_info/1` among the keys.
 
-Cause: node rank 0 opens the store, every other connects to it. On one host the second
-agent with number 0 finds the port taken. On two hosts both reach the store of the first
-one, and then wait for the report of a machine 1 that does not exist.
+Cause: node rank 0 opens the store, and every other connects to it. On one host the
+second agent with number 0 finds the port taken. On two hosts both reach the store of
+the first one, and then wait for the report of a machine 1 that does not exist.
 
 Cure: number the machines: `--node-rank $SLURM_NODEID`, or what your scheduler calls it.
 With `--rdzv-backend c10d` the agents number themselves.

@@ -8,9 +8,9 @@ signature: ValueError: sampler option is mutually exclusive with shuffle
 
 You see: a `ValueError` on every rank, before the first batch.
 
-Cause: `shuffle=True` asks the loader to make a sampler of its own, a random one. It
-was handed one already, so it refuses rather than drop one of the two. The line
-usually survives from the script for one GPU.
+Cause: `shuffle=True` asks the loader to make its own sampler, a random one. But it was
+handed one already, so it refuses rather than drop one of the two. The line usually
+survives from the script for one GPU.
 
 Cure: shuffle in the sampler, which does so unless told otherwise, and leave the
 loader's `shuffle` alone. If one script serves one process and many, write

@@ -11,8 +11,8 @@ You see: nothing. Every epoch goes through the samples in the same order, in the
 batches, and the model ends slightly worse than on one GPU.
 
 Cause: a `DistributedSampler` must give all ranks one permutation to share out. So it
-does not draw from torch's generator: it seeds its own with `seed + epoch`. The epoch
-stays 0 until `set_epoch` changes it.
+does not draw from torch's generator, but seeds its own with `seed + epoch`, and the
+epoch stays 0 until `set_epoch` changes it.
 
 Cure: call `sampler.set_epoch(epoch)` on every rank, before the loop over the loader.
 

@@ -6,8 +6,8 @@ runs on: one process
 chapter: ch4_ranks
 signature: No module named 'torch\.distributed'; 'torch' is not a package
 
-You see: `'torch' is not a package`, or an `ImportError` from deep inside of the
-standard library, although both are installed and work from another folder.
+You see: `'torch' is not a package`, or an `ImportError` from deep inside the standard
+library, although both are installed and work from another folder.
 
 Cause: the script's folder comes first on Python's path. A file named `torch.py`,
 `random.py`, `types.py` or `queue.py` there is found before the real module, also by

@@ -7,7 +7,7 @@ chapter: ch4_ranks
 signature: killed by SIGABRT[\s\S]*op\.preamble\.length <= op\.nbytes
 
 You see: one rank is gone with exit code -6 and no Python traceback. The others complain
-that their connection was closed. With NCCL nothing is said: the ranks hang, or the
+that their connection was closed. With NCCL there is no message: the ranks hang, or the
 tensor holds garbage.
 
 Cause: a collective does not compare shapes; every rank sends as many bytes as it has.
@@ -17,8 +17,8 @@ usual reasons.
 
 Cure: give every rank the same shape: pad to the longest, or drop the last batch.
 
-Next time: print the shape on each rank before the collective. A line that begins
-with `terminate called` is what died first; `Connection reset` is the echo.
+Next time: print the shape on each rank before the collective. A line that begins with
+`terminate called` comes from the rank that died first; `Connection reset` is the echo.
 
 Links: https://github.com/NVIDIA/nccl/issues/1394 (gloo aborts; NCCL hangs or goes on)
 https://github.com/NVIDIA/nccl/issues/1417 (NCCL: which sizes hang, which are wrong)

@@ -10,7 +10,7 @@ You see: hours after the start, `SignalException: ... got signal: 1`, also for j
 were started with `nohup`.
 
 Cause: signal 1 is SIGHUP: the terminal or the ssh connection is gone. nohup sets that
-signal to "ignore", but torchrun installs its own handler over it, passes the signal on
+signal to "ignore", but torchrun installs its own handler instead, passes the signal on
 to the workers and stops.
 
 Cure: start in `tmux`, `screen` or `systemd-run`, where no terminal closes. Or leave

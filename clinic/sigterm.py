@@ -10,10 +10,10 @@ You see: `Received 15 death signal, shutting down workers`, then `SignalExceptio
 ... got signal: 15`. From Slurm `CANCELLED AT ... DUE TO TIME LIMIT` or `DUE TO
 PREEMPTION`. No rank has an error of its own.
 
-Cause: signal 15, SIGTERM, is a polite request to end: the time limit of the queue, a job
-with a higher priority, a spot machine that is taken back, a pod that is moved, `kill`,
-or a job's other machine that failed. torchrun passes it on to the ranks, waits 30
-seconds and kills what is left.
+Cause: signal 15, SIGTERM, is a polite request to end: the time limit of the queue, a
+job with a higher priority, a spot machine that is taken back, a pod that is moved,
+`kill`, or the failure of another machine of the job. torchrun passes it on to the
+ranks, waits 30 seconds and kills what is left.
 
 Cure: nothing is broken: expect it. Ask for a warning before the end (Slurm:
 `--signal=B:USR1@300`), pass it on to the ranks (`pkill -USR1 -f train.py` in the batch

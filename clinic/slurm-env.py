@@ -10,10 +10,11 @@ You see: `srun python train.py` fails on every task as if there were no launcher
 although Slurm has numbered the tasks.
 
 Cause: Slurm calls the rank `SLURM_PROCID`, the number of ranks `SLURM_NTASKS`, the
-local rank `SLURM_LOCALID`. `env://` reads `RANK` and `WORLD_SIZE` and knows no others.
+local rank `SLURM_LOCALID`. But `env://` reads `RANK` and `WORLD_SIZE`, and knows no
+other names.
 
-Cure: translate them inside the task (outside, in the batch script, `SLURM_PROCID` is
-that of the script: always 0). Export a `MASTER_ADDR`, the first line of `scontrol show
+Cure: translate them inside the task (in the batch script around it, `SLURM_PROCID` is
+the script's own: always 0). Export a `MASTER_ADDR`, the first line of `scontrol show
 hostnames`, and a `MASTER_PORT` in the batch script. Or let srun start one torchrun per
 node.
 

@@ -10,8 +10,8 @@ You see: `Can't pickle local object 'main.<locals>.worker'` in `mp.spawn`, befor
 process has started. For a lambda it says `Can't pickle <function <lambda>>`.
 
 Cause: a spawned process gets its function by name: pickle writes the module and the
-name, and the child imports it. A nested function, a lambda and what closes over a lock
-or an open file have no name to import.
+name, and the child imports it. A nested function, a lambda, or a closure over a lock or
+an open file has no name to import.
 
 Cure: define the function at the top of a module, and pass what it needs through `args`.
 

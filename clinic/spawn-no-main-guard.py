@@ -10,11 +10,11 @@ You see: `An attempt has been made to start a new process before the current pro
 finished its bootstrapping phase`, from each child.
 
 Cause: a spawned process is a new Python that imports your script to find the function
-it shall run. If the script starts processes at module level, each child begins to start
-children of its own; Python refuses.
+it is to run. If the script starts processes at module level, each child would start its
+own children, so Python refuses.
 
-Cure: what must happen once stands under `if __name__ == "__main__":`, which is false in
-the children.
+Cure: put what must happen only once under `if __name__ == "__main__":`, which is false
+in the children.
 
 Next time: everything at module level runs once per process. With
 `torch.multiprocessing.spawn` the last line is only

@@ -9,8 +9,8 @@ signature: Can't get attribute 'worker' on <module '__main__' \(built-in\)>
 You see: `Can't get attribute 'worker' on <module '__main__' (built-in)>` from each
 child; `mp.spawn` adds `ProcessExitedException: process 0 terminated with exit code 1`.
 
-Cause: a notebook's `__main__` is no file. The spawned process is a new Python, looks
-for `worker` in its own `__main__`, and finds that empty.
+Cause: a notebook's `__main__` is not a file. The spawned process is a new Python, which
+looks for `worker` in its own `__main__` and does not find it there.
 
 Cure: write the function to a file (`%%writefile work.py`) and import it from there, or
 start the file with torchrun. On the CPU under Linux `start_method="fork"` also works;

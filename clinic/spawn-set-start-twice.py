@@ -10,13 +10,15 @@ You see: `context has already been set` at `set_start_method`, often only when a
 run again, or after a library was imported.
 
 Cause: the start method is one setting for the whole process, and Python lets it be set
-once. A library, a `multiprocessing.Lock()` or the first run of your cell was earlier.
+once. A library, a `multiprocessing.Lock()` or the first run of your cell has already
+set it.
 
-Cure: take a context of your own and start processes from it; it disturbs nobody.
-`set_start_method("spawn", force=True)` overrides what others chose, with all it breaks.
+Cure: make your own context and start processes from it, which leaves everybody else's
+choice alone. `set_start_method("spawn", force=True)` overrides that choice, and may
+break what relied on it.
 
 Next time: `multiprocessing.get_start_method(allow_none=True)` at the top of the script
-tells whether somebody was there before you.
+tells whether it was set before your code ran.
 
 Links: https://github.com/pytorch/pytorch/issues/40403 (a Lock had set the context to fork)
 """

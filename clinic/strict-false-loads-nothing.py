@@ -11,8 +11,8 @@ You see: nothing, and a loss that starts where a fresh model's does: the network
 everything", or a pretrained one does not help.
 
 Cause: `strict=False` skips each key that does not match. If all keys have a prefix,
-`module.` or `_orig_mod.`, none matches: nothing is loaded, without a complaint. What
-was skipped stands in the value that the call returns, which nobody reads.
+`module.` or `_orig_mod.`, none matches: nothing is loaded, and there is no error. The
+call only returns what it skipped, which is easy to overlook.
 
 Cure: take the prefix off and load strictly. If some keys may be missing, check that
 those, and no others, are in the returned `missing_keys` and `unexpected_keys`.

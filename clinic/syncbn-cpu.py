@@ -14,8 +14,8 @@ Cause: `SyncBatchNorm` has code for GPUs only. In `eval()` it behaves like Batch
 works anywhere.
 
 Cure: convert only if there are GPUs. For a configuration that asks for it, or a model
-that was saved whole, replace the layers by BatchNorm on the CPU: their state dicts are
-the same.
+that was saved whole, replace the layers with BatchNorm on the CPU: their state dicts
+are the same.
 
 Next time: search the configuration for `SyncBN` before you blame the input's device.
 

@@ -9,12 +9,13 @@ signature: 16 buckets for 2 MB of gradients instead of at most 2
 You see: steps that are slower than with the default, the more so the more layers the
 model has. A profile shows one `all_reduce` for each tensor.
 
-Cause: `bucket_cap_mb` is the size of DDP's messages. Each costs a fixed time before the
-first byte, the latency, so many small ones cost many of these. A tensor is never cut:
-below the size of a layer, every layer travels alone, as in a loop that reduces each
-`p.grad` by hand. One that is too large leaves nothing to overlap with backward.
+Cause: `bucket_cap_mb` is the size of DDP's messages. Each message costs a fixed time
+before its first byte, the latency, so many small ones pay it many times. A tensor is
+never cut, so if the cap is below the size of a layer, every layer travels alone, as in
+a loop that reduces each `p.grad` by hand. A bucket that is too large leaves nothing to
+overlap with backward.
 
-Cure: the default (25 MB, and a first bucket of 1 MB). For a large model on a fast
+Cure: keep the default (25 MB, and a first bucket of 1 MB). For a large model on a fast
 network measure larger ones, 100 MB and more; nobody needs smaller ones.
 
 Next time: `ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]` after a few steps lists

@@ -6,12 +6,12 @@ runs on: one process
 chapter: ch5_ddp
 signature: RuntimeError: Too many open files\. Communication with the workers
 
-You see: `Too many open files. Communication with the workers is no longer possible`,
-or `received 0 items of ancdata`, after some hundred batches.
+You see: `Too many open files. Communication with the workers is no longer possible`, or
+`received 0 items of ancdata`, after a few hundred batches.
 
-Cause: on Linux a worker hands a batch over as an open file descriptor of shared
-memory. It stays open as long as the tensor lives, so a program that collects batches
-(outputs of a validation, a list of labels) collects descriptors, until `ulimit -n`.
+Cause: on Linux a worker hands a batch over as an open file descriptor of shared memory.
+It stays open as long as the tensor lives, so a program that collects batches (outputs
+of a validation, a list of labels) collects descriptors, until it reaches `ulimit -n`.
 
 Cure: copy what you keep, `batch.clone()`; or share by name with
 `torch.multiprocessing.set_sharing_strategy("file_system")`; or raise `ulimit -n`.

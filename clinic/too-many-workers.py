@@ -6,14 +6,15 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: 8 workers a core instead of at most 1
 
-You see: a warning about the suggested number of workers, if you are lucky; more context
-switches, more memory, and epochs that start late.
+You see: a warning about the suggested number of workers, if you are lucky; otherwise
+only more context switches, more memory, and epochs that start late.
 
 Cause: each rank has a DataLoader of its own, and each makes `num_workers` processes: 8
 ranks with 8 workers are 64. torch compares the number with the cores that this process
 may use, not with its share of them.
 
-Cure: cores of the machine divided by its ranks, and then measure fewer.
+Cure: start from the machine's cores divided by its ranks, then measure whether fewer
+are as fast.
 
 Next time: `pstree` or `top` on one node; and what this process may use:
 `len(os.sched_getaffinity(0))`.

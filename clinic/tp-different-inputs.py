@@ -7,8 +7,8 @@ chapter: ch6_model_parallel
 signature: output \S+ instead of
 guard: one tensor-parallel model take different shares
 
-You see: the loss falls to a level that it should not stop at. All ranks of the group
-print the same outputs, which looks right.
+You see: the loss falls, but stops at a higher level than it should. All ranks of the
+group print the same outputs, which looks right.
 
 Cause: under tensor parallelism each rank computes a part of every sample's features,
 and an `all_reduce` adds the parts up. If the ranks hold different samples, parts of

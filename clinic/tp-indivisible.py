@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: RuntimeError: a and b must have same reduction dim, but got \[2, 6\] X \[5, 4\]
 
-You see: `a and b must have same reduction dim`, with a size that is in nobody's
+You see: `a and b must have same reduction dim`, with a size that is not in your
 configuration, and another one on the last rank.
 
 Cause: five features are cut into three and two. `ColwiseParallel` hands its part on as
-a plain tensor, which has forgotten the whole. `RowwiseParallel` takes the part to be
-one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
+a plain tensor, which does not record the size of the whole. So `RowwiseParallel` takes
+the part to be one of W equal ones: 2 x 3 = 6 on rank 0, 2 x 2 = 4 on rank 1.
 
-Cure: choose the number of ranks by the model: one that divides its heads, its heads of
-keys and values, its hidden sizes and its vocabulary. A model that somebody has trained
-has its heads for good, and 40 of them can be cut 2, 4, 5, 8 ways, never 16. Only in a
-model of your own can you choose the size, as below; a vocabulary can be padded.
+Cure: choose the number of ranks by the model: one that divides its heads, its key and
+value heads, its hidden sizes and its vocabulary. A trained model cannot change its
+heads, and 40 of them can be cut 2, 4, 5, 8 ways, but never 16. Only in a model of your
+own can you choose the size, as below; a vocabulary can be padded.
 
 Next time: divide the size in the message by the number of ranks: that is the rank's
 part. If it is not the same on all ranks, the cut was uneven.

@@ -10,14 +10,14 @@ You see: `The size of tensor a … must match the size of tensor b`, and the two
 the factor W.
 
 Cause: between `ColwiseParallel` and `RowwiseParallel` each rank has a part of the
-features. A scale, a norm or a bias of its own that sits there is not in the plan, so
-it has all of them.
+features. A separate scale, norm or bias that sits there is not in the plan, so it still
+covers all of them.
 
 Cure: shard that parameter along the same axis. With `use_local_output=False` the
-activations stay DTensors, and torch itself sees to it that both fit.
+activations stay DTensors, and torch itself makes both fit.
 
-Next time: print name, type and shape of all parameters after `parallelize_module`: what
-is no DTensor must sit where the activations are whole.
+Next time: print name, type and shape of all parameters after `parallelize_module`: a
+parameter that is not a DTensor must sit where the activations are whole.
 
 Links: https://github.com/ModelTC/LightX2V/pull/1453 (a whole bias beside a sharded weight)
 """

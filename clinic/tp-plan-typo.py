@@ -8,13 +8,14 @@ signature: AssertionError: 0 of 4 parameters are sharded
 beyond: The result is right: a layer that no rank shards costs memory, and torch warns.
 
 You see: a warning that a plan key `could not be resolved`, in newer versions; nothing
-in older ones. Results are right. Memory per GPU does not fall: each rank computes all.
+in older ones. Results are right. Memory per GPU does not fall: each rank computes
+everything.
 
 Cause: a plan is a dict of module names, and a name that matches nothing is skipped. A
 wrapper (`torch.compile`, a checkpoint wrapper) that renamed a layer does the same.
 
-Cure: the names of `model.named_modules()`; `*` stands for one part of a name. Then make
-sure that the layers you meant are DTensors.
+Cure: use the names of `model.named_modules()`; `*` stands for one part of a name. Then
+make sure that the layers you meant are DTensors.
 
 Next time: count the DTensors among `model.parameters()` right after
 `parallelize_module`.

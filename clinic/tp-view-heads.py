@@ -7,16 +7,17 @@ chapter: ch6_model_parallel
 signature: RuntimeError: shape '\[1, 2, 4, 2\]' is invalid for input of size 8
 
 You see: `shape '[…]' is invalid for input of size …` in attention, and the size is W
-times too small. If -1 stands in another place, no error: wrong shapes, further on.
+times too small. If the view has its -1 in another place there is no error, but wrong
+shapes further on.
 
 Cause: `ColwiseParallel` cuts the projection's output features. Its output is a plain
 tensor, this rank's part, with the heads of this rank only. The model's `view` names
 the number of heads from the configuration.
 
-Cure: let the heads be what is inferred: `view(batch, time, -1, head_dim)`. The size of
-a head does not change. (`use_local_output=False` keeps a DTensor, which knows the whole
-shape.) It takes no more ranks than there are heads: with 8 heads for keys and values,
-16 ranks hold half a head each, and this view fails as well.
+Cure: let `view` infer the number of heads: `view(batch, time, -1, head_dim)`. The size
+of a head does not change. (`use_local_output=False` keeps a DTensor, which knows the
+whole shape.) This works for no more ranks than there are heads: with 8 heads for keys
+and values, 16 ranks hold half a head each, and this view fails as well.
 
 Next time: print the shape after each parallelized layer. Any size from the
 configuration that is used on a sharded axis is wrong by the factor W.

@@ -9,8 +9,8 @@ signature: Expected all tensors to be on the same device, but found at least two
 You see: `Expected all tensors to be on the same device, but found at least two devices,
 cuda:0 and cuda:1!`, in a layer, in the loss, or at a `+`.
 
-Cause: tensors of different devices never meet by themselves. Where a model is cut, the
-activations have to be moved; so do a mask, a position table and the labels. `"cuda"`
+Cause: an operator does not move its inputs to another GPU. So where a model is cut, you
+have to move the activations, and also masks, position tables and the labels. `"cuda"`
 means the current device, mostly 0.
 
 Cure: at each boundary `x = x.to(next_layer.weight.device)`, and labels to

@@ -10,9 +10,9 @@ You see: `DataLoader worker (pid …) is killed by signal: Bus error`, in a cont
 soon after the start, once `num_workers` is above 0.
 
 Cause: a worker hands its batches over in shared memory, files in `/dev/shm`. Docker
-gives a container 64 MB of it. Making a file there succeeds; writing to a page that
-cannot be had raises SIGBUS. All ranks of a machine share it. (Here the cell
-sends the worker the signal: torch's text is the same.)
+gives a container 64 MB of it. Making a file there succeeds; writing to a page for which
+there is no room raises SIGBUS. All ranks of a machine share it. (Here the cell sends
+the worker the signal: torch's text is the same.)
 
 Cure: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes a memory-backed volume
 on `/dev/shm`. Where you cannot, `num_workers=0`, or smaller batches and less

@@ -9,14 +9,14 @@ signature: RuntimeError: DataLoader worker .* is killed by signal: Killed
 You see: `DataLoader worker (pid …) is killed by signal: Killed`, often hours into a
 run, on one rank; then the other ranks fail in a collective.
 
-Cause: nobody but the kernel sends SIGKILL unasked: the machine, or the job's memory
-limit, is full. Each rank starts `num_workers` processes: 8 ranks with 8 workers are 64.
-A forked worker shares the dataset's memory until it writes to it. But to read a Python
-object is to count a reference in it, so a list of objects is copied page by page, by
-every worker. A tensor has one count for all of its rows. (The copying here is real; the
-kill is ours, at 32 MiB, since a real one needs a machine that is full.)
+Cause: only the kernel sends SIGKILL unasked: the machine's memory is full, or the job's
+memory limit is reached. Each rank starts `num_workers` processes: 8 ranks with 8
+workers are 64. A forked worker shares the dataset's memory until it writes to it. But
+even reading a Python object writes to its reference count, so every worker copies a
+list of objects page by page. A tensor has one count for all of its rows. (The copying
+here is real; the kill is our own, at 32 MiB, since a real one needs a full machine.)
 
-Cure: large tables as one tensor, array or memory map instead of lists and dicts of
+Cure: keep large tables as one tensor, array or memory map instead of lists and dicts of
 Python objects; then fewer workers, and less prefetching.
 
 Next time: `dmesg | grep -i kill` (or the job's `memory.events`) names the process and

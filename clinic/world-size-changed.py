@@ -9,11 +9,11 @@ signature: size mismatch for weight: copying a param with shape torch\.Size\(\[2
 You see: `size mismatch`, and the sizes differ by a factor: the old number of ranks over
 the new. On more ranks than before, some do not find a file.
 
-Cause: each rank wrote its own shard to its own file. What such a file holds is decided
-by the number of ranks, and nothing in it says so.
+Cause: each rank wrote its own shard to its own file. What such a file holds depends on
+the number of ranks, but the file does not record that number.
 
-Cure: `torch.distributed.checkpoint`: it writes where in the whole tensor each piece
-lies, and each rank reads the pieces that it needs, on any number of ranks.
+Cure: save with `torch.distributed.checkpoint`, which records where in the whole tensor
+each piece lies, so each rank reads the pieces that it needs, on any number of ranks.
 
 Next time: write the world size and the layout into the checkpoint, and compare them
 before loading.

@@ -8,12 +8,12 @@ signature: Timed out after \d+ seconds waiting for clients\. 1/2 clients joined
 
 You see: `init_process_group` does not return on any rank. After its timeout rank 0
 counts: 1/2 clients joined. The other ranks say "wait timeout" and name a key of the
-store. Unless you say otherwise that takes 10 minutes for "nccl", and 30 for "gloo" or
+store. Unless you say otherwise, that takes 10 minutes for "nccl", and 30 for "gloo" or
 for no name at all; here it takes one second.
 
-Cause: the group is complete when as many processes as WORLD_SIZE have come to rank 0's
-store. One was never started, or died before: on import, on a missing file, on a node
-that is still in the queue.
+Cause: the group is complete when WORLD_SIZE processes have connected to rank 0's store.
+One was never started, or died before that: on import, on a missing file, on a node that
+is still in the queue.
 
 Cure: start all of them; torchrun sets WORLD_SIZE to what it starts. Give
 `init_process_group(timeout=timedelta(seconds=60))` while you set a job up.

@@ -10,9 +10,10 @@ You see: all ranks but rank 0 wait in silence, and in the end cannot connect to
 MASTER_ADDR and MASTER_PORT: after 30 minutes in `init_process_group` (10 with NCCL), 15
 under torchrun, half a second here. Rank 0 waits too, and says that clients are missing.
 
-Cause: the store is not there: another port than rank 0's, a MASTER_ADDR that is this
-machine itself (`localhost` on the second node), a firewall, or a rank 0 that died
-before it listened. The client tries again until the timeout, in case rank 0 is late.
+Cause: the store is not where the rank looks for it: a port other than rank 0's, a
+MASTER_ADDR that is this machine itself (`localhost` on the second node), a firewall, or
+a rank 0 that died before it listened. The client tries again until the timeout, in case
+rank 0 is late.
 
 Cure: the same MASTER_ADDR and MASTER_PORT everywhere, and the port open between nodes.
 

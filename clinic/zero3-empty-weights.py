@@ -10,17 +10,17 @@ checkpoint`, one line for each weight; or the other way round, `the shape in cur
 model is torch.Size([0])`.
 
 Cause: DeepSpeed's ZeRO-3 keeps 1/W of each weight on a rank and leaves an empty tensor
-in the module, which it fills for a moment before the layer runs. Who asks the module
-itself, as `model.state_dict()` or `torch.save(model)` does, saves empty tensors; who
-loads into a module that ZeRO-3 has taken over already finds empty ones.
+in the module, which it fills only while the layer runs. If you ask the module itself,
+as `model.state_dict()` or `torch.save(model)` does, you save empty tensors; if you load
+into a module that ZeRO-3 has already taken over, you load into empty ones.
 
 Cure: let the engine save (`engine.save_checkpoint`, or `save_16bit_model` with
 `stage3_gather_16bit_weights_on_model_save`) and rebuild plain weights from its shards
-with the script `zero_to_fp32.py` that lies beside them. Load plain weights before
-`deepspeed.initialize`, or inside of `deepspeed.zero.GatheredParameters`.
+with the script `zero_to_fp32.py` that DeepSpeed puts beside them. Load plain weights
+before `deepspeed.initialize`, or inside `deepspeed.zero.GatheredParameters`.
 
-Next time: `{k: v.shape for k, v in torch.load(path).items()}` right after the first save.
-A file that is much smaller than the model is the same news.
+Next time: `{k: v.shape for k, v in torch.load(path).items()}` right after the first
+save. A file that is much smaller than the model is the same sign.
 
 Links: https://github.com/huggingface/transformers/issues/20082 (a file of empty weights)
 https://github.com/deepspeedai/DeepSpeed/issues/1394 (an older release: torch.Size([1]))
