@@ -102,7 +102,7 @@ def test_one_right_option_by_keyboard(reader):
     assert "Two machines with four GPUs each" in group.locator("legend").inner_text()
     reader.quiz(name).locator("input").first.focus()
     reader.press("Space", "Enter")
-    assert reader.status(name).startswith("✗ Not yet.\nCUDA knows its own machine")
+    assert reader.status(name).startswith("✗ Not yet.\nCUDA knows only its own machine")
     assert reader.quiz(name).locator("label").first.inner_text().endswith("✗ wrong")
     assert reader.tally(name) == ""
     reader.press("ArrowDown")
@@ -128,7 +128,7 @@ def test_several_right_options(reader):
     assert reader.status(name) == "✗ Not yet: one is missing."
     boxes.nth(1).focus()
     reader.press("Space", "Enter")
-    assert reader.status(name).startswith("✗ Not yet.\nShares must differ")
+    assert reader.status(name).startswith("✗ Not yet.\nNo two ranks")
     reader.press("Space")
     boxes.nth(2).focus()
     reader.press("Space", "Enter")
