@@ -79,7 +79,9 @@ def main() -> int:
         json.dump({name: name in chosen for name in memory["tests"]}, only)
         only.flush()
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.quick.plugin"]
-        command += ["-n", str(min(WORKERS, len(files))), "--dist", "loadfile", *files]
+        if len(files) > 1:
+            command += ["-n", str(min(WORKERS, len(files))), "--dist", "loadfile"]
+        command += files
         env = os.environ | {ONLY: only.name}
         code = subprocess.run(command, cwd=ROOT, env=env).returncode
     if len(chosen) < len(touched):
