@@ -86,7 +86,7 @@ def test_heads_are_divided_by_what_the_case_says():
     """40 of them 2, 4, 5 and 8 ways."""
     says = prose("tp-indivisible", "Cure")
     heads, ways, never = re.search(
-        r"and (\d+) of them can be cut ([\d, ]+) ways, never (\d+)", says
+        r"and (\d+) of them can be cut ([\d, ]+) ways, but never (\d+)", says
     ).groups()
     assert all(int(heads) % int(way) == 0 for way in ways.split(","))
     assert int(heads) % int(never)
