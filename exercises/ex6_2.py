@@ -5,14 +5,16 @@ Ranks: 1
 Minutes: 15
 
 A batch `x` of shape `(B, D)` with labels `y` of shape `(B,)` goes through `model` in
-`num` micro-batches, as `x.chunk(num)` cuts them: the last may be smaller. The label
--100 means "no label here"; `cross_entropy` leaves such samples out of its mean. After
-the call the gradients, which were None before, are those of `cross_entropy(model(x),
-y)`, computed a micro-batch at a time: its backward comes before the next one's forward,
-or all their activations would be in memory at once. Return that loss as a float.
+`num` micro-batches, as `x.chunk(num)` cuts them, so the last may be smaller. The label
+-100 means "no label here", and `cross_entropy` leaves such samples out of its mean.
 
-There is at least one label, but a micro-batch may have none at all: then it needs no
-backward, and no forward either.
+After the call the gradients, which were None before, are those of
+`cross_entropy(model(x), y)`, but computed one micro-batch at a time. Each backward pass
+comes before the next forward pass, because otherwise all activations would be in memory
+at once. Return the loss of the whole batch as a float.
+
+There is at least one label, but a micro-batch may have none at all. Then it needs
+neither a backward pass nor a forward pass.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
 Hint 2: Take the sum in each micro-batch, and divide by the labels of the *whole* batch,

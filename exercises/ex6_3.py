@@ -5,13 +5,15 @@ Ranks: 1, 2, 4
 Minutes: 15
 
 A language model uses one matrix twice: as the embedding, its first layer, and as the
-head, its last. In a pipeline these lie on rank 0 and on rank W − 1, each with a copy of
-the matrix as a parameter. Backward gives each copy the gradient of its own use only.
+head, its last. In a pipeline these lie on rank 0 and on rank W − 1, so each of the two
+has a copy of the matrix as a parameter. But a backward pass gives each copy only the
+gradient of its own use.
 
 `ex6_3(weight)` is called on all ranks after backward. On the first and on the last rank
 `weight` is their copy; on the others it is None. Afterwards both copies have the
-gradient of a matrix that is used twice, and the same bits, so that the same step keeps
-them equal. With W = 1 there is one parameter, and autograd has done it all.
+gradient of a matrix that is used twice. The two gradients must agree bit for bit, so
+that the same step keeps the copies equal. With W = 1 there is only one parameter, and
+autograd has done everything already.
 
 Hint 1: A weight is used twice in one process. What does autograd do with the two
 gradients, take their mean?
@@ -42,7 +44,8 @@ groups, new_group = [], dist.new_group
 
 
 def counting(*args, use_local_synchronization=False, **kwargs):
-    groups.extend([0] * (not use_local_synchronization))  # which only members call
+    if not use_local_synchronization:  # with it, only members call
+        groups.append(0)
     local = {"use_local_synchronization": use_local_synchronization}
     return new_group(*args, **kwargs, **local)
 

@@ -4,15 +4,15 @@ Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 25
 
-A network computes `down(relu(up(x)))`. Its hidden features are shared out: each rank
+A network computes `down(relu(up(x)))`. Its hidden features are shared out, so each rank
 holds `up`, a linear layer to *its* h features of H, and `down`, one from these h
 features to all outputs. `x` of shape `(B, D)` and `down.bias` are the same on all
 ranks; `up.weight`, `up.bias` and `down.weight` are parts. Ranks may have unequal h.
 
 Return the output `(B, D_out)` of the whole network, on every rank. After a backward
 from it (the same on all ranks) the gradients are those of the whole network: `x.grad`
-and `down.bias.grad` in full on every rank, those of the parts for each part. With one
-all_reduce in forward and one in backward.
+and `down.bias.grad` in full on every rank, and each part's own gradient on its rank.
+Use one all_reduce in the forward pass and one in the backward pass.
 
 Hint 1: Each rank computes a summand of the output. Of which gradient does each rank
 have a summand only?

@@ -6,17 +6,18 @@ Minutes: 45
 Level: hard
 
 Each rank holds one stage of a network. `pieces` are the micro-batches `(x, y)`, the
-same list on all ranks; only rank 0 uses `x`, only the last rank uses `y`. `order` says
-what this rank does, in which order: `"F2"` is the forward pass of micro-batch 2, `"B2"`
-its backward pass. It may be 1F1B, GPipe or another; the orders of all ranks fit
-together. Between stages go tensors of shape `(len(x), width)`, float32.
+same list on all ranks, but only rank 0 uses `x` and only the last rank uses `y`.
+`order` lists what this rank does, one after the other: `"F2"` is the forward pass of micro-batch 2, `"B2"`
+its backward pass. It may be 1F1B, GPipe or another schedule, and the orders of all
+ranks fit together. The tensors between stages have the shape `(len(x), width)` and are
+float32.
 
 After the call each stage has the gradients of the mean of `cross_entropy` over all
 samples of all micro-batches, which have unequal sizes. Return that mean as a float on
 the last rank, None on the others.
 
-Under 1F1B a rank sends its activation down while its neighbour sends a gradient up.
-With `dist.send` both would wait for each other.
+Under 1F1B a rank sends its activation down while its neighbour sends a gradient up, so
+with `dist.send` both would wait for each other.
 
 Hint 1: What must be kept from a forward pass until its backward? With what does a
 stage's backward begin, where there is no loss?
