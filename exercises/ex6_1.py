@@ -6,8 +6,8 @@ Minutes: 15
 
 `costs[i]` is the time that layer i takes for one micro-batch. Cut the layers, in their
 order, into `num_stages` stages of at least one layer each. The slowest stage sets the
-pace of the pipeline, so make that one as fast as possible. Return the number of layers of each
-stage, as a list of `num_stages` integers whose sum is `len(costs)`.
+pace of the pipeline, so make that one as fast as possible. Return the number of layers
+of each stage, as a list of `num_stages` integers whose sum is `len(costs)`.
 
 There are at most 24 layers and 6 stages. Where several cuts are best, any will do.
 

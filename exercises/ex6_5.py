@@ -7,10 +7,10 @@ Level: hard
 
 Each rank holds one stage of a network. `pieces` are the micro-batches `(x, y)`, the
 same list on all ranks, but only rank 0 uses `x` and only the last rank uses `y`.
-`order` lists what this rank does, one after the other: `"F2"` is the forward pass of micro-batch 2, `"B2"`
-its backward pass. It may be 1F1B, GPipe or another schedule, and the orders of all
-ranks fit together. The tensors between stages have the shape `(len(x), width)` and are
-float32.
+`order` lists what this rank does, one after the other: `"F2"` is the forward pass of
+micro-batch 2, `"B2"` its backward pass. It may be 1F1B, GPipe or another schedule, and
+the orders of all ranks fit together. The tensors between stages have the shape
+`(len(x), width)` and are float32.
 
 After the call each stage has the gradients of the mean of `cross_entropy` over all
 samples of all micro-batches, which have unequal sizes. Return that mean as a float on
