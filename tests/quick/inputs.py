@@ -17,6 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = "_build/html", "_build/.doctrees/whole.css"  # not in git, but read by tests
 REPORT = "_build/html/book/app_status.html"  # shows how the tests themselves ended
+INDEX = (
+    "_build/html/_sources/",
+    "_build/html/searchindex.js",
+    "_build/html/objects.inv",
+)
 ALWAYS = ("pyproject.toml", "requirements.txt", "tests/conftest.py")
 # Of the files of this form, a test reads the one that its parameter names.
 OWN = {
@@ -133,7 +138,9 @@ class Tree:
         begin, end = form.split("{}")
         kind = {f for f in found if f.startswith(begin) and f.endswith(end)}
         own = {f for f in kind if _names(label[1], f[len(begin) : -len(end)])}
-        return found - (kind - own) if own else found
+        if not own:
+            return found
+        return found - (kind - own) - {f for f in found if f.startswith(INDEX)}
 
     @functools.cache  # noqa: B019
     def _of_file(self, test_file: str, reads: frozenset[str]) -> frozenset[str]:

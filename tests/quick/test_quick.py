@@ -162,3 +162,19 @@ def test_a_test_of_one_file_depends_on_no_other():
         f"clinic/{slug}.py"
     }
     assert len(cases) > 100
+
+
+def test_a_visited_page_depends_on_no_other_nor_on_the_index(tmp_path):
+    """An edit of one page rewrites the index of all, which only search reads."""
+    built = ["_build/html/book/a.html", "_build/html/book/b.html"]
+    built += ["_build/html/searchindex.js", "_build/html/_static/all.css"]
+    tests = "tests/book/test_pages.py"
+    for name in (*built, tests):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("# in a browser")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    tree = Tree(tmp_path)
+    page = tree.inputs(f"{tests}::test_x[book/a]", [])
+    assert page == {tests, built[0], built[3]}
+    assert tree.inputs(f"{tests}::test_search[http]", []) == {tests, *built}
