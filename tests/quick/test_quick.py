@@ -110,6 +110,9 @@ def test_what_takes_too_long_is_left_out_and_named():
     touched = {"a.py::x": 1.0, "b.py::x": 5.0, "b.py::y": 4.0, "c.py::x": 30.0}
     chosen = choose(touched, 20)
     assert chosen == {"a.py::x", "b.py::x", "b.py::y"}
+    page = {"tests/book/test_pages.py::x": 16.0}  # what was edited comes first
+    assert choose(touched | page, 20) == {*page, "a.py::x"}
+    assert choose({"tests/test_errata.py::x": 99.0} | touched, 20) == chosen
     assert report(touched, chosen, 9) == (
         "4 of 9 tests are touched; 3 of them run now. "
         "Left out, make test runs them:\n    c.py (30 s)"
