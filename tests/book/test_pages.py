@@ -87,10 +87,10 @@ def test_search_finds_a_page(visitors, axe, styles, number):
     if number < 2:
         assert axe.look(visitor.page) == []
     elif number == 3:
-        assert styles.look(visitor.page) == []
-        visitor.page.goto(f"{visitor.base}/genindex.html")
-        visitor.stop_motion()
-        assert styles.look(visitor.page) == []
+        for page in "search", "genindex":  # results would still come and go
+            visitor.page.goto(f"{visitor.base}/{page}.html")
+            visitor.stop_motion()
+            assert styles.look(visitor.page) == []
 
 
 def test_most_rules_are_left_out(styles):
