@@ -4,11 +4,11 @@
 what need not run again. Each worker listens to what Python opens and starts.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -102,9 +102,11 @@ class Memory:
 def pytest_configure(config: pytest.Config) -> None:
     """Listen in each process that runs tests, remember in the one that reports."""
     config.ear = Ear()
+    config.memory = None
     if not hasattr(config, "workerinput"):
-        config.memory = Memory()
-        config.pluginmanager.register(config.memory)
+        with contextlib.suppress(SystemExit, FileNotFoundError):  # without git
+            config.memory = Memory()
+            config.pluginmanager.register(config.memory)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -135,8 +137,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(config, "workeroutput"):
         config.workeroutput["reads"] = reads
         return
-    config.memory.add(reads)
-    started = time.monotonic()
-    config.memory.write()
-    if (took := time.monotonic() - started) > 5:
-        print(f"\nremembering took {took:.0f} s")
+    if config.memory is not None:
+        config.memory.add(reads)
+        config.memory.write()

@@ -105,6 +105,17 @@ def test_without_a_memory_a_sentence_says_what_to_do(tree):
     assert ended.stderr == "No test has passed here yet: make test runs all of them.\n"
 
 
+def test_without_git_the_tests_run_all_the_same(tree):
+    """Nothing is remembered then, as in an unpacked archive."""
+    shutil.rmtree(tree / ".git")
+    (tree / "_build/passed.json").unlink()
+    ended = run(tree, *("-m", "pytest", "-q", "-p", "tests.quick.plugin", "tests"))
+    assert ended.returncode == 0 and "3 passed" in ended.stdout
+    assert not (tree / "_build/passed.json").exists()
+    ended = run(tree, "tests/quick")
+    assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
+
+
 def test_what_takes_too_long_is_left_out_and_named():
     """The shortest files first, each as a whole."""
     touched = {"a.py::x": 1.0, "b.py::x": 5.0, "b.py::y": 4.0, "c.py::x": 30.0}
