@@ -81,11 +81,12 @@ class Axe:
 
     def __init__(self) -> None:
         self.known: dict[str, list[str]] = {"light": [], "dark": []}
-        self.measured = 0  # elements whose contrast is enough
+        self.looks = self.measured = 0  # pages; elements whose contrast is enough
 
     def look(self, page: Page) -> list[str]:
         """Return the rules that an open page breaks, with up to three elements."""
         page.evaluate(AXE)
+        self.looks += 1
         results = []
         for theme, kinds in self.known.items():
             if new := page.evaluate(MARK, [theme, kinds]):
