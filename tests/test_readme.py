@@ -16,9 +16,9 @@ PAGES = [page.read_text("utf8") for page in ROOT.glob("book/*.md")]
 @pytest.mark.parametrize(
     ("said", "count"),
     [
-        (r"(\d+) failures are played", sum(case.runs for case in CASES)),
+        (r"(\d+) failures are replayed", sum(case.runs for case in CASES)),
         (r"\((\d+) more need GPUs", sum(not case.runs for case in CASES)),
-        (r"(\d+) claims of well-read articles", len([*ROOT.glob("errata/*_*.py")])),
+        (r"(\d+) claims of widely read articles", len([*ROOT.glob("errata/*_*.py")])),
         (r"(\d+) commands", sum(len(records.commands(page)) for page in PAGES)),
         (r"(\d+) exercises have graders", len([*ROOT.glob("exercises/ex*.py")])),
     ],
