@@ -71,7 +71,7 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
@@ -94,7 +94,7 @@ def save(path: str, state: dict) -> None:
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
@@ -143,7 +143,7 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
@@ -161,7 +161,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -171,15 +171,15 @@ def refuse(why: str) -> NoReturn:
 
 
 def stop(*_) -> NoReturn:
-    """End after Ctrl-C, as soon as save() has tidied up, without a word."""
+    """End silently after Ctrl-C, as soon as save() has tidied up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch covers the exit by an error
+    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
     atexit.register(os._exit, 130)  # no destructor of torch's may complain
     sys.exit(130)
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -189,7 +189,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -202,7 +202,7 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
@@ -212,7 +212,7 @@ def probe(path: str) -> None:
     mine = f"{path}.{os.getpid()}"
     try:
         for name in path, f"{path}.new":
-            if not path or (os.path.exists(name) > os.path.isfile(name)):
+            if not path or os.path.exists(name) != os.path.isfile(name):
                 raise OSError(0, "not the name of a file")
         os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
         os.remove(mine)
@@ -222,7 +222,7 @@ def probe(path: str) -> None:
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -251,7 +251,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

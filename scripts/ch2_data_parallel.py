@@ -91,7 +91,7 @@ class MiniDataParallel(nn.Module):
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
@@ -132,7 +132,7 @@ def train(args) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
@@ -156,7 +156,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -166,7 +166,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -176,7 +176,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -189,7 +189,7 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 

@@ -72,7 +72,7 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
@@ -95,7 +95,7 @@ def save(path: str, state: dict) -> None:
 
 
 def make_digits() -> tuple[TensorDataset, nn.Module]:
-    """Handwritten digits, and a network that draws random numbers."""
+    """Make handwritten digits, and a network that draws random numbers."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     net = nn.Sequential(nn.Dropout(0.2), nn.Linear(64, 10))
     return TensorDataset(x[:240].float() / 16, y[:240]), net
@@ -189,7 +189,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -199,15 +199,15 @@ def refuse(why: str) -> NoReturn:
 
 
 def stop(*_) -> NoReturn:
-    """End after Ctrl-C, as soon as save() has tidied up, without a word."""
+    """End silently after Ctrl-C, as soon as save() has tidied up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch covers the exit by an error
+    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
     atexit.register(os._exit, 130)  # no destructor of torch's may complain
     sys.exit(130)
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -221,7 +221,7 @@ def probe(path: str) -> None:
     mine = f"{path}.{os.getpid()}"
     try:
         for name in path, f"{path}.new":
-            if not path or (os.path.exists(name) > os.path.isfile(name)):
+            if not path or os.path.exists(name) != os.path.isfile(name):
                 raise OSError(0, "not the name of a file")
         os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
         os.remove(mine)
@@ -231,7 +231,7 @@ def probe(path: str) -> None:
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -260,7 +260,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

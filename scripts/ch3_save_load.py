@@ -43,7 +43,7 @@ def train(net: nn.Module, optimizer, num_steps: int) -> list[float]:
 
 
 def pack(net: nn.Module, optimizer, step: int) -> dict:
-    """Collect what training goes on from; one of the lines goes wrong."""
+    """Collect what a later run needs to go on; one line is a mistake."""
     wrapped = nn.DataParallel(net)
     model = wrapped.state_dict()  # right: wrapped.module.state_dict()
     return {"model": model, "optim": optimizer.state_dict(), "step": step}
@@ -73,12 +73,12 @@ def save_in_place(path: str, state: dict) -> None:
 
 
 def read(path: str) -> dict:
-    """Read a file that any machine has written; run no code from it."""
+    """Read a file that was written on any machine; run no code from it."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def load_as_it_is(net: nn.Module, optimizer, state: dict):
-    """Raise: all names in the file begin with module., none of the net's."""
+    """Raise: all names in the file begin with module., none in the net does."""
     return net.load_state_dict(state["model"])
 
 
@@ -127,7 +127,7 @@ def attempt(title: str, call, *args) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse a file that is there, or cannot be."""
+    """Read the flags; refuse a file that exists or cannot be written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse
     name = "ch3_save_load.pt"
@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -174,15 +174,15 @@ def refuse(why: str) -> NoReturn:
 
 
 def stop(*_) -> NoReturn:
-    """End after Ctrl-C, as soon as save() has tidied up, without a word."""
+    """End silently after Ctrl-C, as soon as save() has tidied up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch covers the exit by an error
+    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
     atexit.register(os._exit, 130)  # no destructor of torch's may complain
     sys.exit(130)
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -196,7 +196,7 @@ def probe(path: str) -> None:
     mine = f"{path}.{os.getpid()}"
     try:
         for name in path, f"{path}.new":
-            if not path or (os.path.exists(name) > os.path.isfile(name)):
+            if not path or os.path.exists(name) != os.path.isfile(name):
                 raise OSError(0, "not the name of a file")
         os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
         os.remove(mine)

@@ -78,7 +78,7 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -155,7 +155,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -165,7 +165,7 @@ def put(line: str) -> None:
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -194,7 +194,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

@@ -69,12 +69,12 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
@@ -87,11 +87,11 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 def train_step(stage, shape, x, y, num: int) -> torch.Tensor:
-    """All micro-batches forward, then all backward; the last rank's loss."""
+    """Run all micro-batches forward, then backward; return the loss, if last."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    held = []  # what each micro-batch keeps in memory until its backward
+    held = []  # what each micro-batch keeps until its backward pass
     for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        if rank > 0:  # not the images: what the stage before made of them
+        if rank > 0:  # the output of the stage before, not the images
             piece = torch.empty(len(piece), *shape, device=x.device)
             dist.recv(piece, rank - 1)
             piece.requires_grad_()
@@ -145,7 +145,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--epochs": 3, "--batch-size": 192, "--samples": 1440}
@@ -158,7 +158,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -168,7 +168,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -178,7 +178,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -191,13 +191,13 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -226,7 +226,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 
 def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Handwritten digits, num to train on and 357 to test on, and a CNN."""
+    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
     x, y = map(torch.as_tensor, load_digits(return_X_y=True))
     x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
@@ -34,7 +34,7 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 def find_devices(num: int) -> list[torch.device]:
-    """The first num accelerators; the first of all again where they end."""
+    """Return num devices: the first one stands in for those that are missing."""
     devices = [torch.device("cpu")]
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None:
@@ -48,7 +48,7 @@ def find_devices(num: int) -> list[torch.device]:
 
 
 def home(part: nn.Module) -> torch.device:
-    """The device on which a part's parameters lie."""
+    """Return the device that a part's parameters lie on."""
     return next(part.parameters()).device
 
 
@@ -66,7 +66,7 @@ class Split(nn.Module):
 
 
 def report(part: str, module: nn.Module) -> str:
-    """Where a part lies, its size, and the most memory its device needed."""
+    """Say where a part lies, how large it is, and its device's peak memory."""
     device, size = home(module), sum(p.numel() for p in module.parameters())
     text = f"{part} part: {size} parameters on {device}"
     if device.type == "cpu":
@@ -111,10 +111,10 @@ def train(args, devices) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 5, "--batch-size": 192, "--samples": 1440}
+    numbers = {"--epochs": 3, "--batch-size": 192, "--samples": 1440}
     numbers |= {"--split": 3, "--devices": 2, "--seed": 0, "--lr": 0.05}
     for flag, default in numbers.items():
         how = {"type": type(default), "default": default}
@@ -127,7 +127,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -137,7 +137,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -147,7 +147,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -160,7 +160,7 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 

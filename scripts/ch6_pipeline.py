@@ -72,7 +72,7 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
@@ -85,7 +85,7 @@ class Block(nn.TransformerEncoderLayer):
 
 
 def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
-    """Pieces of Python's own library, and a net that guesses the next byte."""
+    """Make pieces of Python's own library, and a net to guess the next byte."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     text = bytearray(b"".join(path.read_bytes() for path in files))
     net = [nn.Embedding(256, WIDTH)]
@@ -96,7 +96,7 @@ def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
 
 
 def cut(net: nn.Sequential, num: int) -> list[nn.Sequential]:
-    """Split into num stages: equally many blocks, plus the net's two ends."""
+    """Split the blocks evenly into num stages; the ends keep the net's ends."""
     edges = [0, *(1 + BLOCKS * i // num for i in range(1, num)), len(net)]
     return [net[edges[i] : edges[i + 1]] for i in range(num)]
 
@@ -105,7 +105,7 @@ def build(args, mesh, net: nn.Sequential, device):
     """Keep this rank's stages of net; return them and their schedule."""
     ranks, rank = mesh["pp"].size(), mesh["pp"].get_local_rank()
     twice = args.schedule == "interleaved1f1b"  # rank 0 of 4: stages 0 and 4
-    num, stages = ranks * (1 + twice), []
+    num, stages = ranks * 2 if twice else ranks, []
     pp, options = mesh.get_group("pp"), {"process_group": mesh.get_group("dp")}
     options["find_unused_parameters"] = True  # torch 2.13: GPipe fails without
     if num > BLOCKS:
@@ -167,7 +167,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     kinds = "gpipe", "1f1b", "interleaved1f1b"
@@ -182,7 +182,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -192,7 +192,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -202,7 +202,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -215,13 +215,13 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -250,7 +250,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

@@ -68,12 +68,12 @@ def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
 
 
 def say(text: str) -> None:
-    """Print one line in one write: two ranks' lines never merge."""
+    """Print one line in one write, so that two ranks' lines never merge."""
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
 class Fork(torch.autograd.Function):
-    """Forward: nothing. Backward: the sum of what all ranks send back."""
+    """Pass x on; in the backward pass, sum the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx, x):
@@ -87,7 +87,7 @@ class Fork(torch.autograd.Function):
 
 
 class Join(torch.autograd.Function):
-    """Forward: the sum of what all ranks computed. Backward: nothing."""
+    """Sum what all ranks computed; pass the gradient on as it is."""
 
     @staticmethod
     def forward(ctx, x):
@@ -101,7 +101,7 @@ class Join(torch.autograd.Function):
 
 
 def share(whole: torch.Tensor, dim: int) -> nn.Parameter:
-    """This rank's part of a weight."""
+    """Return this rank's part of a weight."""
     parts = whole.detach().tensor_split(dist.get_world_size(), dim)
     return nn.Parameter(parts[dist.get_rank()].clone())
 
@@ -157,7 +157,7 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse what cannot be."""
+    """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     numbers = {"--steps": 100, "--batch-size": 96, "--width": 1024}
@@ -169,7 +169,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 # The rest stands in every script: a job that cannot go on ends in a sentence.
 def refuse(why: str) -> NoReturn:
-    """End all ranks, which find the same, with one sentence of one of them."""
+    """End all ranks with one sentence: all found the same fault."""
     started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
     if started and os.environ.get("LOCAL_RANK") != "0":
         time.sleep(9)  # rank 0 says it; then the launcher ends this rank
@@ -179,7 +179,7 @@ def refuse(why: str) -> NoReturn:
 
 
 def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if nobody can have it."""
+    """Print a line in one write; end with a sentence if stdout fails."""
     try:
         print(f"{line}\n", end="", flush=True)
     except OSError as error:  # a full disk, or `| head`, which left
@@ -189,7 +189,7 @@ def put(line: str) -> None:
 
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse numbers that cannot be, before anything is started."""
+    """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
@@ -202,13 +202,13 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, the same on all, is no number any more."""
+    """End all ranks if the loss, which is the same on all, is not finite."""
     if not loss.isfinite():
         refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, but one line if another rank died before."""
+    """Print a traceback, or one line if another rank was the first to die."""
     if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
@@ -237,7 +237,7 @@ def time_limit() -> timedelta:
 
 
 def agree(args: argparse.Namespace) -> None:
-    """End all ranks if one has other flags: they would train other models."""
+    """End all ranks if their flags differ: so would what they train."""
     flags = [{}] * dist.get_world_size()
     dist.all_gather_object(flags, vars(args))
     for name in flags[0]:

@@ -387,9 +387,9 @@ class TestWrongUse:
             ("other rate", "", OTHER),
             ("nan weight", "", "it holds numbers that are not finite"),
             ("inf momentum", "", "it holds numbers that are not finite"),
-            ((-1,), "", "epoch -1 of --epochs 15"),
-            ((0.5,), "", "epoch 0.5 of --epochs 15"),
-            ((True,), "", "epoch True of --epochs 15"),
+            ((-1,), "", "epoch -1 of --epochs 8"),
+            ((0.5,), "", "epoch 0.5 of --epochs 8"),
+            ((True,), "", "epoch True of --epochs 8"),
             ("good", "--lr=0.1", "lr was 0.05, not 0.1"),
             ("good", "--seed=1", "seed was 0, not 1"),
             ("good", "--samples=9", "samples was 8, not 9"),
@@ -518,14 +518,14 @@ LINE = re.compile(
 
 
 def test_defaults_read_digits():
-    """As recorded, and run again for the page: 97 of 100 unseen digits, or more."""
+    """As recorded, and run again for the page: 95 of 100 unseen digits, or more."""
     line = "torchrun --standalone --nproc-per-node 2 scripts/ch5_ddp.py"
     page = records.commands((ROOT / "book" / "ch5_ddp.md").read_text("utf8"))
     (command,) = (one for one in page if one.line == line)
     output = records.read(ROOT / "book" / "_runs", command)
     lines = [LINE.fullmatch(line) for line in output.splitlines()]
-    assert [int(line[1]) for line in lines] == list(range(15))
-    assert float(lines[-1][2]) >= 0.97
+    assert [int(line[1]) for line in lines] == list(range(8))
+    assert float(lines[-1][2]) >= 0.95
 
 
 def errors_on_the_page():

@@ -19,8 +19,8 @@ def test_a_pages_commands_print_what_it_shows(page):
     """Each command is run again, in order; its record says the same."""
 
     def start(line: str) -> str:
-        """The first command of a script starts as a reader's, the others fork."""
-        real = (page.name, line) in STARTED or not records.SCRIPT.search(line)
+        """Start the first command of each program for real, and fork the others."""
+        real = (page.name, line) in STARTED or not records.PROGRAM.search(line)
         return commands.REAL if real else "forks:popen"
 
     for command, output in commands.run_page(page, start):

@@ -160,12 +160,12 @@ def test_examples_in_docstrings_hold():
     assert not result.failed
 
 
-def test_each_script_of_a_page_is_started_once_for_real():
+def test_each_program_of_a_page_is_started_once_for_real():
     """The status page names these commands, and what the tests fork is all others."""
     pages = sorted(ROOT.glob("book/*.md"))
     lines = [command.line for _, command in records.started(pages)]
-    names = [records.SCRIPT.search(line)[0] for line in lines]
-    assert len(set(names)) == len(names) > 12
+    names = [records.PROGRAM.search(line)[0] for line in lines]
+    assert len(set(names)) == len(names) > 15
     said = {c.line for p in pages for c in records.commands(p.read_text("utf8"))}
-    scripts = {m[0] for line in said if (m := records.SCRIPT.search(line))}
-    assert set(names) == scripts and set(lines) < said
+    programs = {m[0] for line in said if (m := records.PROGRAM.search(line))}
+    assert set(names) == programs and set(lines) < said

@@ -296,7 +296,7 @@ def _run(args: list[str]) -> int:
     words = [word for word in args[1:] if word != "-u"]
     module = words.pop(0) == "-m" if words[0] == "-m" else False
     sys.argv = words
-    if words[0] == "torch.distributed.run":
+    if words[0] == "torch.distributed.run" or words[0].endswith("/torchrun"):
         _fork_ranks_too()
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__

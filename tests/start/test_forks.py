@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import forks
 import psutil
@@ -50,7 +51,12 @@ def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
     assert ends[0] == ends[1]
 
 
-def test_a_forked_torchrun_forks_its_ranks(tmp_path):
+@pytest.mark.parametrize(
+    "torchrun",
+    [["-m", "torch.distributed.run"], [str(Path(sys.executable).parent / "torchrun")]],
+    ids=["module", "file"],
+)
+def test_a_forked_torchrun_forks_its_ranks(tmp_path, torchrun):
     """They are descendants of it, none of them has started an interpreter."""
     program = tmp_path / "program.py"
     code = """
@@ -60,7 +66,7 @@ def test_a_forked_torchrun_forks_its_ranks(tmp_path):
         print(os.environ["RANK"], os.environ["WORLD_SIZE"], len(set(map(tuple, lines))))
     """
     program.write_text(textwrap.dedent(code))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, *torchrun, "--standalone"]
     with open(tmp_path / "said", "w+") as said:
         process = forks.popen(
             [*command, "--nproc-per-node=2", str(program)],

@@ -167,8 +167,8 @@ def explain(parts: dict[str, list[Chapter]]) -> str:
     total = sum(one.page_minutes + one.notebook_minutes for one in numbered)
     return (
         "An arrow leads to a chapter that builds on an earlier one. Times: "
-        f"{WORDS_PER_MINUTE} words per minute, and {MINUTES_PER_PREDICTION} minutes for "
-        f"each question that a notebook asks. All {len(numbered)} chapters: "
+        f"{WORDS_PER_MINUTE} words per minute, and {MINUTES_PER_PREDICTION} minutes "
+        f"for each question that a notebook asks. All {len(numbered)} chapters: "
         f"about {round(total / 60)} hours, without quizzes and exercises."
     )
 

@@ -25,7 +25,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 EXIT = re.compile(r"^:exit:[ \t]*(-?\d+)[ \t]*$", re.MULTILINE)
-SCRIPT = re.compile(r"(?:scripts/)?\b\w+\.py\b")
+PROGRAM = re.compile(r"\b\w+\.py\b|-m allranks[.\w]+\b(?!.*\.py\b)")
 ONLY = re.compile(r"^:only:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 TIMING = re.compile(
     r"\d[\d,]*(?:\.\d+)?\s?(?:samples/s|steps/s|[KMG]B/s|ms|µs|us|s|min|%)(?![\w/])"
@@ -70,7 +70,9 @@ def commands(page: str) -> list[Command]:
 
 
 def started(pages: Iterable[Path]) -> list[tuple[str, Command]]:
-    """Return each script's first command, which the tests start as a reader does.
+    """Return the first command of each script and module of ours.
+
+    The tests start these as a reader does, and fork the others.
 
     Returns:
         (name of the page, command), in the order of the pages.
@@ -78,8 +80,8 @@ def started(pages: Iterable[Path]) -> list[tuple[str, Command]]:
     first = {}
     for page in sorted(pages):
         for command in commands(page.read_text("utf8")):
-            if script := SCRIPT.search(command.line):
-                first.setdefault(script[0], (page.name, command))
+            if program := PROGRAM.search(command.line):
+                first.setdefault(program[0], (page.name, command))
     return list(first.values())
 
 

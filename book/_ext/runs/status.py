@@ -154,7 +154,7 @@ class Started(SphinxDirective):
     """The commands that the tests start for real; they fork the others."""
 
     def run(self) -> list[nodes.Node]:
-        """List each script's first command on a page."""
+        """List the first command of each script and module."""
         found = nodes.bullet_list()
         for _, command in records.started(Path(self.env.srcdir).glob("book/*.md")):
             line = nodes.literal(command.line, command.line)
