@@ -49,7 +49,9 @@ def pytest_configure(config) -> None:
         folder = tempfile.mkdtemp(prefix="allranks-forks-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
-    # Else torch's threads spin while they wait for those without a core: half of all.
+    # With several workers on two cores, a second thread only waits for a core, and
+    # a thread that waits would spin.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # In a shell's background Ctrl-C is ignored, and by all that is started there.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -161,19 +161,26 @@ def end_kernels(address: str) -> None:
         ask("DELETE", f"/{session['id']}")
 
 
+@pytest.fixture(scope="module")
+def window(browser):  # noqa: F811
+    """Yield one browser profile for all tests, which caches JupyterLab's 20 MB."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def opened(lab, browser):  # noqa: F811
+def opened(lab, window):
     """Open a copy of a notebook by its name; end its kernel afterwards.
 
     A copy, since JupyterLab saves by itself every two minutes, and Shift+Enter in the
     last cell adds one: what a test did, the next must not find.
     """
     server, address = lab
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
     folder = Path(server.cwd()) / "notebooks"
 
     def open_notebook(name: str) -> Notebook:
-        page = context.new_page()
+        page = window.new_page()
         base, _, token = address.partition("?")
         copies = (f"{name}-{number}.ipynb" for number in itertools.count(1))
         copy = next(copy for copy in copies if not (folder / copy).exists())
@@ -185,5 +192,6 @@ def opened(lab, browser):  # noqa: F811
         )
 
     yield open_notebook
-    context.close()
+    for page in window.pages:
+        page.close()
     end_kernels(address)
