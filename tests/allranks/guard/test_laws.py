@@ -287,7 +287,7 @@ def a_network_that_steps_twice_with_gradients_of_its_own():
 
 
 def summed_by_hand(parts):
-    """All-reduce gradients without a wrapper; each rank has 4 of a batch's 8 samples."""
+    """All-reduce gradients without a wrapper; each rank has 4 of 8 samples."""
     net = network()
     rate = torch.optim.SGD(net.parameters(), 0.1)
     x = Samples().x

@@ -44,7 +44,7 @@ def case(function):
 
 
 def samples(count=24):
-    """Return a data set that is the same on all ranks; then seed each rank differently."""
+    """Return a data set that all ranks share, and seed each rank differently."""
     torch.manual_seed(0)
     found = TensorDataset(torch.randn(count, 6), torch.randn(count, 2))
     torch.manual_seed(100 + dist.get_rank())
