@@ -1,4 +1,4 @@
-"""The guard is silent on healthy trainings, exact on broken ones, and never interferes."""
+"""The guard is silent on healthy trainings, exact on broken ones, without a trace."""
 
 import ast
 import re
