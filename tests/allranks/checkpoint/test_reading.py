@@ -214,7 +214,7 @@ class TestMoreThanWeights:
 
 
 def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
-    """Each is read or refused in a sentence, unchanged; there is output only if read."""
+    """Each is read, or refused in one sentence without output; it never changes."""
     dice, source, out = random.Random(0), tmp_path / "in.pt", tmp_path / "out.pt"
     state = nn.DataParallel(make_net()).state_dict()
     objects = state, {"model": state, "epoch": 3}, {"a": WEIGHT, "b": WEIGHT[0]}
