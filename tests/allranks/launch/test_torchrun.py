@@ -1,4 +1,4 @@
-"""A launch separates ranks' lines, quotes the rank that failed, and leaves no orphans."""
+"""A launch separates ranks' lines, quotes the one that failed, leaves no orphans."""
 
 import os
 import signal
