@@ -71,7 +71,7 @@ class TestModule:
         assert used - {layer(path)} <= {*LAYERS[layer(path)]}
 
     def test_holds_one_idea(self, path):
-        """A module has at most 300 lines, so that an idea needs no cut to fit."""
+        """At most 300 lines are enough to keep an idea in one piece."""
         assert len(path.read_text("utf8").splitlines()) <= MOST
 
 
@@ -110,5 +110,5 @@ def test_tests_mirror_the_package():
     folders = {p.parent.name for p in here.glob("*/test_*.py")}
     files = {p.stem.removeprefix("test_") for p in here.glob("test_*.py")}
     assert folders <= set(LAYERS)
-    tested_elsewhere = {"exercises", "hangs"}  # elsewhere, with their contents
+    tested_elsewhere = {"exercises", "hangs"}  # with their contents
     assert set(LAYERS) - folders - files <= tested_elsewhere | {"__init__", "paths"}

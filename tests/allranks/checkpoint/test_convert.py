@@ -23,7 +23,7 @@ def test_loads_into_the_plain_model(saved, tmp_path, capsys):
 
 
 def test_keeps_every_kind_of_entry(saved, tmp_path):
-    """Tied, zero-dim, sparse and other tensors stay, and so does what is no tensor."""
+    """It keeps tied, zero-dim, sparse and other tensors, and entries of other types."""
     state = {
         "module.a": WEIGHT,
         "module.tied": WEIGHT,

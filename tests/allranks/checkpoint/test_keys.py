@@ -79,7 +79,7 @@ class TestPlainKeys:
 
     @pytest.mark.parametrize("most, left", [(0, 2), (1, 1), (9, 0)])
     def test_the_reader_may_know_better(self, most, left):
-        """A model whose only child is called module cannot be told from DDP."""
+        """A model whose only child is called module looks like one in DDP."""
         state = {"module.module.weight": 0}
         assert list(plain(state, most)) == ["module." * left + "weight"]
 
@@ -111,7 +111,7 @@ class TestPlainKeys:
     ],
 )
 def test_finds_the_state_dict(state, flags, found, saved, tmp_path):
-    """It is found by a usual name or as the only one; otherwise the tool asks."""
+    """It has a usual name or is the only one; otherwise the tool lists the choices."""
     argv = ["convert", saved(state), tmp_path / "out.pt", *flags.split()]
     if isinstance(found, str):
         assert found in refusal(*argv)

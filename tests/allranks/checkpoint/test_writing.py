@@ -40,7 +40,7 @@ class TestWrite:
             assert "exists" in refusal("convert", source, out, "--force")
             assert out.is_dir() or out.is_char_device()
             return
-        if old == "dangling":  # with --force neither, as it leads to no file
+        if old == "dangling":  # --force has no file to replace
             assert "exists" in refusal("convert", source, out, "--force")
             return
         main(["convert", str(source), str(out), "--force"])

@@ -126,7 +126,7 @@ def test_a_hang_is_noticed_without_a_timeout(case):
 
 
 def test_the_invariant_runs_after_both(case):
-    """It runs on the same ranks and sees their variables; its failure shows figures."""
+    """It runs on the same ranks, with their variables; its failure shows figures."""
     law = "assert wheels == 4, f'{wheels} wheels instead of 4'"
     found = case(
         SILENT, cells={"broken": "wheels = 3", "fixed": "wheels = 4", LAW: law}
@@ -138,7 +138,7 @@ def test_the_invariant_runs_after_both(case):
 
 
 def test_a_command_runs_on_each_rank(case):
-    """Each rank starts the command as on a machine of its own, with one free port."""
+    """Each rank starts the command, as on a machine of its own, with one free port."""
     code = "import sys\nprint('here', *sys.argv[1:])\nsys.exit('no wheels')"
     cells = {"broken": None, "broken: python train.py {rank} {port}": code}
     outcome = play(case(cells=cells), "broken")

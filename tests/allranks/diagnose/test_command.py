@@ -27,8 +27,8 @@ from tests.clinic import measure
 
 CASES = clinic.folder(ROOT / "clinic")
 LEVELS = ["full", "maybe", "echo"]
-SHARED = {  # not named by their own output; what is named instead, or nothing
-    "ddp-pickled-whole": {"pg-not-initialized"},  # torch.load calls it
+SHARED = {  # their output does not name them: what it names instead, or nothing
+    "ddp-pickled-whole": {"pg-not-initialized"},  # unpickling DDP needs a group
     "detail-segfault": set(),  # only a traceback of faulthandler names the function
     "dp-list-inputs": set(),  # an IndexError; only on GPUs does it name replicas
     "dp-gather-lengths": set(),  # virtual GPUs, as here, have other words
@@ -362,7 +362,7 @@ def test_a_message_that_others_share_needs_evidence():
 
 
 def test_evidence_against_a_case_takes_it_away():
-    """An "unless" sign removes the case, also if only the capitals of it match."""
+    """An "unless" sign removes a case, also one whose message has other capitals."""
     alive = case("alive", *A.signs, ("unless", r"beautiful plumage"))
     assert names("the parrot has ceased to be", alive) == ["alive"]
     assert names("the parrot has ceased to be\nbeautiful plumage", alive) == []
@@ -402,7 +402,7 @@ def test_json_holds_a_traceback_in_one_line(depth):
 
 
 def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
-    """A failure that ends no job comes after an echo of the end, unless certain."""
+    """A failure that ends no job comes after an echo, unless its sign is a full one."""
     echo = case("echo", ("echo", r"the parrot has"))
     text = "a swallow\nthe parrot has ceased to be"
     for kind, found in ("maybe", ["echo", "slow"]), ("full", ["slow", "echo"]):
@@ -441,7 +441,7 @@ def test_nccl_goes_on_after_its_first_line():
 
 
 def test_a_title_has_other_capitals():
-    """A message with other capitals may name a case, in a short log and if alone."""
+    """A message with other capitals counts as a maybe, in a short log and alone."""
     log = Log(("log", "the Parrot has CEASED to be"))
     (suspect,) = suspects_of(log, [A])
     assert (suspect.case, suspect.level) == (A, "maybe")
@@ -709,7 +709,7 @@ WIDE = "étape 1\r\n日本\r\n" + LOG.decode().replace("\n", "\r\n")
     ],
 )
 def test_bytes_of_any_kind(data, size):
-    """It reads Latin-1, a zero, and UTF-16, also without a mark or after other text."""
+    """A log may be Latin-1, hold a zero, or be UTF-16, also in part or unmarked."""
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
     log = Log(("log", decoded(chunks, "log")))
     assert suspects_of(log, CASES)[0].case.slug == "local-rank-keyerror"

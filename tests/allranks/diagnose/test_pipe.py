@@ -158,7 +158,7 @@ def in_terminal(script, keys, *, wait):
 
 
 def test_control_c_on_a_hang(tmp_path):
-    """After Ctrl-C the whole pipe gets, the answer follows, and blames no peer."""
+    """The whole pipe gets Ctrl-C; then the answer follows, and it blames no peer."""
     (tmp_path / "job.py").write_text(HANG, "utf8")
     job = f"{sys.executable} {tmp_path / 'job.py'}"
     script = f"{job} 2>&1 | {' '.join(DIAGNOSE)}; echo exit ${{PIPESTATUS[1]}}"

@@ -33,7 +33,7 @@ def test_prints_one_line_per_check_and_what_to_do():
 
 
 def test_every_warning_says_what_to_do(machine):
-    """In JSON, every problem has a fix, and the exit code tells that one failed."""
+    """In JSON, every problem has a fix, and the exit code shows a failure."""
     machine("ecc_error")
     code, out, _ = start(*DOCTOR, "--json", OMP_NUM_THREADS="0", RANK="1")
     report = json.loads(out)
@@ -90,7 +90,7 @@ def test_is_python_3_8(path):
 
 
 def test_runs_where_nothing_is_installed(capsys):
-    """The doctor needs the standard library only, and the package's import too."""
+    """The doctor and the package's import need the standard library only."""
     doctor.main(["--list"])
     assert start(*BARE, *DOCTOR, "--list") == (0, capsys.readouterr().out, "")
     for module in "torch", "psutil", "cloudpickle", "numpy", "IPython":
@@ -129,7 +129,7 @@ def test_under_torchrun_one_rank_of_a_machine_reports(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert look("started")["started"][1].startswith("by torchrun, 8 times here")
     assert look("variables")["variables"][:2] == ("ok", "set by torchrun")
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # stale: it must report
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # stale variables must be reported
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert doctor.main(["--only", "variables"]) == 0
     assert "unset LOCAL_RANK LOCAL_WORLD_SIZE" in capsys.readouterr().out

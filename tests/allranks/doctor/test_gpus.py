@@ -119,7 +119,7 @@ def test_peer_access(fake_cuda):
 
 
 def test_a_mask_that_comes_too_late(monkeypatch, fake_cuda, files):
-    """A mask that has changed since the process started has no effect, so it warns."""
+    """A mask that is set after CUDA has started has no effect, which is a warning."""
     fake = fake_cuda(is_initialized=lambda: True)
     files({"/proc/self/environ": "A=1\0CUDA_VISIBLE_DEVICES=1\0B=2"})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")

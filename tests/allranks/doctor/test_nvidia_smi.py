@@ -129,7 +129,7 @@ def test_a_row_of_a_lost_gpu_fails_and_is_not_chosen(says):
 
 
 def test_what_is_not_known_is_said(says):
-    """Unknown memory and links are called so, and a GPU that admits no job is named."""
+    """Unknown memory and links are reported as such; a GPU closed to jobs is named."""
     row = ROW.replace("100, 1, 99", "[N/A], [N/A], [N/A]")
     closed = row.replace("Default", "Prohibited")
     says(closed, "1" + row[1:], after="[ $1 = topo ] && :")

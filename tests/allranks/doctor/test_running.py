@@ -24,7 +24,7 @@ def test_a_check_that_breaks_or_hangs_is_a_line(monkeypatch):
 
 
 def test_torch_is_imported_before_the_checks_time_runs_and_only_if_asked(monkeypatch):
-    """A check is not blamed for a slow disk, and without need torch is not imported."""
+    """The import takes none of a check's time, and happens only if it needs torch."""
     loaded = []
     monkeypatch.setattr(
         wheels, "load", lambda: (loaded.append(1), (None, OSError()))[1]

@@ -17,7 +17,7 @@ def compare_all(works, numbers):
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_real_ranks_end_with_what_torch_computes(world_size):
-    """Results are equal bit for bit, with uneven chunks; links carry the bytes stated."""
+    """Results are bit-equal, with uneven chunks too; links carry the stated bytes."""
     numbers = 4 * world_size + 1
     with Ranks(world_size) as ranks:
         found = ranks.run(compare_all, EVERY, numbers)

@@ -52,7 +52,7 @@ def test_a_moment_in_words():
 
 
 def test_interleaving_costs_messages_and_memory():
-    """It has little more than half of the bubble, for over twice the messages."""
+    """Interleaving nearly halves the bubble, for more than twice the messages."""
     plain, twice = Pipeline(), Pipeline(schedule="Interleaved1F1B")
     assert twice.facts["idle"] < 0.6 * plain.facts["idle"]
     assert (plain.facts["messages"], twice.facts["messages"]) == (48, 112)

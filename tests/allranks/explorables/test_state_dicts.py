@@ -26,7 +26,7 @@ def test_another_answer_is_said(monkeypatch):
 
 
 def test_strict_false_hides_the_error_and_loads_nothing():
-    """No error is left, only an answer that says that nothing was loaded."""
+    """Without an error, only the answer says that nothing was loaded."""
     x = StateDictKeys(strict=False)
     assert (x.facts["raises"], x.facts["num"]) == (False, 0)
     assert "nothing is loaded" in x.facts["summary"]

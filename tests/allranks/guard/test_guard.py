@@ -228,7 +228,7 @@ def test_a_single_change_on_one_rank_is_named_by_both_ranks_alike(ranks, case):
 
 
 def habit(case: str):
-    """Train with a habit that people have; return what the guard said, or ""."""
+    """Train in one of the ways that people do; return what the guard said, or ""."""
     from collections import UserDict
 
     import torch

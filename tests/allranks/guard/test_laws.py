@@ -1106,7 +1106,7 @@ def test_the_three_lines_say_what_is_wrong(ranks, name):
 
 
 def test_a_group_smaller_than_the_sampler_is_named():
-    """With two models on four ranks, it says whose gradients are averaged, and where.
+    """With two models on four ranks, it says which ranks average their gradients.
 
     It also names the shares of the data that no rank of a model reads.
     """

@@ -218,7 +218,7 @@ def test_sys_exit_is_an_error_of_the_cell(ranks):
 
 
 def test_results_that_cannot_travel_are_refused_with_a_sentence(ranks):
-    """A result that cannot be pickled is refused in a sentence that names it."""
+    """A result that cannot be pickled is refused in a sentence with its type."""
     with pytest.raises(RanksError, match="generator cannot leave its rank"):
         ranks.run("(i for i in [1])")
 

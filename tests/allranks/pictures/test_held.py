@@ -66,7 +66,7 @@ def test_svg_label_and_text_hold_the_same_values(held):
     ]
     assert [box[0] for box in boxes] == expected
     title = root.find(f"{SVG}text").text
-    assert float(root.get("width")) >= 8 * len(title)  # with wide letters, too
+    assert float(root.get("width")) >= 8 * len(title)  # wide letters fit
     said = " ".join(picture.text.split())
     assert root.get("aria-label").replace(";", "") == said
     lines = picture.text.splitlines()

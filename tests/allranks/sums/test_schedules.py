@@ -127,7 +127,7 @@ def test_zero_bubble_saves_time_at_the_memory_of_1f1b():
 
 
 def test_zbv_has_no_idle_time_within_if_all_takes_equally_long():
-    """No rank then holds more than the first rank of 1F1B: R of its micro-batches."""
+    """No rank then holds more than the first of 1F1B, R micro-batches of its share."""
     for ranks, count in ((1, 3), (2, 8), (4, 8), (6, 12)):
         orders = write_orders("ZBVZeroBubble", ranks, count)
         works = timetable(orders, 1, 2, 1)

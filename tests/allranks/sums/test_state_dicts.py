@@ -120,7 +120,7 @@ def play(pairs: list) -> list:
 
 
 def test_every_pair_answers_as_shown_and_is_repaired(ranks):
-    """It covers all pairs of up to two wrappers, and orders of three on both sides."""
+    """It covers all pairs of up to two wrappers, and each of three on both sides."""
     two, three = valid(2), valid(3)
     pairs = [[saved, loaded] for saved in two for loaded in two]
     pairs += [[order, three[i * 7 % len(three)]] for i, order in enumerate(three)]

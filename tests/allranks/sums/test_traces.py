@@ -113,7 +113,7 @@ def test_a_bad_file_gets_a_sentence(text, reason):
 
 
 def test_the_last_whole_step_counts():
-    """A trace shows its last step that is complete, neither the first nor a cut one."""
+    """The last complete step counts, neither the first one nor one that is cut off."""
     found = traces.lanes(GOOD[2])
     assert found["compute"] == [[0, 0.031]] and found["ranks"] == 4
     assert found["comm"] == [[0.02, 0.055, "gloo:all_reduce"]]

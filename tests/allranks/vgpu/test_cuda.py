@@ -167,7 +167,7 @@ class TestData:
         assert str(net.weight_g.grad.device) == "vgpu:1"
 
     def test_a_module_comes_back_after_unplugging(self):
-        """A module moves to the CPU with its gradients, and stays the same object."""
+        """Gradients come along, and an optimizer's references stay valid."""
         net = nn.Linear(2, 1).to("vgpu:1")
         weight = net.weight
         net(torch.ones(1, 2, device="vgpu:1")).sum().backward()
@@ -325,7 +325,7 @@ class TestGradients:
         assert x.grad.tolist() == [4, 4, 4], "a number goes anywhere"
 
     def test_a_function_must_return_gradients_on_the_device(self):
-        """A gradient on the wrong device is refused by the Function's name."""
+        """A gradient on the wrong device raises an error with the Function's name."""
         x = torch.ones(3, device="vgpu:1", requires_grad=True)
         says = "WrongBackward returned an invalid gradient at index 0 - expected device"
         with pytest.raises(RuntimeError, match=f"{says} vgpu:1 but got cpu"):

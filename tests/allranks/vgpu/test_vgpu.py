@@ -35,7 +35,7 @@ def shell(*words: str) -> subprocess.CompletedProcess:
 
 
 class TestPlacement:
-    """Virtual GPUs are a device type of torch, like its own."""
+    """Virtual GPUs work as a device type, like torch's own."""
 
     def test_torch_sees_the_devices(self, four):
         """torch.accelerator and torch.vgpu agree."""
@@ -386,7 +386,7 @@ class TestLog:
         assert copied.end_s - copied.start_s == pytest.approx(40_000 / 1e6)
 
     def test_the_program_waits_for_the_host_only(self, four):
-        """It waits for copies to and from it that are blocking, and for answers."""
+        """It waits for blocking copies to and from the host, and for answers."""
 
         def waits(do) -> bool:
             vgpu.clear_events()
