@@ -47,7 +47,7 @@ def name(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> set[str]:
-    """List the modules that a file imports, at its top and inside of functions."""
+    """List the modules that a file imports, at its top and inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf8"))):
         if isinstance(node, ast.Import):

@@ -84,7 +84,7 @@ class TestPlainKeys:
         assert list(plain(state, most)) == ["module." * left + "weight"]
 
     def test_a_tensor_called_module_stays(self):
-        """A wrapper's prefix is followed by a name, so this is none."""
+        """A wrapper's prefix is followed by a name, which is missing here."""
         assert list(plain({"module": 0})) == ["module"]
 
     def test_names_that_would_collide_are_refused(self):

@@ -375,7 +375,7 @@ def test_evidence_against_a_case_takes_it_away():
     ("size", "count", "found"), [(4, 3, ["a"]), (4, 4, []), (4, 16, []), (16, 4, ["a"])]
 )
 def test_a_barrier_that_all_have_reached_lacks_nobody(size, count, found):
-    """A barrier that all ranks have reached is no case, however often it was used.
+    """A barrier that all ranks have reached is not a case, even if it is used twice.
 
     The counter of a store goes on counting when a barrier is used again. A regular
     expression cannot compare two numbers, so code has to do it.

@@ -1,4 +1,4 @@
-"""Two ranks add, or one line says why they can't, and no process of theirs is left."""
+"""Two ranks add, or one line says why they can't, and their processes are gone."""
 
 import os
 import sys

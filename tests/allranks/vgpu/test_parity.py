@@ -371,7 +371,7 @@ def test_any_program_gives_the_cpus_values_and_gradients(steps, seed):
     truth, _, true_errors = play(steps, False, seed)
     assert errors == true_errors and len(mine) == len(truth)
     for a, b, place in zip(mine, truth, places, strict=True):
-        if b is None:  # a program of "list" steps alone may not use a leaf
+        if b is None:  # a program of "list" steps alone can leave a leaf unused
             assert a is None
             continue
         assert isinstance(a, VirtualTensor) and a.get_device() == place
