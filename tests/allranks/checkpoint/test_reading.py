@@ -182,7 +182,7 @@ class TestMoreThanWeights:
         assert "state_dict()" in said
 
     def test_the_ways_out_are_ways_out(self, saved):
-        """The file loads unchecked or with its class allowed, and can be saved again."""
+        """The file loads unchecked or with its class allowed, and can be saved."""
         path = saved({"model": {"w": WEIGHT}, "args": argparse.Namespace(lr=0.1)})
         for context in (
             contextlib.nullcontext(),

@@ -1,4 +1,4 @@
-"""GPUs: which fit the driver, are busy or linked, and which a mask leaves."""
+"""Checks of GPUs: their driver, their use, their links, and what a mask leaves."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The machine: cores and memory, also within a container's limits, and the rest."""
+"""Cores, memory, files and the clock are judged, within a container's limits too."""
 
 import os
 import re

@@ -140,7 +140,7 @@ def test_what_is_not_known_is_said(says):
 
 
 def test_one_lost_gpu_is_a_failure_although_others_answer(tmp_path, monkeypatch):
-    """The exit code is a failure, and lines that are not rows are ignored."""
+    """The non-zero exit code is a failure, and lines that are not rows are ignored."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
         "#!/bin/sh\necho 'Unable to determine the device handle for GPU1'\n"

@@ -61,7 +61,7 @@ def test_holds_the_doctor_and_nothing_else(built):
 
 
 def told(out):
-    """Return a report without what differs from second to second."""
+    """Return a report without what differs from run to run."""
     report = json.loads(out)
     del report["seconds"]
     for line in report["checks"]:
@@ -70,7 +70,7 @@ def told(out):
 
 
 def test_answers_as_the_package_does(built):
-    """Where nothing is installed, both report that torch is missing, and the rest."""
+    """Where nothing is installed, both report a missing torch and check the rest."""
     code, out, err = start(*ALONE, built, "--json")
     assert (code, err) == (1, "")
     assert told(out) == told(start(*BARE, *DOCTOR, "--json")[1])

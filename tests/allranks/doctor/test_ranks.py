@@ -20,7 +20,7 @@ def children():
 
 @LINUX
 def test_two_ranks_fail_with_a_reason(monkeypatch):
-    """A wrong interface, a wrong sum and a dead rank each give a line; none is left."""
+    """A wrong interface, a wrong sum and a dead rank give a line each; none is left."""
     before = children()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch")
     status, found, fix = look("all_reduce")["all_reduce"]
