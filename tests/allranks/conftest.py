@@ -1,4 +1,4 @@
-"""A real Jupyter kernel for the tests, and a watch for orphans."""
+"""A real Jupyter kernel for the tests, and a check that finds orphans."""
 
 import time
 
@@ -8,7 +8,7 @@ from jupyter_client.manager import start_new_kernel
 
 
 class Kernel:
-    """One Jupyter kernel, driven as a front end drives it."""
+    """One Jupyter kernel, driven in the way of a front end."""
 
     def __init__(self):
         self.manager, self.client = start_new_kernel(kernel_name="python3")
@@ -19,7 +19,7 @@ class Kernel:
         return self.client.execute(code)
 
     def finish(self, msg_id: str, timeout: float = 60) -> tuple[str, str]:
-        """Wait for a cell; return what it printed and its error's text."""
+        """Wait for a cell to end; return what it printed, and the text of its error."""
         printed, error = "", ""
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
@@ -34,7 +34,7 @@ class Kernel:
                 return printed, error
 
     def run(self, code: str) -> tuple[str, str]:
-        """Run a cell to its end."""
+        """Run a cell to its end; return what it printed, and the text of its error."""
         return self.finish(self.start(code))
 
     def descendants(self) -> list[psutil.Process]:

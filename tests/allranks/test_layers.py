@@ -1,4 +1,4 @@
-"""The law of the package: which layer may import which, and what a module may be."""
+"""The layers of the package: which may import which, and how long a module may be."""
 
 import ast
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 from allranks.paths import PACKAGE, ROOT
 
-# A layer, and those that it may import. Each stands below those that it names, so the
-# table cannot hold a circle; what is not in it may not exist.
+# A layer, and those that it may import. Each stands below the layers that it names, so
+# the table cannot contain a cycle. Any other layer is refused.
 LAYERS = {
     "paths": (),
     "report": (),
@@ -31,7 +31,7 @@ LAYERS = {
     "explorables": ("launch", "live", "pictures", "report", "runs", "sums"),
     "__init__": ("launch", "live", "report"),
 }
-MOST = 300  # lines; 200 is what to aim at
+MOST = 300  # lines; aim at 200
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -41,13 +41,13 @@ def layer(path: Path) -> str:
 
 
 def name(path: Path) -> str:
-    """A test's id: the path within the package."""
+    """Return a test's id, the path within the package."""
     return str(path.relative_to(PACKAGE))
 
 
 @cache
 def imported(path: Path) -> set[str]:
-    """List the modules that a file imports, at its top and inside of functions."""
+    """List the modules that a file imports, at its top and inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf8"))):
         if isinstance(node, ast.Import):
@@ -55,28 +55,28 @@ def imported(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name(path)}: write allranks.LAYER in full"
             found.add(node.module)
-            if node.module == "allranks":  # a layer, or a name that __init__ has
+            if node.module == "allranks":  # a layer, or a name in __init__
                 found |= {f"allranks.{alias.name}" for alias in node.names}
     return found
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
 class TestModule:
-    """Each file of the package."""
+    """Every file of the package obeys its layer and the limit on lines."""
 
     def test_imports_only_what_its_layer_may(self, path):
-        """A layer that is not in the table has to be put there, below what it uses."""
+        """A new layer has to be put into the table, below those that it uses."""
         used = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
         used = {("live" if part == "Ranks" else part) for part in used}
         assert used - {layer(path)} <= {*LAYERS[layer(path)]}
 
     def test_holds_one_idea(self, path):
-        """At most 300 lines; an idea is not cut in two to have fewer."""
+        """At most 300 lines are enough to keep an idea in one piece."""
         assert len(path.read_text("utf8").splitlines()) <= MOST
 
 
 def test_the_table_has_no_circle_and_no_layer_that_is_gone():
-    """A layer imports only those that stand above it in the table."""
+    """A layer imports only layers above it, and each layer exists."""
     above = set()
     for which, may in LAYERS.items():
         assert set(may) <= above, which
@@ -85,7 +85,7 @@ def test_the_table_has_no_circle_and_no_layer_that_is_gone():
 
 
 def test_each_entry_of_the_table_is_used():
-    """Else it would allow what nobody asked for."""
+    """An entry that nothing uses would allow an import that nobody has decided on."""
     used = {which: set() for which in LAYERS}
     for path in MODULES:
         parts = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
@@ -95,7 +95,7 @@ def test_each_entry_of_the_table_is_used():
 
 
 def test_sums_know_no_torch():
-    """Neither by name nor through anything that they import."""
+    """The sums import no torch, neither directly nor through another module."""
     modules = [p.stem for p in PACKAGE.glob("sums/*.py") if p.stem != "__init__"]
     assert len(modules) > 5
     lines = [f"import allranks.sums.{module}" for module in modules]
@@ -110,5 +110,5 @@ def test_tests_mirror_the_package():
     folders = {p.parent.name for p in here.glob("*/test_*.py")}
     files = {p.stem.removeprefix("test_") for p in here.glob("test_*.py")}
     assert folders <= set(LAYERS)
-    tested_elsewhere = {"exercises", "hangs"}  # by their own contents: the book's
+    tested_elsewhere = {"exercises", "hangs"}  # with their contents
     assert set(LAYERS) - folders - files <= tested_elsewhere | {"__init__", "paths"}

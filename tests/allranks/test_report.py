@@ -1,4 +1,4 @@
-"""Reports: stacks cut short, names of ranks, ends of processes."""
+"""Reports: stacks that are cut short, names of ranks, and how processes ended."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SOURCES = {
 
 
 def test_a_stack_cut_anywhere_is_no_error():
-    """A rank may be writing its stack while we read it."""
+    """A rank may still be writing its stack while we read it."""
     for cut in range(len(STACK)):
         place = describe_stack(STACK[:cut], SOURCES, "ranks cell 5")
         assert place.startswith(("`", "the engine", "native code"))
@@ -56,7 +56,7 @@ def test_a_death_says_how_and_the_last_words():
 
 
 def test_the_order_of_a_set_is_no_part_of_an_outcome():
-    """Python orders strings otherwise in each process: a record would flip."""
+    """Each process orders strings in a set differently, so a record would change."""
     told = "parameters locate in {'cpu', 'meta'}."
     assert clean("parameters locate in {'meta', 'cpu'}.") == clean(told) == told
     assert clean("{'a': 1} {'b'}") == "{'a': 1} {'b'}"
@@ -65,7 +65,7 @@ def test_the_order_of_a_set_is_no_part_of_an_outcome():
 
 
 def test_how_a_dead_peers_socket_ended_is_no_part_of_an_outcome():
-    """It depends on what the peer had read when it died: a record would flip."""
+    """It depends on what the peer had read when it died, so a record would change."""
     closed = (
         "rank 0: RuntimeError: [gloo/pair.cc:553] Connection closed by peer "
         "[127.0.0.1]:4321. This is typically caused by a remote worker crashing. Check"

@@ -1,4 +1,4 @@
-"""A file for each test."""
+"""A fixture that saves a file for each test."""
 
 import pytest
 import torch

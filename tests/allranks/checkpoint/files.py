@@ -1,4 +1,4 @@
-"""Make checkpoints, whole and damaged, and ask the tool for its refusal."""
+"""Helpers that make checkpoints, whole or damaged, and return the tool's refusal."""
 
 import io
 import random
@@ -14,12 +14,12 @@ WEIGHT = torch.ones(2, 3)
 
 
 def make_net():
-    """Layers with parameters and buffers, whose versions are in the metadata."""
+    """Return layers with parameters and buffers, whose versions are in the metadata."""
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
 
 
 def refusal(*argv) -> str:
-    """The one sentence with which the tool refuses; exit code 1."""
+    """Return the one sentence with which the tool refuses, with exit code 1."""
     with pytest.raises(SystemExit) as end:
         main([str(word) for word in argv])
     assert isinstance(end.value.code, str)  # Python prints it and exits with 1
@@ -28,14 +28,14 @@ def refusal(*argv) -> str:
 
 
 def packed(state, **options) -> bytes:
-    """What torch.save would write."""
+    """Return what torch.save would write."""
     file = io.BytesIO()
     torch.save(state, file, **options)
     return file.getvalue()
 
 
 def rewritten(data: bytes, change) -> bytes:
-    """A zip archive of torch.save with another pickle, under right checksums."""
+    """Return a zip archive of torch.save with another pickle and correct checksums."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
         for name in old.namelist():
@@ -45,7 +45,7 @@ def rewritten(data: bytes, change) -> bytes:
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """Damage of some kind: cut, flipped, spliced, or in the pickle itself."""
+    """Return data with damage of some kind: cut, flipped, spliced, or in the pickle."""
     kind = dice.choice(["cut", "flip", "splice", "insert", "tail", "pickle", "pickle"])
     if kind == "pickle" and data.startswith(b"PK"):
         return rewritten(data, lambda part: mutated(part, dice))

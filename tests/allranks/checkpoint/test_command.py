@@ -1,4 +1,4 @@
-"""The command line: one sentence for wrong use, no traceback at its end."""
+"""The command answers wrong use in one sentence, and never ends in a traceback."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.allranks.checkpoint.files import WEIGHT, refusal
     ["", "inspect", "convert a", "demo", "convert a b c", "inspect a --most -1"],
 )
 def test_of_usage(argv):
-    """argparse's own sentence, and exit code 2."""
+    """argparse refuses it in its own sentence, with exit code 2."""
     with pytest.raises(SystemExit) as end:
         main(argv.split())
     assert end.value.code == 2
@@ -30,7 +30,7 @@ def test_of_usage(argv):
     ],
 )
 def test_output_that_nobody_takes_is_no_traceback(where, code, said, saved):
-    """A full disk is told, a reader who has left is not; neither ends with 0."""
+    """A full disk is reported, a reader that has left is not; neither exits with 0."""
     command = f"{sys.executable} -m allranks.checkpoint inspect {saved({'w': WEIGHT})}"
     command = ["bash", "-c", f"{command} {where}; exit ${{PIPESTATUS[0]}}"]
     end = subprocess.run(command, stderr=subprocess.PIPE, cwd=ROOT, timeout=60)
@@ -38,7 +38,7 @@ def test_output_that_nobody_takes_is_no_traceback(where, code, said, saved):
 
 
 def test_ctrl_c_while_torch_is_imported_is_no_traceback(tmp_path):
-    """The import takes longer than the work."""
+    """Ctrl-C ends the import, which takes longer than the work, without a word."""
     (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
     command = [sys.executable, "-m", "allranks.checkpoint", "inspect", "x"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
@@ -65,7 +65,7 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(tmp_path):
     ids=range(11),
 )
 def test_a_refusal_names_the_value_and_the_way_out(argv, said, saved, monkeypatch):
-    """What is asked for in vain, and what may be done instead; nothing is damaged."""
+    """It names the value and what to do instead, and no file changes or appears."""
     path = saved({"all": {"w": WEIGHT}})
     saved({"w": WEIGHT}, "in.pt2")
     monkeypatch.chdir(path.parent)
@@ -79,7 +79,7 @@ def test_a_refusal_names_the_value_and_the_way_out(argv, said, saved, monkeypatc
 
 @pytest.mark.parametrize("argv", [["inspect", ""], ["convert", "in.pt", ""]], ids=str)
 def test_an_empty_name_is_a_variable_that_nobody_set(argv, capsys):
-    """It is not the folder that one stands in."""
+    """An empty name does not mean the current folder, so it is refused."""
     with pytest.raises(SystemExit) as end:
         main(argv)
     assert end.value.code == 2 and "'' is no file" in capsys.readouterr().err

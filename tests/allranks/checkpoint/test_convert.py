@@ -1,4 +1,4 @@
-"""Convert: the output is what the plain model would have saved."""
+"""A converted file is what the plain model would have saved."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.allranks.checkpoint.files import WEIGHT, make_net, packed, rewritten
 
 
 def test_loads_into_the_plain_model(saved, tmp_path, capsys):
-    """From beside an optimizer; outputs are equal."""
+    """A model saved beside its optimizer loads, and its outputs are equal."""
     net = make_net()
     wrapped = torch.compile(nn.DataParallel(net)).state_dict()
     optim = torch.optim.Adam(net.parameters()).state_dict()
@@ -23,7 +23,7 @@ def test_loads_into_the_plain_model(saved, tmp_path, capsys):
 
 
 def test_keeps_every_kind_of_entry(saved, tmp_path):
-    """Tied, zero-dim, sparse, views, other types, and what is no tensor."""
+    """It keeps tied, zero-dim, sparse and other tensors, and entries of other types."""
     state = {
         "module.a": WEIGHT,
         "module.tied": WEIGHT,
@@ -47,7 +47,7 @@ def test_keeps_every_kind_of_entry(saved, tmp_path):
 
 
 def test_takes_only_the_memory_of_the_model(saved, tmp_path):
-    """A part of a larger memory is copied, once: what was tied stays tied."""
+    """A part of a larger memory is copied, once, so what was tied stays tied."""
     flat = torch.rand(10**5)
     model = {"a": flat[:5], "tied": flat[:5], "b": flat[5:7], "c": flat[:0]}
     path = saved({"model": model, "optim": {"state": {0: flat}}})
@@ -60,7 +60,7 @@ def test_takes_only_the_memory_of_the_model(saved, tmp_path):
 
 
 def test_maps_another_machines_gpu_to_the_cpu(tmp_path):
-    """A file from a CUDA machine: torch's sentence without map_location."""
+    """A CUDA file, which torch alone can't load here, is brought to the CPU."""
     path = tmp_path / "gpu.pt"
     cpu, gpu = b"\x03\0\0\0cpu", b"\x07\0\0\0cuda:99"
     path.write_bytes(rewritten(packed({"w": WEIGHT}), lambda d: d.replace(cpu, gpu)))

@@ -1,4 +1,4 @@
-"""Inspect: what it shows is there, in words that are safe to print."""
+"""Inspect shows what is in a file, in words that are safe to print."""
 
 import torch
 
@@ -8,7 +8,7 @@ from tests.allranks.checkpoint.files import WEIGHT
 
 
 def test_counts_numbers_that_are_there():
-    """Views of one buffer are not tied; an expanded tensor holds one number."""
+    """Views of one buffer aren't called tied, and an expanded tensor is one number."""
     flat = torch.ones(160)
     parts = {str(i): flat[i * 40 : i * 40 + 40] for i in range(4)}
     lines = table(parts | {"tied": parts["0"]})
@@ -18,7 +18,7 @@ def test_counts_numbers_that_are_there():
 
 
 def test_names_cannot_play_tricks_on_the_terminal(saved, capsys):
-    """No control character, no line break, no half of a character."""
+    """Control characters, line breaks and lone surrogates are escaped."""
     wild = {"\x1b[2Jw\n\ud800": WEIGHT, "n": "x" * 9999}
     main(["inspect", str(saved({"model": wild, "\r": "\x1b"}))])
     shown = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Keys: what wrappers added goes, and the state dict is found."""
+"""Keys lose what wrappers added, and the state dict is found in a checkpoint."""
 
 import os
 
@@ -15,7 +15,7 @@ from tests.allranks.checkpoint.files import WEIGHT, make_net, refusal
 
 
 class Owner(nn.Module):
-    """A model that owns a submodule called module, beside another."""
+    """A model that has a submodule called module, and another one."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ class Owner(nn.Module):
 
 
 class TestPlainKeys:
-    """What wrappers added goes, and nothing else."""
+    """Keys lose what wrappers added, and nothing else."""
 
     names = st.lists(
         st.text(st.characters(codec="ascii", exclude_characters="."), min_size=1),
@@ -36,7 +36,7 @@ class TestPlainKeys:
         st.lists(st.sampled_from(["module.", "_orig_mod."]), max_size=4),
     )
     def test_any_nesting_of_wrappers_comes_off(self, names, wrappers):
-        """Whatever the names (unless a name is a wrapper's) and the order."""
+        """Wrappers come off in any order, unless a name is a wrapper's own."""
         names = [n for n in names if "_orig_mod" not in n.split(".")] or ["w"]
         if all(n.startswith("module.") for n in names):
             names.append("w")
@@ -57,7 +57,7 @@ class TestPlainKeys:
         ],
     )
     def test_of_real_wrappers(self, make, wrap):
-        """Keys, values and layers' versions are those of the model inside."""
+        """Keys, values and version metadata are those of the model inside."""
         net = make()
         state = plain(wrap(net).state_dict())
         assert state._metadata == net.state_dict()._metadata
@@ -65,7 +65,7 @@ class TestPlainKeys:
         make().load_state_dict(state)
 
     def test_of_a_compiled_part(self):
-        """torch.compile inside of the model leaves its name in the middle."""
+        """torch.compile of a part leaves its name in the middle of a key."""
         net = make_net()
         names = list(net.state_dict())
         net[0] = torch.compile(net[0])
@@ -73,22 +73,22 @@ class TestPlainKeys:
         assert list(plain(net.state_dict())) == names
 
     def test_a_prefix_of_some_keys_stays(self):
-        """As in an averaged model, which counts beside its module."""
+        """An averaged model has a counter beside its module, so that prefix stays."""
         state = torch.optim.swa_utils.AveragedModel(make_net()).state_dict()
         assert list(plain(state)) == list(state)
 
     @pytest.mark.parametrize("most, left", [(0, 2), (1, 1), (9, 0)])
     def test_the_reader_may_know_better(self, most, left):
-        """A model whose only child is called module cannot be told from DDP."""
+        """A model whose only child is called module looks like one in DDP."""
         state = {"module.module.weight": 0}
         assert list(plain(state, most)) == ["module." * left + "weight"]
 
     def test_a_tensor_called_module_stays(self):
-        """A wrapper's name has something after it."""
+        """A wrapper's prefix is followed by a name, which is missing here."""
         assert list(plain({"module": 0})) == ["module"]
 
     def test_names_that_would_collide_are_refused(self):
-        """Rather than one of two tensors lost."""
+        """Two keys that would become one are refused, as one tensor would be lost."""
         with pytest.raises(Refusal, match="_orig_mod"):
             plain({"a.weight": 0, "a._orig_mod.weight": 1})
 
@@ -111,7 +111,7 @@ class TestPlainKeys:
     ],
 )
 def test_finds_the_state_dict(state, flags, found, saved, tmp_path):
-    """By the usual names, else the only one, else it asks."""
+    """It has a usual name or is the only one; otherwise the tool lists the choices."""
     argv = ["convert", saved(state), tmp_path / "out.pt", *flags.split()]
     if isinstance(found, str):
         assert found in refusal(*argv)

@@ -28,7 +28,7 @@ from tests.allranks.checkpoint.files import (
 
 
 class Hostile:
-    """An object whose pickle creates a file."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -38,11 +38,11 @@ class Hostile:
 
 
 class TestRefusals:
-    """One sentence that says what is wrong; the file stays; no output."""
+    """A refusal is one sentence about the cause; no file changes or appears."""
 
     @pytest.fixture
     def bad(self, tmp_path):
-        """Return a function that makes a bad file of some kind."""
+        """Return a function that makes one of several kinds of bad file."""
 
         def make(kind):
             path, good = tmp_path / "in.pt", packed({"w": torch.ones(99)})
@@ -97,7 +97,7 @@ class TestRefusals:
         ],
     )
     def test_of_input(self, command, kind, why, bad, tmp_path):
-        """The code that a hostile file holds does not run."""
+        """The file is refused and unchanged, and a hostile one runs no code."""
         path = bad(kind)
         before = path.read_bytes() if path.is_file() else None
         out = [tmp_path / "out.pt"] if command == "convert" else []
@@ -106,36 +106,36 @@ class TestRefusals:
         assert os.listdir(tmp_path) == (["in.pt"] if path.exists() else [])
 
     def test_are_for_reasons(self, bad, tmp_path):
-        """torch.load takes the flipped file; without weights_only, code runs."""
+        """torch.load accepts the flipped bit, and code runs without weights_only."""
         assert not torch.load(bad("flipped"))["w"].equal(torch.ones(99))
         torch.load(bad("hostile"), weights_only=False)
         assert (tmp_path / "ran").exists()
 
     def test_of_a_folder_does_not_open_it(self, bad, tmp_path):
-        """DCP itself would run what is in .metadata."""
+        """The folder is refused unopened, as DCP would run what is in .metadata."""
         folder = bad("folder")
         refusal("inspect", folder)
         assert not (tmp_path / "ran").exists()
-        with contextlib.suppress(AttributeError):  # what came out is no metadata
+        with contextlib.suppress(AttributeError):  # what was unpickled is no metadata
             FileSystemReader(folder).read_metadata()
         assert (tmp_path / "ran").exists()
 
     def test_of_a_pickle_that_asks_for_memory(self, saved):
-        """weights_only makes a bytearray as large as the pickle says."""
+        """bytearray is refused, as the pickle decides how large it gets."""
         path = saved({"w": WEIGHT, "x": bytearray(9)})
         assert torch.load(path)["x"] == bytearray(9)
         assert "bytearray" in refusal("inspect", path)
 
     @pytest.mark.parametrize("version", ["2.5.1", "2.9.1+cu128"])
     def test_of_a_torch_whose_weights_only_is_unsafe(self, version, saved, monkeypatch):
-        """It was possible to run code, or to corrupt memory."""
+        """Old versions are refused, as a file could run code or corrupt memory."""
         path = saved({"w": WEIGHT})
         version = torch.torch_version.TorchVersion(version)
         monkeypatch.setattr(torch, "__version__", version)
         assert f"torch {version} is not safe" in refusal("inspect", path)
 
     def test_a_file_without_checksums_is_read(self, saved):
-        """torch can be told to write none."""
+        """torch can be told to write no checksums, and such a file is read."""
         torch.serialization.set_crc32_options(False)
         try:
             path = saved({"w": WEIGHT})
@@ -145,18 +145,18 @@ class TestRefusals:
 
 
 class Config:
-    """A class of the reader's own, as training scripts put into checkpoints."""
+    """A class of the reader's own, as training scripts save in checkpoints."""
 
 
 class System:
-    """An object whose pickle starts a program."""
+    """An object whose unpickling starts a program."""
 
     def __reduce__(self):
         return os.system, ("true",)
 
 
 class TestMoreThanWeights:
-    """A whole file that weights_only refuses is not called damaged."""
+    """A file that weights_only refuses is not called damaged."""
 
     @pytest.mark.parametrize("old", [False, True], ids=["zip", "legacy"])
     @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class TestMoreThanWeights:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_is_named_with_the_way_out(self, more, name, old, saved):
-        """The sentence says what it is, and that trust comes first."""
+        """The sentence names the class, and says that the file must be trusted."""
         state = {"model": {"w": WEIGHT}, "more": more}
         path = saved(state, _use_new_zipfile_serialization=not old)
         said = refusal("inspect", path)
@@ -182,7 +182,7 @@ class TestMoreThanWeights:
         assert "state_dict()" in said
 
     def test_the_ways_out_are_ways_out(self, saved):
-        """Loading it unchecked, or with its class allowed, and saving it anew."""
+        """The file loads unchecked or with its class allowed, and can be saved."""
         path = saved({"model": {"w": WEIGHT}, "args": argparse.Namespace(lr=0.1)})
         for context in (
             contextlib.nullcontext(),
@@ -195,26 +195,26 @@ class TestMoreThanWeights:
         main(["inspect", str(saved(state["model"], "plain.pt"))])
 
     def test_of_several_kinds_two_are_named(self, saved):
-        """And the others are counted."""
+        """Two kinds are named and the others are counted."""
         more = argparse.Namespace(), Config(), Path("x"), np.float64(1)
         said = refusal("inspect", saved({"model": {"w": WEIGHT}, "more": more}))
         assert re.search(r"weights, argparse\.Namespace, \S+ and \d more: only", said)
 
     def test_a_program_is_no_matter_of_trust(self, saved):
-        """os.system in a pickle is an attack; no way to load it is offered."""
+        """os.system in a pickle is an attack, so no way to load it is offered."""
         said = refusal("inspect", saved({"w": WEIGHT, "x": System()}))
         assert "system" in said and "do not load it" in said
         assert "weights_only=False" not in said
 
     def test_torchscript_has_a_reader_of_its_own(self, tmp_path):
-        """It is code and weights in one."""
+        """It contains code as well as weights, so torch.jit.load is recommended."""
         with warnings.catch_warnings(action="ignore"):
             torch.jit.script(nn.Linear(1, 1)).save(tmp_path / "in.pt")
         assert "torch.jit.load" in refusal("inspect", tmp_path / "in.pt")
 
 
 def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
-    """Read or refused in one sentence; unchanged; output if and only if read."""
+    """Each is read, or refused in one sentence without output; it never changes."""
     dice, source, out = random.Random(0), tmp_path / "in.pt", tmp_path / "out.pt"
     state = nn.DataParallel(make_net()).state_dict()
     objects = state, {"model": state, "epoch": 3}, {"a": WEIGHT, "b": WEIGHT[0]}

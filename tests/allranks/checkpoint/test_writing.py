@@ -1,4 +1,4 @@
-"""Writing: all of the output or none, and nothing is overwritten unasked."""
+"""Output is written completely or not at all, and overwritten only on request."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.allranks.checkpoint.files import WEIGHT, refusal
 
 
 class TestWrite:
-    """All of the output or none, and nothing is overwritten unasked."""
+    """Output is complete or not there, and overwritten only on request."""
 
     @pytest.fixture
     def source(self, saved):
@@ -22,7 +22,7 @@ class TestWrite:
 
     @pytest.mark.parametrize("old", ["file", "link", "dangling", "folder", "device"])
     def test_what_is_there_stays(self, old, source, tmp_path):
-        """Files, links, folders and devices; the last two even with --force."""
+        """Nothing is overwritten; folders and devices not even with --force."""
         out = Path(os.devnull) if old == "device" else tmp_path / "out.pt"
         if old in ("file", "link"):
             (tmp_path / "precious").write_text("precious")
@@ -40,7 +40,7 @@ class TestWrite:
             assert "exists" in refusal("convert", source, out, "--force")
             assert out.is_dir() or out.is_char_device()
             return
-        if old == "dangling":  # nor is there a file to replace
+        if old == "dangling":  # --force has no file to replace
             assert "exists" in refusal("convert", source, out, "--force")
             return
         main(["convert", str(source), str(out), "--force"])
@@ -49,7 +49,7 @@ class TestWrite:
 
     @pytest.mark.parametrize("kind", ["itself", "symlink", "hard link"])
     def test_never_onto_the_input(self, kind, source, tmp_path):
-        """Not even with --force: what is left out would be lost."""
+        """Not even --force allows it, as what is left out would be lost."""
         out, before = tmp_path / "other.pt", source.read_bytes()
         if kind == "itself":
             out = source
@@ -65,9 +65,9 @@ class TestWrite:
     def test_a_full_disk_leaves_what_was(
         self, force, unnamed, source, tmp_path, monkeypatch
     ):
-        """Half of it is written when no space is left; the sentence says so."""
+        """If space runs out halfway, the sentence says so and old files stay."""
         if not unnamed:
-            monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on a Mac
+            monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on macOS
         if force:
             (tmp_path / "out.pt").write_text("old")
         before = sorted(os.listdir(tmp_path))
@@ -90,7 +90,7 @@ class TestWrite:
     def test_a_file_that_comes_meanwhile_stays(
         self, unnamed, source, tmp_path, monkeypatch
     ):
-        """Another writer takes the name between the first look and the end."""
+        """Another process may take the name between the first look and the end."""
         if not unnamed:
             monkeypatch.delattr(os, "O_TMPFILE", raising=False)
         out, save = tmp_path / "out.pt", torch.save
@@ -105,7 +105,7 @@ class TestWrite:
         assert sorted(os.listdir(tmp_path)) == ["in.pt", "out.pt"]
 
     def test_permissions_are_those_of_any_new_file(self, source, tmp_path):
-        """Not those of a temporary file, which nobody else may read."""
+        """They are not those of a temporary file, which only its owner can read."""
         main(["convert", str(source), str(tmp_path / "out.pt")])
         (tmp_path / "new").touch()
         modes = [(tmp_path / name).stat().st_mode for name in ("out.pt", "new")]
@@ -113,7 +113,7 @@ class TestWrite:
 
     @pytest.mark.parametrize("place", ["missing/out.pt", "/proc/out.pt"])
     def test_an_impossible_place(self, place, source, tmp_path):
-        """A folder that is not there, or takes no files."""
+        """A folder that does not exist or takes no files is refused by name."""
         assert f"cannot write {tmp_path / place}" in refusal(
             "convert", source, tmp_path / place
         )
@@ -140,7 +140,7 @@ for out in sys.argv[2:]:
 
 @pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files without a name: Linux")
 def test_killed_in_the_middle_of_writing(saved, tmp_path):
-    """The old output stays, no new one begins to be, nothing is left over."""
+    """The old output stays, there is no new one, and nothing else is left."""
     path = saved({"w": WEIGHT})
     (tmp_path / "old.pt").write_text("old")
     names = [path, tmp_path / "old.pt", tmp_path / "new.pt"]

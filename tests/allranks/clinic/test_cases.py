@@ -1,4 +1,4 @@
-"""A case of the clinic: the file's form, refusals, and how a played cell is judged."""
+"""A clinic case: how its file is read or refused, and how a played cell is judged."""
 
 import pytest
 
@@ -29,7 +29,7 @@ SILENT = {"symptom": "silent", "beyond": "nobody looks below"}
 
 @pytest.fixture
 def case(tmp_path):
-    """A function that writes a case, with changes (None: left out), and reads it."""
+    """Return a function that writes a case with changes (None omits), and reads it."""
 
     def make(fields=(), parts=(), cells=(), title="No wheels."):
         fields, parts = FIELDS | dict(fields), PARTS | dict(parts)
@@ -46,7 +46,7 @@ def case(tmp_path):
 
 
 def test_a_file_is_read(case):
-    """Fields, paragraphs, cells, commands, signs of each kind, links with notes."""
+    """Fields, paragraphs, cells, commands, signs and links are read."""
     cells = {"given": "import torch", "broken": None, "broken: torchrun train.py": "x"}
     signs = {"signs": "# no wheels\n# maybe: wheel\n# echo: smoke\n# with: brake"}
     links = {"Links": "https://a.b/1 (a wheel is lost)\nhttps://a.b/2"}
@@ -102,7 +102,7 @@ def test_an_incomplete_file_is_refused(case, change, complaint):
 
 
 def test_a_crash_is_told_from_its_cure(case):
-    """The exception's last words, and a run without any."""
+    """The broken cell raises with its message, and the fixed one runs."""
     broken, fixed = play(case(), "broken"), play(case(), "fixed")
     assert broken.status == "raises"
     assert "rank 1: RuntimeError: no wheels" in broken.text
@@ -110,7 +110,7 @@ def test_a_crash_is_told_from_its_cure(case):
 
 
 def test_a_dead_rank_is_contained(case):
-    """A process that dies below Python is a result, not the end of the player."""
+    """A process that dies below Python is a result, and the player goes on."""
     broken = case(cells={"broken": "import os\nif rank == 1:\n    os.abort()"})
     outcome = play(broken, "broken")
     assert outcome.status == "dies"
@@ -118,7 +118,7 @@ def test_a_dead_rank_is_contained(case):
 
 
 def test_a_hang_is_noticed_without_a_timeout(case):
-    """Nobody moves, so nobody will."""
+    """If no rank moves any more, it is a hang, and nothing waits for a timeout."""
     found = case({"symptom": "hang"}, cells={"broken": "if rank: dist.barrier()"})
     outcome = play(found, "broken")
     assert outcome.status == "hangs"
@@ -126,7 +126,7 @@ def test_a_hang_is_noticed_without_a_timeout(case):
 
 
 def test_the_invariant_runs_after_both(case):
-    """On the same ranks, with what the cell left behind; it fails with its figures."""
+    """It runs on the same ranks, with their variables; its failure shows figures."""
     law = "assert wheels == 4, f'{wheels} wheels instead of 4'"
     found = case(
         SILENT, cells={"broken": "wheels = 3", "fixed": "wheels = 4", LAW: law}
@@ -138,7 +138,7 @@ def test_the_invariant_runs_after_both(case):
 
 
 def test_a_command_runs_on_each_rank(case):
-    """Two machines: each rank starts its own, at one port that is free."""
+    """Each rank starts the command, as on a machine of its own, with one free port."""
     code = "import sys\nprint('here', *sys.argv[1:])\nsys.exit('no wheels')"
     cells = {"broken": None, "broken: python train.py {rank} {port}": code}
     outcome = play(case(cells=cells), "broken")
@@ -152,7 +152,7 @@ def test_a_command_runs_on_each_rank(case):
 
 
 def test_what_differs_between_runs_is_not_shown(case):
-    """Ports, process ids, folders and addresses have a name instead of a number."""
+    """Ports, process ids, folders and addresses are replaced by names."""
     text = "'Read error [127.0.0.1]:4711 (pid: 4712), 0x7f00aa00bb, ' + os.getcwd()"
     found = case(cells={"broken": f"import os\nif rank:\n    raise OSError({text})"})
     assert "error [127.0.0.1]:PORT (pid: PID), 0xADDRESS, /FOLDER" in (

@@ -1,4 +1,4 @@
-"""Specimens: the file's form, and what counts as an error, a warning, a hang."""
+"""Specimens: how a file is read, and what counts as an error, a warning or a hang."""
 
 import json
 from textwrap import dedent
@@ -15,7 +15,7 @@ HEAD = f'"""A slip.\n\n{FIELDS}\n\nWhy.\n"""\n'
 
 @pytest.fixture
 def specimen(tmp_path):
-    """A function that writes a specimen and reads it."""
+    """Return a function that writes a specimen and reads it."""
 
     def make(cells: str, place="one process", outcome="raises", name="a1_slip"):
         path = tmp_path / f"{name}.py"
@@ -26,7 +26,7 @@ def specimen(tmp_path):
 
 
 def test_a_file_is_read(specimen):
-    """Title, fields, prose, and the code of each cell."""
+    """Title, fields, prose, and the code of each cell are read."""
     found = specimen(
         """
         # %% given
@@ -59,7 +59,7 @@ def test_a_file_that_lacks_something_is_refused(specimen, change, complaint):
 
 
 def test_rows_are_in_order(specimen, tmp_path):
-    """a2 before a10, a before b."""
+    """a2 comes before a10, and a before b."""
     for name in "b1_x", "a10_x", "a2_x":
         specimen("# %% wrong\n\n# %% right\n", name=name)
     assert [s.row for s in errata.folder(tmp_path)] == ["a2", "a10", "b1"]
@@ -86,7 +86,7 @@ def test_one_process(specimen, code, status, text):
 
 
 def test_ranks_speak_for_themselves(specimen):
-    """Equal texts are said once; what was printed before an error is kept."""
+    """Equal texts are told once, and output from before an error is kept."""
     cells = "# %% wrong\nprint('here')\nif rank:\n    {}[rank]\n# %% right\nrank\n"
     found = specimen(cells, place="3 ranks")
     text = "ranks 0–2: here\nrank 1: KeyError: 1\nrank 2: KeyError: 2"
@@ -102,7 +102,7 @@ def test_a_hang_says_who_waits_where(specimen):
 
 
 def test_a_command_runs_its_file(specimen):
-    """Lines of ranks sorted, the complaints of children, the exit code."""
+    """The outcome has the ranks' lines in order, a child's error and the exit code."""
     cells = """
         # %% wrong: N=1 python train.py
         import os, sys
@@ -123,7 +123,7 @@ def test_a_command_runs_its_file(specimen):
 
 
 def test_records_follow_the_files(specimen, tmp_path):
-    """Written, read back, and dropped with the file."""
+    """A record is written, read back, and dropped when its file is gone."""
     found = specimen("# %% wrong\n\n# %% right\n")
     with pytest.raises((LookupError, FileNotFoundError)):
         clinic.recorded(found)

@@ -1,4 +1,4 @@
-"""The diagnosis: right on real logs, silent on healthy ones, the same in the page."""
+"""The diagnosis is right on real logs, silent on healthy ones, alike on the page."""
 
 import json
 import random
@@ -27,31 +27,31 @@ from tests.clinic import measure
 
 CASES = clinic.folder(ROOT / "clinic")
 LEVELS = ["full", "maybe", "echo"]
-SHARED = {  # the message is another case's, too: which, or none if it is anybody's
-    "ddp-pickled-whole": {"pg-not-initialized"},  # torch.load calls it unasked
+SHARED = {  # their output does not name them: what it names instead, or nothing
+    "ddp-pickled-whole": {"pg-not-initialized"},  # unpickling DDP needs a group
     "detail-segfault": set(),  # only a traceback of faulthandler names the function
-    "dp-list-inputs": set(),  # an IndexError; replicas on GPUs say that they are some
-    "dp-gather-lengths": set(),  # GPUs say it in words of their own
-    "loss-nan": set(),  # the words of a script, unless torch is named
-    "dp-stopiteration": set(),  # the same, of a StopIteration
-    "peer-died": set(),  # an echo, and here the error before it is shown
-    "fsdp-root-first": set(),  # any check of torch's, unless a traceback names FSDP
+    "dp-list-inputs": set(),  # an IndexError; only on GPUs does it name replicas
+    "dp-gather-lengths": set(),  # virtual GPUs, as here, have other words
+    "loss-nan": set(),  # any script may print this, unless torch is named
+    "dp-stopiteration": set(),  # any StopIteration, unless torch is named
+    "peer-died": set(),  # an echo, but here the error before it is shown
+    "fsdp-root-first": set(),  # any check in torch, unless a traceback names FSDP
     "ddp-bn-twice-inplace": set(),  # any change in place, unless DDP is named
-    "empty-loader": set(),  # a division, unless the traceback names the loader
-    "exit-abort-gloo": set(),  # any program of C++, unless torch is named
+    "empty-loader": set(),  # any division by zero, unless a loader is named
+    "exit-abort-gloo": set(),  # any C++ program, unless torch is named
     "module-not-found": set(),  # a missing module, unless a launcher is named
     "object-collective-numpy": set(),  # any .numpy(), unless a collective is named
-    "pp-indivisible-batch": set(),  # two tensors, unless the traceback is a pipeline's
-    "tp-plain-parameter": set(),  # the same, unless tensor parallelism is named
-    "tp-view-heads": set(),  # a view, unless tensor parallelism is named
-    "world-size-changed": set(),  # another model's weights, unless shards are named
-    "pp-stage-width": set(),  # two matrices, unless the traceback is a pipeline's
-    "spawn-missing-rank": set(),  # a missing argument, unless it is torch's spawn
+    "pp-indivisible-batch": set(),  # any two sizes, unless a pipeline is named
+    "tp-plain-parameter": set(),  # any two sizes, unless tensor parallelism is named
+    "tp-view-heads": set(),  # any view, unless tensor parallelism is named
+    "world-size-changed": set(),  # any other model's weights, unless shards are named
+    "pp-stage-width": set(),  # any two matrices, unless a pipeline is named
+    "spawn-missing-rank": set(),  # any missing argument, unless it is torch's spawn
 }
 
 
 def case(slug, *signs, symptom="crash"):
-    """A case that has only what the diagnosis looks at."""
+    """Return a case that has only what the diagnosis looks at."""
     fields = {"class": "DDP", "symptom": symptom, "runs on": "one process"}
     parts = dict.fromkeys(clinic.PARTS, "x")
     path = Path(f"{slug}.py")
@@ -60,7 +60,7 @@ def case(slug, *signs, symptom="crash"):
 
 
 def names(text, *cases):
-    """The slugs that a text shows, in order."""
+    """Return the slugs of the cases that a text shows, the likeliest first."""
     return [s.case.slug for s in suspects_of(Log(("log", text)), list(cases))]
 
 
@@ -69,7 +69,10 @@ B = case("b", ("full", r"the bridge keeper asks a question"))
 
 
 def test_real_logs_are_known():
-    """On the logs that signs are written for: 90 % first, 97 % shown, no guess."""
+    """Of the logs that the signs were written for, 90 % are named first, 97 % shown.
+
+    At most one in ten of those that show no case gets a name.
+    """
     figures = measure.measure(measure.rows("dev"), CASES)
     slugs = {case.slug for case in CASES}
     assert all(slugs.issuperset(row["accept"]) for row in measure.rows("dev"))
@@ -80,26 +83,26 @@ def test_real_logs_are_known():
 
 
 def test_healthy_logs_are_left_alone():
-    """Nothing is named where nothing is wrong."""
+    """No case is named for a job that is healthy."""
     logs = measure.healthy()
     assert len(logs) >= 50
     assert measure.alarms(logs, CASES) == {}
 
 
 def strangers():
-    """Logs of failures that are no case of the clinic, by name."""
+    """Return logs of failures that are no case of the clinic, each with its name."""
     text = (measure.LOGS / "unknown.txt").read_text("utf8")
     return [tuple(part.split("\n", 1)) for part in text.split("=== ")[1:]]
 
 
 @pytest.mark.parametrize(("what", "text"), strangers(), ids=lambda x: x.split("\n")[0])
 def test_what_is_no_case_is_not_known(what, text):
-    """Ordinary failures, inside and outside of distributed training: no guess."""
+    """An ordinary failure that is no case gets no guess, distributed or not."""
     assert names(text, *CASES) == []
 
 
 def test_figures_show_no_text():
-    """What is measured on the logs that nobody looks at are numbers."""
+    """The figures for logs that must stay unseen are numbers, without their text."""
     figures = measure.measure(
         [
             {"text": "x\nthe parrot has ceased to be", "accept": ["a"], "link": "l"},
@@ -119,7 +122,7 @@ def test_figures_show_no_text():
 
 @pytest.mark.parametrize("name", measure.sets())
 def test_the_page_has_the_figures_of_today(name):
-    """What is recorded is what the logs give; what was seen is not called new."""
+    """The record holds today's figures, and no set that was seen is called fresh."""
     found = json.loads(measure.DATA.read_text("utf8"))["sets"]
     assert [one["name"] for one in found] == measure.sets()
     figures = measure.measure(measure.rows(name), CASES)
@@ -133,7 +136,7 @@ def test_the_page_has_the_figures_of_today(name):
 
 
 def test_an_interval_is_wilsons():
-    """As tables have it, also where nothing or everything was right."""
+    """The bounds agree with published tables, also if none or all were right."""
     for count, total, low, high in (81, 263, 0.2553, 0.3662), (0, 20, 0, 0.1611):
         assert wilson(count, total) == pytest.approx((low, high), abs=5e-5)
     assert wilson(20, 20) == pytest.approx((0.8389, 1), abs=5e-5)
@@ -146,7 +149,7 @@ def test_an_interval_is_wilsons():
 
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
 def test_signs_are_usable(one):
-    """Each holds a literal piece and is known to browsers."""
+    """Every sign contains a literal piece that can be searched first."""
     assert all(sign.needles for sign in signs_of(one))
 
 
@@ -173,7 +176,7 @@ def test_signs_are_usable(one):
     ],
 )
 def test_a_sign_is_refused(pattern, why):
-    """What means something else in a browser, or cannot be searched fast."""
+    """A pattern is refused if browsers read it differently, or it is slow to find."""
     with pytest.raises(ValueError, match=re.escape(why)):
         sign("full", pattern)
 
@@ -189,7 +192,7 @@ def test_a_sign_is_refused(pattern, why):
     ],
 )
 def test_what_a_sign_is_searched_by(pattern, needles):
-    """The longest literal piece, one for each alternative, without spaces."""
+    """Each alternative is searched by its longest literal piece, without spaces."""
     assert sign("full", pattern).needles == needles
 
 
@@ -223,14 +226,14 @@ SAID = case("said", ("full", r"'the parrot' said --on <rank>|'the parrot' said -
     ],
 )
 def test_a_message_is_found_in_any_dress(mess):
-    """Colours, quotes, frames, prefixes, entities, broken and endless lines."""
+    """A message is found under colours, frames and prefixes, and in broken lines."""
     text = mess(SAD)
     assert names(text, A, SAID) == ["said"], repr(text)
     assert names(f"Epoch 1\n{text}\nbye", A, SAID) == ["said"]
 
 
 def test_a_line_is_not_joined_with_a_stranger():
-    """Short lines, and lines that begin a traceback, are no continuation."""
+    """A line is joined to the next only if it is long and both are of one rank."""
     assert names("the parrot has\nceased to be", A) == []
     head = "it is long enough to be broken by a terminal: the parrot has"
     assert names(f"{head}\nceased to be", A) == ["a"]
@@ -252,7 +255,7 @@ def test_a_line_is_not_joined_with_a_stranger():
     ],
 )
 def test_a_prefix_names_the_rank(line, rank):
-    """As torchrun, srun, mpirun and NCCL write it."""
+    """A line's rank is read from the prefixes of torchrun, srun, mpirun and NCCL."""
     assert Log(("log", line)).rank(0) == rank
     assert Log(("log", f"12: import torch\n{line}")).rank(0) == "12" * (
         line[:2] == "4:"
@@ -260,7 +263,7 @@ def test_a_prefix_names_the_rank(line, rank):
 
 
 def test_a_prefix_is_bare_again():
-    """Anchored signs see the message."""
+    """A sign that is anchored with ^ or $ matches the message behind the prefixes."""
     anchored = case("killed", ("full", r"^Killed by the parrot$"))
     assert names("2024-05-01 10:00:00 [rank0]: Killed by the parrot", anchored)
     assert names("Not Killed by the parrot", anchored) == []
@@ -284,7 +287,10 @@ def test_a_prefix_is_bare_again():
     ],
 )
 def test_the_order(text, cases, order):
-    """Full, then maybe, then echo; a line of code counts less; never only with."""
+    """Full comes before maybe, and maybe before echo; "with" alone names nothing.
+
+    A sign in a line of source code counts less than one in a message.
+    """
     kinds = cases.split()
     one = case("a", (kinds[0], r"the parrot has ceased to be"))
     two = case("b", (kinds[1], r"the bridge keeper asks a question"))
@@ -294,7 +300,10 @@ def test_the_order(text, cases, order):
 
 
 def test_a_crash_goes_before_the_wait_for_it():
-    """Others time out because one crashed; a warning is no reason at all."""
+    """A crash comes before the timeouts that it causes, and a warning after both.
+
+    A hang that has evidence of its own comes before the crash.
+    """
     hang = case("hang", ("full", r"the bridge keeper asks a question"), symptom="hang")
     slow = case("slow", ("full", r"an unladen swallow"), symptom="slow")
     text = (
@@ -310,13 +319,13 @@ def test_a_crash_goes_before_the_wait_for_it():
     ("text", "found"),
     [
         ("a swallow\nall is well", ["slow"]),
-        ("a swallow\nBrianError: no", []),  # a warning is not why it ended
+        ("a swallow\nBrianError: no", []),  # a warning does not end a job
         ("BrianError: a swallow\nno", ["slow"]),
         ("a swallow\nthe parrot has ceased to be\nBrianError: no", ["a", "slow"]),
     ],
 )
 def test_a_warning_does_not_explain_an_error(text, found):
-    """With an error that nothing explains, it is not known."""
+    """If an error that nothing explains ends a log, a warning names no case."""
     slow = case("slow", ("full", r"a swallow"), symptom="slow")
     assert names(text, slow, A) == found
 
@@ -332,7 +341,10 @@ def test_a_warning_does_not_explain_an_error(text, found):
     ],
 )
 def test_a_warning_that_may_be_is_news_in_a_brief_paste(line, lines, found):
-    """Long healthy logs have them, too."""
+    """A warning that only may point to a case is reported only in a short log.
+
+    Long healthy logs contain such warnings too.
+    """
     maybe = case("a", ("maybe", r"a swallow"))
     assert names("\n".join(["epoch"] * lines + [line]), maybe) == found
     full = case("a", ("full", r"a swallow"))
@@ -340,7 +352,7 @@ def test_a_warning_that_may_be_is_news_in_a_brief_paste(line, lines, found):
 
 
 def test_a_message_that_others_share_needs_evidence():
-    """A maybe whose case has evidence and shows none stands beside a better one."""
+    """A shared message names a case that asks for evidence only beside a better one."""
     shy = case("shy", ("maybe", r"ceased to be"), ("with", r"the fjords"))
     assert names("the parrot has ceased to be", shy) == []
     assert names("the parrot has ceased to be: the fjords", shy) == ["shy"]
@@ -350,7 +362,7 @@ def test_a_message_that_others_share_needs_evidence():
 
 
 def test_evidence_against_a_case_takes_it_away():
-    """Also where only the capitals differ."""
+    """An "unless" sign removes a case, also one whose message has other capitals."""
     alive = case("alive", *A.signs, ("unless", r"beautiful plumage"))
     assert names("the parrot has ceased to be", alive) == ["alive"]
     assert names("the parrot has ceased to be\nbeautiful plumage", alive) == []
@@ -363,7 +375,11 @@ def test_evidence_against_a_case_takes_it_away():
     ("size", "count", "found"), [(4, 3, ["a"]), (4, 4, []), (4, 16, []), (16, 4, ["a"])]
 )
 def test_a_barrier_that_all_have_reached_lacks_nobody(size, count, found):
-    """A store that is used twice counts on; an expression cannot compare."""
+    """A barrier that all ranks have reached is not a case, even if it is used twice.
+
+    The counter of a store goes on counting when a barrier is used again. A regular
+    expression cannot compare two numbers, so code has to do it.
+    """
     waits = case("a", ("full", r"Timed out in the store's barrier"))
     text = f"Timed out in the store's barrier (world_size={size}, worker_count={count})"
     assert names(text, waits) == found
@@ -371,7 +387,7 @@ def test_a_barrier_that_all_have_reached_lacks_nobody(size, count, found):
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_json_holds_a_traceback_in_one_line(depth):
-    """Error files of torchrun, pods: lines, quotes and ranks are taken out of it."""
+    """Lines, quotes and ranks are read from JSON too, as in torchrun's error files."""
     last = case("last", ("full", r"^ParrotError: \"it\" has ceased to be$"))
     text = 'Traceback\n  File "a.py", line 1, in b\n\t[rank2]: ParrotError: "it" has'
     text += " ceased to be\n"
@@ -386,7 +402,7 @@ def test_json_holds_a_traceback_in_one_line(depth):
 
 
 def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
-    """Unless a sign is sure of it."""
+    """A failure that ends no job comes after an echo, unless its sign is a full one."""
     echo = case("echo", ("echo", r"the parrot has"))
     text = "a swallow\nthe parrot has ceased to be"
     for kind, found in ("maybe", ["echo", "slow"]), ("full", ["slow", "echo"]):
@@ -395,7 +411,7 @@ def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
 
 
 def test_an_echo_explains_no_error_before_it():
-    """What came first is not known, so nothing is."""
+    """If an unknown error comes before an echo, no case is named."""
     echo = case("echo", ("echo", r"Connection closed by the bridge keeper"))
     line = "RuntimeError: Connection closed by the bridge keeper"
     assert names(line, echo) == ["echo"]
@@ -404,7 +420,7 @@ def test_an_echo_explains_no_error_before_it():
 
 
 def test_a_warning_is_no_error():
-    """Whatever it speaks of."""
+    """A warning is not taken for an error, even if it contains the word."""
     echo = case("echo", ("echo", r"closed by the bridge keeper"))
     late = "closed by the bridge keeper"
     assert names(f"[W socket.cpp:1] (gai error: -2)\n{late}", echo) == ["echo"]
@@ -415,7 +431,7 @@ def test_a_warning_is_no_error():
 
 
 def test_nccl_goes_on_after_its_first_line():
-    """What it says next is of the same error, an echo in it, too."""
+    """The lines after NCCL's first belong to the same error, even if one is an echo."""
     echo = case("echo", ("echo", r"closed by the bridge keeper"))
     text = "BrianError: {} error\nncclError: no\nLast error:\n{}"
     text += "closed by the bridge keeper"
@@ -425,7 +441,7 @@ def test_nccl_goes_on_after_its_first_line():
 
 
 def test_a_title_has_other_capitals():
-    """In a brief paste, if nothing else is there, and perhaps only."""
+    """A message with other capitals counts as a maybe, in a short log and alone."""
     log = Log(("log", "the Parrot has CEASED to be"))
     (suspect,) = suspects_of(log, [A])
     assert (suspect.case, suspect.level) == (A, "maybe")
@@ -439,7 +455,7 @@ def test_a_title_has_other_capitals():
 
 
 def test_an_error_is_no_mere_warning():
-    """A silent failure may make a noise later."""
+    """A silent failure counts, also in a long log, if an error shows it in the end."""
     silent = case("a", ("maybe", r"an unladen swallow"), symptom="silent")
     lines = ["epoch"] * 30
     assert names("\n".join([*lines, "an unladen swallow"]), silent) == []
@@ -456,14 +472,14 @@ def test_an_error_is_no_mere_warning():
     ],
 )
 def test_the_end_may_be_cut(end, found):
-    """Two thirds of a message, at the end of the log, may be it."""
+    """Two thirds of a message suffice where the end of the log cuts it off."""
     assert names(f"Epoch 1\n{end}", A) == found
     only = case("with", ("with", A.signs[0][1]))
     assert names(f"Epoch 1\n{end}", only) == []
 
 
 def test_evidence_decides_between_equals():
-    """What ``with`` finds counts where two share a message."""
+    """If two cases share a message, the one whose "with" sign matches comes first."""
     rich = case("rich", *A.signs, ("with", r"pining for the fjords"))
     assert names("the parrot has ceased to be", A, rich) == ["a", "rich"]
     text = "the parrot has ceased to be\npining for the fjords"
@@ -471,7 +487,7 @@ def test_evidence_decides_between_equals():
 
 
 def test_a_message_alone_cannot_show_evidence():
-    """Anchored at both ends, ``with`` takes it as the one line of a log."""
+    """A "with" sign that is anchored at both ends matches only a log of one line."""
     alone = case(
         "alone", ("maybe", r"the parrot"), ("with", r"^\W*the parrot rests\W*$")
     )
@@ -486,7 +502,7 @@ def test_a_message_alone_cannot_show_evidence():
 
 @pytest.mark.parametrize("one", CASES, ids=lambda case: case.slug)
 def test_what_the_page_shows_is_diagnosed(one):
-    """The output that is recorded for a crash names it, or one with its message."""
+    """The recorded output of each crash names that case, or is listed in SHARED."""
     if one.fields["symptom"] != "crash":
         return
     try:
@@ -501,13 +517,13 @@ def test_what_the_page_shows_is_diagnosed(one):
 
 
 def cut_short():
-    """Each literal piece of a sign, as it stands where a log was cut."""
+    """Return each literal piece of a sign, cut off as at the end of a log."""
     pieces = {n for c in CASES for s in signs_of(c) for n in s.needles}
     cut = {n[:size] for n in pieces for size in (CUT - 1, CUT, len(n) // 2)}
     return [f"x{piece}" for piece in sorted(cut)]
 
 
-TEXTS = {  # a test each: its time must not depend on what else the machine does
+TEXTS = {  # one test each, so that a slow machine does not reach the timeout
     "logs": lambda: [row["text"] for row in measure.rows("dev")],
     "healthy": lambda: [*measure.healthy().values(), "", "\r\n", STACKS],
     "mixed": lambda: list(mixed([row["text"] for row in measure.rows("dev")], 400)),
@@ -517,7 +533,7 @@ TEXTS = {  # a test each: its time must not depend on what else the machine does
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_page_finds_the_same(kind):
-    """diagnose.js names the same cases, for the same places, in the same order."""
+    """diagnose.js names the same cases, at the same places and in the same order."""
     texts = TEXTS[kind]()
     script = ROOT / "book" / "_static" / "diagnose.js"
     command = [compute_driver_executable()[0], Path(__file__).with_name("diagnose.cjs")]
@@ -547,12 +563,12 @@ def test_the_page_finds_the_same(kind):
 
 
 def at(log, line):
-    """The number of a line, and its rank."""
+    """Return the number of a line in its file, and its rank."""
     return log.place(line)[1], log.rank(line)
 
 
 def mixed(rows, number):
-    """Logs put together, and dressed at random."""
+    """Yield logs that are put together, and changed in their form, at random."""
     draw = random.Random(5)
 
     def dress(text):
@@ -581,7 +597,7 @@ def mixed(rows, number):
 
 
 def run(*arguments, given=b"", **how):
-    """The command: exit code, stdout, stderr."""
+    """Run the command and return its exit code, stdout and stderr."""
     command = [sys.executable, "-m", "allranks.diagnose", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, input=given, capture_output=True, timeout=60, **how
@@ -593,7 +609,7 @@ LOG = b"Epoch 1\n[rank1]: KeyError: 'LOCAL_RANK'\n"
 
 
 def test_a_pipe_is_diagnosed_without_torch():
-    """The shell says what, where, why, the cure and where to read; torch stays out."""
+    """It prints what, where, why, the cure and a link, without importing torch."""
     command = (
         "import sys; from allranks import diagnose; code = diagnose.main([]); "
         "sys.exit(3 if {'torch', 'numpy', 'IPython'} & set(sys.modules) else code)"
@@ -610,7 +626,7 @@ def test_a_pipe_is_diagnosed_without_torch():
 
 
 def test_json_is_for_tools(capsys, tmp_path):
-    """The same as data; several logs say which one."""
+    """``--json`` prints the same as data; among several logs, a match names its own."""
     (tmp_path / "0.log").write_bytes(b"all is well\n")
     (tmp_path / "1.log").write_bytes(LOG)
     files = [str(tmp_path / "0.log"), str(tmp_path / "1.log")]
@@ -626,7 +642,7 @@ def test_json_is_for_tools(capsys, tmp_path):
 
 
 def test_not_known_says_what_to_do(capsys, tmp_path):
-    """No guess: the first error's line, and where to go on."""
+    """Without a guess, it shows the line of the first error and where to go on."""
     (tmp_path / "log").write_text("ok\nBrianError: he is not the Messiah\n", "utf8")
     assert diagnose.main([str(tmp_path / "log")]) == 1
     text = " ".join(capsys.readouterr().out.split())
@@ -649,7 +665,7 @@ def test_not_known_says_what_to_do(capsys, tmp_path):
     ],
 )
 def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
-    """It names the file; the exit code is 2."""
+    """The sentence names the file, and the exit code is 2."""
     monkeypatch.setattr(log_input, "LIMIT", 1000)
     path = tmp_path / "train.log"
     if content == "folder":
@@ -663,7 +679,7 @@ def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monke
 
 
 def test_a_file_that_may_not_be_read(capsys, monkeypatch):
-    """No traceback of our own."""
+    """The error becomes one sentence instead of a traceback."""
 
     def refuse(*arguments):
         raise PermissionError(13, "Permission denied")
@@ -685,7 +701,7 @@ WIDE = "étape 1\r\n日本\r\n" + LOG.decode().replace("\n", "\r\n")
         b"caf\xe9 \xff\xfe\n" + LOG,
         LOG.replace(b"\n", b"\r\n"),
         LOG + b"\x00",
-        WIDE.encode("utf-16-le"),  # PowerShell's >> in a file, a part of a pipe
+        WIDE.encode("utf-16-le"),  # what >> in PowerShell appends, or a part of a pipe
         WIDE.encode("utf-16-be"),
         ("\ufeff" + WIDE).encode("utf-16-be"),
         b"C:\\> python train.py\r\n" * 400 + LOG.decode().encode("utf-16-le"),
@@ -693,7 +709,7 @@ WIDE = "étape 1\r\n日本\r\n" + LOG.decode().replace("\n", "\r\n")
     ],
 )
 def test_bytes_of_any_kind(data, size):
-    """UTF-16 with a mark and without, in a part of a file, Latin-1, a stray zero."""
+    """A log may be Latin-1, hold a zero, or be UTF-16, also in part or unmarked."""
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
     log = Log(("log", decoded(chunks, "log")))
     assert suspects_of(log, CASES)[0].case.slug == "local-rank-keyerror"
@@ -701,7 +717,10 @@ def test_bytes_of_any_kind(data, size):
 
 
 def test_what_powershell_makes_of_stderr():
-    """Its > is UTF-16, puts a program's name in front, and breaks what is long."""
+    """A message is found after PowerShell has added its own lines and broken long ones.
+
+    Its > writes UTF-16, and it puts the program's name in front of the first line.
+    """
     error = "RuntimeError: Expected to have finished reduction in the prior iteration "
     lines = [
         "Epoch 1",
@@ -721,7 +740,7 @@ def test_what_powershell_makes_of_stderr():
 
 
 def test_a_log_is_cut_where_its_lines_end():
-    """Blocks change neither lines nor numbers."""
+    """Neither lines nor their numbers depend on the blocks in which a log is read."""
     draw, parts = random.Random(3), []
     for i in range(4000):
         kind = draw.choice(["step", "\u2588" * 70, "x " * 40, "y" * 5000])
@@ -746,7 +765,7 @@ def test_a_log_is_cut_where_its_lines_end():
 
 
 def test_a_log_is_joined_across_blocks():
-    """A sign in the middle of a long log, in words that a line's end cut."""
+    """A message in a broken line is found also where a block of the log ends."""
     head = "it is long enough to be broken by a terminal: the parrot has cea"
     filler = "epoch\n" * (BLOCK // 6)
     for end in range(0, 84, 6):
@@ -764,7 +783,7 @@ RuntimeError: Connection closed by the bridge keeper
 
 
 def test_what_follows_from_control_c_is_no_cause():
-    """A dead peer is dead by the hand that ended the job; what came before counts."""
+    """A peer that Ctrl-C has ended is no cause, but an earlier error still counts."""
     echo = case("echo", ("echo", r"closed by the bridge keeper"))
     assert names(STACKS, echo) == []
     assert ended(Log(("log", STACKS))) == {0: 1}
@@ -794,5 +813,5 @@ def test_what_follows_from_control_c_is_no_cause():
     ],
 )
 def test_a_log_tells_that_somebody_ended_the_job(line, told):
-    """As Python and torchrun say it."""
+    """A log shows that somebody ended the job, in the words of Python or torchrun."""
     assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})

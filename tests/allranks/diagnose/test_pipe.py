@@ -1,4 +1,4 @@
-"""What is piped in: passed on as it comes, kept in little memory, read past Ctrl-C."""
+"""A pipe is passed on at once, kept in little memory, and read on after Ctrl-C."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ RULE = b"--- python -m allranks.diagnose:\n"
 
 
 def start(*arguments, **how):
-    """The command with pipes, in a session of its own."""
+    """Start the command with pipes, in a session of its own."""
     how = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | how
     return subprocess.Popen(
         [*DIAGNOSE, *arguments], cwd=ROOT, start_new_session=True, **how
@@ -27,14 +27,14 @@ def start(*arguments, **how):
 
 
 def run(*arguments, given=b"", **how):
-    """The command: exit code, stdout, stderr."""
+    """Run the command and return its exit code, stdout and stderr."""
     with start(*arguments, **how) as process:
         out, error = process.communicate(given, timeout=60)
     return process.returncode, out, error
 
 
 def until(stream, end):
-    """Read until these bytes have come."""
+    """Read until the text ends with these bytes."""
     text = b""
     while not text.endswith(end):
         assert select.select([stream], [], [], 30)[0], text
@@ -45,7 +45,7 @@ def until(stream, end):
 
 
 def test_what_comes_goes_on_at_once():
-    """Byte for byte, parts of lines too, before anything else comes."""
+    """Bytes are passed on unchanged, parts of lines too, before the next ones come."""
     parts = (
         b"rank 0 is ready",
         b"\n 10%|#  |\r",
@@ -66,7 +66,7 @@ def test_what_comes_goes_on_at_once():
 
 
 def test_what_is_passed_on_and_where():
-    """stdout has the log and the answer, with --json and --quiet the answer only."""
+    """stdout has the log and the answer; with --json or --quiet only the answer."""
     noise = b"caf\xe9 \x1b[0m 10%|\r" * 20_000 + b"\n"
     code, out, error = run(given=LOG + noise)
     assert (code, error) == (0, b"")
@@ -78,7 +78,7 @@ def test_what_is_passed_on_and_where():
 
 
 def test_a_file_on_stdin_is_not_shown(tmp_path):
-    """Nobody waits for what stands there already."""
+    """A file is complete already, so it is not passed on, only diagnosed."""
     (tmp_path / "log").write_bytes(LOG)
     with open(tmp_path / "log", "rb") as file:
         code, out, error = run(stdin=file, given=None)
@@ -90,7 +90,7 @@ def test_a_file_on_stdin_is_not_shown(tmp_path):
     [("full", b"No space left"), ("gone", b"Broken pipe"), ("closed", b"is closed")],
 )
 def test_a_stdout_that_takes_no_more(where, why):
-    """One sentence; the job is read to its end, and the answer comes on stderr."""
+    """After one sentence the job is still read to its end; stderr has the answer."""
     how = {"stdout": open("/dev/full", "wb")} if where == "full" else {}  # noqa: SIM115
     how |= {"preexec_fn": lambda: os.close(1)} if where == "closed" else {}
     with start(**how) as process:
@@ -108,7 +108,7 @@ def test_a_stdout_that_takes_no_more(where, why):
 
 
 def test_an_answer_that_cannot_be_written(tmp_path):
-    """A full disk is said, with exit code 2; ``| head`` is nobody's fault."""
+    """A full disk gives a sentence and exit code 2; ``| head`` gives neither."""
     (tmp_path / "log").write_bytes(LOG)
     with open("/dev/full", "wb") as full:
         code, _, error = run(str(tmp_path / "log"), stdout=full)
@@ -131,7 +131,7 @@ except KeyboardInterrupt:
 
 
 def in_terminal(script, keys, *, wait):
-    """What a terminal shows of a shell's line, in which Ctrl-C is pressed."""
+    """Return what a terminal shows of a script; press Ctrl-C after each of the keys."""
     child, screen = pty.fork()
     if not child:
         os.chdir(ROOT)
@@ -141,7 +141,7 @@ def in_terminal(script, keys, *, wait):
         if select.select([screen], [], [], 0.2)[0]:
             try:
                 part = os.read(screen, 4096)
-            except OSError:  # Linux: the other side is closed
+            except OSError:  # on Linux this means that the other side is closed
                 part = b""
             if not part:
                 break
@@ -158,7 +158,7 @@ def in_terminal(script, keys, *, wait):
 
 
 def test_control_c_on_a_hang(tmp_path):
-    """All of a terminal's pipe get it; the answer follows, and no peer is blamed."""
+    """The whole pipe gets Ctrl-C; then the answer follows, and it blames no peer."""
     (tmp_path / "job.py").write_text(HANG, "utf8")
     job = f"{sys.executable} {tmp_path / 'job.py'}"
     script = f"{job} 2>&1 | {' '.join(DIAGNOSE)}; echo exit ${{PIPESTATUS[1]}}"
@@ -172,7 +172,7 @@ def test_control_c_on_a_hang(tmp_path):
 
 
 def test_a_second_control_c_does_not_wait():
-    """A job that Ctrl-C does not end: the answer comes from what is there."""
+    """If the job outlives Ctrl-C, a second one brings the answer for what has come."""
     with start() as process:
         process.stdin.write(LOG)
         process.stdin.flush()
@@ -189,13 +189,13 @@ def test_a_second_control_c_does_not_wait():
 
 
 def test_a_job_that_spoke_is_not_called_still(monkeypatch):
-    """Silence counts if it was longer than any pause before it."""
+    """Silence only counts as a hang if it was longer than any pause before it."""
     clock = iter([50, 51, 55, 58, 9, 10, 10.5, 3])
     monkeypatch.setattr(log_pipe.time, "monotonic", lambda: next(clock))
     came = log_pipe.Received()
     for part in b"a\n", b"b", b"c\n":
         came.add(part)
-    came.interrupt()  # after 3 s; the longest pause was 4 s, the start does not count
+    came.interrupt()  # after 3 s; the longest pause was 4 s, without the start
     assert not came.stood and came.ended == came.lines == 2
     came = log_pipe.Received()
     came.add(b"a\n")
@@ -208,7 +208,7 @@ def test_a_job_that_spoke_is_not_called_still(monkeypatch):
 
 
 def test_of_a_long_pipe_the_end_is_kept(monkeypatch):
-    """A job of days is passed on and diagnosed by its last part."""
+    """The log of a job that runs for days is passed on; its last part is diagnosed."""
     monkeypatch.setattr(log_pipe, "LIMIT", 1000)
     monkeypatch.setattr(log_pipe, "CHUNK", 100)
     came = log_pipe.Received()
@@ -230,7 +230,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 def test_memory_is_at_most_three_times_the_log(tmp_path):
-    """Of a file and of a pipe, with signs in it, framed lines and progress bars."""
+    """This holds for a file and a pipe, with signs, prefixes and progress bars."""
     lines = [
         f"[rank{i % 8}]: step {i} loss 2.31 | lr 0.001 \u2588\u2588\u258f {i:x}"
         for i in range(3000)

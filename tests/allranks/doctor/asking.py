@@ -1,4 +1,4 @@
-"""Ask the doctor, in this process or as a user would start it."""
+"""Helpers that ask the doctor, in this process or as a user would start it."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from allranks.paths import ROOT
 
 MACHINES = Path(__file__).parent / "machines"
 CALM = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT"}
-QUICK = str(ROOT / "tests" / "start")  # torch is imported sooner with it
-DOCTOR = "-m", "allranks.doctor"  # found in the folder where start() starts it
+QUICK = str(ROOT / "tests" / "start")  # makes the import of torch faster
+DOCTOR = "-m", "allranks.doctor"  # start() runs in the folder where it is found
 BARE = "-S", "-E"  # a Python that finds no installed package
 
 
@@ -26,12 +26,12 @@ def look(*names: str) -> dict[str, tuple[str, str, str]]:
 
 
 def status(name: str) -> str:
-    """Return how one check ends."""
+    """Return the status of one check."""
     return look(name)[name][0]
 
 
 def start(*arguments: str, **variables: str) -> tuple[int, str, str]:
-    """Run Python as a user does, in a session of its own that must end empty."""
+    """Run Python as a user does, in a session of its own; no process may be left."""
     env = {name: value for name, value in os.environ.items() if name in CALM}
     env |= {"SMI_MACHINE": os.environ.get("SMI_MACHINE", "")} | variables
     paths = [variables.get("PYTHONPATH", ""), QUICK]
@@ -48,8 +48,8 @@ def start(*arguments: str, **variables: str) -> tuple[int, str, str]:
     try:
         out, err = process.communicate(timeout=100)
     finally:
-        with pytest.raises(ProcessLookupError):  # nobody of the group is left
-            for _ in range(100):  # of spawned ranks, a tracker ends a moment later
+        with pytest.raises(ProcessLookupError):  # no process of the session is left
+            for _ in range(100):  # the tracker of spawned ranks ends later
                 os.killpg(process.pid, 0)
                 time.sleep(0.05)
             os.killpg(process.pid, signal.SIGKILL)

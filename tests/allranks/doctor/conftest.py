@@ -1,4 +1,4 @@
-"""Machines that the doctor is shown: with other GPUs, another torch, other files."""
+"""Fixtures that show the doctor other GPUs, another torch, or other files."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.allranks.doctor.asking import CALM, MACHINES
 
 @pytest.fixture(autouse=True)
 def calm(monkeypatch):
-    """Hide each variable that a check looks at, and each answer from before."""
+    """Hide each variable that a check reads, and each answer that was cached."""
     for name in set(os.environ) - CALM:
         if re.match("CUDA|OMP|SLURM|OMPI|NCCL|GLOO|TORCHELASTIC", name):
             monkeypatch.delenv(name)
@@ -30,7 +30,7 @@ def calm(monkeypatch):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """``machine("mig")`` puts a stand-in for nvidia-smi on the PATH."""
+    """Return a function: ``machine("mig")`` puts a stand-in nvidia-smi on the PATH."""
 
     def become(name):
         monkeypatch.setenv("SMI_MACHINE", name)
@@ -42,7 +42,7 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def says(tmp_path, monkeypatch):
-    """``says("row", code=14)`` writes a nvidia-smi with a header and these lines."""
+    """Return a function: ``says("row", code=14)`` writes an nvidia-smi like this."""
 
     def become(*rows, code=0, after=""):
         header = nvidia_smi.FIELDS.replace(",", ", ")
@@ -60,7 +60,7 @@ def says(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
-    """``fake_cuda("13.0", available=True, ...)`` gives the doctor another torch."""
+    """Return a function: ``fake_cuda("13.0", ...)`` gives the doctor another torch."""
 
     def become(wheel="13.0", available=True, devices=4, capability=(9, 0), **more):
         cuda = SimpleNamespace(
@@ -97,7 +97,7 @@ def fake_cuda(monkeypatch):
 
 @pytest.fixture
 def files(monkeypatch):
-    """``files({path: text})`` lets the doctor read these files, and no other."""
+    """Return a function: ``files({path: text})`` lets the doctor read only these."""
 
     def become(texts):
         read = texts.get

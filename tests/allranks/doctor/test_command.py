@@ -1,4 +1,4 @@
-"""The tool: a line per check, an exit code, and no traceback whatever happens."""
+"""The doctor prints a line per check and an exit code, and never a traceback."""
 
 import ast
 import importlib
@@ -20,7 +20,7 @@ MODULES = sorted((PACKAGE / "doctor").rglob("*.py"))
 
 
 def test_prints_one_line_per_check_and_what_to_do():
-    """All lines have the form; each check is a line or skipped; two ranks did add."""
+    """Lines have one form, each check is shown or skipped, and two ranks do compute."""
     code, out, err = start(*DOCTOR)
     assert (code, err) == (0, "")
     *lines, total, skipped = out.splitlines()
@@ -33,7 +33,7 @@ def test_prints_one_line_per_check_and_what_to_do():
 
 
 def test_every_warning_says_what_to_do(machine):
-    """JSON: whatever is not well has a fix; the exit code tells of a failure."""
+    """In JSON, every problem has a fix, and the exit code shows a failure."""
     machine("ecc_error")
     code, out, _ = start(*DOCTOR, "--json", OMP_NUM_THREADS="0", RANK="1")
     report = json.loads(out)
@@ -46,7 +46,7 @@ def test_every_warning_says_what_to_do(machine):
 
 WRONG = [
     ["--only", "gpu"],
-    ["--only", ""],  # a variable of a script that was never set
+    ["--only", ""],  # as from a script's variable that was never set
     ["--only", " , "],
     ["--only", "\n"],
     ["--only", "NUMPY"],
@@ -60,7 +60,7 @@ WRONG = [
 
 @pytest.mark.parametrize("flags", WRONG, ids=lambda flags: repr(flags)[:30])
 def test_answers_a_wrong_argument_in_a_sentence(flags, capsys):
-    """It names the value and where to look; one line, however long the value is."""
+    """It is one line, also for a long value, with the value and where to look."""
     with pytest.raises(SystemExit) as end:
         doctor.main(flags)
     said = capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_answers_a_wrong_argument_in_a_sentence(flags, capsys):
 
 
 def test_only_may_be_given_twice_and_counts_once(capsys):
-    """The second flag does not take away the first."""
+    """A second --only adds to the first, and a check that is named twice runs once."""
     doctor.main(["--only", "numpy, clock", "--only", "numpy,", "--list"])
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == ["numpy", "clock"]
@@ -85,16 +85,16 @@ def test_lists_every_check_with_its_reason(capsys):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_is_python_3_8(path):
-    """Machines are older than laptops."""
+    """The doctor runs on Python 3.8, since clusters are older than laptops."""
     ast.parse(path.read_text("utf8"), feature_version=(3, 8))
 
 
 def test_runs_where_nothing_is_installed(capsys):
-    """Its import takes the standard library alone, and so does the package's."""
+    """The doctor and the package's import need the standard library only."""
     doctor.main(["--list"])
     assert start(*BARE, *DOCTOR, "--list") == (0, capsys.readouterr().out, "")
     for module in "torch", "psutil", "cloudpickle", "numpy", "IPython":
-        importlib.import_module(module)  # here it can be: the flags take it away
+        importlib.import_module(module)  # it exists: only the flags hide it
         code, _, err = start(*BARE, "-c", f"import {module}")
         assert code == 1 and "ModuleNotFoundError" in err
 
@@ -108,7 +108,7 @@ def test_runs_where_nothing_is_installed(capsys):
     ],
 )
 def test_runs_without_what_it_looks_for(module, error, fix, tmp_path):
-    """torch or numpy absent or broken: a line, and all the rest is looked at."""
+    """Without torch or numpy, or with broken ones, a line says so and the rest runs."""
     kind, _, text = error.partition(": ")
     (tmp_path / f"{module}.py").write_text(f"raise {kind}({text!r})")
     code, out, err = start(*DOCTOR, "--json", PYTHONPATH=str(tmp_path))
@@ -129,7 +129,7 @@ def test_under_torchrun_one_rank_of_a_machine_reports(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert look("started")["started"][1].startswith("by torchrun, 8 times here")
     assert look("variables")["variables"][:2] == ("ok", "set by torchrun")
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # stale: never silent
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # stale variables must be reported
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert doctor.main(["--only", "variables"]) == 0
     assert "unset LOCAL_RANK LOCAL_WORLD_SIZE" in capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_under_torchrun_one_rank_of_a_machine_reports(monkeypatch, capsys):
     ],
 )
 def test_output_that_cannot_be_written_is_no_traceback(where, code, said):
-    """A full disk is told, a reader who has left is not; neither ends with 0."""
+    """A full disk is reported, a reader that has left is not, without a traceback."""
     command = f"{sys.executable} -m allranks.doctor --only numpy {where}"
     command += "; exit ${PIPESTATUS[0]}"
     how = {"cwd": ROOT, "stderr": subprocess.PIPE, "timeout": 60}
@@ -167,7 +167,7 @@ command.script()
 
 
 def test_what_a_check_leaves_running_does_not_keep_the_doctor():
-    """Python itself would wait for a thread at its end; the doctor has answered."""
+    """Python would wait for the thread at exit, but the doctor ends once it is done."""
     before = time.monotonic()
     code, out, _ = start(*BARE, "-c", LINGERS, "--only", "lingers")
     assert code == 0 and out.startswith("ok    lingers      it has started")
@@ -175,7 +175,7 @@ def test_what_a_check_leaves_running_does_not_keep_the_doctor():
 
 
 def test_ctrl_c_while_torch_is_imported_is_no_traceback(tmp_path):
-    """The import takes most of the doctor's time, so this is where it falls."""
+    """Ctrl-C during the import, which takes most of the time, ends without a word."""
     (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
     end = start(*DOCTOR, "--only", "torch", PYTHONPATH=str(tmp_path))
     assert end == (130, "", "")

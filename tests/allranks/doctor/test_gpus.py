@@ -1,4 +1,4 @@
-"""GPUs: what fits the driver, what is in use, what joins them, what a mask leaves."""
+"""Checks of GPUs: their driver, their use, their links, and what a mask leaves."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.allranks.doctor.asking import look, status
 
 
 def test_a_faulty_gpu_is_not_recommended(machine):
-    """GPU 1 has errors, GPU 2 is in use."""
+    """GPU 1 has errors and GPU 2 is busy, so the advice is 0 and 3."""
     machine("ecc_error")
     found = look("ecc", "busy")
     assert found["ecc"][1].startswith("GPU 1: 2 errors") and "-i 1" in found["ecc"][2]
@@ -23,7 +23,7 @@ def test_split_and_exclusive_gpus_are_both_told(machine):
 
 
 def test_neighbours_are_advised_only_if_both_are_idle(machine, monkeypatch):
-    """What ``busy`` says is taken is not recommended two lines below."""
+    """A GPU that "busy" calls taken is not recommended by "topology"."""
     machine("titan_x")
     assert look("topology")["topology"][2] == ""
     machine("h100_node")
@@ -35,7 +35,7 @@ def test_neighbours_are_advised_only_if_both_are_idle(machine, monkeypatch):
 
 
 def test_more_nvlinks_are_nearer(machine, monkeypatch):
-    """Of GPUs joined in a ring, the pair with two links, not the first pair."""
+    """Among GPUs in a ring, a pair with two links is advised, not the first pair."""
     machine("h100_node")
     matrix = "GPU0 X NV1 NV2 SYS\nGPU1 NV1 X SYS NV2\nGPU2 NV2 SYS X NV1\n"
     pairs = nvidia_smi.links(f"{matrix}GPU3 SYS NV2 NV1 X")
@@ -56,7 +56,7 @@ def test_an_old_driver_under_a_new_wheel_fails(machine, fake_cuda):
 
 
 def test_an_old_driver_with_the_compatibility_package_runs(machine, fake_cuda):
-    """If CUDA starts, it starts, whatever the table says."""
+    """If CUDA starts, the driver is fine, whatever the table says."""
     machine("titan_x")
     fake_cuda("12.6", available=True)
     assert status("driver") == "ok"
@@ -72,7 +72,7 @@ def test_a_cpu_wheel_beside_gpus_fails(machine):
 
 
 def test_gpus_that_torch_can_use_are_joined_by_nccl(fake_cuda):
-    """And those of a Mac by nobody: there the ranks use the CPU."""
+    """GPUs use NCCL, while on a Mac, where no backend joins them, ranks use the CPU."""
     fake = fake_cuda()
     assert look("accelerator")["accelerator"][1] == "4 x cuda, joined by nccl"
 
@@ -91,14 +91,14 @@ def test_a_wheel_without_code_for_the_gpu_fails(capability, machine, fake_cuda):
 
 
 def test_capability_without_cuda_is_nvidia_smis(machine, fake_cuda):
-    """A driver that fails still tells what the GPU is."""
+    """nvidia-smi still knows the capability if the driver fails."""
     machine("h100_node")
     fake_cuda(available=False)
     assert look("capability")["capability"][:2] == ("ok", "9.0")
 
 
 def test_versions_of_the_wheels_libraries(monkeypatch, fake_cuda):
-    """cuDNN counts otherwise since 9; a folder of the user's own hides the wheel's."""
+    """cuDNN's number is read in both its forms; another library folder is a warning."""
     fake = fake_cuda()
     found = look("libraries")["libraries"]
     assert found[0] == "ok" and found[1].startswith("cuDNN 9.10.2, NCCL 2.27.5")
@@ -109,7 +109,7 @@ def test_versions_of_the_wheels_libraries(monkeypatch, fake_cuda):
 
 
 def test_peer_access(fake_cuda):
-    """Every ordered pair is asked."""
+    """Peer access is checked for every ordered pair."""
     fake_cuda(devices=3)
     assert look("peer")["peer"][:2] == ("ok", "between all 3")
     fake_cuda(devices=3, can_device_access_peer=lambda i, j: (i, j) != (2, 0))
@@ -119,7 +119,7 @@ def test_peer_access(fake_cuda):
 
 
 def test_a_mask_that_comes_too_late(monkeypatch, fake_cuda, files):
-    """It differs from the one that the process was started with."""
+    """A mask that is set after CUDA has started has no effect, which is a warning."""
     fake = fake_cuda(is_initialized=lambda: True)
     files({"/proc/self/environ": "A=1\0CUDA_VISIBLE_DEVICES=1\0B=2"})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -143,7 +143,7 @@ def test_masks(mask, expected, machine, monkeypatch):
 
 
 def test_gpus_of_two_kinds(machine, monkeypatch):
-    """torch counts them otherwise than nvidia-smi, and the slow one sets the pace."""
+    """torch may number them differently, and the slow one sets the pace: a warning."""
     machine("h100_node")
     nvidia_smi.survey()[0][5]["name"] = "NVIDIA T4"
     assert look("gpus", "visible")["gpus"][0] == "warn"

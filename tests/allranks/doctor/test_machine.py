@@ -1,4 +1,4 @@
-"""The machine: what a container leaves of its cores and memory, and the rest."""
+"""Cores, memory, files and the clock are judged, within a container's limits too."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tests.allranks.doctor.asking import look, status
 
 
 def test_limits_of_a_cgroup_of_version_2(files, monkeypatch):
-    """A limit may stand on any level above the process."""
+    """Any level above the process may set a limit."""
     group = "/sys/fs/cgroup/job/step"
     files(
         {
@@ -28,7 +28,7 @@ def test_limits_of_a_cgroup_of_version_2(files, monkeypatch):
 
 
 def test_limits_of_a_cgroup_of_version_1(files):
-    """It has a tree for each resource."""
+    """Version 1 has a tree of its own for each resource."""
     path = "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes"
     texts = {"/proc/self/cgroup": "4:memory:/docker\n3:cpu:/x", path: str(2**29)}
     files(texts)

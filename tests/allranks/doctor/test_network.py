@@ -15,7 +15,7 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's interf
 
 @pytest.fixture
 def network(monkeypatch):
-    """``network(cards, "10.0.0.5")``: these interfaces, this address of the name."""
+    """Return a function that sets the interfaces and the host name's addresses."""
 
     def become(cards, *own):
         monkeypatch.setattr(facts, "interfaces", lambda: cards)
@@ -29,12 +29,12 @@ def test_knows_a_slurm_job(monkeypatch):
     for name, value in {"JOB_ID": "7", "NODEID": "1", "NNODES": "4"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     assert "Slurm job 7, node 1 of 4" in look("started")["started"][1]
-    monkeypatch.setenv("MASTER_ADDR", "node0")  # as job scripts do
+    monkeypatch.setenv("MASTER_ADDR", "node0")  # as in job scripts
     assert status("variables") == "ok"
 
 
 def test_a_name_without_an_address(monkeypatch):
-    """The machine's own name is not known: gloo falls back to the loopback."""
+    """If the machine does not know its own name, gloo falls back to the loopback."""
 
     def unknown(*args):
         raise socket.gaierror(-2, "Name or service not known")
@@ -42,7 +42,7 @@ def test_a_name_without_an_address(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     status, found, fix = look("hostname")["hostname"]
     assert status == "warn" and "Name or service" in found and "/etc/hosts" in fix
-    monkeypatch.setenv("MASTER_ADDR", "x" * 300)  # no label of a name is so long
+    monkeypatch.setenv("MASTER_ADDR", "x" * 300)  # too long for a label
     assert look("rendezvous")["rendezvous"][2] == "unset MASTER_ADDR"
     if sys.platform == "linux":
         assert "gloo takes lo" in look("interfaces")["interfaces"][1]
@@ -51,7 +51,7 @@ def test_a_name_without_an_address(monkeypatch):
 
 
 def test_ports(monkeypatch):
-    """A taken one is a warning, a word is a failure."""
+    """A port in use is a warning, and an invalid one is a failure."""
     with socket.create_server(("", 0)) as server:
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
         assert look("rendezvous")["rendezvous"][0] == "warn"
@@ -71,7 +71,7 @@ def test_ports(monkeypatch):
     ],
 )
 def test_who_takes_which_interface(cards, own, gloo, nccl, network):
-    """gloo the one of the machine's name; NCCL InfiniBand, never Docker's."""
+    """gloo takes the host name's interface; NCCL InfiniBand, and never Docker's."""
     network(cards, own)
     status, found, _ = look("interfaces")["interfaces"]
     assert status == "ok" and found.endswith(f"gloo takes {gloo}, NCCL {nccl}")
@@ -82,10 +82,10 @@ def test_who_takes_which_interface(cards, own, gloo, nccl, network):
     ("variable", "value", "expected"),
     [
         ("GLOO_SOCKET_IFNAME", "eth0", "ok"),
-        ("GLOO_SOCKET_IFNAME", "eth", "fail"),  # gloo wants the whole name
+        ("GLOO_SOCKET_IFNAME", "eth", "fail"),  # gloo needs the whole name
         ("GLOO_SOCKET_IFNAME", "ib0", "fail"),
         ("GLOO_SOCKET_IFNAME", "lo,eth0", "ok"),
-        ("GLOO_SOCKET_IFNAME", "^docker", "fail"),  # the syntax is NCCL's alone
+        ("GLOO_SOCKET_IFNAME", "^docker", "fail"),  # only NCCL knows this syntax
         ("GLOO_SOCKET_IFNAME", "==lo", "fail"),
         ("GLOO_SOCKET_IFNAME", "=lo,bogus", "fail"),
         ("GLOO_SOCKET_IFNAME", "eth0,bogus", "fail"),
@@ -97,7 +97,7 @@ def test_who_takes_which_interface(cards, own, gloo, nccl, network):
     ],
 )
 def test_interfaces_by_name(variable, value, expected, network, monkeypatch):
-    """gloo takes names, NCCL beginnings, =names and ^exceptions."""
+    """gloo takes whole names; NCCL takes prefixes, =names and ^exceptions."""
     network(CARDS, "10.0.0.5")
     monkeypatch.setenv(variable, value)
     status, _, fix = look("interfaces")["interfaces"]
@@ -107,7 +107,7 @@ def test_interfaces_by_name(variable, value, expected, network, monkeypatch):
 
 @LINUX
 def test_a_loopback_between_machines(network, monkeypatch):
-    """Two nodes, and a name that means 127.0.1.1."""
+    """On two nodes, a host name that means 127.0.1.1 gets a warning."""
     network(CARDS, "127.0.1.1")
     monkeypatch.setenv("SLURM_NNODES", "2")
     status, _, fix = look("interfaces")["interfaces"]
@@ -116,7 +116,7 @@ def test_a_loopback_between_machines(network, monkeypatch):
 
 @LINUX
 def test_the_cure_for_a_name_is_not_what_is_wrong_on_two_machines(network, monkeypatch):
-    """127.0.1.1 for the own name keeps gloo on the loopback, so it is no cure."""
+    """The advice is another address, as 127.0.1.1 would keep gloo on the loopback."""
     cards = CARDS | {"ibp3": "10.1.0.5"}
     network(cards)
     fix = look("hostname")["hostname"][2]

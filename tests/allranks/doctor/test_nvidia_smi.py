@@ -1,4 +1,4 @@
-"""nvidia-smi: what each machine's answer means, and one that gives none."""
+"""nvidia-smi is understood on recorded machines, and when it gives no answer."""
 
 import os
 
@@ -34,7 +34,7 @@ def test_every_recorded_machine_is_expected_and_explained():
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_machines(name, machine):
-    """What the doctor thinks of each."""
+    """The verdicts on each machine are as expected, and each problem gets advice."""
     machine(name)
     found = look(*EXPECTED[name])
     assert {check: result[0] for check, result in found.items()} == EXPECTED[name]
@@ -43,7 +43,7 @@ def test_machines(name, machine):
 
 
 def test_a_driver_of_2018_does_not_know_all_fields(machine):
-    """The two fields that it lacks are dropped, and come back empty."""
+    """Two fields that this driver doesn't know are left out, and come back empty."""
     machine("titan_x")
     ask = "nvidia-smi", "--query-gpu=compute_cap", "--format=csv"
     refused, code = nvidia_smi.run(*ask)
@@ -58,7 +58,7 @@ def test_a_driver_of_2018_does_not_know_all_fields(machine):
 
 
 def test_what_the_page_says_of_the_four_titans(machine):
-    """The figures in its prose are the fixture's; the choice is the doctor's."""
+    """The page's figures are the recorded machine's, and its choice the doctor's."""
     machine("titan_x")
     text = PAGE.read_text("utf8")
     gpus = nvidia_smi.survey()[0]
@@ -78,13 +78,13 @@ def test_an_updated_driver_needs_a_reboot(machine):
 
 
 def left(seconds):
-    """The processes that were told to sleep for so long."""
+    """Return the command lines of processes that sleep for this number of seconds."""
     lines = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
     return [line for line in lines if seconds in line]
 
 
 def test_a_driver_that_hangs_is_left_and_nothing_remains(machine, monkeypatch):
-    """Its child too is ended: it would hold our pipe."""
+    """Its child is ended too, because it would keep our pipe open."""
     machine("h100_node")
     monkeypatch.setattr(nvidia_smi, "WAIT_S", 0.5)
     seconds = f"61.{int.from_bytes(os.urandom(4), 'big')}"
@@ -100,7 +100,7 @@ ROW = "0, A, GPU-0, 580, 100, 1, 99, 0, 9.0, Default, [N/A], 0"
 
 
 def test_a_wrapper_that_leaves_a_child_has_answered(says, monkeypatch):
-    """Its output counts, and the child that holds the pipe is ended."""
+    """The output counts, and the child that keeps the pipe open is ended."""
     monkeypatch.setattr(nvidia_smi, "WAIT_S", 0.5)
     seconds = f"62.{int.from_bytes(os.urandom(4), 'big')}"
     says(ROW, after=f"sleep {seconds} &")
@@ -115,7 +115,7 @@ def test_a_byte_that_is_not_utf_8_breaks_no_check(says):
 
 
 def test_a_corrupted_inforom_is_a_warning(says):
-    """Exit code 14: the rows are valid, the GPU computes."""
+    """Exit code 14 is a warning: the rows are valid, and the GPU computes."""
     warning = "WARNING: infoROM is corrupted at gpu 0000:01:00.0"
     says(ROW, warning, code=14)
     status, found, fix = look("nvidia-smi")["nvidia-smi"]
@@ -129,7 +129,7 @@ def test_a_row_of_a_lost_gpu_fails_and_is_not_chosen(says):
 
 
 def test_what_is_not_known_is_said(says):
-    """No memory, no matrix; and a GPU that lets nobody in."""
+    """Unknown memory and links are reported as such; a GPU closed to jobs is named."""
     row = ROW.replace("100, 1, 99", "[N/A], [N/A], [N/A]")
     closed = row.replace("Default", "Prohibited")
     says(closed, "1" + row[1:], after="[ $1 = topo ] && :")
@@ -140,7 +140,7 @@ def test_what_is_not_known_is_said(says):
 
 
 def test_one_lost_gpu_is_a_failure_although_others_answer(tmp_path, monkeypatch):
-    """A line that is no row is not taken for one; the exit code counts."""
+    """The non-zero exit code is a failure, and lines that are not rows are ignored."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text(
         "#!/bin/sh\necho 'Unable to determine the device handle for GPU1'\n"
@@ -157,7 +157,7 @@ def test_one_lost_gpu_is_a_failure_although_others_answer(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", ["titan_x", "h100_node"])
 def test_links_has_every_pair_once(name):
-    """NICs and affinities are not GPUs; the underlined header is no row."""
+    """NICs, affinities and the underlined header are not taken for GPUs."""
     pairs = nvidia_smi.links((MACHINES / name / "topo.txt").read_text())
     n = 4 if name == "titan_x" else 8
     assert set(pairs) == {(i, j) for i in range(n) for j in range(i + 1, n)}
@@ -165,7 +165,7 @@ def test_links_has_every_pair_once(name):
 
 
 def test_a_tool_that_cannot_be_executed(tmp_path, monkeypatch):
-    """One line says so; no check breaks."""
+    """One line reports it, and all other checks still run."""
     (tmp_path / "nvidia-smi").write_bytes(b"\x7fELF of another machine")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -176,7 +176,7 @@ def test_a_tool_that_cannot_be_executed(tmp_path, monkeypatch):
 
 @given(st.lists(st.sampled_from(["0", "1", "7", "-1", "", " 2", "GPU-4", "x"])))
 def test_reads_a_mask_as_the_topology_module_does(entries):
-    """Two readers of CUDA_VISIBLE_DEVICES, written apart, agree."""
+    """Two independent readers of CUDA_VISIBLE_DEVICES agree."""
     uuids = [f"GPU-{i}" for i in range(5)]
     gpus = [{"index": str(i), "uuid": uuid} for i, uuid in enumerate(uuids)]
     mask = ",".join(entries)

@@ -1,4 +1,4 @@
-"""The doctor in one file: what is in it, and that it answers as the package does."""
+"""The doctor in one file has nothing else in it, and answers as the package does."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from allranks.doctor import pack
 from allranks.paths import PACKAGE, ROOT
 from tests.allranks.doctor.asking import BARE, DOCTOR, start
 
-ALONE = "-S", "-I"  # a Python without packages, variables and the current folder
+ALONE = "-S", "-I"  # without installed packages, variables and the current folder
 SPAWNING = """
 import gc, multiprocessing
 gc.set_threshold(50_000, 20, 20)
@@ -24,7 +24,7 @@ multiprocessing.get_context = lambda method: get("spawn")
 
 
 def make(*arguments, cwd):
-    """Run make as from a shell: ``make test`` would hand its own flags down."""
+    """Run make as from a shell, without the flags that ``make test`` would pass on."""
     env = {k: v for k, v in os.environ.items() if not re.match("MAKE|MFLAGS", k)}
     done = subprocess.run(
         ["make", *arguments], cwd=cwd, env=env, capture_output=True, text=True
@@ -35,7 +35,7 @@ def make(*arguments, cwd):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The file that ``make doctor.pyz`` writes, in a tree that has little else."""
+    """Return the file that ``make doctor.pyz`` writes, in a tree with little else."""
     tree = tmp_path_factory.mktemp("tree")
     shutil.copy(ROOT / "Makefile", tree)
     shutil.copytree(PACKAGE / "doctor", tree / "allranks" / "doctor")
@@ -45,12 +45,12 @@ def built(tmp_path_factory):
 
 
 def test_make_lists_the_target():
-    """The command that the page names is found without the page."""
+    """make lists the command that the page names."""
     assert re.search(r"^make doctor\.pyz +\S", make(cwd=ROOT), re.M)
 
 
 def test_holds_the_doctor_and_nothing_else(built):
-    """No other layer of the package, no test, no compiled file, nor its maker."""
+    """It contains no other layer, no test, no compiled file, and not its maker."""
     modules = {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob("doctor/**/*.py")}
     with zipfile.ZipFile(built) as archive:
         held = {name for name in archive.namelist() if not name.endswith("/")}
@@ -61,7 +61,7 @@ def test_holds_the_doctor_and_nothing_else(built):
 
 
 def told(out):
-    """A report without what differs from second to second."""
+    """Return a report without what differs from run to run."""
     report = json.loads(out)
     del report["seconds"]
     for line in report["checks"]:
@@ -70,7 +70,7 @@ def told(out):
 
 
 def test_answers_as_the_package_does(built):
-    """Both where nothing is installed: no torch, and all the rest is looked at."""
+    """Where nothing is installed, both report a missing torch and check the rest."""
     code, out, err = start(*ALONE, built, "--json")
     assert (code, err) == (1, "")
     assert told(out) == told(start(*BARE, *DOCTOR, "--json")[1])
@@ -78,21 +78,21 @@ def test_answers_as_the_package_does(built):
 
 
 def test_answers_a_wrong_flag_in_a_sentence(built):
-    """The package's sentence, and its exit code."""
+    """The sentence and the exit code are those of the package."""
     code, out, err = start(*ALONE, built, "--nope")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert (code, out, err) == start(*BARE, *DOCTOR, "--nope")
 
 
 def test_two_ranks_start_from_it_where_a_fork_is_no_choice(built, tmp_path):
-    """On Macs, and after CUDA has started, each rank finds its code in the file."""
+    """On macOS, and once CUDA has started, each rank finds its code in the file."""
     (tmp_path / "sitecustomize.py").write_text(SPAWNING)
     code, out, _ = start(built, "--only", "all_reduce", PYTHONPATH=str(tmp_path))
     assert code == 0 and "1 + 2 = 3" in out
 
 
 def test_goes_through_a_pipe_to_the_machine_that_runs_it(built, tmp_path):
-    """The page's line for ssh; here the shell is on this machine."""
+    """The page's line for ssh works; here its shell runs on this machine."""
     command = f"cat >doctor.pyz && {sys.executable} -S doctor.pyz --only loopback"
     with built.open("rb") as file:
         done = subprocess.run(
@@ -102,7 +102,7 @@ def test_goes_through_a_pipe_to_the_machine_that_runs_it(built, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path, capsys):
-    """It names the file; a folder in its place stays."""
+    """The sentence names the file, and a folder in its place stays."""
     pack.main([str(tmp_path / "new" / "doctor.pyz")])
     assert "copy it to a machine" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=f"cannot write {tmp_path}: Is a directory"):

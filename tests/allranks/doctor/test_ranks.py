@@ -1,4 +1,4 @@
-"""Two ranks: they add, or one line says why not; and nothing remains of them."""
+"""Two ranks add, or one line says why they can't, and their processes are gone."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def children():
 
 @LINUX
 def test_two_ranks_fail_with_a_reason(monkeypatch):
-    """A wrong interface, a wrong sum, a rank that dies: each a line; none remains."""
+    """A wrong interface, a wrong sum and a dead rank give a line each; none is left."""
     before = children()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch")
     status, found, fix = look("all_reduce")["all_reduce"]
@@ -38,7 +38,7 @@ def test_two_ranks_fail_with_a_reason(monkeypatch):
 
 @LINUX
 def test_no_folder_for_temporary_files(monkeypatch):
-    """The remedy is a folder, not a network interface."""
+    """The advice is about a folder, not about a network interface."""
 
     def none(*args):
         raise FileNotFoundError("[Errno 2] No usable temporary directory found in []")
@@ -50,7 +50,7 @@ def test_no_folder_for_temporary_files(monkeypatch):
 
 @pytest.fixture
 def tried(monkeypatch):
-    """The arguments of each try, of which none is made."""
+    """Return a list of the arguments of each attempt; no attempt is really made."""
     made = []
     answer = "ok", "not tried"
     monkeypatch.setattr(ranks, "all_reduce", lambda *a: (made.append(a), answer)[1])
@@ -59,7 +59,7 @@ def tried(monkeypatch):
 
 @LINUX
 def test_ranks_are_forked_only_while_cuda_has_not_started(fake_cuda, tried):
-    """A fork would inherit a CUDA that cannot be used any more."""
+    """A forked rank would inherit a CUDA that it cannot use."""
     for started in False, True:
         fake_cuda(is_initialized=lambda started=started: started)
         assert status("all_reduce") == "ok"
@@ -67,7 +67,7 @@ def test_ranks_are_forked_only_while_cuda_has_not_started(fake_cuda, tried):
 
 
 def test_nccl_is_tried_on_two_gpus_in_fresh_processes(fake_cuda, tried):
-    """With two GPUs, and not with one."""
+    """NCCL is tried with two GPUs, and not with one."""
     fake_cuda(devices=2)
     assert status("nccl") == "ok" and tried[0][:2] == ("nccl", "spawn")
     fake_cuda(devices=1)

@@ -1,4 +1,4 @@
-"""One check at a time: whatever it does, it is a line of the report."""
+"""Whatever a check does, it becomes a line of the report."""
 
 import threading
 
@@ -8,7 +8,7 @@ from tests.allranks.doctor.asking import look
 
 
 def test_a_check_that_breaks_or_hangs_is_a_line(monkeypatch):
-    """Whatever is raised; and whoever waits is not waited for."""
+    """Any exception becomes a line, and a check that hangs is left behind."""
 
     def leave():
         raise SystemExit("boom\nand more")
@@ -24,7 +24,7 @@ def test_a_check_that_breaks_or_hangs_is_a_line(monkeypatch):
 
 
 def test_torch_is_imported_before_the_checks_time_runs_and_only_if_asked(monkeypatch):
-    """A slow disk is no fault of a check; and who asks for the clock need not wait."""
+    """The import takes none of a check's time, and happens only if it needs torch."""
     loaded = []
     monkeypatch.setattr(
         wheels, "load", lambda: (loaded.append(1), (None, OSError()))[1]

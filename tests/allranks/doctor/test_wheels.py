@@ -1,4 +1,4 @@
-"""Which driver runs which wheel, and which GPU its code serves."""
+"""Which driver runs which wheel, and which GPUs a wheel's code serves."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ VERSIONS = st.tuples(st.integers(390, 700), st.integers(0, 300), st.integers(0, 
 
 @given(VERSIONS, VERSIONS, st.sampled_from([11, 12, 13]))
 def test_a_newer_driver_runs_what_an_older_one_does(one, other, cuda):
-    """And each driver runs an older CUDA if it runs a newer."""
+    """A driver that runs a newer CUDA also runs an older one."""
     old, new = (".".join(map(str, v)) for v in sorted([one, other]))
     assert driver_runs(new, f"{cuda}.0") >= driver_runs(old, f"{cuda}.0")
     if cuda > 11 and driver_runs(old, f"{cuda}.4"):
@@ -31,7 +31,7 @@ def test_a_newer_driver_runs_what_an_older_one_does(one, other, cuda):
     ],
 )
 def test_driver_limits(driver, cuda, runs):
-    """NVIDIA's table of minor version compatibility."""
+    """The limits are those in NVIDIA's table of minor version compatibility."""
     assert driver_runs(driver, cuda) is runs
 
 

@@ -1,4 +1,4 @@
-"""Explorables: the JavaScript computes what Python does, and both refuse alike."""
+"""An explorable's JavaScript computes what its Python does, and refuses the same."""
 
 import importlib
 import json
@@ -18,7 +18,7 @@ LIMIT = 15 * 1024  # bytes of an explorable's own script
 
 
 def node(*arguments, data: str = "") -> str:
-    """Run the node that Playwright brings."""
+    """Run the node that comes with Playwright."""
     command = [compute_driver_executable()[0], *arguments]
     done = subprocess.run(
         command, input=data, capture_output=True, text=True, timeout=60
@@ -28,7 +28,7 @@ def node(*arguments, data: str = "") -> str:
 
 
 def answer(widget, state: dict) -> dict:
-    """What Python makes of a state, as JSON would carry it."""
+    """Return what Python makes of a state, in the form that JSON gives it."""
     try:
         return json.loads(json.dumps(widget.compute(**state)))
     except (TypeError, ValueError) as error:
@@ -36,7 +36,7 @@ def answer(widget, state: dict) -> dict:
 
 
 def differs(a, b, path="") -> str:
-    """Where two answers differ, or nothing; floats may differ in their last digits."""
+    """Return where two answers differ, or ""; the last digits of floats may differ."""
     if isinstance(a, dict) and isinstance(b, dict):
         if a.keys() != b.keys():
             return f"{path}: {sorted(a)} against {sorted(b)}"
@@ -60,7 +60,7 @@ class TestEach:
     """What holds for every explorable."""
 
     def test_javascript_computes_what_python_does(self, name):
-        """Hundreds of states, impossible ones included."""
+        """They agree on hundreds of states, impossible ones included."""
         module = importlib.import_module(f"allranks.explorables.{name}")
         states = module.cases()
         here = [answer(by_name(name), state) for state in states]
@@ -72,7 +72,7 @@ class TestEach:
             assert not (where := differs(python, javascript)), f"{state}: {where}"
 
     def test_scripts_are_small_and_parse(self, name, tmp_path):
-        """All three forms are JavaScript; what a page loads is small."""
+        """Both forms parse as JavaScript, and what a page loads is small."""
         script = bundle.script(name)
         assert len(script.encode()) <= LIMIT
         assert len(bundle.kit_script().encode()) <= LIMIT
@@ -83,7 +83,7 @@ class TestEach:
         node("--check", tmp_path / "one.mjs")
 
     def test_a_figure_stands_without_a_script(self, name):
-        """It shows a picture and says what is in it; so does the text."""
+        """The figure has a picture, and the text says what is in it."""
         widget = by_name(name)()
         html = widget.figure()
         assert ("<svg" in html or "<table" in html) and f'"{name}"' in html
@@ -108,7 +108,7 @@ class TestEach:
 
 
 def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
-    """Only kit.js is imported, and only names are exported."""
+    """A module may import only kit.js, and may export only names."""
     monkeypatch.setattr(bundle, "FOLDER", tmp_path)
     (tmp_path / "bad.js").write_text('import { a } from "./b.js";\n')
     with pytest.raises(ValueError, match="import from"):
@@ -118,7 +118,7 @@ def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_rank_has_the_colour_that_it_has_in_pictures():
-    """In a host that defines no colours too."""
+    """The colours are the same, also in a host that defines none."""
     say = f"""import {{ rankColor }} from "{(bundle.FOLDER / "kit.js").as_uri()}";
         console.log(JSON.stringify([...Array(16).keys()].map(rankColor)));"""
     colors = json.loads(node("--input-type=module", "--eval", say))
@@ -126,7 +126,7 @@ def test_a_rank_has_the_colour_that_it_has_in_pictures():
 
 
 def test_every_explorable_is_listed():
-    """No file without a class, no class without its two files."""
+    """Every script has a class, and every class its two files."""
     files = {p.stem for p in bundle.FOLDER.glob("*.js")} - {"kit"}
     assert files == set(CLASSES.values())
     with pytest.raises(LookupError, match="topology"):

@@ -1,4 +1,4 @@
-"""Who gets which sample: the model is what torch's classes do, on live ranks too."""
+"""The model deals samples as torch's classes do, and as live ranks read them."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from allranks.sums.batches import samples_per_rank, steps_per_epoch
 
 
 def state(**changes) -> dict:
-    """A state, by what differs from the first one."""
+    """Return a state, by what differs from the default one."""
     return {**Sampler().state, **changes}
 
 
@@ -30,7 +30,7 @@ STATES = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(STATES)
 def test_every_rank_reads_what_its_loader_reads(s):
-    """A DataLoader on a DistributedSampler, as a training script makes them."""
+    """A DataLoader on a DistributedSampler reads the same, as in a training script."""
     facts = Sampler.compute(**s)
     for rank in range(s["world_size"]):
         ours = DistributedSampler(
@@ -50,7 +50,7 @@ def test_every_rank_reads_what_its_loader_reads(s):
 @settings(max_examples=40, deadline=None)
 @given(STATES)
 def test_the_counts_add_up(s):
-    """Each sample is read or left out by one of the two; counts follow the formulas."""
+    """Each sample is read or left out, and counts follow the formulas."""
     facts = Sampler.compute(**s)
     sizes = s["num_samples"], s["world_size"]
     reads = [i for rank in facts["batches"] for batch in rank for i in batch]
@@ -66,7 +66,7 @@ def test_the_counts_add_up(s):
 
 
 def test_without_set_epoch_every_epoch_is_the_first():
-    """And with it, no two of them are alike."""
+    """Without set_epoch all epochs are equal, and with it no two of the three are."""
     told = [Sampler.compute(**state(epoch=e))["batches"] for e in range(3)]
     deaf = [
         Sampler.compute(**state(epoch=e, set_epoch=False))["batches"] for e in range(3)
@@ -77,7 +77,7 @@ def test_without_set_epoch_every_epoch_is_the_first():
 
 
 def test_the_picture_marks_what_comes_again():
-    """Where it stands, though the same sample stands elsewhere without the mark."""
+    """Only the place of the repetition is marked, not the sample's first place."""
     lines = repr(Sampler(shuffle=False)).splitlines()
     assert lines[:3] == ["rank  step 0  step 1", "0     0 4     8", "1     1 5     9"]
     assert lines[3].split() == ["2", "2", "6", "0", "(again)"]
@@ -87,7 +87,7 @@ def test_the_picture_marks_what_comes_again():
 
 @pytest.mark.parametrize("set_epoch", [True, False])
 def test_live_ranks_read_what_the_model_says(set_epoch):
-    """In the third epoch of a training, with samples that come twice."""
+    """They agree in the third epoch of a training, with samples that come twice."""
     x = Sampler(world_size=3, epoch=2, set_epoch=set_epoch)
     measured = x.measure()
     assert measured["equal"] and measured["batches"] == x.facts["batches"]
@@ -96,7 +96,7 @@ def test_live_ranks_read_what_the_model_says(set_epoch):
 
 
 def test_a_difference_is_named(monkeypatch):
-    """And more ranks than this machine bears are refused."""
+    """The summary names the difference, and more than 8 ranks are refused."""
 
     def read(state):
         from torch.distributed import get_rank

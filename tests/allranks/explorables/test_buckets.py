@@ -1,4 +1,4 @@
-"""Buckets: the sentence's percent agrees with its times."""
+"""The percentage in the summary agrees with the times."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from allranks.explorables import Buckets
     ],
 )
 def test_no_part_that_is_there_is_nothing(changes, words):
-    """100 % is said only where nothing is exposed, 0 % only where nothing computes."""
+    """100 % is said only if nothing is exposed, and 0 % only if nothing computes."""
     facts = Buckets(**changes).facts
     assert words in facts["summary"]
     assert (words == "100 % of it") == (facts["exposed"] < 5e-9)
@@ -30,7 +30,7 @@ def test_own_layers_begin_with_an_example_that_shows_overlap():
 
 
 def test_times_that_nobody_waits_for_have_units_or_are_refused():
-    """Days instead of millions of seconds."""
+    """A long time is written in days, and a time too long is refused."""
     summary = Buckets(alpha_us=1e6, world_size=65536).facts["summary"]
     assert " d of it is exposed" in summary
     for name, value in (("alpha_us", 1e7), ("tflops", 1e-4), ("gb_per_s", 1e-9)):

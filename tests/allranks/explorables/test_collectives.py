@@ -11,13 +11,13 @@ EVERY = [(name, way) for name, ways in collectives.FORMULAS.items() for way in w
 
 
 def compare_all(works, numbers):
-    """Run every schedule in one group."""
+    """Run every schedule in one group; return how each compares with torch's own."""
     return [collective_runs.compare(*work, numbers, repeats=1) for work in works]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_real_ranks_end_with_what_torch_computes(world_size):
-    """Bit for bit, with uneven chunks, and each link carries the bytes stated."""
+    """Results are bit-equal, with uneven chunks too; links carry the stated bytes."""
     numbers = 4 * world_size + 1
     with Ranks(world_size) as ranks:
         found = ranks.run(compare_all, EVERY, numbers)
@@ -28,7 +28,7 @@ def test_real_ranks_end_with_what_torch_computes(world_size):
 
 
 def test_the_button_says_what_was_found():
-    """Equal, counted, and compared with torch's own; or why it cannot be."""
+    """It compares results, bytes and time, or says why this is not possible."""
     widget = Collectives(world_size=3, numbers=10_000, step=2)
     widget.runs += 1
     measured = widget.measured
@@ -41,7 +41,7 @@ def test_the_button_says_what_was_found():
 
 
 def test_bruck_passes_more_chunks_on_and_the_formula_gives_the_time():
-    """k of W = 8: in three steps, four chunks each; pairwise needs seven of one."""
+    """With W = 8, three steps carry four chunks each; pairwise has seven of one."""
     state = dict(world_size=8, numbers=8000, alpha_us=2.0, gb_per_s=1.0, step=0)
     facts = Collectives.compute("all_to_all", "bruck", **state)
     assert facts["chunks_passed"] == 12

@@ -1,4 +1,4 @@
-"""DataParallel's step: the model weighs what torch's class does on virtual GPUs."""
+"""The model of DataParallel's step holds and moves the bytes of torch's own class."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ CHANGES = [
 
 
 def test_torch_holds_and_moves_what_the_model_says():
-    """After each stage, on each device, on each way; each part's size is another."""
+    """They agree after each stage, on each device and way; no two parts are equal."""
     states = [{**SMALL, **change} for change in CHANGES]
     with Ranks(1) as ranks:
         for state in states:
@@ -65,14 +65,14 @@ def test_even_shares_move_what_the_formula_says(num_devices, each, params, outpu
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 512), st.integers(1, 8))
 def test_shares_are_chunks_and_no_share_is_empty(size, num_devices):
-    """As torch cuts, so perhaps fewer than there are devices."""
+    """Torch cuts in the same way, so there may be fewer shares than devices."""
     cut = shares(size, num_devices)
     assert sum(cut) == size and len(cut) <= num_devices and min(cut) >= 1
     assert cut == [len(p) for p in torch.arange(size).split(-(-size // num_devices))]
 
 
 def test_only_device_0_holds_anything_between_steps():
-    """And what it holds more than the others is what the picture shows."""
+    """What device 0 holds more than the others is what the picture shows."""
     x = DataParallelForward()
     for stage in "start", "step":
         held = x.facts["memory"][STAGES.index(stage)]
@@ -85,7 +85,7 @@ def test_only_device_0_holds_anything_between_steps():
 
 
 def test_the_button_runs_torch_and_names_a_difference(monkeypatch):
-    """Virtual GPUs of the notebook stay out of it; what is too large is refused."""
+    """The notebook's virtual GPUs are not touched, and a state too large is refused."""
     x = DataParallelForward(**SMALL)
     with vgpu.plugged_in(2):
         mine = torch.ones(1, device="vgpu:1")

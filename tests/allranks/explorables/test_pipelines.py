@@ -1,4 +1,4 @@
-"""The pipeline explorable: what it says is what live ranks do."""
+"""The pipeline explorable shows what live ranks do."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from allranks.explorables import Pipeline, pipelines
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """What counts here is the order, not how exact the times are."""
+    """Shorten the steps, since the tests compare the order and not exact times."""
     monkeypatch.setattr(pipelines, "STEP_S", 0.1)
 
 
 @pytest.mark.parametrize("name", ["1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
 def test_live_ranks_work_in_the_order_shown(name):
-    """Torch's own schedule, with stages that sleep; zero bubble splits its backward."""
+    """Torch's schedule runs with stages that sleep; zero bubble splits the backward."""
     x = Pipeline(schedule=name, num_ranks=2, num_microbatches=3, weight_gradients=2)
     x._run(None)
     measured = x.measured
@@ -23,11 +23,11 @@ def test_live_ranks_work_in_the_order_shown(name):
     assert kinds == (set("FB") if name == "1F1B" else set("FIW"))
     for row, model in zip(measured["rows"], x.facts["rows"], strict=True):
         for (*_, start, end), (*_, first, last) in zip(row, model, strict=True):
-            assert end - start > 0.99 * (last - first)  # slept for its time
+            assert end - start > 0.99 * (last - first)  # it slept for its time
 
 
 def test_another_order_is_said(monkeypatch):
-    """If torch worked differently, the summary would say so."""
+    """If torch worked in another order, the summary would say so."""
     x = Pipeline(schedule="GPipe", num_ranks=2, num_microbatches=2)
     facts = x.facts
     facts["rows"][0].reverse()
@@ -37,7 +37,7 @@ def test_another_order_is_said(monkeypatch):
 
 
 def test_a_moment_in_words():
-    """Who works, who waits for whom, and what is held; the last moment is the end."""
+    """It says which rank works, what another waits for, and what each one holds."""
     x = Pipeline(num_ranks=3, num_microbatches=3, step=4)
     facts = x.facts
     assert facts["moments"][:5] == [0, 1, 2, 3, 5]
@@ -52,7 +52,7 @@ def test_a_moment_in_words():
 
 
 def test_interleaving_costs_messages_and_memory():
-    """Half the bubble or nearly, for more than twice the messages."""
+    """Interleaving nearly halves the bubble, for more than twice the messages."""
     plain, twice = Pipeline(), Pipeline(schedule="Interleaved1F1B")
     assert twice.facts["idle"] < 0.6 * plain.facts["idle"]
     assert (plain.facts["messages"], twice.facts["messages"]) == (48, 112)
@@ -60,7 +60,7 @@ def test_interleaving_costs_messages_and_memory():
 
 
 def test_a_schedule_is_changed_in_one_step():
-    """Stages per rank are kept while a schedule with a fixed number is shown."""
+    """The number of stages per rank survives a schedule in which it is fixed."""
     x = Pipeline(schedule="Interleaved1F1B", stages_per_rank=4)
     x.schedule = "ZBVZeroBubble"
     assert x.facts["stages_per_rank"] == 2

@@ -1,10 +1,10 @@
-"""The state-dict explorable: live ranks get the answer that it shows."""
+"""Live ranks get the answer that the state-dict explorable shows."""
 
 from allranks.explorables import StateDictKeys, state_dicts
 
 
 def test_live_ranks_answer_as_shown_and_are_repaired():
-    """Two wrappers on one side, shards in a third on the other."""
+    """They agree with two wrappers on one side, and shards in a third on the other."""
     x = StateDictKeys(saved=["DDP", "compile"], loaded=["FSDP2", "DataParallel"])
     x._run(None)
     measured = x.measured
@@ -26,11 +26,11 @@ def test_another_answer_is_said(monkeypatch):
 
 
 def test_strict_false_hides_the_error_and_loads_nothing():
-    """The answer is all that is left of the warning."""
+    """Without an error, only the answer says that nothing was loaded."""
     x = StateDictKeys(strict=False)
     assert (x.facts["raises"], x.facts["num"]) == (False, 0)
     assert "nothing is loaded" in x.facts["summary"]
-    x.loaded = ["DataParallel"]  # another wrapper, the same name for it
+    x.loaded = ["DataParallel"]  # another wrapper with the same prefix
     assert (x.facts["raises"], x.facts["num"]) == (False, 2)
     x.change(saved=["FSDP2"], loaded=[])  # equal keys, other values
     assert x.facts["raises"] and "mixed torch.Tensor and DTensor" in x.facts["text"]

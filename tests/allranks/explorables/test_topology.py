@@ -1,4 +1,4 @@
-"""Who is who: what the explorable says is what torchrun does."""
+"""What the explorable says about ranks is what torchrun does."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from allranks.explorables import WhoIsWho
 
 
 def test_launching_the_shown_cluster_gives_the_shown_ranks():
-    """Two torchrun agents, two and one processes: ranks and local ranks are those."""
+    """Two torchrun agents, of two processes and one, give the ranks it shows."""
     who = WhoIsWho(nodes=[2, 1], gpus_per_node=2, rank=0)
     who.runs += 1  # what the button does
     assert "error" not in who.measured, who.measured
@@ -27,7 +27,7 @@ def test_too_many_processes_are_not_launched():
 
 @pytest.mark.parametrize("nodes", [[1], [2, 1], [3, 3, 3]])
 def test_every_gpu_that_is_free_to_choose_leads_back_to_its_rank(nodes):
-    """Rank to coordinates and back, for every process."""
+    """For every process, its coordinates lead back to its rank."""
     seen = set()
     for rank in range(sum(nodes)):
         facts = WhoIsWho.compute(nodes, max(nodes), rank, None)
@@ -38,7 +38,7 @@ def test_every_gpu_that_is_free_to_choose_leads_back_to_its_rank(nodes):
 
 @pytest.mark.parametrize("visible", [None, "1", "", "-1", "9", "3,2", "0,1,2"])
 def test_who_finds_a_gpu_is_counted_on_every_node(visible):
-    """By cuda:<local rank> among the visible ones; the rest of them is idle."""
+    """A process takes cuda:<local rank> among the visible GPUs; the rest stay idle."""
     nodes = [2, 3]
     facts = [WhoIsWho.compute(nodes, 4, rank, visible) for rank in range(5)]
     lost = [rank for rank, one in enumerate(facts) if one["gpu"] is None]

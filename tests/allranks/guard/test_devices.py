@@ -1,4 +1,4 @@
-"""The guard and where tensors lie: one copy from each device, the same digests."""
+"""The guard copies once from each device, and digests don't depend on the device."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from allranks import Ranks, vgpu
 from allranks.guard.digests import digest, digest_all, sketch
 
-GOLDEN = [  # of the tensors below: as they were when all of this was written
+GOLDEN = [  # of the tensors below; they were recorded once and must never change
     -855254000400537521,
     -257452715180664745,
     8334153023907656925,
@@ -17,11 +17,11 @@ GOLDEN = [  # of the tensors below: as they were when all of this was written
     740672957907451615,
     5432599702136045461,
 ]
-TOGETHER = -498267990701727394  # the first seven
+TOGETHER = -498267990701727394  # of the first seven
 
 
 def tensors():
-    """Make tensors of all sorts; the last two cannot lie on a virtual GPU."""
+    """Return tensors of all sorts; the last two cannot be on a virtual GPU."""
     torch.manual_seed(0)
     first = [
         torch.randn(3, 2049),
@@ -35,7 +35,7 @@ def tensors():
 
 
 def test_a_digest_is_the_same_on_every_device_and_as_it_always_was():
-    """Ranks on different devices, or with an older copy of the guard, can compare."""
+    """Ranks can be compared on different devices, or with an older guard."""
     found = tensors()
     assert [int(digest(t)) for t in found] == GOLDEN
     with vgpu.plugged_in(2):
@@ -63,7 +63,7 @@ def copies(case: str):
     from allranks.guard import Guard, digests
 
     torch.manual_seed(0)
-    digests._cache.clear()  # tensors of virtual GPUs that are unplugged by now
+    digests._cache.clear()  # its tensors are on virtual GPUs that are unplugged by now
     with vgpu.plugged_in(2):
         net = nn.Sequential(*[nn.Linear(6, 6) for _ in range(6)], nn.BatchNorm1d(6))
         net[:3].to("vgpu:0")
@@ -106,7 +106,7 @@ def ranks():
 
 @pytest.mark.parametrize("case", ["two devices", "one device", "tensor settings"])
 def test_a_check_copies_once_from_each_device(ranks, case):
-    """Weights, state, gradients and their sketches come in one transfer a device."""
+    """Weights, state, gradients and sketches leave each device in one copy."""
     both = {"vgpu:0": 1, "vgpu:1": 1}
     once = {"vgpu:0": 1} if case == "one device" else both
     for found in ranks.run(copies, case, timeout=60):
@@ -114,7 +114,7 @@ def test_a_check_copies_once_from_each_device(ranks, case):
 
 
 def test_what_is_wrong_on_a_device_is_found_there(ranks):
-    """The search for the element copies more, and ends."""
+    """The search for the element may copy more, but it ends."""
     first, second = ranks.run(copies, "wrong", timeout=60)
     assert first[2][1] == second[2][1]
     assert (

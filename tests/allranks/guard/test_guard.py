@@ -1,4 +1,4 @@
-"""The guard: silent on healthy trainings, exact about broken ones, without trace."""
+"""The guard is silent on healthy trainings, exact on broken ones, without a trace."""
 
 import ast
 import re
@@ -24,11 +24,11 @@ def ranks():
 
 
 def train(case: str, watched: bool = True, steps: int = 9):
-    """Train a small model with DDP, healthy in every ``case`` but those of MUTATIONS.
+    """Train a small model with DDP; it is healthy unless ``case`` is in MUTATIONS.
 
     Returns:
-        What the guard says ("" if nothing), at which step, a digest of the parameters
-        and of the random state.
+        What the guard said ("" if nothing), the number of steps done, a digest of the
+        parameters and one of the random state.
     """
     import contextlib
 
@@ -59,7 +59,7 @@ def train(case: str, watched: bool = True, steps: int = 9):
         net[3].weight = net[2].weight
     if case in ("frozen", "unfrozen", "trainable"):
         net[0].requires_grad_(False)
-    if case == "not finite":  # as masks are
+    if case == "not finite":  # as in masks
         net.never = nn.Parameter(torch.full((2,), -torch.inf), requires_grad=False)
     if case == "half":
         net.to(torch.bfloat16)
@@ -83,7 +83,7 @@ def train(case: str, watched: bool = True, steps: int = 9):
 
     if case == "fp16 hook":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    if case == "bf16 hook":  # torch's own wants NCCL
+    if case == "bf16 hook":  # torch's own needs NCCL
         ddp.register_comm_hook(None, in_16_bits)
     if case == "unfrozen":
         net[0].requires_grad_(True)
@@ -195,14 +195,14 @@ HEALTHY = [
 
 @pytest.mark.parametrize("case", HEALTHY)
 def test_a_healthy_training_passes_and_is_bit_identical_without_the_guard(ranks, case):
-    """No false alarm; parameters and random state are as if it had not been there."""
+    """There is no false alarm, and parameters and random state are not affected."""
     watched = ranks.run(train, case, timeout=60)
     assert [said for said, *_ in watched] == ["", ""]
     bare = ranks.run(train, case, False, timeout=60)
     assert [result[1:] for result in watched] == [result[1:] for result in bare]
 
 
-MUTATIONS = {  # case: (the steps it may have come to, what the sentence must contain)
+MUTATIONS = {  # case: most steps until it is found, and what the sentence must contain
     "parameter": (5, r"parameter module\.2\.weight is not .*element \[5, 6\]"),
     "frozen buffer": (
         8,
@@ -219,7 +219,7 @@ MUTATIONS = {  # case: (the steps it may have come to, what the sentence must co
 
 @pytest.mark.parametrize("case", MUTATIONS)
 def test_a_single_change_on_one_rank_is_named_by_both_ranks_alike(ranks, case):
-    """One bit, one element, one number: found at the next check, in one sentence."""
+    """One bit, element or number is found at the next check, in the same sentence."""
     latest, pattern = MUTATIONS[case]
     (first, done, *_), (second, *_) = ranks.run(train, case, timeout=60)
     assert first == second
@@ -228,7 +228,7 @@ def test_a_single_change_on_one_rank_is_named_by_both_ranks_alike(ranks, case):
 
 
 def habit(case: str):
-    """Train as people do; return what the guard says, "" if nothing."""
+    """Train in one of the ways that people do; return what the guard said, or ""."""
     from collections import UserDict
 
     import torch
@@ -260,7 +260,7 @@ def habit(case: str):
     watch = Guard(ddp, both if half else optimizer, every=1, scaler=scaler)
 
     def step(x):
-        if case in ("thrown away", "thrown away, zeros"):  # as GANs and SAM do
+        if case in ("thrown away", "thrown away, zeros"):  # as in GANs and SAM
             ddp(x * 2).square().mean().backward()
         optimizer.zero_grad(set_to_none=case != "thrown away, zeros")
         if case == "autograd.grad":
@@ -285,7 +285,7 @@ def habit(case: str):
         scaler.step(both[0]) if half else optimizer.step()
         scaler.update() if half else None
 
-    def share(epoch):  # another half in each epoch
+    def share(epoch):  # the other half in the next epoch
         first = 16 * ((rank + epoch) % size)
         for row in range(first, first + 16):
             yield data.tensors[0][row][None]
@@ -339,14 +339,14 @@ HABITS = {
 
 @pytest.mark.parametrize("case", HABITS)
 def test_what_people_do_raises_no_alarm(ranks, case):
-    """Gradients thrown away, other samplers, odd batches: healthy, and not refused."""
+    """Discarded gradients, other samplers and odd batches are healthy, so they pass."""
     first, second = ranks.run(habit, case, timeout=60)
     assert first == second
     assert re.search(HABITS[case], first) if HABITS[case] else not first, first
 
 
 def test_what_cannot_be_guarded_is_refused_in_a_sentence(ranks):
-    """A guard on one rank only, FSDP1, another's group, a word that skips nothing."""
+    """FSDP1, a foreign group, an unknown word in skip= and a lone Guard are refused."""
 
     def refused():
         import torch
@@ -361,7 +361,7 @@ def test_what_cannot_be_guarded_is_refused_in_a_sentence(ranks):
         flat = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
         made = dist.new_group
 
-        def alone(*_args, **_options):  # as where the other ranks build no Guard
+        def alone(*_args, **_options):  # as if the other ranks built no Guard
             raise RuntimeError("Wait timeout")
 
         for only, model, options in (
@@ -391,7 +391,7 @@ def test_what_cannot_be_guarded_is_refused_in_a_sentence(ranks):
 
 
 def test_digests_and_sketches_in_one_process():
-    """A flip, a swap and a shift change the digest; sketches are linear."""
+    """A bit flip, a swap and a shift change the digest, and sketches are linear."""
     torch.manual_seed(0)
     x = torch.randn(3, 2049)
     for change in (
@@ -405,8 +405,9 @@ def test_digests_and_sketches_in_one_process():
     a, b = torch.randn(2, 1, 5000)
     mean = (sketch(a) + sketch(b))[0, :2] / 2
     torch.testing.assert_close(sketch((a + b) / 2)[0, :2], mean, rtol=1e-4, atol=1e-4)
-    assert torch.linalg.det(sketch(torch.eye(2))[:, :2]).abs() == 2  # two tell two
-    for count in (14, 64, 20_000, 1 << 17):  # a constant error does not cancel
+    # Two columns of a sketch are enough to tell two elements apart.
+    assert torch.linalg.det(sketch(torch.eye(2))[:, :2]).abs() == 2
+    for count in (14, 64, 20_000, 1 << 17):  # a constant error does not cancel out
         assert sketch(torch.ones(1, count))[0, :2].abs().max() > 0.09 * count**0.5
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(sketch(a + b)[0, :2] / 2, mean, rtol=1e-4, atol=1e-4)
@@ -416,7 +417,7 @@ def test_digests_and_sketches_in_one_process():
 
 
 def test_one_process_without_a_group_trains_under_it():
-    """No torch.distributed at all: only the optimizer is looked at."""
+    """Without torch.distributed, only the optimizer is checked."""
     net = torch.nn.Linear(2, 1)
     with Guard(net, torch.optim.SGD(net.parameters(), 0.1)) as watch:
         for x in watch.epoch([torch.ones(1, 2)] * 3, 0):
@@ -432,7 +433,7 @@ def test_one_process_without_a_group_trains_under_it():
 
 
 def test_the_example_on_the_page_trains(ranks):
-    """Both ranks report one error, and the guard has nothing to say."""
+    """Both ranks compute the same error, and the guard raises nothing."""
 
     def run(path):
         import runpy
@@ -444,7 +445,7 @@ def test_the_example_on_the_page_trains(ranks):
 
 
 def test_every_silent_case_of_the_clinic_is_caught_or_has_its_reason():
-    """The guard catches most of them; tests/clinic plays those."""
+    """The guard catches more than two in three of them; tests/clinic plays those."""
     cases = clinic.folder(ROOT / "clinic")
     silent = [
         case for case in cases if case.runs and case.fields["symptom"] == "silent"
@@ -455,7 +456,7 @@ def test_every_silent_case_of_the_clinic_is_caught_or_has_its_reason():
 
 
 def test_the_folder_needs_torch_and_nothing_else():
-    """A job on a cluster imports it without the rest of the book."""
+    """A job on a cluster can import the folder without the rest of the book."""
     allowed = {"torch", *sys.stdlib_module_names}
     for file in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf8"))):

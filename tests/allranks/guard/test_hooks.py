@@ -1,4 +1,4 @@
-"""What the guard leaves out, says once, or infers: hooks, Join, axes, odd tensors."""
+"""What the guard skips, says once or infers: hooks, Join, mesh axes, odd tensors."""
 
 import re
 
@@ -19,7 +19,7 @@ def ranks():
 
 
 def hooked(case: str):
-    """Train with a hook on gradients; return (what raises, what warns)."""
+    """Train with a hook on gradients; return what was raised, and the warnings."""
     import warnings
 
     import torch
@@ -102,7 +102,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize("case", LEFT_OUT)
 def test_a_hook_that_need_not_leave_the_mean_is_said_once_and_not_accused(ranks, case):
-    """One warning, on the first rank, however many checks there are."""
+    """Only the first rank warns, and only once, however many checks follow."""
     (said, warned), *rest = ranks.run(hooked, case, timeout=60)
     assert rest == [("", [])] * 3
     assert said == ""
@@ -112,7 +112,7 @@ def test_a_hook_that_need_not_leave_the_mean_is_said_once_and_not_accused(ranks,
 
 
 def test_a_hook_that_only_rounds_is_still_checked(ranks):
-    """No warning for torch's 16 bits, and a wrong factor behind them is named."""
+    """A hook that rounds to 16 bits gives no warning, and a wrong factor is named."""
     assert ranks.run(hooked, "fp16", timeout=60) == [("", [])] * 4
     said = {text for text, _ in ranks.run(hooked, "fp16, and doubled", timeout=60)}
     assert len(said) == 1
@@ -120,14 +120,14 @@ def test_a_hook_that_only_rounds_is_still_checked(ranks):
 
 
 def test_behind_a_hook_the_other_checks_go_on(ranks):
-    """A gradient that one rank changed is named, hook or not."""
+    """A gradient that one rank changed is named also behind a hook."""
     found = ranks.run(hooked, "own, and a rank apart", timeout=60)
     assert {said for said, _ in found} == {found[0][0]}
     assert re.search(r"step 3: the gradient .*0\.weight.*rank 3 is in", found[0][0])
 
 
 def sharded_faults(case: str):
-    """Accumulate under FSDP2 in ways that hide gradients, with a fault at the end."""
+    """Accumulate under FSDP2 so that gradients are hidden, with or without a fault."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -177,7 +177,7 @@ def sharded_faults(case: str):
 
 @pytest.mark.parametrize("how", ["mixed, late", "late", "thrown", "hybrid", "mixed"])
 def test_gradients_that_fsdp2_hides_are_compared_with_the_mean(ranks, how):
-    """Right ones pass, and are compared in every step; a wrong one is named."""
+    """Correct gradients pass and are compared in each step; a wrong one is named."""
     right = ranks.run(sharded_faults, how, timeout=60)
     assert right == [("", [True] * 3)] * 4
     wrong = {said for said, _ in ranks.run(sharded_faults, f"{how}, fault", timeout=60)}
@@ -188,7 +188,7 @@ def test_gradients_that_fsdp2_hides_are_compared_with_the_mean(ranks, how):
 
 
 def axes(case: str):
-    """Train on four ranks, two by two: a tensor-parallel pair for each half."""
+    """Train on four ranks in two pairs, each of which is tensor-parallel."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -255,14 +255,14 @@ AXES = {
 
 @pytest.mark.parametrize("case", AXES)
 def test_who_shares_a_batch_is_read_from_the_meshes(ranks, case):
-    """Neither group= nor luck: a mesh says who is one model."""
+    """The meshes say which ranks form one model, so group= is not needed."""
     said = set(ranks.run(axes, case, timeout=20))
     assert len(said) == 1, said
     assert re.search(AXES[case] or "^$", said.pop())
 
 
 def inside_join(case: str):
-    """Train unequally long inside of Join, with the guard's calls in the loop."""
+    """Train on unequal numbers of batches in Join, with the guard in the loop."""
     import warnings
 
     import torch
@@ -296,7 +296,7 @@ def inside_join(case: str):
 
 
 def test_inside_of_join_nobody_waits_and_the_check_after_it_finds_faults(ranks):
-    """Ranks make 2, 3, 4 and 5 steps; the guard says once that it only counts."""
+    """With 2 to 5 steps by rank, the guard says once that it only counts them."""
     assert ranks.run(inside_join, "right", timeout=60) == [1, 0, 0, 0]
     said = set(ranks.run(inside_join, "apart", timeout=60))
     assert len(said) == 1
@@ -304,7 +304,7 @@ def test_inside_of_join_nobody_waits_and_the_check_after_it_finds_faults(ranks):
 
 
 def restart(case: str):
-    """Save under FSDP2 or DDP, build anew, load, and compare with the mark."""
+    """Save under FSDP2 or DDP, build again, load, and compare with the mark."""
     import io
 
     import torch
@@ -339,7 +339,7 @@ def restart(case: str):
         mark = watch.mark()
     state = get_state_dict(net, optimizer)
     file = io.BytesIO()
-    if "sharded" not in case:  # as rank 0 saves it
+    if "sharded" not in case:  # rank 0 saves it
         torch.save({"net": net.module.state_dict(), "mark": mark}, file)
         found = [file.getvalue(), optimizer.state_dict()]
         dist.broadcast_object_list(found)
@@ -384,14 +384,14 @@ RESTARTS = {
 
 @pytest.mark.parametrize("case", RESTARTS)
 def test_a_restart_is_compared_with_its_mark(ranks, case):
-    """Weights, state and rate; the same sentence on all ranks."""
+    """Weights, optimizer state and rate are compared, with one sentence for all."""
     said = set(ranks.run(restart, case, timeout=60))
     assert len(said) == 1, said
     assert re.search(RESTARTS[case], said.pop()), said
 
 
 def test_odd_tensors_are_compared_or_left_alone():
-    """Sparse, quantised, complex, on meta, none at all, and not made yet."""
+    """Sparse, quantised and meta tensors are compared or skipped; lazy ones refused."""
     net = nn.Linear(3, 3)
     net.register_buffer(
         "q", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
@@ -418,7 +418,7 @@ def test_odd_tensors_are_compared_or_left_alone():
 
 
 def test_one_process_that_clips_scaled_gradients_is_told():
-    """Without a group there is still the law between .grad and backward."""
+    """Even without a group, .grad must be what backward has computed."""
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cpu", 1024.0)

@@ -1,6 +1,7 @@
-"""What ought to be equal on all ranks and is not; what each rank ought to have alone.
+"""The guard names what differs between ranks but must not, or is alike but must differ.
 
-Each training is wrong in one place. The three lines must say where.
+Each training goes wrong in one place, and the guard that three lines put into its loop
+has to name that place. If nothing is wrong, it has to keep quiet.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ CASES = {}
 
 
 def case(said: str):
-    """Add a training, and what the guard must say of it, to the cases."""
+    """Register a training as a case, with a pattern for what the guard must say."""
 
     def add(function):
         CASES[function.__name__.replace("_", " ")] = function, said
@@ -40,12 +41,12 @@ def case(said: str):
 
 
 def odd() -> bool:
-    """Whether this is the rank that differs."""
+    """Return whether this is the rank that differs."""
     return dist.get_rank() == 1
 
 
 class Samples(Dataset):
-    """Samples behind names, whose order may be another one on each rank."""
+    """Samples whose order may differ by rank; file names show it if ``told``."""
 
     def __init__(self, order=range(48), told: bool = True):
         draw = torch.Generator().manual_seed(0)
@@ -60,20 +61,20 @@ class Samples(Dataset):
         return 48
 
     def __getitem__(self, index):
-        """Give a sample and its target."""
+        """Return a sample and its target."""
         x = self.x[self.find(index)]
         return x, x[:2] * 2
 
 
 def network(*inner):
-    """Build a small network, the same on all ranks."""
+    """Build a small network with the same weights on all ranks."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(6, 8), *inner, nn.ReLU(), nn.Linear(8, 2))
 
 
 def fit(model, optimizer=None, data=None, **options):
-    """Train by the usual loop; ``after`` is called at the end of each step."""
+    """Train with the usual loop, and call ``after`` at the end of each step."""
     forward, after = options.get("forward"), options.get("after")
     fed, epochs = options.get("fed", True), options.get("epochs")
     skip = options.get("skip", ())
@@ -99,14 +100,14 @@ def fit(model, optimizer=None, data=None, **options):
 
 
 class Decoded(Samples):
-    """Samples that are read by a rule, which may be another one on each rank."""
+    """Samples that go through a function, as a decoder, which may differ by rank."""
 
     def __init__(self, rule):
         super().__init__()
         self.rule = rule
 
     def __getitem__(self, index):
-        """Give a sample and its target."""
+        """Return a sample and its target."""
         return self.rule(*super().__getitem__(index))
 
 
@@ -203,7 +204,7 @@ def an_exchange_that_is_never_switched_on():
 
 
 class Ahead:
-    """Fetches one batch ahead, as prefetchers do."""
+    """Fetches all batches before it yields the first, as an eager prefetcher does."""
 
     def __init__(self, loader):
         self.loader = loader
@@ -213,7 +214,7 @@ class Ahead:
         return len(self.loader)
 
     def __iter__(self):
-        """Yield what the loader has."""
+        """Yield the loader's batches."""
         yield from list(self.loader)
 
 
@@ -260,7 +261,7 @@ def an_optimizer_that_only_one_rank_loads():
 
 
 def in_turn(generator_s, spoiled=None):
-    """Train a GAN, whose second network now and then steps twice in a row."""
+    """Train a GAN whose second network steps twice in a row in every other round."""
     both = nn.ModuleList([DDP(network()), DDP(nn.Linear(2, 1))])
     rates = [torch.optim.Adam(net.parameters(), 0.01) for net in both]
     with Guard(both, rates, every=1) as watch:
@@ -349,17 +350,17 @@ def a_random_sample_of_each_rank():
 
 
 class Drawn(Samples):
-    """Samples with noise, from generators that each rank has seeded for itself."""
+    """Samples with noise from generators that each rank has seeded differently."""
 
     def __init__(self):
         super().__init__()
         own = dist.get_rank()
         self.noise = torch.Generator().manual_seed(own)
-        self.inside = Samples()  # as a transform is
+        self.inside = Samples()  # stands for a transform that the data set holds
         self.inside.shift = random.Random(own)
 
     def __getitem__(self, index):
-        """Give a sample and its target."""
+        """Return a sample and its target."""
         x, y = super().__getitem__(index)
         noise = torch.randn(6, generator=self.noise)
         return x + noise + self.inside.shift.random(), y
@@ -407,17 +408,17 @@ def a_data_set_that_only_workers_read():
 
 
 class Parting:
-    """Shares that are apart in the first epoch, and not in those after it."""
+    """A sampler whose shares are disjoint in the first epochs, and equal later on."""
 
     def __init__(self, epochs):
         self.epochs, self.epoch = epochs, 0
 
     def __len__(self):
-        """Count a rank's samples."""
+        """Count the samples of one rank."""
         return 24
 
     def __iter__(self):
-        """Yield places: each rank's own, or those of rank 0."""
+        """Yield indices: each rank's own at first, and later those of rank 0."""
         apart, self.epoch = self.epoch < self.epochs, self.epoch + 1
         draw = torch.Generator().manual_seed(self.epoch)
         order = torch.randperm(48, generator=draw).tolist()
@@ -425,7 +426,7 @@ class Parting:
 
 
 def with_shares_apart(epochs: int):
-    """Train on four epochs, of which the first ones have shares that are apart."""
+    """Train for four epochs; shares are disjoint only in the first ``epochs``."""
     ddp = DDP(network())
     loader = DataLoader(Samples(told=False), 4, sampler=Parting(epochs))
     with Guard(ddp, skip=("randomness",)) as watch:
@@ -571,7 +572,7 @@ def a_forward_hook_on_one_rank():
     net = network()
     if odd():
         net[0].register_forward_hook(lambda module, inputs, output: 2 * output)
-    net[2].register_forward_hook(lambda module, inputs, output: None)  # it looks
+    net[2].register_forward_hook(lambda module, inputs, output: None)  # only looks
     fit(DDP(net))
 
 
@@ -686,7 +687,7 @@ def accumulation_windows_that_differ():
 
 
 class Twice(IterableDataset):
-    """A stream of this rank's samples, and a loader whose two workers read it whole."""
+    """A stream that acts as its own loader, whose two workers both read all of it."""
 
     num_workers, batch_sampler = 2, None
 
@@ -694,7 +695,7 @@ class Twice(IterableDataset):
         self.dataset = self
 
     def __iter__(self):
-        """Yield batches as two workers do, by turns."""
+        """Yield each batch twice, as two workers do in turn."""
         for x in Samples().x[dist.get_rank() :: 2].split(4):
             yield from [(x, x[:, :2])] * 2
 
@@ -737,7 +738,11 @@ def augmentation_from_one_seed_of_python():
 
 
 def loop(order: str, only: tuple = (0, 1)):
-    """Train with ``step()`` at a place of its own; b, s, o, z are the four calls."""
+    """Train with the calls in this order; only the ranks in ``only`` call ``step()``.
+
+    The letters stand for backward (b, or n under ``no_sync()``), ``watch.step()`` (s),
+    ``optimizer.step()`` (o) and ``zero_grad()`` (z).
+    """
     ddp = DDP(network())
     optimizer = torch.optim.SGD(ddp.parameters(), 0.01)
     x = torch.randn(4, 6)
@@ -794,7 +799,7 @@ def a_preflight_whose_factor_cancels():
 
 
 class Copied(Dataset):
-    """Samples of which each is there twice, at places that nobody chose."""
+    """A data set that holds each of 24 samples twice, at random places."""
 
     def __init__(self, *order):
         draw = torch.Generator().manual_seed(1)
@@ -805,23 +810,23 @@ class Copied(Dataset):
         self.x = self.x[torch.randperm(48, generator=draw)]
 
     def __len__(self):
-        """Count this rank's."""
+        """Count the samples of this rank."""
         return len(self.order)
 
     def __getitem__(self, index):
-        """Give a sample and its target."""
+        """Return a sample and its target."""
         x = self.x[self.order[index]]
         return x, x[:2]
 
 
 class Shards(IterableDataset):
-    """Eight shards of six samples, some of them equal; each rank takes four."""
+    """A stream of the given shards, of six samples each; some samples are equal."""
 
     def __init__(self, *shards):
         self.shards, self.data = shards, Copied(*range(48))
 
     def __iter__(self):
-        """Yield the shards' samples."""
+        """Yield the samples of these shards."""
         for shard in self.shards:
             yield from (self.data[i] for i in range(6 * shard, 6 * shard + 6))
 
@@ -855,7 +860,7 @@ def indices_drawn_from_one_seed():
 
 
 class Kept:
-    """Batches that are drawn once, whatever the epoch is."""
+    """A batch sampler that draws its batches once, so ``set_epoch`` has no effect."""
 
     def __init__(self, sampler):
         self.sampler, self.set_epoch = sampler, sampler.set_epoch
@@ -879,13 +884,13 @@ def batches_that_are_drawn_once():
 
 
 class Epochs(IterableDataset):
-    """Deals an order out that depends on the epoch."""
+    """A stream that deals out another order in each epoch."""
 
     def __init__(self):
         self.data, self.epoch, self.rank = Samples(), 0, dist.get_rank()
 
     def set_epoch(self, epoch):
-        """Choose the order."""
+        """Choose the order of this epoch."""
         self.epoch = epoch
 
     def __iter__(self):
@@ -912,7 +917,7 @@ def a_stream_whose_epoch_is_never_set():
 
 
 class Centres(nn.Module):
-    """A criterion with weights, as ArcFace has: seeded by rank, or alike."""
+    """A criterion with weights, like ArcFace: alike on all ranks, or seeded by rank."""
 
     def __init__(self, alike: bool):
         super().__init__()
@@ -921,12 +926,12 @@ class Centres(nn.Module):
             self.weight = nn.Parameter(torch.randn(3, 2))
 
     def forward(self, y):
-        """Pull outputs to the nearest centre."""
+        """Return the mean distance to the nearest centre."""
         return torch.cdist(y, self.weight).min(1).values.mean()
 
 
 def with_centres(alike: bool):
-    """Train a wrapped model and a criterion that is not."""
+    """Train a wrapped model together with a criterion that no wrapper covers."""
     ddp, centres = DDP(network()), Centres(alike)
     optimizer = torch.optim.SGD([*ddp.parameters(), *centres.parameters()], 0.1)
     fit(ddp, optimizer, forward=lambda x, y: centres(ddp(x)))
@@ -969,11 +974,11 @@ def a_root_that_nobody_sharded():
 
 
 class Noisy(torch.optim.SGD):
-    """Adds noise of each rank's own."""
+    """An SGD that adds noise, drawn by each rank on its own."""
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Step, and disturb."""
+        """Take a step, and add the noise to the parameters."""
         super().step(closure)
         for p in self.param_groups[0]["params"]:
             p.add_(torch.randn_like(p), alpha=0.01)
@@ -1009,7 +1014,7 @@ def a_rate_steered_by_a_rank_s_own_loss():
 
 
 class Queue(nn.Module):
-    """A memory of keys, filled in turn."""
+    """A model with a queue of earlier keys, which is overwritten in turn."""
 
     def __init__(self):
         super().__init__()
@@ -1018,7 +1023,7 @@ class Queue(nn.Module):
         self.register_buffer("queue", torch.randn(2, 16, generator=draw))
 
     def forward(self, x):
-        """Compare with the memory, and write to it."""
+        """Compare with the queue, and write this batch's keys into it."""
         y = self.inner(x)
         keys, old = y.detach().T, self.queue.clone()
         self.queue[:, self.at : self.at + 4] = keys
@@ -1032,7 +1037,7 @@ def a_queue_of_each_rank_s_own_keys():
 
 
 def ahead(loss, *inner, net=None):
-    """Play a preflight on four samples of each rank's own."""
+    """Run a preflight on four samples, which each rank has drawn for itself."""
     x = torch.randn(4, 6)
     with Guard(DDP(net or network(*inner))) as watch:
         watch.preflight(loss, x)
@@ -1059,7 +1064,7 @@ def a_preflight_of_a_criterion_seeded_by_rank():
 
 
 def play(training):
-    """Run a training on this rank; return what the guard says, "" if nothing."""
+    """Run a training on this rank; return what the guard said, or "" if nothing."""
     torch.set_num_threads(1)
     torch.manual_seed(100 + dist.get_rank())
     random.seed(100 + dist.get_rank())
@@ -1074,7 +1079,7 @@ def play(training):
 
 
 def run(folder, module, name):
-    """Find this module on a rank, and play."""
+    """Import this module on a rank, and play one of its cases there."""
     import importlib
     import sys
 
@@ -1093,7 +1098,7 @@ def ranks():
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_three_lines_say_what_is_wrong(ranks, name):
-    """One sentence, the same on both ranks; a warning comes from the first."""
+    """Both ranks raise the same sentence; a warning comes from the first rank only."""
     file, said = Path(__file__), CASES[name][1]
     first, second = ranks.run(run, str(file.parent), file.stem, name, timeout=60)
     assert re.search(said, first), first
@@ -1101,7 +1106,10 @@ def test_the_three_lines_say_what_is_wrong(ranks, name):
 
 
 def test_a_group_smaller_than_the_sampler_is_named():
-    """Four ranks, two models: who is averaged, and which shares nobody sees."""
+    """With two models on four ranks, it says which ranks average their gradients.
+
+    It also names the shares of the data that no rank of a model reads.
+    """
 
     def pairs():
         import torch.distributed as dist
@@ -1136,7 +1144,7 @@ def test_a_group_smaller_than_the_sampler_is_named():
 
 
 def test_ranks_may_say_unequally_much(ranks):
-    """Ten numbers on one rank and a hundred on the other: each arrives whole."""
+    """Ten numbers from one rank and a hundred from the other both arrive complete."""
 
     def said():
         import torch
@@ -1155,7 +1163,7 @@ def test_ranks_may_say_unequally_much(ranks):
 
 
 def test_a_loader_is_found_in_what_wraps_it():
-    """If it is the only one there."""
+    """A loader is found inside a wrapper if it is the only one there."""
     loader = DataLoader(range(4))
     wrapped = Ahead(loader)
     assert inner(wrapped) is loader
@@ -1164,7 +1172,10 @@ def test_a_loader_is_found_in_what_wraps_it():
 
 
 def test_a_data_set_is_known_by_what_it_has_for_each_sample(tmp_path):
-    """Its order, not its folder; not what it counts; a part of it is told as such."""
+    """What counts is the files' order, not their folder nor how often they were read.
+
+    A fingerprint also says whether it covers the whole data set or only a part of it.
+    """
     here, there = Samples(), Samples()
     there.files = [name.replace("/data", "/node1/scratch") for name in here.files]
     there.reads = 3
@@ -1179,7 +1190,7 @@ def test_a_data_set_is_known_by_what_it_has_for_each_sample(tmp_path):
 
 
 def test_only_a_loss_that_asks_for_the_ranks_is_told_of():
-    """By name, by a value around it, or in what it calls."""
+    """A read of the number of ranks is found in the loss and in functions it calls."""
     world_size = 2
 
     def scaled(model, x):
@@ -1194,7 +1205,7 @@ def test_only_a_loss_that_asks_for_the_ranks_is_told_of():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_gradients_that_differ_by_their_rounding_are_equal(seed):
-    """Whatever the sums of squares round off when they travel as float32."""
+    """Gradients pass if they differ only by what float32 rounds off on the way."""
     chance = torch.Generator().manual_seed(seed)
     union = {name: torch.randn(50, generator=chance) for name in "ab"}
     noise = {name: 1e-7 * torch.randn(50, generator=chance) for name in "ab"}

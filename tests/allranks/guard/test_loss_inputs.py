@@ -1,6 +1,7 @@
-"""What a loss is made of besides data: where it differs, the line is named.
+"""The guard names the line where the ranks' losses are made of different things.
 
-The first trainings are wrong in one place, the second look it and are right.
+Data may differ by rank, and nothing else should. The trainings marked ``wrong`` break
+this in one place; those marked ``right`` only look as if they did.
 """
 
 import itertools
@@ -31,7 +32,7 @@ WRONG, RIGHT = {}, {}
 
 
 def wrong(said: str):
-    """Add a training, and what the guard must say of it."""
+    """Register a training, with a pattern for what the guard must say about it."""
 
     def add(function):
         WRONG[function.__name__] = function, said
@@ -41,23 +42,23 @@ def wrong(said: str):
 
 
 def right(function):
-    """Add a training that the guard must not speak of."""
+    """Register a training in which the guard must stay silent."""
     RIGHT[function.__name__] = function, ""
     return function
 
 
 def own(*shape) -> torch.Tensor:
-    """Draw what is another tensor on each rank."""
+    """Draw a tensor that is different on each rank."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(dist.get_rank()))
 
 
 def kinds(y):
-    """Two classes from a target."""
+    """Return class labels, 0 or 1, by the sign of each target's first entry."""
     return (y[:, 0] > 0).long()
 
 
 def with_class_weights(model, skip: tuple = ()):
-    """Train with weights of classes that are others on each rank."""
+    """Train with class weights that differ by rank."""
     criterion = nn.CrossEntropyLoss(weight=1 + own(2))
     fit(model, forward=lambda x, y: criterion(model(x), kinds(y)), skip=skip)
 
@@ -72,7 +73,7 @@ def class_weights_that_are_meant():
     with_class_weights(DDP(network()), skip=("loss",))
 
 
-@right  # the tape would disturb the compiler, so it is off
+@right  # the guard records no tape here, because it would disturb the compiler
 def class_weights_beside_what_is_compiled():
     with_class_weights(torch.compile(DDP(network()), backend="eager"))
 
@@ -155,7 +156,7 @@ def inputs_normalised_by_each_rank_s_own_average():
 
 
 class Balanced(nn.Module):
-    """A bias that a rule moves, and no gradient."""
+    """A model with a bias that is moved by a rule instead of a gradient."""
 
     def __init__(self):
         super().__init__()
@@ -163,7 +164,7 @@ class Balanced(nn.Module):
         self.register_buffer("bias", torch.zeros(2))
 
     def forward(self, x):
-        """Add the bias to what a network finds."""
+        """Return the network's output plus the bias, and move the bias."""
         found = self.net(x) + self.bias
         with torch.no_grad():
             self.bias.add_(0.1 * found.softmax(-1).mean(0) - 0.05)
@@ -177,7 +178,7 @@ def a_balance_that_nobody_sends():
 
 
 def with_more(sampler: bool):
-    """Train with a second loader, of samples without targets."""
+    """Train with a second loader, whose targets are not used."""
     more, ddp = Samples(), DDP(network())
     share = DistributedSampler(more) if sampler else None
     batches = itertools.cycle(DataLoader(more, 4, sampler=share, shuffle=not sampler))
@@ -370,7 +371,7 @@ def shares_that_add_up_to_one():
 
 
 def with_a_factor(*apart: int, noise: float = 0.0):
-    """Train with a factor that is another one on rank 1 in some of the steps."""
+    """Train with a factor that differs on rank 1 in the steps ``apart``."""
     ddp, steps, draw = DDP(network()), itertools.count(1), random.Random(odd())
 
     def forward(x, y):
@@ -554,7 +555,7 @@ def samples_that_lie_in_memory():
 
 
 def with_targets(count: int, rows: torch.Tensor):
-    """Train on some of the targets that a rank has in memory."""
+    """Train on some of the targets that a rank holds in memory."""
     ddp, targets = DDP(network()), own(count)
     fit(ddp, forward=lambda x, y: mse(ddp(x)[:, 0], targets[rows]))
 
@@ -660,7 +661,7 @@ def noise_and_branches_of_each_rank():
 
 
 def run(root, name):
-    """Find a training on a rank, and play it."""
+    """Import this module on a rank, and play one of its trainings there."""
     import importlib
     import sys
 
@@ -679,7 +680,7 @@ def ranks():
 
 @pytest.mark.parametrize("name", WRONG)
 def test_the_line_is_named(ranks, name):
-    """One sentence, the same on both ranks; a warning comes from the first."""
+    """Both ranks raise the same sentence; a warning comes from the first rank only."""
     first, second = ranks.run(run, ROOT, name, timeout=60)
     assert re.search(WRONG[name][1], first), first
     assert second == ("" if first.startswith("warns:") else first)
@@ -689,11 +690,11 @@ def test_the_line_is_named(ranks, name):
     "name", ["padding_that_cross_entropy_ignores", "a_balance_that_nobody_sends"]
 )
 def test_a_line_is_named_once(ranks, name):
-    """Though the numbers in the warning would be others at each check."""
+    """A line is reported once, although later warnings would hold other numbers."""
     assert ranks.run(run, ROOT, name, timeout=60)[0].count("guard: ") == 1
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_left_alone(ranks, name):
-    """Nothing is raised, and nothing is said."""
+    """The guard neither raises nor warns."""
     assert ranks.run(run, ROOT, name, timeout=60) == ["", ""]

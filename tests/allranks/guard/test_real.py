@@ -1,4 +1,4 @@
-"""Trainings as people write them, all of them right: the guard must stay silent."""
+"""The guard stays silent in trainings that are right, written as people write them."""
 
 import contextlib
 import copy
@@ -38,13 +38,13 @@ CASES = {}
 
 
 def case(function):
-    """Add a training to the cases."""
+    """Register a training as a case."""
     CASES[function.__name__.replace("_", " ")] = function
     return function
 
 
 def samples(count=24):
-    """Make a data set, the same on all ranks; then seed each rank for itself."""
+    """Return a data set that all ranks share, and seed each rank differently."""
     torch.manual_seed(0)
     found = TensorDataset(torch.randn(count, 6), torch.randn(count, 2))
     torch.manual_seed(100 + dist.get_rank())
@@ -52,12 +52,12 @@ def samples(count=24):
 
 
 def network(*inner):
-    """Build a small network: weights differ between ranks until someone sends them."""
+    """Build a small network, whose weights differ by rank until they are broadcast."""
     return nn.Sequential(nn.Linear(6, 8), *inner, nn.ReLU(), nn.Linear(8, 2))
 
 
 def fit(model, optimizer=None, *, epochs=2, step=None, loader=None, **options):
-    """Train by the usual loop; ``step`` replaces forward and backward."""
+    """Train with the usual loop; ``step`` replaces forward and backward."""
     data = samples() if loader is None else None
     sampler = DistributedSampler(data) if loader is None else None
     loader = DataLoader(data, 4, sampler=sampler) if loader is None else loader
@@ -436,7 +436,7 @@ def sharded_in_mixed_precision():
 
 
 def fit_in_thirds(net):
-    """Train with three passes a step, of which the last one reduces."""
+    """Train with three passes per step, of which only the last reduces gradients."""
 
     def step(x, y):
         for part in range(3):
@@ -497,7 +497,7 @@ def sharded_and_not_divided():
     net = network()
     fully_shard(net)
     net.set_gradient_divide_factor(1.0)
-    net.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply on the way
+    net.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
 
     def step(x, y):
         (mse(net(x), y) / 2).backward()
@@ -540,7 +540,7 @@ def resumed():
 
 
 class Stream(IterableDataset):
-    """Every rank its own share, cut among its workers."""
+    """A stream of this rank's share, split among its workers."""
 
     def __init__(self, data):
         self.data, self.rank = data, dist.get_rank()
@@ -578,7 +578,7 @@ def batch_samplers():
 @case
 def own_batch_sampler():
     class Buckets:
-        """Batches of neighbours, dealt out by rank."""
+        """A sampler of batches of neighbours, which are dealt out by rank."""
 
         def __len__(self):
             return 3
@@ -612,7 +612,7 @@ def another_loss_on_each_rank():
 
 @case
 def a_rank_of_its_own():
-    """What tells the rank, what is measured, and what is kept: each rank's own."""
+    """Attributes that name the rank, measure or keep something may differ by rank."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -763,7 +763,7 @@ def noise_that_is_part_of_the_batch():
 @case
 def statistics_and_counts_that_every_rank_writes():
     class Observed(nn.Module):
-        """Keeps moments, a matrix of counts, and what came last."""
+        """A model that keeps moments, a matrix of counts, and the latest batch."""
 
         def __init__(self):
             super().__init__()
@@ -788,7 +788,7 @@ def statistics_and_counts_that_every_rank_writes():
 @case
 def a_queue_that_is_gathered():
     class Queue(nn.Module):
-        """Keys of all ranks."""
+        """A model with a queue of the keys of all ranks."""
 
         def __init__(self):
             super().__init__()
@@ -811,7 +811,7 @@ def a_queue_that_is_gathered():
 @case
 def a_sequence_that_is_meant():
     class Plain(Stream):
-        """Knows epochs, and says that it does not shuffle."""
+        """A stream that has epochs, and says that it does not shuffle."""
 
         shuffle = False
 
@@ -837,7 +837,7 @@ def an_order_of_each_epoch_s_own():
 def equal_samples_at_any_place():
     data = samples(40)
     draw = torch.Generator().manual_seed(2)
-    order = torch.randint(0, 28, (40,), generator=draw)  # a third is there twice
+    order = torch.randint(0, 28, (40,), generator=draw)  # about a third occurs twice
     data = TensorDataset(*(x[order] for x in data.tensors))
     fit(DDP(network()), loader=DataLoader(Stream(data), 4))
 
@@ -987,7 +987,7 @@ def recurrent():
 
 
 def play(name):
-    """Run a training on this rank; return what the guard says, "" if nothing."""
+    """Run a training on this rank; return what the guard said, or "" if nothing."""
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -998,7 +998,7 @@ def play(name):
         finally:
             dist.barrier()
     told = [str(w.message) for w in caught]
-    meant = "need not be the mean"  # of a hook: said, and right
+    meant = "need not be the mean"  # the guard says this of a hook, and it is true
     return " ".join(x for x in told if x.startswith("guard: ") and meant not in x)
 
 
@@ -1011,7 +1011,7 @@ def ranks():
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_right_training_raises_no_alarm(ranks, name):
-    """What is right is not accused, whatever it is made of."""
+    """Two ranks run a correct training, and the guard accuses neither."""
 
     def run(folder, module, name):
         import importlib

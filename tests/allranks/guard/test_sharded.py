@@ -1,4 +1,4 @@
-"""The guard on sharded models, on three ranks and more, and on ranks that differ."""
+"""The guard on sharded models, on more than two ranks, and on ranks that differ."""
 
 import re
 
@@ -15,7 +15,7 @@ def ranks():
 
 
 def train_sharded(case: str, watched: bool = True, steps: int = 7):
-    """Train with FSDP2, HSDP, tensor parallelism or both; (what is said, weights)."""
+    """Train with FSDP2, HSDP, TP or both; return what the guard said, and weights."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -82,7 +82,7 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
                 nn.utils.clip_grad_norm_(net.parameters(), 0.05)
             if case == "one shard" and rank == 2:
                 net[0].weight.grad.to_local().mul_(-1)
-            if case == "shifted" and rank == 1:  # the same error everywhere in a shard
+            if case == "shifted" and rank == 1:  # the same error in all of the shard
                 net[2][0].weight.grad.to_local().add_(0.1)
             if watched:
                 watch.step()
@@ -111,7 +111,7 @@ def train_sharded(case: str, watched: bool = True, steps: int = 7):
     ],
 )
 def test_a_healthy_sharded_training_passes(ranks, case):
-    """FSDP2 accumulates, mixes precision, clips; HSDP; TP; TP under FSDP2."""
+    """The guard is silent under FSDP2 with its options, HSDP, TP, and TP in FSDP2."""
     watched = ranks.run(train_sharded, case, timeout=60)
     assert [said for said, _ in watched] == [""] * 4
     bare = ranks.run(train_sharded, case, False, timeout=60)
@@ -127,14 +127,14 @@ def test_a_healthy_sharded_training_passes(ranks, case):
     ],
 )
 def test_a_shard_that_is_wrong_is_named(ranks, case, pattern):
-    """A shard's gradient; an element of one of two copies of a shard."""
+    """It names a shard's gradient, or an element that differs in a copy of a shard."""
     said = {text for text, _ in ranks.run(train_sharded, case, timeout=60)}
     assert len(said) == 1
     assert re.search(pattern, said.pop())
 
 
 def guarded(case: str):
-    """One odd rank of four; return what it and the others are told."""
+    """Make one of four ranks differ; return what the guard tells this rank."""
     import datetime
 
     import torch
@@ -170,7 +170,7 @@ def guarded(case: str):
             watch.metric(0.5 + rank / 4, total=rank, count=2)
         if case == "counted":
             watch.metric(0.5, total=1, count=2, samples=7)
-        if case == "never":  # from here on, nobody waits long
+        if case == "never":  # from here on no rank waits long
             exchange, soon = watch.checks.exchange, datetime.timedelta(seconds=1)
             exchange.patience_s = 1
             dist.distributed_c10d._set_pg_timeout(soon, exchange.group)
@@ -227,7 +227,7 @@ def guarded(case: str):
     ],
 )
 def test_all_ranks_are_told_the_same_and_who_is_odd(ranks, case, pattern):
-    """The minority is named; no rank raises alone, and none is left waiting."""
+    """Every rank raises the same sentence, it names the odd one, and none hangs."""
     said = set(ranks.run(guarded, case, timeout=60)) - {"" if case == "never" else None}
     assert len(said) == 1, said
     assert re.search(pattern, said.pop())

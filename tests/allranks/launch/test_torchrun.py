@@ -1,4 +1,4 @@
-"""The launcher: each rank's lines apart, the guilty rank's own words, no orphans."""
+"""A launch separates ranks' lines, quotes the one that failed, leaves no orphans."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ rank = dist.get_rank()
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Return a maker of scripts that start with a group; nothing here is forked."""
+    """Return a function that writes scripts with a process group; nothing is forked."""
     monkeypatch.delenv("ALLRANKS_POPEN")
 
     def make(body: str):
@@ -36,7 +36,7 @@ def script(tmp_path, monkeypatch):
 
 
 def test_a_launch_gives_each_ranks_lines_and_nothing_else(script, capfd):
-    """No two lines merge; arguments and a safe environment arrive; nothing is said."""
+    """Lines never merge, arguments and environment arrive, and nothing is printed."""
     names = ["OMP_NUM_THREADS", "GROUP_TIMEOUT_S", "EXTRA"]
     names.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
     path = script(
@@ -54,7 +54,7 @@ def test_a_launch_gives_each_ranks_lines_and_nothing_else(script, capfd):
 
 
 def test_two_unequal_nodes_on_one_machine(script):
-    """Two agents, one group; global ranks follow the node ranks."""
+    """Two agents form one group, and global ranks follow the node ranks."""
     names = ["GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     path = script(f"dist.barrier()\nprint(*[os.environ[n] for n in {names}])")
     run = launch(path, [1, 2])
@@ -62,7 +62,7 @@ def test_two_unequal_nodes_on_one_machine(script):
 
 
 def test_a_failure_is_told_in_the_failing_ranks_words(script):
-    """The traceback of rank 1, not torchrun's wall of text, not rank 0's SIGTERM."""
+    """The error is rank 1's traceback, not torchrun's report or rank 0's SIGTERM."""
     path = script("print('hi')\nif rank == 1: raise ValueError('boom')\ntime.sleep(60)")
     with pytest.raises(LaunchError) as caught:
         launch(path, 2, timeout=60)
@@ -75,14 +75,14 @@ def test_a_failure_is_told_in_the_failing_ranks_words(script):
 
 
 def test_a_sentence_of_all_ranks_is_said_once(script):
-    """SystemExit with a text, the way scripts refuse bad input."""
+    """A text in SystemExit, by which scripts refuse bad input, is reported once."""
     with pytest.raises(LaunchError) as caught:
         launch(script("raise SystemExit('no batch of size 0')"), 2)
     assert str(caught.value) == ("specimen failed (exit code 1)\nno batch of size 0")
 
 
 def test_a_crash_names_its_signal_and_line(script):
-    """A segmentation fault has no traceback; the line is found all the same."""
+    """A segmentation fault has no traceback, but its line is found nevertheless."""
     path = script(
         """
         if rank == 0:
@@ -98,7 +98,7 @@ def test_a_crash_names_its_signal_and_line(script):
 
 
 def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script):
-    """And no process of the launch is left."""
+    """The error names the line of each rank, and no process of the launch is left."""
     path = script("print(os.getpid(), flush=True)\ntime.sleep(100)")
     start = time.monotonic()
     with pytest.raises(LaunchError) as caught:
@@ -114,7 +114,7 @@ def test_a_hang_ends_at_the_timeout_and_says_where_ranks_stood(script):
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_parent_leaves_no_launch(script, all_gone, signum):
-    """Ctrl-C, or a killed kernel, in the middle of a launch."""
+    """Neither Ctrl-C nor a killed kernel leaves a launch behind."""
     path = script("time.sleep(100)")
     code = f"from allranks import launch; launch({str(path)!r}, 2)"
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""No orphans, ever: whatever ends the parent, its ranks end with it."""
+"""However the parent ends, its ranks end with it, so there are never orphans."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ SPIN = "%%ranks\nwhile True:\n    pass"
 
 
 def live_ranks(kernel, cell: str = "") -> list[psutil.Process]:
-    """Start four ranks, leave them in ``cell``; return every process of the kernel."""
+    """Start four ranks, leave them in ``cell``; return the kernel's descendants."""
     kernel.run("%ranks 4")
     if cell:
         kernel.start(cell)
@@ -26,7 +26,7 @@ def live_ranks(kernel, cell: str = "") -> list[psutil.Process]:
 
 @pytest.mark.parametrize("cell", ["", STUCK, SPIN], ids=["idle", "stuck", "spinning"])
 def test_a_kernel_killed_with_sigkill_leaves_no_rank(kernel, all_gone, cell):
-    """Nobody can clean up after SIGKILL: the ranks must notice themselves."""
+    """Nothing can clean up after SIGKILL, so the ranks have to notice it themselves."""
     processes = live_ranks(kernel, cell)
     kernel.process.kill()
     all_gone(processes)
@@ -34,21 +34,21 @@ def test_a_kernel_killed_with_sigkill_leaves_no_rank(kernel, all_gone, cell):
 
 @pytest.mark.parametrize("cell", ["", STUCK], ids=["idle", "stuck"])
 def test_a_restarted_kernel_leaves_no_rank(kernel, all_gone, cell):
-    """The restart button, in the middle of a hang or between cells."""
+    """The restart button ends the ranks, during a hang as well as between cells."""
     processes = live_ranks(kernel, cell)
     kernel.manager.restart_kernel(now=bool(cell))
     all_gone(processes)
 
 
 def test_a_kernel_shut_down_politely_leaves_no_rank(kernel, all_gone):
-    """How nbval, nbclient and JupyterLab's menu end a kernel."""
+    """A shutdown by nbval, nbclient or JupyterLab's menu ends the ranks."""
     processes = live_ranks(kernel)
     kernel.manager.shutdown_kernel(now=False)
     all_gone(processes)
 
 
 def test_an_interrupted_cell_leaves_no_rank(kernel, all_gone):
-    """The stop button ends the ranks of that cell."""
+    """The stop button ends the ranks of the interrupted cell."""
     ranks = [
         p for p in live_ranks(kernel) if str(p.pid) in kernel.run("%ranks status")[0]
     ]
@@ -61,7 +61,7 @@ def test_an_interrupted_cell_leaves_no_rank(kernel, all_gone):
 
 
 def test_the_folder_of_a_killed_kernel_is_removed(kernel, all_gone, tmp_path):
-    """Ranks tidy up for a parent that no longer can."""
+    """The ranks delete the folder, since the killed parent can't."""
     kernel.run(f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}")
     processes = live_ranks(kernel)
     assert list(tmp_path.glob("allranks-*"))
@@ -92,7 +92,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_that_ends_leaves_no_rank(end, all_gone):
-    """Every way out of a program, the ranks' own children included."""
+    """Every way out of a program ends the ranks, and the children of ranks."""
     program = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(end=ENDS[end])],
         stdout=subprocess.PIPE,
@@ -105,7 +105,7 @@ def test_a_program_that_ends_leaves_no_rank(end, all_gone):
     for pid in pids:
         try:
             processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:  # it was faster than we are
+        except psutil.NoSuchProcess:  # it ended before we looked
             continue
     program.wait(20)
     if processes:
@@ -113,7 +113,7 @@ def test_a_program_that_ends_leaves_no_rank(end, all_gone):
 
 
 def test_a_parent_stopped_in_run_leaves_no_rank(all_gone):
-    """Ctrl-C in a terminal while ranks hang."""
+    """Ctrl-C in a terminal ends ranks that hang."""
     code = (
         "from allranks import Ranks\n"
         "ranks = Ranks(2)\n"

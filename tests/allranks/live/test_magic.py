@@ -1,4 +1,4 @@
-"""The magics in a real kernel: what a reader types, sees, and stops."""
+"""The magics in a real kernel: what a reader types and sees, and how to stop it."""
 
 import time
 
@@ -15,7 +15,7 @@ def four(shared_kernel):
 
 
 def test_the_example_of_the_readme(four):
-    """all_reduce on four ranks; equal results folded into one line."""
+    """An all_reduce on four ranks prints equal results in one line."""
     cell = "%%ranks\nx = torch.full((2,), float(rank))\ndist.all_reduce(x)\nx"
     assert four.run(cell) == ("ranks 0–3: tensor([6., 6.])\n", "")
     assert four.run("%%ranks\nx + rank")[0].splitlines() == [
@@ -24,7 +24,7 @@ def test_the_example_of_the_readme(four):
 
 
 def test_on_quiet_and_out(four):
-    """A subset, silence, and values for the kernel."""
+    """A cell can run on a subset, print nothing, and hand its values to the kernel."""
     assert four.run("%%ranks --on 0,2\nrank") == ("rank 0: 0\nrank 2: 2\n", "")
     assert four.run("%%ranks --quiet\nprint(rank)\nrank") == ("", "")
     four.run("%%ranks --quiet --out values\ntorch.tensor([rank])")
@@ -32,7 +32,7 @@ def test_on_quiet_and_out(four):
 
 
 def test_a_failure_is_the_cells_own_and_nothing_else(four):
-    """Line numbers are the notebook's; no frame of the engine is shown."""
+    """Line numbers are those of the cell, and no frame of the package is shown."""
     _, error = four.run("%%ranks\nif rank == 1:\n    1 / 0\ndist.barrier()")
     lines = error.splitlines()
     assert lines[0] == "RanksError: rank 1:"
@@ -53,7 +53,7 @@ def test_a_function_of_an_earlier_cell_is_named_with_its_cell(four):
 
 
 def test_the_stop_button_ends_a_hang_at_once(four):
-    """Interrupting gives the same report as a timeout; the kernel lives on."""
+    """An interrupt gives the same report as a timeout, and the kernel survives."""
     msg_id = four.start("%%ranks\nif rank:\n    dist.barrier()")
     time.sleep(1)
     four.manager.interrupt_kernel()
@@ -69,7 +69,7 @@ def test_the_stop_button_ends_a_hang_at_once(four):
 
 
 def test_asking_again_replaces_the_ranks(four, all_gone):
-    """No second group beside the first."""
+    """A second %ranks ends the first group, so two never live side by side."""
     before = four.descendants()
     ranks = [p for p in before if p.children() == [] and p.name().startswith("python")]
     old = [p for p in ranks if str(p.pid) in four.run("%ranks status")[0]]
@@ -80,7 +80,7 @@ def test_asking_again_replaces_the_ranks(four, all_gone):
 
 
 def test_stop_and_status(four):
-    """Status says what lives; stop ends it."""
+    """%ranks status tells what lives, and %ranks stop ends it."""
     assert four.run("%ranks status")[0].startswith("4 ranks live on cpu, process ids ")
     four.run("%ranks stop")
     assert four.run("%ranks status") == ("no ranks: %ranks 4 starts 4\n", "")
@@ -106,7 +106,7 @@ def test_stop_and_status(four):
     ],
 )
 def test_wrong_use_gets_one_sentence(four, line, sentence):
-    """One line on stderr, and ranks that still work."""
+    """The error is one line without a traceback, and the ranks still work."""
     printed, _ = four.run(line)
     assert sentence in printed
     assert len(printed.splitlines()) == 1
@@ -114,7 +114,7 @@ def test_wrong_use_gets_one_sentence(four, line, sentence):
 
 
 def test_virtual_gpus_beside_live_ranks(four):
-    """%vgpus changes this process only, and back."""
+    """%vgpus changes the kernel's process only, and %vgpus stop undoes it."""
     assert four.run("%vgpus 2 --memory '64 MiB'") == ("vgpu:0–1, 64 MiB each\n", "")
     here = "torch.accelerator.device_count()"
     assert four.run(f"import torch; print({here})") == ("2\n", "")
@@ -124,7 +124,7 @@ def test_virtual_gpus_beside_live_ranks(four):
 
 
 def test_strict_nbval_passes_on_live_output(tmp_path):
-    """The text of folded output and of reports is the same from run to run."""
+    """Folded output and reports are the same text in each run."""
     cells = [
         "%load_ext allranks\n%ranks 3",
         "%%ranks\ntorch.ones(2) * rank",
@@ -138,6 +138,6 @@ def test_strict_nbval_passes_on_live_output(tmp_path):
     NotebookClient(notebook, kernel_name="python3").execute()
     nbformat.write(notebook, tmp_path / "live.ipynb")
     assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 0
-    notebook.cells[1].outputs[0]["text"] += "!"  # and a wrong text is noticed
+    notebook.cells[1].outputs[0]["text"] += "!"  # a wrong text must be noticed
     nbformat.write(notebook, tmp_path / "live.ipynb")
     assert pytest.main(["--nbval", "-q", "-p", "no:cacheprovider", str(tmp_path)]) == 1

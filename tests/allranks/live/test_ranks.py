@@ -18,7 +18,7 @@ from allranks.live.processes import RankProcesses
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Yield four ranks for a whole module; a failing test leaves fresh ones."""
+    """Yield four ranks for the whole module; after a failing test they are fresh."""
     with Ranks(4) as ranks:
         yield ranks
 
@@ -38,7 +38,7 @@ def test_a_function_runs_on_every_rank_and_its_results_come_back(ranks):
 
 
 def test_source_runs_in_a_namespace_that_lasts(ranks):
-    """Cells see each other's variables, and rank, world_size, device, torch, dist."""
+    """A cell sees earlier variables, and rank, world_size, device, torch and dist."""
     ranks.run("y = rank * 10")
     assert ranks.run("y, world_size, local_rank, device.type, dist.get_rank()") == [
         (10 * r, 4, r, "cpu", r) for r in range(4)
@@ -53,7 +53,7 @@ def test_the_environment_is_torchruns(ranks):
 
 
 def test_ranks_see_the_parents_environment_of_now(monkeypatch):
-    """The fork server is older than the variable; its ranks must have it."""
+    """Ranks get a variable that was set after the fork server had started."""
     with Ranks(1):
         monkeypatch.setenv("ALLRANKS_TEST", "late")
         with Ranks(1) as ranks:
@@ -62,13 +62,13 @@ def test_ranks_see_the_parents_environment_of_now(monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no fork server")
 def test_what_the_fork_server_imported_is_frozen(ranks):
-    """Nobody looks for garbage in torch; in what a rank makes, everybody does."""
+    """Garbage collection skips only what was imported before the fork."""
     counts = ranks.run("import gc\n(gc.get_freeze_count() > 100_000, gc.isenabled())")
     assert counts == [(True, True)] * len(counts)
 
 
 def test_output_is_folded_in_rank_order(ranks, capsys):
-    """Equal outputs are said once; each line has its ranks in front."""
+    """Equal outputs are printed once, and each line begins with its ranks."""
     ranks.run("print('even' if rank % 2 == 0 else f'odd\\n{rank}')")
     assert capsys.readouterr().out == (
         "ranks 0 and 2: even\nrank 1: odd\nrank 1: 1\nrank 3: odd\nrank 3: 3\n"
@@ -79,7 +79,7 @@ def test_output_is_folded_in_rank_order(ranks, capsys):
 
 
 def test_output_of_children_and_warnings_is_output(ranks, capsys):
-    """What a subprocess writes, and Python's stderr, are not lost."""
+    """What a subprocess or a warning writes to the terminal is printed as well."""
     ranks.run("import os, warnings\nos.system('echo child')\nwarnings.warn('careful')")
     out = capsys.readouterr().out
     assert "ranks 0–3: child" in out
@@ -87,7 +87,7 @@ def test_output_of_children_and_warnings_is_output(ranks, capsys):
 
 
 def test_on_runs_on_a_subset_only(ranks):
-    """Results come for the chosen ranks; the others keep their state."""
+    """Only the chosen ranks run and return a result; the others keep their state."""
     ranks.run("z = 0")
     assert ranks.run("z = rank + 100\nz", on=[2, 0]) == [100, 102]
     assert ranks.run("z") == [100, 0, 102, 0]
@@ -95,13 +95,13 @@ def test_on_runs_on_a_subset_only(ranks):
 
 @pytest.mark.parametrize("on", [[4], [-1], [0, 9]])
 def test_on_refuses_ranks_that_do_not_exist(ranks, on):
-    """The sentence names the rank and the range."""
+    """The error names the rank and the range."""
     with pytest.raises(ValueError, match=r"no rank (4|-1|9): ranks go from 0 to 3"):
         ranks.run("1", on=on)
 
 
 def test_a_failing_rank_brings_its_traceback_and_where_the_others_wait(ranks):
-    """One exception holds both; its frames are the cell's alone."""
+    """One exception reports both, and its traceback shows frames of the cell only."""
     cell = "\nif rank == 1:\n    raise KeyError('lost')\ndist.barrier()"
     with pytest.raises(RanksError) as caught:
         ranks.run_cell(cell, "ranks cell 7")
@@ -114,7 +114,7 @@ def test_a_failing_rank_brings_its_traceback_and_where_the_others_wait(ranks):
 
 
 def test_a_hang_ends_at_the_timeout_and_says_who_waits_where(ranks):
-    """The issue's own example: three wait, one has finished."""
+    """Three ranks wait, one has finished, and the error tells them apart."""
     start = time.monotonic()
     with pytest.raises(RanksError) as caught:
         ranks.run_cell(
@@ -129,14 +129,14 @@ def test_a_hang_ends_at_the_timeout_and_says_who_waits_where(ranks):
 
 
 def test_a_hang_shows_what_was_printed_before_it(ranks, capsys):
-    """Output up to the hang is the best hint a reader has."""
+    """Output from before the hang is printed, because it is the best hint."""
     with pytest.raises(RanksError, match=r"timeout"):
         ranks.run("print('here')\nif rank == 0:\n    dist.barrier()", timeout=1)
     assert "ranks 0–3: here" in capsys.readouterr().out
 
 
 def test_a_rank_that_computes_is_told_from_one_that_waits(ranks):
-    """A busy rank runs, an idle one waits."""
+    """The report says that a busy rank runs, and that the others wait."""
     with pytest.raises(RanksError) as caught:
         ranks.run("if rank == 0:\n    while True: pass\ndist.barrier()", timeout=1)
     assert "rank 0 runs `while True: pass`" in str(caught.value)
@@ -144,7 +144,7 @@ def test_a_rank_that_computes_is_told_from_one_that_waits(ranks):
 
 
 def test_a_failure_waits_for_ranks_that_still_compute(ranks):
-    """A second rank's own error, two seconds later, is part of the report."""
+    """If a second rank fails 1.5 seconds later, its error is in the report too."""
     cell = """
     import time
     if rank == 0:
@@ -160,7 +160,7 @@ def test_a_failure_waits_for_ranks_that_still_compute(ranks):
 
 
 def test_after_a_failure_ranks_are_fresh_and_say_so(ranks, capsys):
-    """State is lost, and no reader is left to wonder why."""
+    """The next cell finds no variables, and a line says why, but only once."""
     ranks.run("kept = 1")
     with pytest.raises(RanksError):
         ranks.run("1 / 0")
@@ -174,7 +174,7 @@ def test_after_a_failure_ranks_are_fresh_and_say_so(ranks, capsys):
 
 
 def test_a_typo_costs_the_ranks_nothing(ranks):
-    """Syntax is checked before anything is sent."""
+    """Syntax is checked before anything is sent, so the ranks keep their state."""
     ranks.run("kept = 1")
     with pytest.raises(SyntaxError):
         ranks.run("def f(:")
@@ -191,7 +191,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_death_is_told_with_its_cause_and_native_stderr(ranks, death):
-    """Signal or exit code, the line where it happened, the last native words."""
+    """The error has the signal or exit code, the line, and the last native output."""
     how, words = DEATHS[death]
     cell = f"import os\nif rank == 2:\n    os.write(2, b'last words')\n    {how}"
     with pytest.raises(RanksError) as caught:
@@ -204,7 +204,7 @@ def test_a_death_is_told_with_its_cause_and_native_stderr(ranks, death):
 
 
 def test_a_death_between_two_cells_is_reported_by_the_next(ranks):
-    """Nothing waits for a rank that is no more."""
+    """The next cell raises at once and does not wait for the dead rank."""
     pids = ranks.run("import os; os.getpid()")
     os.kill(pids[3], signal.SIGKILL)
     with pytest.raises(RanksError, match="rank 3 was killed by SIGKILL"):
@@ -212,13 +212,13 @@ def test_a_death_between_two_cells_is_reported_by_the_next(ranks):
 
 
 def test_sys_exit_is_an_error_of_the_cell(ranks):
-    """A rank that calls sys.exit must not vanish in silence."""
+    """A rank that calls sys.exit raises an error, so it does not vanish silently."""
     with pytest.raises(RanksError, match="SystemExit: 4"):
         ranks.run("import sys; sys.exit(4)")
 
 
 def test_results_that_cannot_travel_are_refused_with_a_sentence(ranks):
-    """The sentence says what can be returned instead."""
+    """A result that cannot be pickled is refused in a sentence with its type."""
     with pytest.raises(RanksError, match="generator cannot leave its rank"):
         ranks.run("(i for i in [1])")
 
@@ -241,7 +241,7 @@ def test_impossible_ranks_are_refused_with_a_sentence(world_size, device, senten
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch):
-    """Never NCCL's "Duplicate GPU detected"."""
+    """The error is ours, before NCCL can say "Duplicate GPU detected"."""
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: gpu)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
@@ -250,21 +250,21 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 
 
 def test_windows_is_told_about_wsl(monkeypatch):
-    """A sentence instead of an AttributeError on fork."""
+    """On Windows, a sentence recommends WSL2 instead of an AttributeError on fork."""
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(RuntimeError, match="open this book inside WSL2"):
         Ranks(2)
 
 
 def test_spawned_ranks_work_too(monkeypatch):
-    """The way ranks start on macOS."""
+    """Ranks can also be spawned, as on macOS."""
     monkeypatch.setattr("allranks.live.processes._start_method", lambda: "spawn")
     with Ranks(2) as ranks:
         assert [r.tolist() for r in ranks.run(sum_of_ranks, 0)] == [[1.0, 1.0]] * 2
 
 
 def test_two_groups_live_side_by_side():
-    """No ports, no shared names: several notebooks at once."""
+    """Groups share neither ports nor names, so several notebooks can run at once."""
     with Ranks(2) as a, Ranks(3) as b:
         a.run("v = 'a'")
         b.run("v = 'b'")
@@ -273,7 +273,7 @@ def test_two_groups_live_side_by_side():
 
 
 def test_a_script_without_a_main_guard_can_have_ranks(tmp_path):
-    """Ranks never run the caller's file again."""
+    """Ranks never run the caller's file, so they need no ``if __name__``."""
     script = tmp_path / "plain.py"
     script.write_text(
         "from allranks import Ranks\n"
@@ -288,7 +288,7 @@ def test_a_script_without_a_main_guard_can_have_ranks(tmp_path):
 
 
 def test_closing_ends_the_ranks_and_their_children(all_gone):
-    """DataLoader workers of a rank go with it."""
+    """Processes that a rank has started end with it."""
     with Ranks(2) as ranks:
         ranks.run(
             "import subprocess, sys\nchild = subprocess.Popen(['sleep', '100'])\n"
@@ -299,7 +299,7 @@ def test_closing_ends_the_ranks_and_their_children(all_gone):
 
 
 def test_nothing_is_left_on_disk(tmp_path, monkeypatch):
-    """The folder of a group goes with it, after a failure too."""
+    """A group's folder is deleted when the group ends, also after a failure."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Ranks(2) as ranks:
         assert list(tmp_path.iterdir())
@@ -310,8 +310,8 @@ def test_nothing_is_left_on_disk(tmp_path, monkeypatch):
 
 
 def test_a_failed_start_is_reported_and_leaves_nothing(monkeypatch):
-    """An error in forming the group reaches the reader."""
-    started = []  # numbers: a rank may be gone before anybody looks at it
+    """An error while the group forms is raised, and its processes are gone."""
+    started = []  # ids, because a rank may be gone before the test looks at it
     original = RankProcesses.__init__
 
     def init(self, *args):

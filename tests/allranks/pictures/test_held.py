@@ -1,4 +1,4 @@
-"""What a picture says as SVG, it says as text, and only colour never says it."""
+"""A picture says the same in its SVG as in text, and nothing by colour alone."""
 
 import doctest
 import re
@@ -47,14 +47,14 @@ def drawn(picture):
 
 
 def test_the_examples_in_the_docstrings_hold():
-    """Hold every docstring to its word."""
+    """The examples in the docstrings give what they say."""
     assert doctest.testmod(pictures).attempted >= 2
     assert doctest.testmod(pictures).failed == 0
 
 
 @given(st.lists(st.tuples(rows, rows), min_size=1, max_size=5))
 def test_svg_label_and_text_hold_the_same_values(held):
-    """Nothing is drawn that is not said, nor said that is not drawn."""
+    """The SVG, its label and the text contain the same values."""
     before, after = zip(*held, strict=True)
     picture = exchange("a < b & c, a title of some length", before, after)
     root, boxes = drawn(picture)
@@ -66,7 +66,7 @@ def test_svg_label_and_text_hold_the_same_values(held):
     ]
     assert [box[0] for box in boxes] == expected
     title = root.find(f"{SVG}text").text
-    assert float(root.get("width")) >= 8 * len(title)  # wide letters: none is cut
+    assert float(root.get("width")) >= 8 * len(title)  # wide letters fit
     said = " ".join(picture.text.split())
     assert root.get("aria-label").replace(";", "") == said
     lines = picture.text.splitlines()
@@ -77,7 +77,7 @@ def test_svg_label_and_text_hold_the_same_values(held):
 
 
 def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
-    """Colour follows the value; a new value has a band of its sources."""
+    """A value keeps the colour of its rank; a new one has a band for each source."""
     _, boxes = drawn(exchange("all_reduce", [1, 10, None], [11, 10, 1]))
     assert boxes == [
         ("1", RANK_COLORS[0], RANK_COLORS[0], []),
@@ -94,14 +94,14 @@ def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
 
 
 def test_tensors_and_floats_are_read_like_numbers():
-    """A rank's value comes straight from a run."""
+    """Values may come straight from a run, as tensors or lists."""
     one = exchange("x", [torch.tensor(2.0), [0.5]], [torch.tensor([1, 2]), None])
     assert one.text.splitlines()[2:] == ["rank 0  2       1 2", "rank 1  0.5     –"]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 9))
 def test_a_cluster_shows_every_gpu_once(nodes, gpus):
-    """Each GPU bears its one rank or the word idle."""
+    """Each GPU shows the one rank that uses it, or the word idle."""
     if max(nodes) > gpus:
         with pytest.raises(ValueError, match="each process needs its own"):
             cluster(nodes, gpus)
@@ -124,7 +124,7 @@ def test_a_cluster_shows_every_gpu_once(nodes, gpus):
     ids=["exchange", "cluster"],
 )
 def test_a_picture_fits_a_phone_and_any_theme(picture):
-    """Letters stay at 9 pixels or more at a width of 350, in the page's colour."""
+    """At a width of 350, letters have 9 pixels or more, in the colour of the page."""
     root, _ = drawn(picture)
     width = float(root.get("viewBox").split()[2])
     letters = list(root.iter(f"{SVG}text"))
@@ -132,13 +132,13 @@ def test_a_picture_fits_a_phone_and_any_theme(picture):
     assert {t.get("fill") for t in letters} == {"currentColor"}
     assert root.get("role") == "img"
     assert "max-width:100%" in root.get("style")
-    assert " id=" not in picture.html  # two on one page would clash
+    assert " id=" not in picture.html  # two pictures on one page would clash
     assert picture._repr_html_() == picture.html
     assert repr(picture) == picture.text
 
 
 def test_a_table_is_the_same_in_both_forms():
-    """A head, rows, and nothing that HTML would take for a tag."""
+    """It has a head and rows, and escapes what HTML would take for a tag."""
     made = table(["a<b", "c"], [[1, 2], [10, "x"]])
     root = ElementTree.fromstring(made.html)
     assert [[cell.text for cell in row] for row in root] == [
@@ -151,15 +151,15 @@ def test_a_table_is_the_same_in_both_forms():
 
 
 def test_colours_are_constant_and_differ():
-    """Ranks 0 to 7 have eight colours; rank 8 begins again."""
+    """Ranks 0 to 7 have eight different colours, and rank 8 has the first again."""
     assert len(set(HUES)) == len(set(RANK_COLORS)) == 8
     assert drawn(cluster((9,), 9))[1][9][1] == RANK_COLORS[0]
-    for rank, color in enumerate(RANK_COLORS):  # the style sheet's name of it
+    for rank, color in enumerate(RANK_COLORS):  # its name in the style sheet
         assert color.startswith(f"var(--rank-{rank}, #")
 
 
 @pytest.mark.parametrize(("before", "after"), [([], []), ([1], [1, 2])])
 def test_before_and_after_have_the_same_ranks(before, after):
-    """An exchange that loses a rank is no exchange."""
+    """An exchange with fewer or more ranks afterwards is refused."""
     with pytest.raises(ValueError, match=r"ranks before, \d ranks after"):
         exchange("x", before, after)

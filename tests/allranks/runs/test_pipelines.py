@@ -1,4 +1,4 @@
-"""Recorded pipelines: torch's schedules do what the arithmetic says they do."""
+"""Torch's schedules, as recorded, do what the arithmetic says."""
 
 import re
 
@@ -20,13 +20,13 @@ from allranks.sums.schedules import write_orders
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Four live ranks."""
+    """Yield four ranks for the whole module."""
     with Ranks(4) as ranks:
         yield ranks
 
 
 def record(*args, **options):
-    """On a live rank."""
+    """Record a pipeline, on a live rank."""
     from allranks.runs import pipelines
 
     return pipelines.record(*args, **options)
@@ -34,7 +34,7 @@ def record(*args, **options):
 
 @pytest.mark.parametrize("count", [4, 6])
 def test_torchs_schedules_are_ours(ranks, count):
-    """GPipe and 1F1B do the work in the order that pipelines.py writes down."""
+    """GPipe and 1F1B work in the order that our arithmetic writes down."""
     for name, make in ("gpipe", gpipe), ("1f1b", one_f_one_b):
         by_rank = ranks.run(record, name, count, [0.001] * 4)
         (works,) = pipelines.join(by_rank)
@@ -49,7 +49,7 @@ def test_interleaved_has_two_stages_on_each_rank(ranks):
         assert {(w.rank, w.stage) for w in works} == {(s % 4, s) for s in range(8)}
         assert len(works) == len({work[1:4] for work in works}) == 2 * 4 * 8
         orders = pipelines.orders(works)
-        assert {work.end for work in timetable(orders)}  # none waits for ever
+        assert {work.end for work in timetable(orders)}  # no work waits for ever
 
 
 def test_a_busy_stage_computes(ranks):
@@ -89,7 +89,7 @@ def test_what_is_packed_is_unpacked():
 
 
 def test_the_dense_drawing_has_the_same_boxes_and_numbers():
-    """Each box of each look, each number at its place, bars on top; far fewer bytes."""
+    """Boxes, looks, numbers and bars are the same, in less than half the bytes."""
     orders = write_orders("InterleavedZeroBubble", 4, 12, 2)
     svg = schedule("T", timetable(orders)).html
     small = dense(svg)

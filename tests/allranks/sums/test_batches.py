@@ -1,4 +1,4 @@
-"""Laws of batches and steps; torch's own sampler and loader are the judges."""
+"""Batches and steps are counted as torch's own sampler and loader do."""
 
 import doctest
 import math
@@ -25,11 +25,11 @@ def test_the_examples_in_the_docstrings_hold():
 @settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 50), st.booleans())
 def test_steps_agree_with_torch(num_samples, world_size, batch_size, drop_last):
-    """Every rank's sampler and loader count as we do, for any sizes."""
+    """Every rank's sampler and loader give our counts, for any sizes."""
     data = range(num_samples)
     for rank in range(world_size):
         sampler = DistributedSampler(data, world_size, rank, drop_last=drop_last)
-        if num_samples >= world_size or not drop_last:  # else torch cannot iterate
+        if num_samples >= world_size or not drop_last:  # otherwise torch cannot iterate
             assert len(list(sampler)) == len(sampler)
         loader = DataLoader(data, batch_size, sampler=sampler, drop_last=drop_last)
         assert len(sampler) == samples_per_rank(num_samples, world_size, drop_last)

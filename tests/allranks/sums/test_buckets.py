@@ -1,4 +1,4 @@
-"""Buckets: as torch makes them, and what follows for the time of a step."""
+"""Buckets are as torch makes them, and the time of a step follows from them."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CAPS = st.one_of(st.none(), st.floats(0, 0.05))
 
 
 def layers_and_machines():
-    """Some layers and a machine."""
+    """Return a strategy for some layers and a machine."""
     numbers = st.lists(st.integers(1, 3000), max_size=3).map(tuple)
     layer = st.builds(Layer, st.just("a"), numbers, st.floats(0, 100))
     positive = st.floats(0.1, 1e3)
@@ -32,13 +32,13 @@ def layers_and_machines():
     )
 
 
-@example([1, 1, 1], 4, 8)  # full to the last byte
-@settings(deadline=None)  # a busy machine is no error
+@example([1, 1, 1], 4, 8)  # a bucket that is full to the last byte
+@settings(deadline=None)  # a busy machine is slow, which is no error
 @given(
     st.lists(st.integers(1, 100), max_size=30), st.integers(0, 99), st.integers(0, 99)
 )
 def test_gradients_are_put_together_as_torch_does(numbers, first, other):
-    """Equal to the function that DDP's reducer calls."""
+    """The result equals that of the function which DDP's reducer calls."""
     tensors = [torch.empty(number) for number in numbers]
     sizes = [tensor.nbytes for tensor in tensors]
     found = buckets.assign(sizes, first, other)
@@ -49,7 +49,7 @@ def test_gradients_are_put_together_as_torch_does(numbers, first, other):
 
 
 def test_caps_are_torchs():
-    """The first bucket is smaller only where nothing is said."""
+    """The first bucket is smaller only if no size is given."""
     for value in (None, 25, 0.5, 0):
         config = distributed._BucketCapacityConfig.create(value, None, False)
         mine = config.first_bucket_bytes_cap, config.bucket_bytes_cap
@@ -57,17 +57,17 @@ def test_caps_are_torchs():
 
 
 def test_the_digits_network_is_chapter_fives():
-    """Same parameters, in the same order; and GPT-2 has 124 million."""
+    """Parameters are the same, in the same order, and GPT-2 has 124 million."""
     net = ch5_single.make_task(10)[2]
     numbers = [number for layer in MODELS["digits"] for number in layer.numbers]
     assert numbers == [p.numel() for p in net.parameters()]
     assert sum(sum(layer.numbers) for layer in MODELS["gpt2"]) == 124_439_808
 
 
-@settings(deadline=None)  # a busy machine is no error
+@settings(deadline=None)  # a busy machine is slow, which is no error
 @given(layers_and_machines(), CAPS)
 def test_what_holds_for_every_step(given_step, cap):
-    """Nothing is sent before it is ready, twice, or at the same time as another."""
+    """No bucket is sent before it is ready, twice, or together with another."""
     layers = given_step[0]
     step = buckets.step(*given_step, buckets.caps(cap))
     sent = sum(bucket.num_bytes for bucket in step.buckets)
@@ -80,14 +80,14 @@ def test_what_holds_for_every_step(given_step, cap):
     assert step.backward == pytest.approx(2 * step.forward)
     assert step.computed <= step.total
     assert step.total <= (step.computed + step.sending) * (1 + 1e-9)
-    for bucket in step.buckets:  # what waits for the end of backward cannot hide
+    for bucket in step.buckets:  # ready only after backward: cannot hide
         if bucket.ready >= step.computed:
             least = step.computed + bucket.end - bucket.start
             assert step.total >= least * (1 - 1e-9)
 
 
 def test_one_bucket_hides_nothing():
-    """It waits for the whole backward pass."""
+    """A single bucket has to wait for the whole backward pass."""
     one = buckets.step(MODELS["mlp"], 8, 1e12, 4, 1e-5, 1e9, buckets.caps(1e6))
     assert len(one.buckets) == 1
     assert one.total == pytest.approx(one.computed + one.sending)
@@ -99,7 +99,7 @@ def test_one_bucket_hides_nothing():
     ("model", "cap"), [("own", None), ("own", 0.5), ("own", 0.0), ("digits", 0.1)]
 )
 def test_ddp_has_the_same_buckets(model, cap):
-    """Real ranks train stand-ins: the reducer's own bytes, bucket by bucket."""
+    """Real ranks train models of this size, and the reducer's buckets are the same."""
     text = "100000:1, 40000:1, 70000:1, 9:0.1, 200000:1, 200000:1"
     layers = layers_of(model, text)
     plan = buckets.step(layers, 1, 1e12, 2, 0, 1e9, buckets.caps(cap))
@@ -112,7 +112,7 @@ def test_ddp_has_the_same_buckets(model, cap):
 
 
 def test_the_button_lays_the_measured_beside_the_model():
-    """Lanes, buckets, a ratio; or why it cannot be tried here."""
+    """It shows lanes, buckets and a ratio, or why they cannot be measured here."""
     widget = Buckets(model="digits", batch_size=4, world_size=2, bucket_cap_mb=0.1)
     widget.runs += 1
     measured = widget.measured

@@ -1,4 +1,4 @@
-"""Schedules of collectives: they end where the definition says, at the stated cost."""
+"""Schedules of collectives end where the definition says, at the stated cost."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ SIZES = range(1, 9)
 
 
 def log2(size: int) -> int:
-    """Doublings from 1 to at least size."""
+    """Return how many doublings lead from 1 to at least ``size``."""
     return (size - 1).bit_length()
 
 
@@ -21,7 +21,7 @@ class TestEach:
     """What holds for every collective and algorithm, on 1 to 8 ranks."""
 
     def test_ends_where_the_definition_says(self, collective, algorithm):
-        """After the last step each rank holds what is promised; not one step before."""
+        """Each rank holds what is promised after the last step, and not earlier."""
         for size in SIZES:
             steps = collectives.schedule(collective, algorithm, size)
             states = collectives.simulate(steps, collectives.before(collective, size))
@@ -36,7 +36,7 @@ class TestEach:
             assert done == [False] * len(steps) + [True]
 
     def test_a_rank_sends_to_one_and_receives_from_one(self, collective, algorithm):
-        """So a step costs one message."""
+        """A step therefore costs one message."""
         for size in SIZES:
             for step in collectives.schedule(collective, algorithm, size):
                 pairs = {(t.source, t.target) for t in step}
@@ -44,10 +44,10 @@ class TestEach:
                     assert len(set(side)) == len(pairs)
                 assert all(a != b for a, b in pairs)
 
-    @settings(deadline=None)  # a busy machine is no error
+    @settings(deadline=None)  # a busy machine is slow, which is no error
     @given(size=st.integers(1, 8), share=st.integers(0, 9), alpha=st.integers(0, 99))
     def test_time_is_the_formula(self, collective, algorithm, size, share, alpha):
-        """Where W divides n; the formulas are those that readers see."""
+        """If W divides n, the time is that of the formula that readers see."""
         n, bandwidth = share * size, 7.0
         steps = collectives.schedule(collective, algorithm, size)
         plan = costs.messages(steps, collectives.chunk_sizes(n, size))
@@ -67,10 +67,10 @@ class TestEach:
         share, count = costs.cost(collective, algorithm, size)[::-1]
         assert count * alpha + share * n / bandwidth == pytest.approx(expected)
 
-    @settings(deadline=None)  # a busy machine is no error
+    @settings(deadline=None)  # a busy machine is slow, which is no error
     @given(size=st.integers(1, 8), numbers=st.integers(0, 50))
     def test_bytes_are_counted_once(self, collective, algorithm, size, numbers):
-        """However uneven the chunks are, links hold what the transfers hold."""
+        """Links carry what the transfers hold, however uneven the chunks are."""
         sizes = collectives.chunk_sizes(numbers, size)
         assert sum(sizes) == numbers and max(sizes) - min(sizes) <= 1
         steps = collectives.schedule(collective, algorithm, size)
@@ -79,10 +79,10 @@ class TestEach:
         assert sum(map(sum, links)) == total
 
 
-@settings(deadline=None)  # a busy machine is no error
+@settings(deadline=None)  # a busy machine is slow, which is no error
 @given(size=st.integers(1, 8), share=st.integers(0, 50))
 def test_the_ring_sends_what_its_paper_says(size, share):
-    """2 (W - 1) n / W bytes per rank, to its neighbour only."""
+    """Each rank sends 2 (W - 1) n / W bytes, and only to its neighbour."""
     n = share * size
     plan = costs.messages(
         collectives.schedule("all_reduce", "ring", size),
@@ -93,7 +93,7 @@ def test_the_ring_sends_what_its_paper_says(size, share):
         assert sum(row) == row[(rank + 1) % size] == ring_bytes(size, n)
 
 
-@settings(deadline=None)  # a busy machine is no error
+@settings(deadline=None)  # a busy machine is slow, which is no error
 @given(
     collective=st.sampled_from(list(collectives.FORMULAS)),
     size=st.integers(1, 8),
@@ -101,7 +101,7 @@ def test_the_ring_sends_what_its_paper_says(size, share):
     n=st.floats(0, 1e9),
 )
 def test_the_fastest_is_the_fastest(collective, size, alpha, n):
-    """At any size, no other algorithm of the list takes less time."""
+    """At any size, no other algorithm in the list takes less time."""
     bandwidth = 1e9
     times = {}
     for way in collectives.FORMULAS[collective]:
@@ -115,7 +115,7 @@ def test_the_fastest_is_the_fastest(collective, size, alpha, n):
 
 
 def test_a_schedule_that_errs_is_noticed():
-    """Sending what one lacks, adding what is there already, asking for what is not."""
+    """No rank may send what it lacks or add twice, and names have to be known."""
     move = collectives.Transfer(0, 1, 0, "reduce")
     with pytest.raises(ValueError, match="adds numbers twice"):
         collectives.simulate([[move], [move]], collectives.before("all_reduce", 2))

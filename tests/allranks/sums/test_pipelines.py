@@ -1,4 +1,4 @@
-"""The pipelines' arithmetic: laws for any number of stages and micro-batches."""
+"""The arithmetic of pipelines holds for any number of stages and micro-batches."""
 
 from itertools import combinations, pairwise
 
@@ -23,10 +23,10 @@ costs = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 
 @given(stages, counts, st.integers(1, 5), st.integers(1, 5))
 def test_the_bubble_law_holds_for_gpipe_and_1f1b(num, count, forward, backward):
-    """Idle share of a timetable = (S - 1) / (M + S - 1), whatever the passes take."""
+    """The idle share is (S - 1) / (M + S - 1), however long the passes take."""
     for make in gpipe, one_f_one_b:
         if make is one_f_one_b and count < num:
-            continue  # torch refuses it as well
+            continue  # torch refuses this as well
         table = timetable(make(num, count), forward, backward)
         work = sum(w.end - w.start for w in table)
         length = max(w.end for w in table)
@@ -46,7 +46,7 @@ def test_every_pass_is_done_once_and_in_time(num, count):
                 assert starts["F", i, s] >= ends["F", i, s - 1]
                 assert starts["B", i, s - 1] >= ends["B", i, s]
             assert starts["B", i, num - 1] >= ends["F", i, num - 1]
-        for rank in range(num):  # one thing at a time
+        for rank in range(num):  # a rank does one thing at a time
             mine = sorted((w.start, w.end) for w in table if w.rank == rank)
             assert all(a[1] <= b[0] for a, b in pairwise(mine))
 
@@ -59,14 +59,14 @@ def test_gpipe_holds_all_and_1f1b_as_many_as_stages_follow(num, count):
 
 
 def all_cuts(layers, num):
-    """Every way to cut layers into num stages of at least one layer."""
+    """Yield every way to cut layers into ``num`` stages of at least one layer."""
     for cuts in combinations(range(1, layers), num - 1):
         edges = [0, *cuts, layers]
         yield [b - a for a, b in pairwise(edges)]
 
 
 def slowest(costs, sizes):
-    """The cost of the slowest stage."""
+    """Return the cost of the slowest stage."""
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return max(sum(costs[e - n : e]) for e, n in zip(ends, sizes, strict=True))
 
@@ -74,7 +74,7 @@ def slowest(costs, sizes):
 @settings(deadline=None)
 @given(costs, st.data())
 def test_no_cut_is_better(costs, data):
-    """Compared with every possible cut."""
+    """No possible cut has a faster slowest stage."""
     num = data.draw(st.integers(1, len(costs)))
     found = balanced_cut(costs, num)
     assert len(found) == num and sum(found) == len(costs) and min(found) >= 1
@@ -84,7 +84,7 @@ def test_no_cut_is_better(costs, data):
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), counts)
 def test_the_slowest_stage_sets_the_pace(stage_costs, count):
-    """step_time against a simulation of stages with these costs."""
+    """step_time equals a simulation of stages with these costs."""
     free = [0] * len(stage_costs)
     for _ in range(count):
         ready = 0

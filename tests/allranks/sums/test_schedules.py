@@ -1,4 +1,4 @@
-"""Our orders are torch's own, refusals included; formulas hold where we claim one."""
+"""Our orders and refusals are torch's, and our formulas hold where there is one."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -12,12 +12,12 @@ from allranks.sums.schedules import NAMES, idle_share, stages_of, write_orders
 
 
 def nothing(*args, **kwargs) -> list:
-    """Send and receive nothing."""
+    """Return an empty list of sends or receives."""
     return []
 
 
 def stand_in(index: int, rank: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """What a schedule asks of a stage; it notes what it is told to do."""
+    """Return what a schedule needs of a stage; it records what it is told to do."""
     log, names = [], ("get_fwd_recv_ops", "get_fwd_send_ops", "perform_reduce_grad")
     return SimpleNamespace(
         stage_index=index,
@@ -38,7 +38,7 @@ def stand_in(index: int, rank: int, num_ranks: int, num_stages: int) -> SimpleNa
 
 
 def torch_order(name, num_ranks, count, per_rank) -> list[list[str]]:
-    """What torch's schedule does on each rank: executed, or as it is to be executed."""
+    """Return what torch's schedule does, or plans to do, on each rank."""
     kind, orders = torchs.get_schedule_class(name), []
     for rank, indices in enumerate(stages_of(name, num_ranks, per_rank)):
         place = rank, num_ranks, num_ranks * per_rank
@@ -61,7 +61,7 @@ def torch_order(name, num_ranks, count, per_rank) -> list[list[str]]:
 
 
 def answer(call, *args):
-    """What a function returns, or the sentence with which it refuses."""
+    """Return what a function returns, or the sentence with which it refuses."""
     try:
         return call(*args)
     except ValueError as error:
@@ -74,7 +74,7 @@ SIZES["ZBVZeroBubble"] = [2]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_order_and_every_refusal_is_torchs(name):
-    """For 1 to 5 ranks and 1 to 12 micro-batches; and each order comes to an end."""
+    """They agree for 1 to 5 ranks and 1 to 12 micro-batches, and each order ends."""
     refused = 0
     for args in product(range(1, 6), range(1, 13), SIZES[name]):
         ours = answer(write_orders, name, *args)
@@ -93,7 +93,7 @@ TIMES = list(product([1, 2, 3], repeat=3))
 
 
 def idle(name, num_ranks, count, per_rank, times) -> float:
-    """The idle share of a timetable."""
+    """Return the idle share of a timetable."""
     forward, first, second = times
     orders = write_orders(name, num_ranks, count, per_rank)
     works = timetable(orders, forward, first + second, second)
@@ -103,7 +103,7 @@ def idle(name, num_ranks, count, per_rank, times) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_formula_holds_where_there_is_one(name):
-    """Whatever the passes take, within the condition of the formula."""
+    """It holds for passes of any length, as far as its own condition is met."""
     found = 0
     for num_ranks, count, per_rank in product((1, 2, 4), (4, 7, 8), SIZES[name]):
         for times in TIMES:
@@ -116,7 +116,7 @@ def test_the_formula_holds_where_there_is_one(name):
 
 
 def test_zero_bubble_saves_time_at_the_memory_of_1f1b():
-    """ZB-H1 of Qi et al.: a third of the bubble if F = I = W, and no more memory."""
+    """ZB-H1 of Qi et al. has a third of the bubble if F = I = W, in equal memory."""
     for ranks, count in product((2, 3, 4, 6), (6, 12)):
         third = write_orders("InterleavedZeroBubble", ranks, count)
         whole = write_orders("1F1B", ranks, count)
@@ -127,7 +127,7 @@ def test_zero_bubble_saves_time_at_the_memory_of_1f1b():
 
 
 def test_zbv_has_no_idle_time_within_if_all_takes_equally_long():
-    """And then no rank holds more than 1F1B's first: R micro-batches of its share."""
+    """No rank then holds more than the first of 1F1B, R micro-batches of its share."""
     for ranks, count in ((1, 3), (2, 8), (4, 8), (6, 12)):
         orders = write_orders("ZBVZeroBubble", ranks, count)
         works = timetable(orders, 1, 2, 1)
@@ -137,7 +137,7 @@ def test_zbv_has_no_idle_time_within_if_all_takes_equally_long():
         assert max(map(peak_held, orders)) == 2 * ranks
     works = timetable(write_orders("ZBVZeroBubble", 4, 8), 2, 3, 1)
     mine = [w for w in works if w.rank == 0]
-    assert mine[-1].end - mine[0].start > 2 * 8 * 5  # else there is some
+    assert mine[-1].end - mine[0].start > 2 * 8 * 5  # unequal times: idle
 
 
 def test_refuses_what_is_no_schedule():

@@ -1,4 +1,4 @@
-"""Torch wraps, saves, loads and is repaired in every order: the rules hold."""
+"""The rules hold when torch wraps, saves, loads and repairs models in every order."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from allranks.sums import state_dicts
 
 
 def valid(depth: int) -> list[list[str]]:
-    """Orders that torch does not refuse, by the rules."""
+    """Return the orders that torch accepts, by the rules."""
     found = []
     for length in range(depth + 1):
         for order in itertools.product(state_dicts.PREFIX, repeat=length):
@@ -23,13 +23,13 @@ def valid(depth: int) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Two live ranks: DTensors with two parts."""
+    """Yield two ranks, so that DTensors have two shards."""
     with Ranks(2) as ranks:
         yield ranks
 
 
 def wrap_all(orders: list) -> list:
-    """On a live rank: what torch makes of each order."""
+    """Return what torch makes of each order, on a live rank."""
     from allranks.runs import state_dicts as state_dict_runs
 
     found = []
@@ -46,7 +46,7 @@ def wrap_all(orders: list) -> list:
 
 
 def test_every_order_gives_these_keys_or_is_refused(ranks):
-    """All of up to three wrappers: keys, class and kind of values, or torch's words."""
+    """Up to three wrappers give these keys, class and values, or torch's own error."""
     depths = range(state_dicts.MOST + 1)
     orders = [
         list(o) for n in depths for o in itertools.product(state_dicts.PREFIX, repeat=n)
@@ -71,10 +71,10 @@ def test_every_order_gives_these_keys_or_is_refused(ranks):
 
 
 def play(pairs: list) -> list:
-    """On a live rank: load every file into every net, as shown and repaired.
+    """Load every file into every model on a live rank, as shown and repaired.
 
     Each writer saves twice, as shown and plainly, and all its readers follow. Outputs
-    are compared too, up to one wrapper: to compile takes long.
+    are compared too, but only with at most one wrapper, because compiling takes long.
     """
     import contextlib
 
@@ -120,7 +120,7 @@ def play(pairs: list) -> list:
 
 
 def test_every_pair_answers_as_shown_and_is_repaired(ranks):
-    """All pairs of up to two wrappers, and each order of three on both sides once."""
+    """It covers all pairs of up to two wrappers, and each of three on both sides."""
     two, three = valid(2), valid(3)
     pairs = [[saved, loaded] for saved in two for loaded in two]
     pairs += [[order, three[i * 7 % len(three)]] for i, order in enumerate(three)]
@@ -131,7 +131,7 @@ def test_every_pair_answers_as_shown_and_is_repaired(ranks):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_every_pair_of_three(ranks):
-    """All pairs of up to three wrappers: 3,364."""
+    """It covers all 3,364 pairs of up to three wrappers."""
     three = valid(3)
     pairs = [[saved, loaded] for saved in three for loaded in three]
     assert ranks.run(play, pairs, timeout=1200, quiet=True) == [[], []]

@@ -1,4 +1,4 @@
-"""Laws of the rank arithmetic, for any cluster."""
+"""The arithmetic of ranks obeys its laws on any cluster."""
 
 import doctest
 from itertools import takewhile
@@ -31,7 +31,7 @@ def test_the_examples_in_the_docstrings_hold():
 
 @given(clusters)
 def test_ranks_and_coordinates_are_one_to_one(nodes):
-    """Counting node by node visits the ranks 0, 1, 2, ... and coordinates undo it."""
+    """Counting node by node gives ranks 0, 1, 2, ..., and coordinates invert this."""
     walk = [(n, i) for n, size in enumerate(nodes) for i in range(size)]
     ranks = [rank_of(nodes, n, i) for n, i in walk]
     assert ranks == list(range(world_size_of(nodes)))
@@ -64,7 +64,7 @@ def test_what_lies_outside_the_cluster_is_refused_by_name(nodes, number):
 
 
 def test_the_impossible_exercise_gets_one_sentence():
-    """Three nodes, node_rank 5: a popular exercise; torchrun waits for ever."""
+    """node_rank 5 of three nodes is refused, while torchrun would wait for ever."""
     with pytest.raises(ValueError) as refusal:
         rank_of(equal_nodes(nnodes=3, nproc_per_node=8), node_rank=5, local_rank=0)
     assert f"{refusal.value}" == (
@@ -151,10 +151,10 @@ def test_visible_devices_reads_uuids_as_torch_does(entries):
 
 
 def torch_reads(value, num_gpus, uuids):
-    """Ask the parser inside torch, up to the first entry that names no GPU.
+    """Return what torch's own parser reads, up to the first entry that names no GPU.
 
-    Behind that entry torch still looks for GPUs named twice; the CUDA guide says
-    that the list ends there.
+    Behind that entry torch still looks for GPUs named twice, but by the CUDA guide the
+    list ends there.
     """
 
     def read(entries):

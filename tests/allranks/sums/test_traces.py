@@ -1,4 +1,4 @@
-"""Traces: read alike in Python and JavaScript, and refused alike."""
+"""Python and JavaScript read the same from a trace, and refuse the same traces."""
 
 import json
 import random
@@ -17,17 +17,17 @@ WORK = {"cat": "cpu_op", "name": f"{BACK}MmBackward0"}
 
 
 def event(what: dict, ts, dur, **more) -> dict:
-    """An event as Kineto writes it."""
+    """Return an event as Kineto writes it."""
     return {"ph": "X", "ts": ts, "dur": dur, **what, **more}
 
 
 def trace(*events, **more) -> str:
-    """A trace with these events."""
+    """Return a trace with these events."""
     return json.dumps({"traceEvents": events, **more})
 
 
 def mark(number, ts, dur, cat="user_annotation") -> dict:
-    """A step of the profiler's schedule."""
+    """Return a step of the profiler's schedule."""
     return event({"cat": cat, "name": f"ProfilerStep#{number}"}, ts, dur)
 
 
@@ -75,7 +75,7 @@ BAD = [
 
 
 def random_traces(number: int) -> list[str]:
-    """Events at random, in any order, with and without steps."""
+    """Return traces with random events, in any order, with and without steps."""
     dice, found = random.Random(0), []
     for _ in range(number):
         events = []
@@ -89,7 +89,7 @@ def random_traces(number: int) -> list[str]:
 
 
 def test_javascript_reads_what_python_reads():
-    """Good files and bad ones, to the last digit and the last word."""
+    """They agree on good and bad files, to the last digit and the last word."""
 
     def here(text):
         try:
@@ -107,20 +107,20 @@ def test_javascript_reads_what_python_reads():
 
 @pytest.mark.parametrize(("text", "reason"), BAD)
 def test_a_bad_file_gets_a_sentence(text, reason):
-    """It says what to do instead."""
+    """The sentence says why it cannot be read."""
     with pytest.raises(ValueError, match=reason):
         traces.lanes(text)
 
 
 def test_the_last_whole_step_counts():
-    """Not the first, and not one that was cut off."""
+    """The last complete step counts, neither the first one nor one that is cut off."""
     found = traces.lanes(GOOD[2])
     assert found["compute"] == [[0, 0.031]] and found["ranks"] == 4
     assert found["comm"] == [[0.02, 0.055, "gloo:all_reduce"]]
 
 
 def test_on_a_gpu_kernels_count():
-    """What the CPU launched, and when, does not say when it ran."""
+    """On a GPU, kernels count, as the CPU's launches do not say when a kernel ran."""
     found = traces.lanes(GOOD[3])
     assert found["compute"] == [[0, 0.04]]
     assert found["comm"] == [[0.02, 0.07, "ncclDevKernel_AllReduce_Sum"]]
@@ -128,7 +128,7 @@ def test_on_a_gpu_kernels_count():
 
 
 def test_the_example_is_a_real_trace_and_the_pages():
-    """The button shows this file's lanes: three buckets, on two ranks."""
+    """The button shows the lanes of this file: three buckets, on two ranks."""
     text = EXAMPLE.read_text("utf8")
     found = traces.lanes(text)
     assert len(found["comm"]) == 3 and found["ranks"] == 2

@@ -1,4 +1,4 @@
-"""Virtual GPUs do what CUDA does: optimizers, gradients, moves, autocast, counts."""
+"""Virtual GPUs do as CUDA does: optimizers, gradients, moves, autocast, counts."""
 
 import copy
 import re
@@ -27,11 +27,11 @@ def two():
 
 
 class TestOptimizers:
-    """Parameters on two devices: torch groups them, and works on each group."""
+    """Optimizers over two devices: torch groups parameters and works by group."""
 
     @staticmethod
     def train(places, make, **clip) -> list[torch.Tensor]:
-        """Train two layers, one per place; all weights, and the norms that were cut."""
+        """Train two layers, one per place; return weights and unclipped norms."""
         torch.manual_seed(0)
         parts = nn.Linear(5, 4).to(places[0]), nn.Linear(4, 3).to(places[1])
         params = [p for part in parts for p in part.parameters()]
@@ -50,9 +50,9 @@ class TestOptimizers:
         "kind", [OPTIM.SGD, OPTIM.Adam, OPTIM.AdamW, OPTIM.RMSprop, OPTIM.Adagrad]
     )
     def test_foreach_and_fused_over_two_devices(self, kind, clip, how):
-        """The weights of the CPU's, to the last bit."""
+        """The weights are those of a CPU, to the last bit."""
         if (kind, how) == (OPTIM.RMSprop, "fused"):
-            how = "foreach"  # the one of them without a fused form
+            how = "foreach"  # RMSprop is the only one here without a fused form
 
         def make(params):
             return kind(params, lr=0.1, **{how: True})
@@ -62,7 +62,7 @@ class TestOptimizers:
         assert all(map(torch.equal, mine, truth)) and len(mine) == 7
 
     def test_foreach_is_the_default(self, monkeypatch):
-        """As on CUDA, where it is what everybody runs without asking."""
+        """Adam takes foreach unless told otherwise, as on CUDA."""
         seen, adam = [], sys.modules[OPTIM.Adam.__module__]
         work = adam._multi_tensor_adam
         monkeypatch.setattr(
@@ -76,7 +76,7 @@ class TestOptimizers:
         assert seen == [4, 4, 4], "on the CPU it is not"
 
     def test_lists_over_two_devices(self):
-        """Results in order, each on its device; rows that mix are refused."""
+        """Results keep order and device; a row that mixes devices is refused."""
         lists = [torch.full((2,), float(i), device=f"vgpu:{i % 2}") for i in range(4)]
         out = torch._foreach_add(lists, [10.0, 20.0, 30.0, 40.0])
         assert [str(t.device) for t in out] == ["vgpu:0", "vgpu:1"] * 2
@@ -106,11 +106,11 @@ class TestOptimizers:
 
 
 class TestData:
-    """``.data =`` and moves keep the object, and all that hangs on it."""
+    """``.data =`` and moves keep the object, and all that refers to it."""
 
     @pytest.mark.parametrize("kind", [nn.Parameter, torch.Tensor.clone])
     def test_data_goes_to_any_device_and_back(self, kind):
-        """The same object; nothing stays where it was."""
+        """It stays the same object, and nothing is left on the old device."""
         one = kind(torch.arange(4.0))
         for where in ("vgpu:1", "vgpu:0", "cpu"):
             one.data = one.data.to(where)
@@ -122,13 +122,13 @@ class TestData:
         assert torch.vgpu.memory_allocated(1) == 0
 
     def test_data_counts_once(self):
-        """What the tensor held before is free."""
+        """The memory that the tensor held before is free again."""
         one = torch.zeros(1024, device="vgpu:0")
         one.data = torch.zeros(2048, device="vgpu:0")
         assert torch.vgpu.memory_allocated(0) == 8192 and len(one) == 2048
 
     def test_data_is_out_of_autograds_sight(self):
-        """A change through .data is not noticed, as for any tensor."""
+        """Autograd doesn't notice a change through ``.data``, as for any tensor."""
         for where in ("cpu", "vgpu:0"):
             one = torch.ones(2, device=where, requires_grad=True)
             loss = one.square().sum()
@@ -137,7 +137,7 @@ class TestData:
             assert one.grad.tolist() == [6, 6]
 
     def test_a_move_keeps_hooks_and_attributes(self):
-        """On CUDA the parameter is the same tensor; here it looks the same."""
+        """Hooks and attributes survive, as on CUDA, where it is the same tensor."""
         net, seen = nn.Linear(2, 1), []
         net.weight.no_decay = True
         handle = net.weight.register_hook(lambda g: seen.append(str(g.device)))
@@ -153,8 +153,8 @@ class TestData:
         assert len(seen) == 7
 
     def test_a_move_while_a_graph_or_a_weak_reference_knows_the_tensor(self):
-        """The old graph is refused afterwards, as the new device would refuse it."""
-        net = torch.nn.utils.weight_norm(nn.Linear(2, 1))  # its weight is a result
+        """Backward through a graph from before the move is refused."""
+        net = torch.nn.utils.weight_norm(nn.Linear(2, 1))  # weight is not a leaf
         known = weakref.ref(net.bias)
         stale = net(torch.ones(1, 2))
         net.to("vgpu:1")
@@ -167,7 +167,7 @@ class TestData:
         assert str(net.weight_g.grad.device) == "vgpu:1"
 
     def test_a_module_comes_back_after_unplugging(self):
-        """With its gradients and the optimizer's references."""
+        """Gradients come along, and an optimizer's references stay valid."""
         net = nn.Linear(2, 1).to("vgpu:1")
         weight = net.weight
         net(torch.ones(1, 2, device="vgpu:1")).sum().backward()
@@ -177,7 +177,7 @@ class TestData:
         assert weight.grad.tolist() == [[1, 1]] and weight.grad.is_cpu
 
     def test_a_size_changes_in_place(self, two):
-        """resize_ and out= of another size; the memory follows, or runs out first."""
+        """Memory follows ``resize_`` and ``out=``; if it runs out, nothing changes."""
         one = torch.ones(3, device="vgpu:0")
         one.resize_(1024)
         assert one.shape == (1024,) and torch.vgpu.memory_allocated(0) == 4096
@@ -191,7 +191,7 @@ class TestData:
 
 
 class TestBirths:
-    """What torch's C++ makes on its way lies where the inputs lie."""
+    """Tensors that torch creates in C++ are on the device of the inputs."""
 
     @pytest.mark.parametrize(
         "make",
@@ -207,7 +207,7 @@ class TestBirths:
         ],
     )
     def test_a_function_answers_on_its_inputs_device(self, make):
-        """With the CPU's value, and without a copy."""
+        """The result has the CPU's values, and nothing was copied."""
         x = torch.tensor([3.0, 1.0, 2.0])
         truth, x = make(x), x.to("vgpu:1")
         vgpu.clear_events()
@@ -218,7 +218,7 @@ class TestBirths:
         assert "copies" not in [e.op for e in vgpu.events()]
 
     def test_padding_moves_nothing_and_can_be_differentiated(self):
-        """pad_sequence fills its result piece by piece: on the device."""
+        """pad_sequence fills its result piece by piece, and does so on the device."""
         x = torch.arange(3.0, device="vgpu:1", requires_grad=True)
         vgpu.clear_events()
         rnn.pad_sequence([x, x[:1]]).sum().backward()
@@ -226,7 +226,7 @@ class TestBirths:
         assert x.grad.tolist() == [2, 1, 1] and str(x.grad.device) == "vgpu:1"
 
     def test_the_current_device_is_where_vgpu_means(self):
-        """In torch.tensor, as_tensor, and below torch.device; and the copy counts."""
+        """Factories and torch.device take the current device; copies count."""
         torch.vgpu.set_device(1)
         vgpu.clear_events()
         made = [
@@ -241,7 +241,7 @@ class TestBirths:
         assert leaf.is_leaf and leaf.requires_grad
 
     def test_lengths_lie_on_the_host(self):
-        """CUDA's sentence."""
+        """Lengths on a device are refused in CUDA's words."""
         x, lengths = torch.ones(2, 3, 1, device="vgpu:0"), torch.tensor([3, 2])
         packed = rnn.pack_padded_sequence(x, lengths, batch_first=True)
         assert str(packed.data.device) == "vgpu:0" and packed.batch_sizes.is_cpu
@@ -250,39 +250,39 @@ class TestBirths:
 
 
 class Wrong(torch.autograd.Function):
-    """A Function whose gradient is on the CPU, whatever comes in."""
+    """A Function whose gradient is on the CPU, wherever its input is."""
 
     @staticmethod
     def forward(ctx, number, x):
-        """Double a tensor."""
+        """Multiply a tensor by a number."""
         return x * number
 
     @staticmethod
     def backward(ctx, grad):
-        """Forget the device."""
+        """Return a gradient on the CPU."""
         return None, torch.ones(grad.shape)
 
 
 class Half(torch.autograd.Function):
-    """A Function with two outputs, of which the caller uses one."""
+    """A Function with two outputs, of which the caller uses only one."""
 
     @staticmethod
     def forward(ctx, x):
-        """Cut."""
+        """Split off the first entry."""
         return x[:1].clone(), x[1:].clone()
 
     @staticmethod
     def backward(ctx, first, second):
-        """Join: the engine makes zeros for the output that nobody used."""
+        """Join both gradients; the engine makes zeros for the unused output."""
         return torch.cat([first, second])
 
 
 class TestGradients:
-    """The engine's checks, and what it makes itself."""
+    """What autograd's engine checks about gradients, and those that it makes itself."""
 
     @pytest.mark.parametrize("function", [torch.sgn, torch.sign, lambda x: x.repeat(0)])
     def test_zeros_of_the_engine_are_on_the_device(self, function):
-        """Below a move, too, on the other device; hooks see them there."""
+        """Zeros are on the device, also before a move, and hooks see them there."""
         x = torch.ones(3, device="vgpu:1", requires_grad=True)
         seen = []
         x.register_hook(lambda grad: seen.append(str(grad.device)))
@@ -292,7 +292,7 @@ class TestGradients:
         assert x.grad.tolist() == grad.tolist() == [0, 0, 0]
 
     def test_what_python_makes_on_the_host_stays_there(self):
-        """A recomputed forward, a hook that saves: they asked for the CPU."""
+        """A recomputed forward and a hook get the CPU if that is what they ask for."""
         found = []
 
         def forward(x):
@@ -310,7 +310,7 @@ class TestGradients:
         assert len(found) == 3 and all(type(t) is torch.Tensor for t in found)
 
     def test_first_gradients_lie_where_the_outputs_lie(self):
-        """In the engine's words."""
+        """A first gradient on another device is refused in the engine's words."""
         x = torch.ones(3, device="vgpu:1", requires_grad=True)
         says = "index 0 - expected device vgpu:1 but got {}"
         for where in ("cpu", "vgpu:0"):
@@ -325,7 +325,7 @@ class TestGradients:
         assert x.grad.tolist() == [4, 4, 4], "a number goes anywhere"
 
     def test_a_function_must_return_gradients_on_the_device(self):
-        """CUDA names the Function."""
+        """A gradient on the wrong device raises an error with the Function's name."""
         x = torch.ones(3, device="vgpu:1", requires_grad=True)
         says = "WrongBackward returned an invalid gradient at index 0 - expected device"
         with pytest.raises(RuntimeError, match=f"{says} vgpu:1 but got cpu"):
@@ -336,7 +336,7 @@ class TestGradients:
         assert x.grad.tolist() == [0, 1, 1] and str(x.grad.device) == "vgpu:1"
 
     def test_dataparallel_over_a_frozen_layer(self):
-        """The gradients of the full batch; the frozen layer has none."""
+        """The other layer gets the gradient of the full batch, the frozen one none."""
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
         net[0].requires_grad_(False)
@@ -347,7 +347,7 @@ class TestGradients:
         torch.testing.assert_close(net[2].weight.grad.cpu(), truth[2].weight.grad)
 
     def test_device_ids_that_are_not_there(self):
-        """Refused when the wrapper is made."""
+        """An unknown device is refused when the wrapper is built."""
         net = nn.Linear(1, 1).to("vgpu:0")
         for ids in ([0, 9], [0, torch.device("vgpu:9")]):
             with pytest.raises(RuntimeError, match="vgpu:9 is not plugged in: 0 to 1"):
@@ -357,7 +357,7 @@ class TestGradients:
 
 
 def header() -> dict[str, set[str]]:
-    """Read CUDA's lists from the header that comes with torch."""
+    """Return the names in CUDA's autocast lists, read from a header of torch."""
     path = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
     found: dict[str, set[str]] = {}
     for part in path.read_text().split("#define AT_FORALL_")[1:]:
@@ -368,10 +368,10 @@ def header() -> dict[str, set[str]]:
 
 
 class TestAutocast:
-    """Autocast of their own, by CUDA's lists; the CPU's does not reach them."""
+    """Autocast for "vgpu" by CUDA's lists; the CPU's autocast has no effect there."""
 
     def test_the_lists_are_cudas(self):
-        """Each op of torch's header is in the same list here."""
+        """Each op in torch's header is in the same list here."""
         lists = header()
         for name, kind in {
             "LOWER_PRECISION_FP": "lower",
@@ -386,7 +386,7 @@ class TestAutocast:
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_results_have_cudas_dtypes(self, dtype):
-        """Matrices in few bits, sums and losses in float32, the rest as it comes."""
+        """Products are in 16 bits, sums and losses in float32, others unchanged."""
         x = torch.randn(4, 4, device="vgpu:1")
         low, ids = x.to(dtype), torch.arange(4, device="vgpu:1")
         with torch.autocast("vgpu", dtype):
@@ -413,7 +413,7 @@ class TestAutocast:
         assert (x @ x).dtype == torch.float32
 
     def test_autocast_of_the_cpu_does_not_reach_them(self):
-        """Forward and backward; of the CPU's tensors it goes on."""
+        """Neither forward nor backward is cast; tensors of the CPU still are."""
         x = torch.randn(4, 4, device="vgpu:0", requires_grad=True)
         with torch.autocast("cpu", torch.bfloat16):
             out = x @ x
@@ -433,7 +433,10 @@ class TestAutocast:
         ],
     )
     def test_gradients_are_the_cpus_autocasts(self, make):
-        """Where the two lists agree, to the last bit; weights and gradients stay."""
+        """Where the two lists agree, results are equal to the last bit.
+
+        Weights and gradients stay in float32.
+        """
         torch.manual_seed(0)
         net, x = make(), torch.randn(5, 8)
         twin = copy.deepcopy(net).to("vgpu:1")
@@ -448,7 +451,7 @@ class TestAutocast:
             assert a.grad.dtype == torch.float32 and torch.equal(a.grad.cpu(), b.grad)
 
     def test_python_functions_are_cast_op_by_op(self):
-        """Attention in torch's Python: matrices low, the softmax's weights float32."""
+        """In attention, which is Python, products are cast, but not the weights."""
         attention = nn.MultiheadAttention(8, 2).to("vgpu:0")
         x = torch.randn(3, 1, 8, device="vgpu:0")
         with torch.autocast("vgpu", torch.bfloat16):
@@ -458,7 +461,7 @@ class TestAutocast:
         assert out.dtype == torch.bfloat16 and weights.dtype == torch.float32
 
     def test_python_that_the_engine_calls_is_cast_and_checked(self):
-        """A Function's backward, and a checkpoint that computes again."""
+        """A Function's backward and a recomputed forward are cast and checked."""
 
         class Product(torch.autograd.Function):
             @staticmethod
@@ -486,16 +489,16 @@ class TestAutocast:
         assert found == [torch.bfloat16] and x.grad.dtype == torch.float32
 
     def test_a_dtype_that_cannot_be(self):
-        """torch's own warning."""
+        """Autocast to float64 is refused by torch's own warning."""
         with pytest.warns(UserWarning, match="Disabling autocast"):
             torch.autocast("vgpu", dtype=torch.float64)
 
 
 class TestGenerators:
-    """Generators of a device."""
+    """Random generators that belong to a device."""
 
     def test_a_seed_gives_the_cpus_numbers(self):
-        """In factories, in-place methods and functions."""
+        """The same seed gives the same numbers in factories, methods and functions."""
 
         def draw(device):
             dice = torch.Generator(device).manual_seed(5)
@@ -513,7 +516,7 @@ class TestGenerators:
         assert torch.rand(1, generator=dice.set_state(state), device="vgpu") == first
 
     def test_a_generator_of_the_cpu_is_refused(self):
-        """In torch's words."""
+        """A CPU generator for a device is refused in torch's words."""
         dice = torch.Generator()
         says = "Expected a 'vgpu' device type for generator but found 'cpu'"
         for draw in (
@@ -526,7 +529,7 @@ class TestGenerators:
             torch.Generator("vgpu:5")
 
     def test_the_modules_seed_is_the_seed(self):
-        """torch.vgpu.manual_seed makes the next numbers known, as torch.cuda's does."""
+        """torch.vgpu.manual_seed makes numbers repeatable, as torch.cuda's does."""
         found = []
         for _ in range(2):
             torch.vgpu.manual_seed(3)
@@ -538,7 +541,7 @@ class TestGenerators:
         ["Exponential", "Laplace", "Cauchy", "Weibull", "Geometric", "Multinomial"],
     )
     def test_distributions_sample(self, name):
-        """The CPU's samples, on the device of the parameters."""
+        """Samples are those of the CPU, on the device of the parameters."""
         half = torch.tensor([0.5, 0.5])
         given = {"Exponential": [half], "Geometric": [half], "Multinomial": [5, half]}
 
@@ -553,10 +556,10 @@ class TestGenerators:
 
 
 class TestCounts:
-    """Statistics, and a log that does not grow without end."""
+    """Memory statistics, and a log of events that cannot grow without end."""
 
     def test_memory_stats(self):
-        """torch.accelerator's and torch.vgpu's, by CUDA's names."""
+        """torch.accelerator and torch.vgpu agree, with CUDA's names."""
         one = torch.ones(1024, device="vgpu:1")
         two = torch.ones(256, device="vgpu:1")
         del two
@@ -573,7 +576,7 @@ class TestCounts:
         assert torch.vgpu.memory_stats(1)["allocated_bytes.all.freed"] == 0
 
     def test_the_log_keeps_the_last_events_and_all_copies(self, monkeypatch):
-        """The traffic table stays exact; the timeline says what it leaves out."""
+        """The traffic table stays exact, and the timeline says what it leaves out."""
         monkeypatch.setattr(machine, "LOG_EVENTS", 10)
         with vgpu.plugged_in(2):
             x = torch.ones(4)
@@ -587,7 +590,7 @@ class TestCounts:
 
 
 def test_ddp_on_virtual_gpus_over_gloo():
-    """Two ranks, a device each, autocast and clipping: the replicas stay equal."""
+    """With a device each, autocast and clipping, two ranks' replicas stay equal."""
     code = """
         from torch import nn
         from allranks import vgpu

@@ -1,4 +1,4 @@
-"""Every op that torch tests itself: on a virtual GPU as on the CPU, on that device.
+"""Every op that torch tests itself gives the CPU's results on a virtual GPU.
 
 The list is torch's own (``op_db``, in the wheel): 702 entries with sample inputs.
 """
@@ -15,15 +15,18 @@ from torch.utils import _pytree as pytree
 from allranks import vgpu
 from allranks.vgpu.tensor import VirtualTensor
 
-PARTS = 8  # tests: a slow machine must not run into the time limit of one
-NUM_SAMPLES = 1  # of each entry; three gave the same verdict
+PARTS = 8  # one test each, so that a slow machine does not reach the timeout of a test
+NUM_SAMPLES = 1  # of each entry; with three the verdict was the same
 REFUSED = {"to_sparse"}
-HOST = {"to"}  # its samples ask for the CPU by name
+HOST = {"to"}  # their samples ask for the CPU by name
 
 
 @cache
 def database():
-    """Return torch's list. It imports expecttest, which only torch's tests need."""
+    """Return torch's list, with a stand-in for expecttest.
+
+    Only torch's own tests need expecttest, but the import of the list asks for it.
+    """
     stand_in = types.ModuleType("expecttest")
     stand_in.TestCase = unittest.TestCase
     stand_in.assert_expected_inline = None
@@ -42,7 +45,7 @@ def tensors(tree) -> list[torch.Tensor]:
 
 
 def bring(inputs, where: str):
-    """Copy an op's arguments to a place, and ask for results there."""
+    """Copy an op's arguments to a device, and ask for results there."""
     first, args, kwargs = pytree.tree_map_only(
         torch.Tensor,
         lambda t: t.detach().clone().to(where).requires_grad_(t.requires_grad),
@@ -52,7 +55,7 @@ def bring(inputs, where: str):
 
 
 def outcome(op, inputs):
-    """Run an op and its backward: results and gradients."""
+    """Run an op and its backward; return results and gradients."""
     torch.manual_seed(0)
     first, args, kwargs = inputs
     outs = tensors(op(first, *args, **kwargs))
@@ -65,11 +68,11 @@ def outcome(op, inputs):
 
 
 def compare(name, op, inputs) -> str | None:
-    """Return what a virtual GPU does otherwise, or None."""
+    """Return how a virtual GPU differs from the CPU, or None."""
     try:
         truth = outcome(op, bring(inputs, "cpu"))
     except Exception:
-        return None  # a sample that the CPU refuses
+        return None  # the CPU refuses this sample
     try:
         mine = outcome(op, bring(inputs, "vgpu:1"))
     except Exception as error:
@@ -97,9 +100,10 @@ def compare(name, op, inputs) -> str | None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_op_of_torch_answers_on_the_device(part, monkeypatch):
-    """Results and gradients: the device, the shape, the CPU's value to the last bit."""
+    """Results and gradients have the CPU's shape and values, on the device."""
     wrong, num, ops = {}, 0, database()
-    # Each op would look for a test of torch's among its callers, for most of the time.
+    # Each op would search its callers for one of torch's tests, which takes most of the
+    # time.
     for module in "common_utils", "opinfo.core":
         search = f"torch.testing._internal.{module}.extract_test_fn"
         monkeypatch.setattr(search, lambda: None)

@@ -25,7 +25,7 @@ def _four():
 
 
 class Transformer(nn.Module):
-    """Embedding, causal attention, layer norms, an MLP, a tied head."""
+    """A model with embedding, causal attention, layer norms, an MLP and a tied head."""
 
     def __init__(self, size=16, vocabulary=11):
         super().__init__()
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
 
 
 class Attention(nn.Module):
-    """The fused attention of F.scaled_dot_product_attention."""
+    """A model with the fused attention of F.scaled_dot_product_attention."""
 
     def __init__(self):
         super().__init__()
@@ -116,7 +116,7 @@ OPTIMIZERS = {
     ids=lambda f: f.__name__,
 )
 def test_training_is_the_cpus_to_the_last_bit(task, optimizer):
-    """Losses, gradients, weights, buffers and optimizer state after four steps."""
+    """Losses, gradients, weights, buffers and optimizer state agree after 4 steps."""
 
     def train(device):
         torch.manual_seed(3)
@@ -149,7 +149,7 @@ def test_training_is_the_cpus_to_the_last_bit(task, optimizer):
 
 
 def test_two_devices_train_as_one():
-    """Activations cross, gradients come back, nothing changes."""
+    """With activations and gradients crossing devices, weights stay the same."""
 
     def train(first, second):
         torch.manual_seed(0)
@@ -169,7 +169,7 @@ def test_two_devices_train_as_one():
 
 
 def test_second_derivatives_cross_devices():
-    """A move can be differentiated twice."""
+    """A copy between devices can be differentiated twice."""
     x = torch.tensor([1.0, 2.0], device="vgpu:0", requires_grad=True)
     (grad,) = torch.autograd.grad((x.to("vgpu:1") ** 3).sum(), x, create_graph=True)
     grad.sum().backward()
@@ -241,7 +241,7 @@ DRAWS = [
     lambda t, dice: torch.distributions.Weibull(t.detach().abs() + 1, 1.0).sample(),
     lambda t, dice: torch.distributions.Multinomial(3, logits=t.detach()).sample(),
 ]
-CASTS = [  # where CUDA's list and the CPU's agree
+CASTS = [  # operations on which CUDA's list and the CPU's agree
     lambda t: (t.float() @ t.float()).double().clamp(-3, 3),
     lambda t: F.linear(t.float(), t[:, :4].float(), t[0].float()).double().clamp(-3, 3),
     lambda t: F.mse_loss(t.bfloat16(), t.bfloat16() * 0.5).double() * t,
@@ -258,7 +258,7 @@ STEP = st.tuples(st.sampled_from(KINDS), *[st.integers(0, 999)] * 3)
 
 
 class Player:
-    """One run of a program of ops on 4 x 4 tensors, on devices or without."""
+    """One run of a program of ops on 4 x 4 tensors, with virtual devices or without."""
 
     def __init__(self, virtual: bool, seed: int):
         self.virtual, self.seed = virtual, seed
@@ -266,16 +266,16 @@ class Player:
         leaves = [torch.randn(4, 4, dtype=torch.float64) for _ in range(2)]
         leaves = [leaf.to("vgpu:0") if virtual else leaf for leaf in leaves]
         self.leaves = [leaf.requires_grad_() for leaf in leaves]
-        self.values = [(leaf * 1, 0) for leaf in leaves]  # and their places
+        self.values = [(leaf * 1, 0) for leaf in leaves]  # each value with its place
 
     def bring(self, tensor, place, target):
-        """Move to another of four places: without devices that is a copy."""
+        """Move a tensor to one of four places; without devices, copy it."""
         if place == target:
             return tensor
         return tensor.to(f"vgpu:{target}") if self.virtual else tensor.clone()
 
     def take(self, kind, which, first, second):
-        """Take one step: some append values."""
+        """Take one step of the program, which may append a value."""
         (a, here), (b, there) = (
             self.values[i % len(self.values)] for i in (first, second)
         )
@@ -319,7 +319,7 @@ class Player:
             self.values.append((made, place))
 
     def optimize(self, make, foreach):
-        """Train copies of a few values, wherever they lie, by one clipped step."""
+        """Take one clipped optimizer step on copies of a few values, where they are."""
         params = [value.detach().clone() for value, _ in self.values[-4:]]
         params = [param.requires_grad_() for param in params]
         places = [place for _, place in self.values[-4:]]
@@ -327,7 +327,8 @@ class Player:
         sum(
             self.bring(x, at, 3) for x, at in zip(losses, places, strict=True)
         ).backward()
-        # torch adds the norms device by device: so does the run without devices
+        # torch sums the norms by device, so the run without devices takes the same
+        # order
         by_place = [
             param
             for place in dict.fromkeys(places)
@@ -341,12 +342,12 @@ class Player:
 
 
 def play(steps, virtual: bool, seed):
-    """Run a program: all values, gradients and places, and all errors."""
+    """Run a program; return all values and gradients, their places, and all errors."""
     player, errors = Player(virtual, seed), []
     for step in steps:
         try:
             player.take(*step)
-        except RuntimeError as error:  # such as a view of what cannot be viewed
+        except RuntimeError as error:  # e.g. a view that is not possible
             errors.append(str(error))
     total = sum(player.bring(value.sum(), at, 3) for value, at in player.values)
     values = [value for value, _ in player.values]
@@ -355,22 +356,22 @@ def play(steps, virtual: bool, seed):
         total.backward()
         values += [leaf.grad for leaf in player.leaves]
         places += [0, 0]
-    except RuntimeError as error:  # an in-place op changed what autograd kept
+    except RuntimeError as error:  # an in-place op changed what autograd had saved
         errors.append(str(error).partition(":")[0])
     return values, places, errors
 
 
 @settings(
     max_examples=300, deadline=None, derandomize=True, phases=[Phase.generate]
-)  # no shrinking: a program has twelve steps at most
+)  # no shrinking: a program has at most twelve steps
 @given(st.lists(STEP, min_size=1, max_size=12), st.integers(0, 9))
 def test_any_program_gives_the_cpus_values_and_gradients(steps, seed):
-    """300 random programs: views, in-place ops, moves, lists, dice, casts, steps."""
+    """300 random programs agree: views, in-place ops, moves, draws, casts, steps."""
     mine, places, errors = play(steps, True, seed)
     truth, _, true_errors = play(steps, False, seed)
     assert errors == true_errors and len(mine) == len(truth)
     for a, b, place in zip(mine, truth, places, strict=True):
-        if b is None:  # a program of "list" steps alone may leave a leaf unused
+        if b is None:  # a program of "list" steps alone can leave a leaf unused
             assert a is None
             continue
         assert isinstance(a, VirtualTensor) and a.get_device() == place
@@ -378,7 +379,7 @@ def test_any_program_gives_the_cpus_values_and_gradients(steps, seed):
 
 
 def test_a_checkpoint_finds_its_device_or_the_one_it_is_told():
-    """torch.save tags the device; torch.load restores or maps; ties stay tied."""
+    """torch.save keeps the device; torch.load restores or maps it; ties stay tied."""
     net = Transformer().to("vgpu:2")
     file = io.BytesIO()
     torch.save(net.state_dict(), file)
@@ -405,7 +406,7 @@ def test_a_checkpoint_finds_its_device_or_the_one_it_is_told():
 
 
 def test_a_copied_module_is_its_own():
-    """deepcopy keeps device, kind, values and gradients, and shares nothing."""
+    """deepcopy keeps device, class, values and gradients, and shares no memory."""
     net = nn.Linear(3, 2).to("vgpu:1")
     net(torch.ones(1, 3, device="vgpu:1")).sum().backward()
     twin = copy.deepcopy(net)
@@ -420,7 +421,7 @@ def test_a_copied_module_is_its_own():
 
 
 def test_dataparallel_of_torch_runs_and_agrees():
-    """The real class, device_ids [0, 3]: the full batch's gradients on vgpu:0."""
+    """torch's own class puts the gradients of the full batch on vgpu:0."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     truth, x = copy.deepcopy(net), torch.randn(10, 6, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Virtual GPUs: placement, memory, errors, log and clock, and no trace afterwards."""
+"""Virtual GPUs: placement, memory, errors, log and clock, and nothing left behind."""
 
 import copy
 import gc
@@ -28,14 +28,14 @@ def four():
 
 
 def shell(*words: str) -> subprocess.CompletedProcess:
-    """Run a fresh Python."""
+    """Run Python in a fresh process."""
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, timeout=100, cwd=ROOT
     )
 
 
 class TestPlacement:
-    """A device type as torch's own."""
+    """Virtual GPUs work as a device type, like torch's own."""
 
     def test_torch_sees_the_devices(self, four):
         """torch.accelerator and torch.vgpu agree."""
@@ -80,7 +80,7 @@ class TestPlacement:
         ],
     )
     def test_every_way_to_a_device(self, four, make):
-        """All of them put the same values on vgpu:1."""
+        """Each of them puts the same values on vgpu:1."""
         tensor = make()
         assert tensor.device == torch.device("vgpu", 1) and tensor.is_vgpu
         assert not tensor.is_cpu and not tensor.is_cuda
@@ -88,14 +88,14 @@ class TestPlacement:
 
     @pytest.mark.parametrize("where", ["cpu", "vgpu:1"])
     def test_copy_makes_a_new_tensor(self, four, where):
-        """By name or by place; without it a tensor that is there is returned."""
+        """``copy=True`` copies, by keyword or position; else x itself comes back."""
         x = torch.ones(2, device="vgpu:1")
         for new in (x.to(where, copy=True), x.to(where, x.dtype, False, True)):
             assert str(new.device) == where and new.data_ptr() != x.data_ptr()
         assert x.to("vgpu:1") is x and x.to("vgpu:1", x.dtype, True) is x
 
     def test_set_default_device_and_threads(self, four):
-        """Factories follow torch's default device; threads see the devices."""
+        """Factories follow torch's default device, and threads see the devices."""
         with torch.device("vgpu:3"):
             assert torch.tensor([1.0]).get_device() == torch.ones(1).get_device() == 3
         found = []
@@ -107,7 +107,7 @@ class TestPlacement:
         assert found[0].tolist() == [1, 2, 3] and found[0].get_device() == 2
 
     def test_a_parameter_stays_the_same_object(self, four):
-        """So an optimizer that was made before the move goes on working."""
+        """The parameter stays the same object, so an earlier optimizer still works."""
         net = nn.Linear(3, 2)
         weight = net.weight
         net.to("vgpu:1").to("vgpu:2")
@@ -118,7 +118,7 @@ class TestPlacement:
         assert type(weight) is nn.Parameter
 
     def test_a_model_moves_while_its_last_loss_is_alive(self, four):
-        """A finished graph that still points at the parameters is no obstacle."""
+        """A finished graph may still refer to the parameters when they move."""
         net = nn.Linear(3, 2)
         steps = torch.optim.SGD(net.parameters(), 0.1)
         loss = net(torch.ones(1, 3)).sum()
@@ -129,14 +129,14 @@ class TestPlacement:
         assert loss.requires_grad and net.bias.grad.tolist() == [1, 1]
 
     def test_a_second_move_to_the_same_place_changes_nothing(self, four):
-        """A hook on a parameter goes on firing."""
+        """Hooks on the parameters are still called."""
         net, seen = nn.Linear(2, 1).to("vgpu:0"), []
         net.weight.register_hook(seen.append)
         net.to("vgpu:0")(torch.ones(1, 2, device="vgpu:0")).sum().backward()
         assert len(seen) == 1
 
     def test_meta_and_the_host_get_tensors_of_their_own(self, four):
-        """Shape and dtype survive; nothing on the host counts on a device."""
+        """Shape and dtype survive, and tensors on the host count on no device."""
         x = torch.ones(3, 4, device="vgpu:0")
         away = x.to("meta", torch.float64)
         assert away.shape == (3, 4) and away.dtype == torch.float64 and away.is_meta
@@ -145,7 +145,7 @@ class TestPlacement:
         assert torch.vgpu.memory_allocated(0) == 0 and zeros.sum() == 0
 
     def test_the_shape_follows_what_is_done_in_place(self, four):
-        """transpose_ and its kin change a tensor's own shape."""
+        """In-place changes of shape, such as ``transpose_``, show on the tensor."""
         tensor = torch.arange(6, device="vgpu:0").view(2, 3)
         truth = torch.arange(6).view(2, 3)
         assert tensor.t_().shape == truth.t_().shape == (3, 2)
@@ -153,7 +153,7 @@ class TestPlacement:
         assert tensor.tolist() == truth.tolist()
 
     def test_a_device_is_honoured_inside_of_torch_too(self, four):
-        """Where torch's own Python, with no hook, asks for a device by name."""
+        """Torch's own Python finds the named device, also where no hook is called."""
         x = torch.ones(2, device="vgpu:0")
         with torch._C.DisableTorchFunctionSubclass():
             made = [x.new_zeros(2, device=f"vgpu:{i}") for i in range(2)]
@@ -161,13 +161,13 @@ class TestPlacement:
         assert all(type(m._inner) is torch.Tensor for m in made)
 
     def test_a_data_loader_may_pin(self, four):
-        """Code for GPUs says pin_memory=True; here it changes nothing."""
+        """Code for GPUs pins memory; here pin_memory=True changes nothing."""
         data = torch.utils.data.TensorDataset(torch.arange(4))
         loader = torch.utils.data.DataLoader(data, 2, pin_memory=True)
         assert [x.to("vgpu:0").tolist() for (x,) in loader] == [[0, 1], [2, 3]]
 
     def test_a_tensor_shows_its_device(self, four):
-        """repr, format, type."""
+        """repr, format and type name the device as for a GPU."""
         tensor = torch.ones(2, device="vgpu:1", requires_grad=True)
         assert repr(tensor) == "tensor([1., 1.], device='vgpu:1', requires_grad=True)"
         total = tensor.sum()
@@ -176,7 +176,7 @@ class TestPlacement:
 
 
 class TestErrors:
-    """What goes wrong on GPUs goes wrong here, in the same words."""
+    """What fails on GPUs fails here with the same message."""
 
     @pytest.mark.parametrize(
         ("first", "second", "op"),
@@ -194,14 +194,14 @@ class TestErrors:
         ],
     )
     def test_mixed_devices_raise_torchs_sentence(self, four, first, second, op):
-        """Names both devices, in the order of the arguments."""
+        """The message names both devices, in the order of the arguments."""
         a, b = torch.ones(2, 2, device=first), torch.ones(2, 2, device=second)
         expected = f"at least two devices, {first} and {second}!"
         with pytest.raises(RuntimeError, match=expected):
             op(a, b)
 
     def test_what_may_mix(self, four):
-        """Numbers, copy_, and indices on the host, as on CUDA."""
+        """Numbers, copy_ and indices on the host may mix, as on CUDA."""
         a = torch.zeros(2, 2, device="vgpu:0")
         assert (a + torch.tensor(2.0)).sum().item() == 8
         a.copy_(torch.ones(2, 2))
@@ -236,7 +236,7 @@ class TestErrors:
         ],
     )
     def test_what_cannot_work_says_so(self, four, do, says):
-        """One sentence, no crash."""
+        """The error is one sentence, and nothing crashes."""
         with pytest.raises((RuntimeError, TypeError, AssertionError), match=says):
             do()
 
@@ -251,18 +251,18 @@ class TestErrors:
         ],
     )
     def test_bad_plugs(self, count, memory, says):
-        """Refused before anything is changed."""
+        """A bad number or size is refused before anything is changed."""
         with pytest.raises((ValueError, TypeError), match=says):
             vgpu.plug_in(count, memory)
         assert not torch.accelerator.is_available()
 
 
 class TestMemory:
-    """Counted by storage, rounded to 512 bytes, and it can run out."""
+    """Memory is counted by storage, rounded to 512 bytes, and can run out."""
 
     @given(st.lists(st.integers(0, 3000), max_size=8))
     def test_allocated_is_the_sum_of_rounded_storages(self, sizes):
-        """For any sizes; and back to 0 when the tensors are gone."""
+        """The sum holds for any sizes, and it is 0 when the tensors are gone."""
         with vgpu.plugged_in(2):
             kept = [torch.empty(n, dtype=torch.uint8, device="vgpu:1") for n in sizes]
             expected = sum(-(-n // 512) * 512 for n in sizes)
@@ -276,7 +276,7 @@ class TestMemory:
             assert torch.vgpu.max_memory_allocated(1) == 0
 
     def test_views_cost_nothing_and_keep_their_storage(self, four):
-        """The storage goes when the last view goes."""
+        """A storage is freed with its last view."""
         base = torch.zeros(1024, device="vgpu:0")
         view = base.view(32, 32).T[3:]
         assert torch.vgpu.memory_allocated(0) == 4096
@@ -286,7 +286,7 @@ class TestMemory:
         assert torch.vgpu.memory_allocated(0) == 0
 
     def test_the_peak_is_the_most_there_ever_was(self, four):
-        """It does not follow what is freed."""
+        """The peak does not go down when memory is freed."""
         kept = torch.zeros(1024, device="vgpu:0")
         del kept
         kept = torch.zeros(256, device="vgpu:0")
@@ -294,7 +294,7 @@ class TestMemory:
         assert torch.vgpu.max_memory_allocated(0) == 4096 and len(kept) == 256
 
     def test_autograd_holds_what_it_needs_until_backward(self, four):
-        """Activations are freed by backward; gradients stay."""
+        """Backward frees the activations, while gradients stay."""
         weight = torch.ones(256, 256, device="vgpu:0", requires_grad=True)  # 256 KiB
         loss = (weight.exp().exp() * 1e-9).sum()
         held = torch.vgpu.memory_allocated(0)
@@ -304,7 +304,7 @@ class TestMemory:
         assert torch.vgpu.memory_allocated(0) == 2 * 256 * 1024
 
     def test_out_of_memory_names_the_numbers_and_loses_nothing(self, four):
-        """Devices have their own memory; what was there stays usable."""
+        """An error names the numbers; other devices and tensors stay usable."""
         kept = torch.ones(3 * MIB, device="vgpu:0")  # 12 of 16 MiB
         with pytest.raises(torch.OutOfMemoryError) as error:
             kept + 1
@@ -318,10 +318,10 @@ class TestMemory:
         gc.collect()
         assert torch.vgpu.memory_allocated(0) == 12 * MIB
         with pytest.raises(torch.OutOfMemoryError, match="3725"):
-            torch.empty(10**12, device="vgpu:1")  # before the computer tries it
+            torch.empty(10**12, device="vgpu:1")  # refused before the host allocates
 
     def test_free_and_total(self, four):
-        """mem_get_info counts what a caching allocator would hold."""
+        """mem_get_info counts freed memory as used until the cache is emptied."""
         tensor = torch.ones(MIB, device="vgpu:2")
         assert torch.vgpu.mem_get_info(2) == (12 * MIB, 16 * MIB)
         del tensor
@@ -332,16 +332,16 @@ class TestMemory:
 
     @given(st.integers(1, 10**15))
     def test_sizes_are_read_as_they_are_written(self, num_bytes):
-        """Within the digits that are written."""
+        """A size reads back the same, up to the digits that were written."""
         text = from_bytes(num_bytes).replace("bytes", "B")
         assert abs(to_bytes(text) - num_bytes) <= 0.005 * num_bytes + 1
 
 
 class TestLog:
-    """What moved, and when, on the modelled clock."""
+    """What moved between devices, and when by the modelled clock."""
 
     def test_a_copy_is_logged_with_its_bytes_both_ways(self, four):
-        """Activations forward, gradients back."""
+        """The log has activations forward and gradients back, with their bytes."""
         x = torch.ones(4, 8, device="vgpu:0", requires_grad=True)
         vgpu.clear_events()
         with vgpu.label("there"):
@@ -358,20 +358,20 @@ class TestLog:
         assert {e.op for e in vgpu.events("vgpu:0")} == {"copy"}
 
     def test_a_narrower_dtype_moves_fewer_bytes(self, four):
-        """Converted before the way, as CUDA does."""
+        """A tensor is converted before it moves, as CUDA does."""
         vgpu.clear_events()
         torch.ones(8, dtype=torch.float64).to("vgpu:1", torch.float16)
         assert [e.num_bytes for e in vgpu.events() if e.source] == [16]
 
     def test_an_item_waits_and_counts(self, four):
-        """One number to the host: four bytes."""
+        """``item()`` copies one number of four bytes to the host."""
         vgpu.clear_events()
         torch.ones(3, device="vgpu:1").sum().item()
         last = vgpu.events()[-1]
         assert (last.source, last.target, last.num_bytes) == ("vgpu:1", "cpu", 4)
 
     def test_the_modelled_clock_follows_the_declared_costs(self):
-        """A matmul takes its arithmetic, a copy its bytes; devices run side by side."""
+        """A product takes time by its flops, a copy by its bytes, in parallel."""
         costs = vgpu.Costs(flops=1e9, memory=1e15, link=1e6, latency_s=0.0)
         with vgpu.plugged_in(2, costs=costs):
             a, b = (torch.ones(100, 100, device=f"vgpu:{i}") for i in range(2))
@@ -386,7 +386,7 @@ class TestLog:
         assert copied.end_s - copied.start_s == pytest.approx(40_000 / 1e6)
 
     def test_the_program_waits_for_the_host_only(self, four):
-        """For copies from and to it, unless non_blocking, and for answers."""
+        """It waits for blocking copies to and from the host, and for answers."""
 
         def waits(do) -> bool:
             vgpu.clear_events()
@@ -402,7 +402,7 @@ class TestLog:
         assert not waits(lambda: x.to("vgpu:1")) and not waits(lambda: x + x)
 
     def test_the_pictures(self, four):
-        """A row per device, its share of the time, and nothing invented."""
+        """The pictures have a row per device and its share of the time, no more."""
         with vgpu.label("forward"):
             torch.ones(64, 64, device="vgpu:1") @ torch.ones(64, 64, device="vgpu:1")
         text = repr(vgpu.timeline("Two devices"))
@@ -417,16 +417,16 @@ class TestLog:
         assert len({len(line) for line in lines[:-1]}) == 1
 
     def test_costs_that_cannot_be(self):
-        """Refused by name."""
+        """The error names the cost that is not possible."""
         with pytest.raises(ValueError, match="link=0"):
             vgpu.Costs(link=0)
 
 
 class TestUnplug:
-    """No trace afterwards."""
+    """Nothing is left when the devices are unplugged."""
 
     def test_everything_is_as_it_was(self):
-        """Each patched name is the object that it was, or gone."""
+        """Each patched name is what it was before, or gone."""
         before = [vars(owner).get(name) for owner, name, _ in PATCHES]
         packages = list(torch.serialization._package_registry)
         with vgpu.plugged_in(2):
@@ -440,7 +440,7 @@ class TestUnplug:
             torch.ones(1, device="vgpu:0")
 
     def test_a_tensor_that_was_left_can_be_copied_only(self):
-        """Its values are not lost."""
+        """The values of a tensor left on a device are not lost."""
         with vgpu.plugged_in(1):
             left = torch.arange(3, device="vgpu:0")
         with pytest.raises(RuntimeError, match="left on vgpu:0 when"):
@@ -450,7 +450,7 @@ class TestUnplug:
             left + 1
 
     def test_without_devices_the_functions_say_what_to_do(self):
-        """Also torch.vgpu's, once it is there."""
+        """The error is a sentence, also from torch.vgpu once that exists."""
         with pytest.raises(RuntimeError, match="no virtual GPU is plugged in"):
             vgpu.events()
         with vgpu.plugged_in(1):
@@ -459,7 +459,7 @@ class TestUnplug:
             torch.vgpu.memory_allocated()
 
     def test_a_fresh_process_shows_no_trace(self):
-        """Not of the import, nor of plugging in and out, but for the name."""
+        """Neither the import nor plugging leaves a trace, except for the name."""
         code = """
             import torch
             def look():
@@ -480,7 +480,7 @@ class TestUnplug:
         assert done.stdout == "same\n", done.stderr
 
     def test_another_backend_is_left_alone(self):
-        """torch has one free device type: if it is taken we say so."""
+        """Torch has one free device type; if another backend has it, we say so."""
         code = (
             "import torch; torch.utils.rename_privateuse1_backend('npu')\n"
             "from allranks import vgpu\n"
@@ -497,7 +497,7 @@ class TestRunner:
     """``python -m allranks.vgpu``: an unchanged script, several devices."""
 
     def test_runs_a_script_on_virtual_gpus(self, tmp_path):
-        """Arguments, __main__ and imports from its folder work; the views follow."""
+        """Arguments, __main__ and imports from its folder work; then come the views."""
         (tmp_path / "near.py").write_text("NUMBER = 7\n")
         script = tmp_path / "script.py"
         script.write_text(
@@ -522,14 +522,14 @@ class TestRunner:
         ],
     )
     def test_bad_input_is_one_sentence(self, words, says):
-        """And a non-zero exit."""
+        """The exit code is 1, and there is no traceback."""
         done = shell("-m", "allranks.vgpu", *words)
         assert done.returncode == 1
         assert done.stderr.startswith(says) and done.stderr.count("\n") == 1
 
 
 def test_fork_server_and_ranks_are_untouched(four):
-    """Live ranks that start while devices are plugged in run on the CPU as ever."""
+    """Live ranks that start while devices are plugged in still run on the CPU."""
     from allranks import Ranks
 
     with Ranks(2) as ranks:
@@ -540,7 +540,7 @@ def test_fork_server_and_ranks_are_untouched(four):
 
 
 def test_a_deep_copy_counts_twice(four):
-    """Memory follows copies, and their end."""
+    """Memory counts a copy, and is freed with it."""
     net = nn.Linear(512, 512).to("vgpu:3")
     once = torch.vgpu.memory_allocated(3)
     twin = copy.deepcopy(net)
