@@ -13,7 +13,7 @@ torch, in a container without the driver, or with an empty `CUDA_VISIBLE_DEVICES
 finds none and cannot answer.
 
 Cure: give a number. `--nproc-per-node auto` starts one process per GPU, or one per CPU
-core if there are none, which may be many.
+core if there are no GPUs, which may be many processes.
 
 Next time: `python -c "import torch; print(torch.cuda.is_available())"` in the same
 shell and container.
