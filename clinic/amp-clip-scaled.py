@@ -11,11 +11,11 @@ You see: the model hardly learns. The logged gradient norm is in the thousands, 
 jumps by a factor of two now and then.
 
 Cause: under a `GradScaler` the gradients are multiplied by its scale, 65536 at the
-start. A threshold of 1 then cuts them to 1 divided by that scale, because `step`
-divides afterwards.
+start. A threshold of 1 clips these large gradients to norm 1, and `step` then divides
+by the scale, so almost nothing of them is left.
 
-Cure: call `scaler.unscale_(optimizer)` before clipping. `step` knows, and does not
-divide again.
+Cure: call `scaler.unscale_(optimizer)` before clipping. `step` notices that, and does
+not divide again.
 
 Next time: log the gradient norm. If it moves with `scaler.get_scale()`, it is the
 scaled one.

@@ -6,18 +6,18 @@ runs on: one process
 chapter: ch5_ddp
 signature: ValueError: Attempting to unscale FP16 gradients
 
-You see: `Attempting to unscale FP16 gradients`, at the first step. Often after loading
-a model in float16 and switching on `fp16` training as well.
+You see: `Attempting to unscale FP16 gradients`, at the first step, often because a
+model was loaded in float16 and `fp16` training was switched on as well.
 
-Cause: mixed precision keeps the weights in float32 and computes in float16; the scaler
-brings the gradients of those weights back to size. Weights in float16 have gradients in
-float16, in which the small ones are lost when unscaled.
+Cause: mixed precision keeps the weights in float32 and computes in float16, and the
+scaler divides the gradients of those weights by its scale again. But weights in float16
+have gradients in float16, and the small ones are lost when they are unscaled.
 
-Cure: load the weights in float32 and let autocast choose. Or train in bfloat16, which
-needs no scaler. With adapters: only the trained parameters must be float32.
+Cure: load the weights in float32 and let autocast choose, or train in bfloat16, which
+needs no scaler. With adapters, only the trained parameters must be float32.
 
-Next time: `{p.dtype for p in model.parameters() if p.requires_grad}`: it should be
-float32 and nothing else.
+Next time: look at `{p.dtype for p in model.parameters() if p.requires_grad}`, which
+should be float32 and nothing else.
 
 Links: https://github.com/pytorch/pytorch/issues/74739 (why the scaler wants float32 gradients)
 https://github.com/mk-minchul/AdaFace/issues/127 (one layer in float16 was enough)

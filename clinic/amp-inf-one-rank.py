@@ -16,7 +16,7 @@ rank owns a part of the model, only the owner of the overflow skips. Under DDP t
 average spreads inf to all ranks, and FSDP2's DTensors carry the verdict to all; for
 parts that are cut by hand neither happens.
 
-Cure: `ShardedGradScaler`, which reduces the verdict over the process group.
+Cure: use `ShardedGradScaler`, which reduces the verdict over the process group.
 
 Next time: compare `scaler.get_scale()` on all ranks.
 

@@ -21,7 +21,7 @@ Cure: take what changes out of the block: no key-value cache while training
 switch wrap the blocks, so that it gathers them for the second run.
 
 Next time: `torch.utils.checkpoint.set_checkpoint_debug_enabled(True)` prints the operators of
-both runs; the first that differs is the one.
+both runs; look for the first one that differs.
 
 Links: https://github.com/pytorch/pytorch/issues/155171 (a cache: 171 positions, then 342)
 https://github.com/deepspeedai/DeepSpeed/pull/8148 (ZeRO-3: shapes that became 0)

@@ -12,8 +12,8 @@ the same job hangs one day and works the next.
 Cause: collectives carry no name. The first one that a rank calls meets the first one of
 the others, whatever it is; here each rank waits for a partner that is in another call.
 
-Cure: one order for all ranks: sort, or go through a list that does not depend on the
-data of this rank.
+Cure: use one order on all ranks, by sorting or by going through a list that does not
+depend on the rank's own data.
 
 Next time: dump every rank's stack (`py-spy dump`): they wait in different calls.
 `TORCH_DISTRIBUTED_DEBUG=DETAIL` makes the ranks raise, and names both calls.

@@ -7,8 +7,8 @@ chapter: ch4_ranks
 signature: Timed out waiting 1000ms for recv operation to complete
 
 You see: after a long silence (30 minutes unless you say otherwise; here one second),
-the waiting ranks raise an error in a collective that is innocent. The missing rank is
-not named.
+the waiting ranks raise an error in a collective that is not to blame. The message does
+not name the missing rank.
 
 Cause: one rank left the loop early, waits somewhere else, or is slow: a longer file, a
 checkpoint, a download. gloo waits for its bytes until the group's timeout.

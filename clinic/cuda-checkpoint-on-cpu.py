@@ -6,17 +6,18 @@ runs on: one process
 chapter: ch3_save_load
 signature: RuntimeError: Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False
 
-You see: `Attempting to deserialize object on a CUDA device` from `torch.load`. With
-fewer GPUs than before: `on CUDA device 3 but torch.cuda.device_count() is 1`.
+You see: `Attempting to deserialize object on a CUDA device` from `torch.load`. If there
+are only fewer GPUs than before, it ends differently:
+`on CUDA device 3 but torch.cuda.device_count() is 1`.
 
-Cause: a checkpoint remembers for each tensor the device it was on, and `torch.load`
-puts it back there. (The file here was written on a CPU, with the label that a GPU's
+Cause: a checkpoint remembers the device of each tensor, and `torch.load` puts the
+tensor back there. (The file here was written on a CPU, with the label that a GPU's
 would have.)
 
-Cure: `map_location="cpu"`, always, and then move the model where it belongs. In
-parallel training that also keeps all ranks off GPU 0.
+Cure: always load with `map_location="cpu"`, and then move the model where it belongs.
+In parallel training that also keeps all ranks off GPU 0.
 
-Next time: if the machine has a GPU, ask why torch does not see it:
+Next time: if the machine does have a GPU, find out why torch does not see it:
 `python -c "import torch; print(torch.version.cuda, torch.cuda.is_available())"`.
 
 Links: https://github.com/hkchengrex/Cutie/issues/37 (the message, on a computer without a GPU)

@@ -15,10 +15,10 @@ need the same amount: one has the longest sequences or images, and rank 0 often 
 checkpoint that was loaded onto its GPU, or the contexts of processes that never chose
 theirs.
 
-Cure: a smaller batch per rank, with gradient accumulation for the rest, and batches of
-equal work on all ranks. `gradient_as_bucket_view=True` saves one copy of the gradients.
-Do not catch the error and skip the batch on one rank: the others wait in its
-all-reduce.
+Cure: use a smaller batch per rank, with gradient accumulation for the rest, and batches
+of equal work on all ranks. `gradient_as_bucket_view=True` saves one copy of the
+gradients. Do not catch the error and skip the batch on one rank, because the others
+then wait for it in an all-reduce.
 
 Next time: find the rank that failed first; the others are echoes. If the message's
 "reserved by PyTorch but unallocated" is large, memory is fragmented: try

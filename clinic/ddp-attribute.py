@@ -12,8 +12,9 @@ model is wrapped.
 Cause: DDP is a module of its own, with the model as its child `module`. It passes on
 `forward` and nothing else.
 
-Cure: `ddp.module.num_classes`. For methods that compute the loss this is a trap: they
-bypass DDP, so the gradients are not shared. Route those through `forward`.
+Cure: read it as `ddp.module.num_classes`. For methods that compute the loss this is a
+trap, because they bypass DDP and the gradients are not shared. Route those through
+`forward`.
 
 Next time: keep two names, `model` for the bare one and `ddp` for the wrapped one.
 

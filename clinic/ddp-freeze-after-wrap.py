@@ -9,14 +9,14 @@ signature: RuntimeError: Expected to have finished reduction in the prior iterat
 You see: training runs until the epoch in which a layer is frozen. One step later it
 fails with a message about unused parameters, although all layers are used.
 
-Cause: DDP fixed its list of parameters when it was built. The frozen ones are still on
-it, and get no gradient any more.
+Cause: DDP made its list of parameters when it was built. The frozen ones are still on
+that list, so DDP waits for gradients that they no longer get.
 
-Cure: freeze before wrapping. To freeze in the course of training, wrap the bare model
-again on all ranks at the same step.
+Cure: freeze before wrapping. To freeze during training, wrap the bare model again, on
+all ranks at the same step.
 
-Next time: compare the indices in the message with `requires_grad` of
-`list(model.parameters())`.
+Next time: look up the indices from the message in `list(model.parameters())`, and check
+whether those parameters still have `requires_grad`.
 
 Links: https://github.com/facebookresearch/ClassyVision/pull/398 (the message after freezing; DDP is built again)
 https://github.com/open-mmlab/mmpretrain/pull/1676 (stages are frozen before DDP instead of after)

@@ -6,18 +6,18 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: RuntimeError: Expected to mark a variable ready only once
 
-You see: the first `backward` fails, as soon as gradient checkpointing is switched on.
+You see: as soon as gradient checkpointing is switched on, the first `backward` fails.
 
 Cause: a reentrant checkpoint runs a backward pass of its own inside the outer one. If a
-layer is checkpointed twice, its gradients are complete twice, while DDP expects each
+layer is checkpointed twice, its gradients are ready twice, but DDP expects each
 parameter to report once. The same happens with `find_unused_parameters=True`, which
-looks at the graph from outside and takes checkpointed layers for unused.
+sees the graph only from outside and therefore takes checkpointed layers for unused.
 
-Cure: `checkpoint(..., use_reentrant=False)`. In Hugging Face's Trainer:
+Cure: call `checkpoint(..., use_reentrant=False)`. In Hugging Face's Trainer, set
 `gradient_checkpointing_kwargs={"use_reentrant": False}`.
 
-Next time: the message names the parameter, the last one of the layer that is used
-twice.
+Next time: the message names a parameter, which is the last one of the layer that is
+used twice.
 
 Links: https://github.com/huggingface/accelerate/issues/389 (solved by use_reentrant=False)
 https://github.com/microsoft/FocalNet/issues/4 (checkpointing works on one GPU, fails under DDP)

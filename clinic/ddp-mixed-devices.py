@@ -8,14 +8,15 @@ signature: must be on the same type of devices
 
 You see: the constructor of DDP fails and lists two kinds of devices.
 
-Cause: some parameters are on another device type than the rest: a loss with weights of
-its own on the CPU, a layer that was added after `.to(device)`, or one that is still on
-`meta`, without memory, because a checkpoint did not have it.
+Cause: some parameters are on another type of device than the rest. They may belong to a
+loss whose own weights are on the CPU, to a layer that was added after `.to(device)`, or
+to one that a checkpoint did not have and that is still on `meta`, without memory.
 
 Cure: move the whole model right before wrapping. What is on `meta` has to be
 materialised first, with `to_empty` and a new initialisation or a checkpoint.
 
-Next time: `{p.device for p in model.parameters()}`, and the names behind the odd one.
+Next time: print `{p.device for p in model.parameters()}`, and then the names of the
+parameters on the odd device.
 
 Links: https://github.com/modelscope/ms-swift/issues/634 ({'cuda', 'meta'}: a model of 72B, cut for several GPUs)
 """

@@ -6,14 +6,15 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: rank 1[\s\S]*appears not to match sizes of the same param in process 0
 
-You see: rank 1 fails in the constructor of DDP. Rank 0 does not: it waits there, or
-complains later that its connection was closed.
+You see: rank 1 fails in the constructor of DDP. Rank 0 does not fail there, but waits,
+or complains later that its connection was closed.
 
-Cause: the size of a layer was taken from the rank's own share of the data: its classes,
-its vocabulary, the longest of its sentences. DDP compares the shapes with rank 0's.
+Cause: each rank took the size of a layer from its own share of the data, such as the
+number of classes, the vocabulary or the longest sentence in it. DDP compares the shapes
+with rank 0's, and they differ.
 
-Cure: agree on sizes before building: an `all_reduce` with `MAX`, or better a number
-from the configuration.
+Cure: agree on sizes before building the model, by an `all_reduce` with `MAX` or,
+better, by a number in the configuration.
 
 Next time: read the other rank's traceback first. In torchrun's summary it is the first
 observed failure.

@@ -7,12 +7,12 @@ chapter: ch5_ddp
 signature: gradient 120 instead of 240
 guard: 0\.5 times the gradient of one process on the union
 
-You see: training runs, and with SGD it converges more slowly the more ranks there are.
-Adam divides the factor out again and hides it; clipping thresholds still shift.
+You see: training runs, but with SGD it converges more slowly the more ranks there are.
+Adam divides the factor out again and so hides it, but clipping thresholds still shift.
 
-Cause: DDP divides the summed gradients by the number of ranks. That is right for a
-loss that is a mean over its batch. A sum over the union of all batches needs the sum of
-the gradients.
+Cause: DDP divides the summed gradients by the number of ranks, which is right for a
+loss that is a mean over its batch. The gradient of a sum over all ranks' batches is the
+sum of their gradients, without that division.
 
 Cure: use a mean, or multiply the loss by the number of ranks.
 

@@ -9,18 +9,19 @@ signature: rank 0 waits in .*backward\(\)
 You see: the job stops at the end of an epoch, with the GPUs at 100 % (NCCL) or idle
 (gloo). If the short rank exits, the other one fails with a closed connection.
 
-Cause: each `backward` reduces the gradients of all ranks. The rank that still has a
-batch waits for one that is done. Files that are dealt out to ranks, filters per sample,
-and iterable data sets give unequal numbers; `DistributedSampler` does not.
+Cause: each `backward` reduces the gradients of all ranks, so the rank that still has a
+batch waits for one that has finished. Numbers of batches differ if files are dealt out
+to ranks, if samples are filtered, or with iterable data sets, but not with
+`DistributedSampler`.
 
-Cure: equal numbers of batches: `drop_last`, padding, or `DistributedSampler`. Or
-`with ddp.join():` around the loop, which lets a rank that is done answer with zeros. It
-answers DDP's collectives only: not those of `SyncBatchNorm`, and not your own.
+Cure: give all ranks equally many batches, by `drop_last`, padding or
+`DistributedSampler`. Or put `with ddp.join():` around the loop, so that a rank that has
+finished answers with zeros. It answers only DDP's collectives, neither those of
+`SyncBatchNorm` nor your own.
 
-Next time: print the number of batches on each rank before the epoch. To find the
-step, use `join(throw_on_early_termination=True)`: all ranks then fail at the same one.
-With NCCL, `torchfrtrace` over the flight recorder's dumps names the ranks that are
-missing.
+Next time: print the number of batches on each rank before the epoch. To find the step,
+use `join(throw_on_early_termination=True)`, which makes all ranks fail at the same one.
+With NCCL, `torchfrtrace` names the missing ranks from the flight recorder's dumps.
 
 Links: https://github.com/pytorch/pytorch/issues/38174 (proposal of join for ranks with unequal inputs)
 https://github.com/microsoft/PyMarlin/issues/80 (hang with an uneven number of batches)

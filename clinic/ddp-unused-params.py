@@ -6,19 +6,20 @@ runs on: 2 ranks
 chapter: ch5_ddp
 signature: RuntimeError: Expected to have finished reduction in the prior iteration
 
-You see: the first step works. The second one fails in `forward`, far from the layer
-that is to blame. A test run of a single step passes.
+You see: the first step works, so a test run of a single step passes. The second one
+fails in `forward`, far from the layer that is to blame.
 
 Cause: DDP waits until the gradients of all its parameters are there, and then reduces
 the last bucket. A layer that is built but not used, or whose output is not part of the
-loss, never reports. The next `forward` finds the reduction unfinished.
+loss, never gets a gradient, so the next `forward` finds the reduction unfinished.
 
-Cure: remove the layer, or freeze it before wrapping. If it is used in some steps only,
+Cure: remove the layer, or freeze it before wrapping. If it is used only in some steps,
 `find_unused_parameters=True` makes DDP search the graph in every step, which costs
 time.
 
-Next time: the message lists the indices. With `TORCH_DISTRIBUTED_DEBUG=INFO` it names
-the parameters. On one GPU: which parameters have `grad is None` after `backward`?
+Next time: the message lists the indices of the parameters, and with
+`TORCH_DISTRIBUTED_DEBUG=INFO` also their names. On one GPU, look for parameters with
+`grad is None` after `backward`.
 
 Links: https://github.com/pytorch/pytorch/issues/43259 (causes of this message, with workarounds)
 https://github.com/megvii-research/AnchorDETR/issues/6 (solved by deleting unused layers)

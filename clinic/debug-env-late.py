@@ -7,18 +7,18 @@ chapter: ch4_ranks
 signature: the level is OFF
 beyond: Nothing is computed wrongly: a check that was asked for is not made, and no training can tell that it was asked for.
 
-You see: nothing. You asked for `DETAIL` because the job hangs, and get no more output
-than before.
+You see: nothing. You asked for `DETAIL` because the job hangs, but you get no more
+output than before.
 
-Cause: the variable is read once, while `torch.distributed` is imported. What the script
-puts into `os.environ` afterwards is not seen.
+Cause: the variable is read once, while `torch.distributed` is imported, so it is too
+late when the script puts it into `os.environ` afterwards.
 
 Cure: set it in the shell that starts torchrun, or call
-`dist.set_debug_level_from_env()` before the group is formed. A misspelt value is
-refused: it must be `OFF`, `INFO` or `DETAIL`. The checks of collectives need no more;
-the extra lines in the log also need `TORCH_CPP_LOG_LEVEL=INFO`.
+`dist.set_debug_level_from_env()` before the group is formed. The value must be `OFF`,
+`INFO` or `DETAIL`; anything else is refused. That is enough for the checks of
+collectives, but the extra lines in the log also need `TORCH_CPP_LOG_LEVEL=INFO`.
 
-Next time: `print(dist.get_debug_level())`.
+Next time: `print(dist.get_debug_level())` shows which level is in force.
 
 Links: https://github.com/pytorch/pytorch/issues/70667 (no extra lines in the log: TORCH_CPP_LOG_LEVEL was not set)
 https://github.com/pytorch/pytorch/pull/73166 (the question of a late setting, and the functions for it)

@@ -11,15 +11,15 @@ every DDP script on gloo die at `DistributedDataParallel(...)`, with exit code -
 no traceback. One process is enough.
 
 Cause: under DETAIL a group is wrapped in one that checks every collective. DDP's logger
-asks for the backend's name, hears "gloo", and reads the wrapper's memory as if it were
-gloo itself.
+asks for the backend's name, gets "gloo", and so reads the wrapper's memory as if it
+were gloo itself.
 
 Cure: use INFO with DDP. If you need DETAIL's checks, replace the logger's call before
 `DDP()`: `torch.distributed.Logger.set_construction_data_and_log = lambda *a, **k:
 None`.
 
-Next time: `PYTHONFAULTHANDLER=1` makes a native crash say where Python stood. Try the
-same script without debugging switches first.
+Next time: first try the same script without debugging switches. With
+`PYTHONFAULTHANDLER=1`, a native crash prints the Python line that was running.
 
 Links: https://github.com/pytorch/pytorch/issues/75011 (DETAIL fails in DDP's own tests)
 """

@@ -6,18 +6,18 @@ runs on: quoted
 chapter: ch2_data_parallel
 
 You see: `RNN module weights are not part of single contiguous chunk of memory`, again
-and again. Training works; it is slower and needs more memory.
+and again. Training works, but it is slower and needs more memory.
 
-Cause: all weights of a recurrent layer have to lie in one block for cuDNN. The layer
-makes one when it is created or moved. DataParallel's replicas get each weight as a
-tensor of its own, so cuDNN copies them into a block in every call.
+Cause: cuDNN needs all weights of a recurrent layer in one block, which the layer makes
+when it is created or moved. DataParallel's replicas get each weight as a tensor of its
+own, so cuDNN has to copy them into a block in every call.
 
-Cure: DDP, where the module stays as it is. With DataParallel,
-`self.rnn.flatten_parameters()` as the first line of forward: that copies once per
-forward, and not in each call of the layer.
+Cure: use DDP, which leaves the module as it is. With DataParallel, make
+`self.rnn.flatten_parameters()` the first line of forward, so that the weights are
+copied once per forward and not in each call of the layer.
 
-Next time: the warning names no layer. Turn it into an error to see the line:
-`warnings.simplefilter("error")`.
+Next time: the warning names no layer. Turn it into an error, by
+`warnings.simplefilter("error")`, and the traceback shows the line.
 
 Links: https://github.com/pytorch/pytorch/issues/2460 (the warning, and flatten_parameters)
 https://github.com/pytorch/pytorch/issues/32860 (expected with DataParallel; seen in spite of the call)

@@ -7,17 +7,17 @@ chapter: ch2_data_parallel
 signature: 0 samples seen instead of 8
 beyond: The guard compares ranks; here one process loses what its own replicas wrote to themselves.
 
-You see: a counter that stays 0, a cache that is always empty, a moving average that
-never moves; on one GPU all of them work.
+You see: a counter stays 0, a cache is always empty, or a moving average never moves,
+although all of them work on one GPU.
 
 Cause: every forward makes new copies of the module, one per device, and throws them
-away. `self.seen += n` writes to a copy. (A buffer that is changed in place survives on
-the first device only, with that device's share.)
+away afterwards, so `self.seen += n` writes to a copy. (A buffer that is changed in
+place survives on the first device only, with that device's share.)
 
-Cure: return the value and keep it in the training loop. Or use DDP, where the module
+Cure: return the value and keep it in the training loop, or use DDP, where the module
 itself runs.
 
-Next time: compare `id(self)` inside of forward with `id(model.module)`.
+Next time: compare `id(self)` inside forward with `id(model.module)`.
 
 Links: https://github.com/pytorch/pytorch/issues/2864 (a counter that stays 0)
 https://github.com/pytorch/pytorch/issues/1051 (BatchNorm's statistics of the other devices)

@@ -8,14 +8,14 @@ chapter: ch4_ranks
 You see: `ncclInvalidUsage ... Duplicate GPU detected`, at the first collective, at a
 barrier or in `DistributedDataParallel(...)`.
 
-Cause: NCCL wants one GPU per rank. A process that has not chosen one uses the current
-device, which is 0 in every process. The message names two ranks and the bus number of
-the GPU, not its index.
+Cause: NCCL wants one GPU per rank, but a process that has not chosen one uses the
+current device, which is 0 in every process. The message names two ranks and the bus
+number of the GPU, not its index.
 
-Cure: `torch.cuda.set_device(local_rank)` before the group is formed; `device_id=` tells
-the group as well, so that even a barrier knows where it belongs.
+Cure: call `torch.cuda.set_device(local_rank)` before the group is formed, and pass
+`device_id=` when you form it, so that even a barrier knows which GPU to use.
 
-Next time: `nvidia-smi` shows several processes of yours on GPU 0, and none elsewhere.
+Next time: `nvidia-smi` shows several of your processes on GPU 0, and none elsewhere.
 
 Links: https://github.com/verl-project/verl/issues/161 (rank 1 and rank 0 both on one device)
 https://github.com/Peterande/D-FINE/issues/289 (a default device in the script was the cause)

@@ -9,12 +9,13 @@ signature: environment variable RANK expected, but not set
 You see: a `ValueError` in `init_process_group` when you start the script with `python`,
 from a notebook or with an IDE's run button.
 
-Cause: without further arguments the group is formed with `env://`: every process reads
-`RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. torchrun sets all of them, python
-none. They are asked for one at a time, so after `RANK` the next one is missing.
+Cause: without further arguments the group is formed with `env://`, for which every
+process reads `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. torchrun sets all
+of them, but python sets none. They are read one after the other, so if you set `RANK`,
+the next one is missing.
 
-Cure: `torchrun --nproc-per-node N train.py`. To debug one process without it, set all
-four as in the diff.
+Cure: start it with `torchrun --nproc-per-node N train.py`. To debug one process without
+torchrun, set all four as in the diff.
 
 Next time: `print({k: v for k, v in os.environ.items() if "RANK" in k})` in the first
 line of the script shows what the launcher gave it.

@@ -6,17 +6,17 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: AssertionError: FSDP expects uniform original parameter dtype but got \{torch\.\w+, torch\.\w+\}
 
-You see: `FSDP expects uniform original parameter dtype`, at the first forward; from the
-older FSDP, when wrapping: `Must flatten tensors with uniform dtype`.
+You see: `FSDP expects uniform original parameter dtype`, at the first forward. The
+older FSDP says `Must flatten tensors with uniform dtype`, already when wrapping.
 
-Cause: the parameters of a unit travel in one buffer, which has one dtype. A base model
-in bfloat16 with adapters or norms in float32 does not fit into it.
+Cause: the parameters of a unit are sent in one buffer, which has one dtype. A base
+model in bfloat16 with adapters or norms in float32 does not fit into it.
 
-Cure: one dtype for all (parameters in float32, and `MixedPrecisionPolicy` for the
-computation), or a unit of its own for each dtype.
+Cure: use one dtype for all parameters (float32, with `MixedPrecisionPolicy` for the
+computation), or give each dtype a unit of its own.
 
-Next time: `Counter(p.dtype for p in model.parameters())` before sharding. Adapters and
-freshly added heads are the usual odd ones.
+Next time: print `Counter(p.dtype for p in model.parameters())` before sharding. The odd
+ones are usually adapters and freshly added heads.
 
 Links: https://github.com/huggingface/trl/issues/1723 (bfloat16 and float32 in one FSDP unit)
 https://github.com/axolotl-ai-cloud/axolotl/issues/1494 (the same with quantized LoRA)

@@ -7,17 +7,19 @@ chapter: ch4_ranks
 signature: rank 1 was killed by SIGABRT[\s\S]*op\.preamble\.length <= op\.nbytes
 
 You see: after an evaluation, the rank with the shorter tensor is aborted (exit code -6,
-no traceback). A rank with a longer one goes on with rows that nobody has sent, or
-reports a reset connection. NCCL aborts nothing: it hangs, or the rows are garbage.
+no traceback). A rank with a longer one goes on with rows that no rank has sent, or
+reports a reset connection. NCCL aborts nothing, but hangs or returns garbage rows.
 
 Cause: `all_gather` takes the size of every other tensor from the buffers that you give
-it. Nothing checks that the others send that much. Less data than the buffer leaves the
-rest as it was, garbage from `torch.empty`; more aborts the process.
+it, and nothing checks that the others send that much. If a rank sends less, the rest of
+the buffer stays as it was, which is garbage after `torch.empty`; if it sends more, the
+process is aborted.
 
-Cure: gather the lengths, pad to the longest, gather, cut. Or evaluate on whole batches.
-NCCL, unlike gloo, also takes buffers of the true lengths.
+Cure: gather the lengths, pad to the longest, gather the tensors, and cut them again. Or
+evaluate on whole batches. Unlike gloo, NCCL also accepts buffers of the true lengths.
 
-Next time: print the shape on every rank before the call. `DETAIL` names the shapes.
+Next time: print the shape on every rank before the call. With `DETAIL`, the error names
+the shapes.
 
 Links: https://github.com/Lightning-AI/pytorch-lightning/issues/7773 (it freezes; how to pad)
 https://github.com/pytorch/pytorch/issues/23299 (the wish for a gather of unequal lengths)

@@ -5,18 +5,18 @@ symptom: crash
 runs on: quoted
 chapter: ch4_ranks
 
-You see: on one machine all is well. On two, `init_process_group("gloo")` fails with
-`connectFullMesh failed ... Connection refused, remote=[127.0.0.1]`.
+You see: on one machine everything works. On two, `init_process_group("gloo")` fails
+with `connectFullMesh failed ... Connection refused, remote=[127.0.0.1]`.
 
-Cause: each rank tells the others its address, and gloo finds it by resolving the
-machine's own name. Where `/etc/hosts` maps that name to 127.0.0.1 or 127.0.1.1, as
+Cause: each rank tells the others its address, which gloo finds by resolving the
+machine's own name. If `/etc/hosts` maps that name to 127.0.0.1 or 127.0.1.1, as
 Debian's and Ubuntu's installers do, every machine sends the others to themselves.
 
-Cure: name the network card: `GLOO_SOCKET_IFNAME=eth0` (and `NCCL_SOCKET_IFNAME` for
-NCCL). Or correct `/etc/hosts` on every machine.
+Cure: name the network interface, by `GLOO_SOCKET_IFNAME=eth0` (and `NCCL_SOCKET_IFNAME`
+for NCCL), or correct `/etc/hosts` on every machine.
 
 Next time: `getent hosts $(hostname)` must print an address that the other machines can
-reach; `ip -brief address` lists the cards.
+reach; `ip -brief address` lists the interfaces.
 
 Links: https://github.com/aws-samples/aws-do-eks/pull/69 (16 ranks, all of them announce 127.0.0.1)
 https://github.com/pytorch/gloo/issues/223 (connect [127.0.1.1]: Connection refused)

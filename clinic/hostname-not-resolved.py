@@ -13,8 +13,8 @@ Cause: the name cannot be turned into an address. The line says IPv6 only becaus
 is asked for first; it means that no address was found at all. Names of containers, a
 Mac's `name.local`, and a list of machines in place of its first are the usual culprits.
 
-Cure: one name that every machine resolves, or an IP address. On a single machine:
-`localhost`.
+Cure: use a name that every machine resolves, or an IP address. On a single machine,
+`localhost` is enough.
 
 Next time: `getent hosts "$MASTER_ADDR"` on every machine.
 

@@ -7,15 +7,16 @@ chapter: ch4_ranks
 signature: 2 processes share device 0
 beyond: On GPUs the guard refuses two ranks on one device; here, without any, there is none to share.
 
-You see: nothing, or a GPU 0 that is full while the others idle. With NCCL it ends in
-`Duplicate GPU detected` or out of memory on device 0.
+You see: nothing, or a GPU 0 that is full while the others idle. With NCCL the job ends
+with `Duplicate GPU detected`, or out of memory on device 0.
 
 Cause: the script was written for `torch.distributed.launch`, which passed
-`--local-rank`. torchrun passes no argument, so argparse's default holds on every rank:
--1 means "not distributed" to many scripts, 0 means that all of them use the first GPU.
+`--local-rank`. torchrun passes no argument, so every rank gets argparse's default. If
+that is -1, many scripts take it for "not distributed"; if it is 0, all ranks use the
+first GPU.
 
-Cure: read `os.environ["LOCAL_RANK"]`, and let it fail where there is none. A number is
-never a good default for a rank.
+Cure: read `os.environ["LOCAL_RANK"]`, and let it fail if there is none, because no
+number is a good default for a rank.
 
 Next time: print rank, local rank and device once on every rank, before the first step.
 

@@ -14,7 +14,7 @@ other way round).
 
 Cure: save `ddp.module.state_dict()`. For files that already exist,
 `consume_prefix_in_state_dict_if_present` from `torch.nn.modules.utils` takes the prefix
-off. Don't use `strict=False`: it loads nothing, and does not tell you.
+off. Don't use `strict=False`, which loads nothing and does not tell you.
 
 Next time: print the first key of the file and of the model.
 

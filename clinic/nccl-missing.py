@@ -9,11 +9,11 @@ signature: Distributed package doesn't have NCCL built in
 You see: `init_process_group` fails at once, on Windows, on a Mac, or with torch's CPU
 wheel on a Linux machine that has GPUs.
 
-Cause: NCCL is a library of NVIDIA's for Linux. Wheels for other systems and the CPU
-wheel are built without it. A CUDA wheel on a machine without a usable GPU says
+Cause: NCCL is NVIDIA's library for Linux, so wheels for other systems and the CPU wheel
+are built without it. A CUDA wheel on a machine without a usable GPU says
 "ProcessGroupNCCL is only supported with GPUs" instead.
 
-Cure: let torch name the backend for the device, or write `"gloo"`. If there is a GPU,
+Cure: let torch choose the backend for the device, or write `"gloo"`. If there is a GPU,
 install the CUDA wheel.
 
 Next time: `python -c "import torch; print(torch.__version__,

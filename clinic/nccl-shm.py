@@ -16,8 +16,8 @@ wants about 10 MB per connection.
 Cure: `docker run --shm-size=1g` (or `--ipc=host`); in Kubernetes an `emptyDir` with
 `medium: Memory` at /dev/shm. DataLoader workers use the same space.
 
-Next time: `NCCL_DEBUG=INFO` first, always; then `df -h /dev/shm` in the container.
-`NCCL_SHM_DISABLE=1` shows whether this is the cause; it is slower.
+Next time: always begin with `NCCL_DEBUG=INFO`, then run `df -h /dev/shm` in the
+container. `NCCL_SHM_DISABLE=1` is slower, but shows whether this is the cause.
 
 Links: https://github.com/NVIDIA/nccl/issues/342 (64 MB in docker; larger shm helps)
 https://github.com/pytorch/torchtitan/issues/853 (a container with 16 MB)

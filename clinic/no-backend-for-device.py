@@ -6,13 +6,14 @@ runs on: 2 ranks
 chapter: ch4_ranks
 signature: No backend type associated with device type cpu
 
-You see: a collective fails at once on all ranks, often far from the training step: a
-metric, a length, `broadcast_object_list`, a checkpoint library.
+You see: a collective fails at once on all ranks, often far from the training step, as
+for a metric, a length, in `broadcast_object_list` or in a checkpoint library.
 
-Cause: a group has a backend per device type. `init_process_group("nccl")` provides one
-for `cuda` and none for `cpu`. torch before 2.0 said "Tensors must be CUDA and dense".
+Cause: a group has one backend per device type, and `init_process_group("nccl")` gives
+it one for `cuda` but none for `cpu`. Before 2.0, torch said "Tensors must be CUDA and
+dense".
 
-Cure: move the tensor to the GPU; or give the group both backends,
+Cure: move the tensor to the GPU, or give the group both backends by
 `init_process_group("cpu:gloo,cuda:nccl")`, which is also what you get if you name none.
 
 Next time: the message names the device that has no backend; print

@@ -8,12 +8,12 @@ signature: ValueError: Cuda is not available
 
 You see: torchrun itself fails, before any script starts.
 
-Cause: `--nproc-per-node gpu` asks torch how many GPUs there are. On a CPU build of
-torch, in a container without the driver, or with an empty `CUDA_VISIBLE_DEVICES`, there
-is no answer.
+Cause: `--nproc-per-node gpu` asks torch how many GPUs there are. With a CPU build of
+torch, in a container without the driver, or with an empty `CUDA_VISIBLE_DEVICES`, torch
+finds none and cannot answer.
 
-Cure: give a number. `--nproc-per-node auto` takes the GPUs, or one process per CPU core
-where there are none, which may be many.
+Cure: give a number. `--nproc-per-node auto` starts one process per GPU, or one per CPU
+core if there are no GPUs, which may be many processes.
 
 Next time: `python -c "import torch; print(torch.cuda.is_available())"` in the same
 shell and container.

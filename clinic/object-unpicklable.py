@@ -7,16 +7,16 @@ chapter: ch4_ranks
 signature: Can't (pickle|get) local object 'make_config\.<locals>\.<lambda>'
 
 You see: `all_gather_object`, `broadcast_object_list` or `scatter_object_list` raises on
-the sending ranks; where only one rank sends, the others wait for it.
+the ranks that send. If only one rank sends, the others wait for it.
 
-Cause: object collectives pickle the object, and a pickle holds names, not code. A
-lambda, a function inside a function, an open file or a lock has no name that another
-process could import.
+Cause: object collectives pickle the object, and a pickle contains only the names of
+functions, not their code. A lambda, a function inside a function, an open file or a
+lock has no name that another process could import.
 
-Cure: send plain data: numbers, strings, lists, dicts, CPU tensors. Build the function
-on each rank.
+Cure: send plain data, such as numbers, strings, lists, dicts and CPU tensors, and build
+the function on each rank.
 
-Next time: `pickle.dumps(obj)` in one process gives the same error.
+Next time: call `pickle.dumps(obj)` in a single process, which raises the same error.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (objects must be picklable)
 """

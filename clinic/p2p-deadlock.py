@@ -6,9 +6,9 @@ runs on: 2 ranks
 chapter: ch6_model_parallel
 signature: ranks 0–1 wait in `dist\.send\(mine, dst=other\)`
 
-You see: both ranks stand in `dist.send`; after the timeout, "Timed out waiting for send
-operation to complete". With NCCL Python goes on, and stops at the next `.item()`.
-`DETAIL` checks collectives only and says nothing.
+You see: both ranks are stuck in `dist.send`, and after the timeout they say "Timed out
+waiting for send operation to complete". With NCCL, Python goes on and stops at the next
+`.item()`. `DETAIL` does not help, because it checks only collectives.
 
 Cause: `dist.send` returns only when the other side has received, so each waits for a
 `recv` that comes after the other's `send`.
@@ -16,8 +16,8 @@ Cause: `dist.send` returns only when the other side has received, so each waits 
 Cure: post both at once: `batch_isend_irecv`, or `isend` and then `recv`; or let even
 ranks send first and odd ranks receive first.
 
-Next time: `py-spy dump` on both ranks: two of them in `send` to each other are the
-proof.
+Next time: run `py-spy dump` on both ranks. If both are in `send` to each other, this is
+the cause.
 
 Links: https://docs.pytorch.org/docs/stable/distributed.html (batch_isend_irecv)
 """

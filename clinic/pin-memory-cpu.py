@@ -14,7 +14,8 @@ GPU there is nothing to pin it for, so the loader does not. On a machine that ha
 the warning means something else: torch does not see them (a CPU build, an old driver,
 an empty `CUDA_VISIBLE_DEVICES`), and you train on the CPU.
 
-Cure: ask for it where it can be had: `pin_memory=torch.accelerator.is_available()`.
+Cure: ask for it only where there is an accelerator, by
+`pin_memory=torch.accelerator.is_available()`.
 
 Next time: look for this line first if training is a hundred times too slow, and print
 the device at the start of each run.

@@ -12,8 +12,8 @@ Cause: 1F1B begins on each stage with one forward for every stage that follows, 
 then alternates. With fewer micro-batches than stages it never gets there. GPipe accepts
 so few, but then most stages idle.
 
-Cure: more micro-batches: four times the number of stages is a usual start. If the batch
-is too small for that, use fewer stages.
+Cure: use more micro-batches; four times the number of stages is a usual start. If the
+batch is too small for that, use fewer stages.
 
 Next time: with M micro-batches and S stages, the part of the time that is used is
 M / (M + S - 1).

@@ -9,11 +9,12 @@ signature: rank 1: .*PipeliningMetadataError: .*loss_fn and target required for 
 You see: the last stage refuses the first step. Older versions failed in the loss
 instead, with `NoneType`.
 
-Cause: a schedule with a `loss_fn` computes the loss on the last stage, and takes the
-target there. The usual slip is one call for all ranks, `schedule.step(x)`.
+Cause: a schedule with a `loss_fn` computes the loss on the last stage, so that is where
+it needs the target. The usual slip is to write the same call for all ranks,
+`schedule.step(x)`.
 
-Cure: `step(x)` on the first stage, `step(target=y)` on the last one, `step()`
-between them. On a rank with both, `step(x, target=y)`.
+Cure: call `step(x)` on the first stage, `step(target=y)` on the last one, and `step()`
+between them. A rank with both calls `step(x, target=y)`.
 
 Next time: the message names the stage; look at what that rank passes.
 

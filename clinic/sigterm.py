@@ -15,7 +15,7 @@ job with a higher priority, a spot machine that is taken back, a pod that is mov
 `kill`, or the failure of another machine of the job. torchrun passes it on to the
 ranks, waits 30 seconds and kills what is left.
 
-Cure: nothing is broken: expect it. Ask for a warning before the end (Slurm:
+Cure: nothing is broken, so prepare for it. Ask for a warning before the end (Slurm:
 `--signal=B:USR1@300`), pass it on to the ranks (`pkill -USR1 -f train.py` in the batch
 script), and let them save and end by themselves; the next start resumes. Where no warning
 comes, save in a handler for SIGTERM, in less than the 30 seconds.

@@ -6,15 +6,15 @@ runs on: one process
 chapter: ch4_ranks
 signature: TypeError: worker\(\) takes 1 positional argument but 2 were given
 
-You see: `takes 1 positional argument but 2 were given`, although `args` holds one.
+You see: `takes 1 positional argument but 2 were given`, although `args` has only one.
 
-Cause: `mp.spawn(worker, args=(lr,))` calls `worker(rank, lr)`. The rank comes first and
-is not in `args`.
+Cause: `mp.spawn(worker, args=(lr,))` calls `worker(rank, lr)`. It passes the rank
+first, although that is not in `args`.
 
-Cure: `def worker(rank, lr)`. And keep the comma: `args=(lr)` is no tuple, and fails
-with `Value after * must be an iterable`.
+Cure: write `def worker(rank, lr)`. And keep the comma, because `args=(lr)` is not a
+tuple and fails with `Value after * must be an iterable`.
 
-Next time: the message counts one argument more than you passed. That one is the rank.
+Next time: the message counts one argument more than you passed, which is the rank.
 
 Links: https://github.com/pytorch/pytorch/issues/40258 (one argument more than was passed)
 https://github.com/guochengqian/PointNeXt/issues/8 (the missing comma: 63 arguments)

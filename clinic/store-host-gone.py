@@ -10,14 +10,14 @@ You see: after a training that ended well, the slower ranks fail, or print pages
 "sendBytes failed ... Broken pipe" while they leave.
 
 Cause: rank 0's process hosts the TCPStore (under torchrun the agent of machine 0 does).
-Once it has exited, whoever still asks the store finds a closed socket: a rank that is
-slower, makes one more group, or whose NCCL watchdog looks for a flag there.
+Once it has exited, every rank that still asks the store finds a closed socket. Such a
+rank may be slower, form one more group, or have an NCCL watchdog that reads a flag.
 
-Cure: leave together: a barrier, and `destroy_process_group()` on every rank, before
-rank 0 ends.
+Cure: let all ranks leave together, by a barrier and `destroy_process_group()` on every
+rank before rank 0 ends.
 
-Next time: see whether rank 0's log ends before the first such line. If its training was
-complete, nothing is lost.
+Next time: check whether rank 0's log ends before the first such line. If its training
+was complete, nothing is lost.
 
 Links: https://github.com/xorbitsai/inference/issues/4421 (the watchdog's broken pipe)
 """

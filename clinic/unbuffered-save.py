@@ -12,10 +12,10 @@ zip archive: not a ZIP archive`, or `failed finding central directory`. The file
 2,147,48x,xxx bytes, a little more than 2 GiB, however large the model is.
 
 Cause: a single write may be short: the system call returns how many bytes it took, and
-Linux takes at most 2,147,479,552 (0x7ffff000) at once. A buffered file of Python asks
-again until all are written; a raw one, `open(..., buffering=0)` or `io.FileIO`, returns
-the count, and torch does not look at it. (Here the raw file takes 4 KiB at once, since
-writing 2 GiB would take too long. Torch meets the same short count.)
+Linux takes at most 2,147,479,552 (0x7ffff000) at once. Python's buffered files repeat
+the call until all are written, but a raw one, `open(..., buffering=0)` or `io.FileIO`,
+only returns the count, and torch does not look at it. (Here the raw file takes 4 KiB at
+once, since writing 2 GiB would take too long. Torch meets the same short count.)
 
 Cure: leave the buffer on, and `flush` before `os.fsync`. `torch.save(state, path)` also
 writes all of it, except that up to PyTorch 2.12 it used a raw file itself if the path

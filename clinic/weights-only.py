@@ -6,18 +6,19 @@ runs on: one process
 chapter: ch3_save_load
 signature: UnpicklingError: Weights only load failed
 
-You see: `UnpicklingError: Weights only load failed` after an update of torch, from a
-file that used to load. Its last lines name the class that was refused.
+You see: after an update of torch, a file that used to load fails with
+`UnpicklingError: Weights only load failed`. The last lines name the refused class.
 
-Cause: a pickle can run any code while it is read. Since 2.6 `torch.load` unpickles
-tensors and plain containers only. A namespace of arguments, a config object, a numpy
-scalar or a whole module is refused.
+Cause: a pickle can run any code while it is read, so since 2.6 `torch.load` unpickles
+only tensors and plain containers. It refuses a namespace of arguments, a config object,
+a numpy scalar or a whole module.
 
-Cure: save plain values: `vars(args)`, a dict of floats, state dicts. For files that you
-wrote yourself: allow the named class, `torch.serialization.safe_globals([...])`. Pass
-`weights_only=False` only for a file that you would also run as a script.
+Cure: save plain values, such as `vars(args)`, a dict of floats or state dicts. For
+files that you wrote yourself, allow the named class by
+`torch.serialization.safe_globals([...])`. Pass `weights_only=False` only for a file
+that you would also run as a script.
 
-Next time: read the line with `Unsupported global`: it names what to convert or allow.
+Next time: read the line with `Unsupported global`; it names what to convert or allow.
 
 Links: https://github.com/speechbrain/speechbrain/issues/2856 (checkpoints refused since torch 2.6)
 https://github.com/ltdrdata/ComfyUI-Impact-Subpack/issues/36 (the message in full, with the refused name)

@@ -9,14 +9,14 @@ signature: RuntimeError: DataLoader worker .* is killed by signal: Bus error
 You see: `DataLoader worker (pid …) is killed by signal: Bus error`, in a container,
 soon after the start, once `num_workers` is above 0.
 
-Cause: a worker hands its batches over in shared memory, files in `/dev/shm`. Docker
-gives a container 64 MB of it. Making a file there succeeds; writing to a page for which
-there is no room raises SIGBUS. All ranks of a machine share it. (Here the cell sends
-the worker the signal: torch's text is the same.)
+Cause: a worker hands its batches over in shared memory, as files in `/dev/shm`. Docker
+gives a container only 64 MB of it, which all ranks of a machine share. Creating a file
+there succeeds, but writing to a page for which there is no room raises SIGBUS. (Here
+the cell sends the signal to the worker; torch's text is the same.)
 
-Cure: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes a memory-backed volume
-on `/dev/shm`. Where you cannot, `num_workers=0`, or smaller batches and less
-prefetching.
+Cure: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes, mount a memory-backed
+volume on `/dev/shm`. If you can do neither, use `num_workers=0`, or smaller batches and
+less prefetching.
 
 Next time: `df -h /dev/shm` inside the container while it trains.
 

@@ -15,7 +15,8 @@ MASTER_ADDR that is this machine itself (`localhost` on the second node), a fire
 a rank 0 that died before it listened. The client tries again until the timeout, in case
 rank 0 is late.
 
-Cure: the same MASTER_ADDR and MASTER_PORT everywhere, and the port open between nodes.
+Cure: use the same MASTER_ADDR and MASTER_PORT everywhere, and open the port between the
+nodes.
 
 Next time: `nc -zv $MASTER_ADDR $MASTER_PORT` from every node while rank 0 waits.
 

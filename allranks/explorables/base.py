@@ -18,7 +18,7 @@ from allranks.report import RanksError
 
 
 class Explorable(anywidget.AnyWidget):
-    """A widget in a live notebook, and a figure with its state on a static page.
+    """A widget in a live notebook, or a figure with its state on a static page.
 
     A subclass defines ``name``, its traits, ``picture(**state)`` and
     ``compute(**state)``, which returns a dict of plain values with a ``summary``, and
@@ -35,7 +35,7 @@ class Explorable(anywidget.AnyWidget):
 
     initial = traitlets.Dict().tag(sync=True)  # the state that Reset restores
     live = traitlets.Bool(False).tag(sync=True)  # whether there is a button to run it
-    runs = traitlets.Int(0).tag(sync=True)  # how often it was pressed
+    runs = traitlets.Int(0).tag(sync=True)  # how often that button was pressed
     measured = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class Explorable(anywidget.AnyWidget):
             self.measured = {"error": str(error), "state": self.state}
 
     def figure(self) -> str:
-        """Return HTML with the picture; the page's script makes a live figure of it."""
+        """Return HTML with the picture, which the page's script brings to life."""
         state, esc = json.dumps(self.state, sort_keys=True), html.escape
         alive = f' data-explorable="{self.name}" data-state="{esc(state)}"'
         return (

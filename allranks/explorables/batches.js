@@ -43,7 +43,7 @@ function randperm(n, seed) {
   return order;
 }
 
-// What all ranks get, rank by rank: place p of the padded order goes to rank p % W.
+// What each rank gets: the sample at place p of the padded order goes to rank p % W.
 function shares({ num_samples: n, world_size: W, shuffle, seed, drop_last }, epoch) {
   const order = shuffle ? randperm(n, seed + epoch) : upto(n);
   const share = drop_last ? Math.floor(n / W) : Math.ceil(n / W);

@@ -13,7 +13,7 @@ from allranks.pictures import Picture, table
 from allranks.sums.batches import global_batch_size
 from allranks.sums.topology import whole
 
-BOUNDS = {  # of each number: what torch takes, and what fits on a page
+BOUNDS = {  # of each number: what torch accepts, and what fits on a page
     "num_samples": (1, 200),
     "world_size": (1, 16),
     "batch_size": (1, 200),
@@ -25,7 +25,7 @@ SHOWN = 6  # samples in a sentence, steps in the picture
 
 
 class Sampler(Explorable):
-    """One epoch of a data set, shared out among ranks.
+    """One epoch of a data set, divided among the ranks.
 
     Traits:
         num_samples: samples in the data set, numbered from 0.
@@ -101,8 +101,8 @@ class Sampler(Explorable):
         steps = range(min(facts["steps"], SHOWN))
         rows = [["rank", *(f"step {step}" for step in steps)]]
         for rank, batches in enumerate(facts["batches"]):
-            # Place k of a rank is place rank + k * W of all ranks; from place N on, the
-            # sampler repeats samples.
+            # A rank's k-th sample is number rank + k * W of all ranks together; from
+            # number N on, the sampler repeats samples.
             first = -(-(state["num_samples"] - rank) // state["world_size"])
             rows.append([rank])
             for step in steps:

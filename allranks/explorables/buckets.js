@@ -92,11 +92,11 @@ function union(spans, gap = 0) {
   }
   return found;
 }
-// Time in spans during which nothing of cover runs: cut the cover out of each.
+// Total time in `spans` during which nothing in `cover` runs.
 const uncovered = (spans, cover) => sum(union(spans).map(([start, end]) => end - start
   - sum(union(cover).map(([a, b]) => Math.max(0, Math.min(b, end) - Math.max(a, start))))));
 
-// Reads a trace of torch.profiler, for one step: allranks/sums/traces.py tells how.
+// Read one step of a torch.profiler trace, by the rules of allranks/sums/traces.py.
 export function lanes(words) {
   let trace;
   try {
@@ -208,9 +208,10 @@ const fields = [
     get: () => null, set: (words) => ({ trace: lanes(words) }) },
 ];
 
-// Two lanes over time: what computes, what is sent, and the line where computing ends.
-// Spans: [name, from, to, words of a tooltip]. A name stands in its box, or in the gap
-// behind it; where it is too long, only its number. On a phone, lanes have names above.
+// Draw two lanes over time, what computes and what is sent, and a line where computing
+// ends. A span is [name, from, to, words of a tooltip]. A name is written in its box, or
+// in the gap behind it; if it is too long for both, only its number is. On a phone, the
+// names of the lanes are above them.
 function timeline(label, rows, total, end) {
   const narrow = innerWidth < 700, left = narrow ? 1 : 84, top = narrow ? 22 : 6, pitch = top + 30;
   const scale = (narrow ? 304 : 600) / (total || 1), x = (time) => left + time * scale;
@@ -235,7 +236,7 @@ function timeline(label, rows, total, end) {
       { "text-anchor": (end < total / 2) ? "start" : "end", class: "x-small" }));
 }
 
-let planShown = false; // each drawing makes the list anew
+let planShown = false; // kept here, because each drawing makes the list anew
 
 function draw({ state, facts, set, measured }) {
   const s = (value) => amount(value, "s"), computed = facts.forward + facts.backward;

@@ -17,7 +17,7 @@ from allranks.sums.units import amount
 CAPS = (None, 1.0, 5.0, 25.0, 100.0, 1e6)  # MiB; the last makes one bucket
 MOST = 65536  # samples per rank, ranks
 LEAST, LONGEST = 0.001, 1e6  # TFLOP/s and GB/s; µs per message
-TINY = 5e-9  # seconds; from here on the sentence shows more than 0 µs
+TINY = 5e-9  # seconds; from here on, the summary shows more than 0 µs
 MOST_RANKS, MOST_BYTES, MOST_MFLOP = 8, 100e6, 20_000  # that real ranks may run
 
 

@@ -17,7 +17,7 @@ const sum = (values) => values.reduce((a, b) => a + b, 0);
 const sorted = (values) => [...values].sort((a, b) => a - b);
 const sizesOf = (n, size) => range(size).map((i) => Math.floor(n / size) + (i < n % size));
 
-// Steps of [source, target, chunk, op].
+// List the steps; each is a list of [source, target, chunk, op].
 export function schedule(collective, algorithm, size) {
   if (!FORMULAS[collective])
     throw Error(`no collective ${collective}: there are ${Object.keys(FORMULAS).join(", ")}`);
@@ -53,7 +53,7 @@ export function schedule(collective, algorithm, size) {
   }[collective][algorithm];
 }
 
-// By rank: a Map from chunk to the ranks in it.
+// For each rank, return a Map from chunk to the ranks whose numbers are in it.
 function before(collective, size) {
   return range(size).map((rank) => {
     const chunks = collective === "all_gather" ? [rank]
@@ -85,7 +85,7 @@ const messages = (steps, sizes) => steps.map((step) => {
 });
 const longest = (step) => Math.max(...step.map((message) => message[4]));
 
-// Chunks of n / W that pass one after the other.
+// Count the chunks of n / W that cannot travel at the same time.
 const passed = (collective, way, size) =>
   sum(messages(schedule(collective, way, size), range(size).map(() => 1)).map(longest));
 
@@ -155,7 +155,8 @@ export function compute({ collective, algorithm, world_size, numbers, alpha_us, 
   };
 }
 
-// A change keeps the step where it can, and the algorithm where there is one.
+// After a change, keep the step if it still exists, and the algorithm if the collective
+// has it.
 const change = (patch, state) => {
   const next = { ...state, ...patch };
   const ways = Object.keys(FORMULAS[next.collective]);
@@ -177,7 +178,7 @@ const fields = [
   { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
 ];
 
-// An arrow at the left edge, from one row to another; the further, the wider.
+// Draw an arrow at the left edge from one row to another, wider for a longer way.
 function arrow([source, target], y) {
   const down = target > source ? 1 : -1, wide = 14 + 6 * Math.abs(target - source);
   const from = y(source) + 4 * down, to = y(target) - 4 * down;
@@ -192,7 +193,7 @@ function box(x, y, width, [chunk, who, fresh], words) {
     class: (who.length > 1 ? "x-frame" : "x-box") + (fresh ? " x-chosen" : ""),
     style: `--hue: ${rankColor(who[0])}`,
   })];
-  const band = (width - 4) / who.length; // many ranks: a band of their colours
+  const band = (width - 4) / who.length; // a sum shows the colours of all its ranks
   if (who.length > 1) parts.push(who.map((rank, i) => h("svg:rect", {
     x: x + 2 + i * band, y: y + 22, width: band, height: 4, style: `fill: ${rankColor(rank)}`,
   })));

@@ -15,7 +15,7 @@ const upto = (number) => [...Array(number).keys()];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const mb = (size) => amount(size * 1e6, "B");
 
-// torch.chunk: pieces of the rounded-up size, as many as that takes.
+// As torch.chunk: pieces of the rounded-up size, so there may be fewer than asked for.
 function chunk(size, pieces) {
   const most = Math.ceil(size / pieces), cut = [];
   for (let left = size; left > 0; left -= most) cut.push(Math.min(most, left));
@@ -122,8 +122,8 @@ const fields = [
   { name: "stage", label: "stage", kind: "step", max: () => STAGES.length - 1 },
 ];
 
-// One device: what it holds as a bar, each part marked with its letter; the dashed
-// frame is the most that it holds in the step.
+// Draw what one device holds as a bar, each part marked with its letter; the dashed
+// frame is the most that it holds during the step.
 const LETTERS = "WSGIAOL", WIDTH = 308;
 function bar(device, { state, facts }) {
   const y = device * 46, at = state.stage, scale = (WIDTH - 2) / Math.max(...facts.fullest);

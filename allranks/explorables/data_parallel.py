@@ -23,7 +23,7 @@ BOUNDS = {
     "stage": (0, 8),
 }
 OPTIMIZERS = {"SGD": 0, "SGD with momentum": 1, "Adam": 2}  # numbers per parameter
-MOST_PLAYED = 100_000  # MB on all virtual GPUs together; 8 KiB stand for each
+MOST_PLAYED = 100_000  # MB on all virtual GPUs together; 8 KiB stand for each MB
 
 
 class DataParallelForward(Explorable):

@@ -1,11 +1,11 @@
-// What every explorable shares: elements, the form, steps, and the loop
+// What all explorables share: elements, the form, steps, and the loop
 // state -> compute -> draw. It runs in JupyterLab (anywidget), on a static page and in
-// node (only `compute` there), so nothing here touches the document on import.
+// node (only `compute` there), so nothing here may touch the document on import.
 
 const SVG = "http://www.w3.org/2000/svg";
 let number = 0; // makes ids unique where a page holds several explorables
 
-// h("p.note", { id: "a" }, "text"): an element; "svg:rect" makes an SVG one.
+// Make an element: h("p.note", { id: "a" }, "text"), or one of SVG: h("svg:rect").
 export function h(what, attributes = {}, ...children) {
   const [name, ...classes] = what.split(".");
   const element = name.startsWith("svg:")
@@ -21,8 +21,8 @@ export function h(what, attributes = {}, ...children) {
   return element;
 }
 
-// An SVG picture of width x height units; `label` is what a screen reader says.
-// Without a label it is a group: then what lies in it (buttons) has names of its own.
+// Make an SVG picture of width x height units; a screen reader says its `label`.
+// Without a label it is a group, and the buttons in it have names of their own.
 export function picture(width, height, label, ...parts) {
   const role = label ? { role: "img", "aria-label": label } : { role: "group" };
   const box = { viewBox: `0 0 ${width} ${height}`, width, ...role };
@@ -35,12 +35,14 @@ export const rect = (x, y, width, height, attributes = {}) =>
 export const text = (x, y, words, attributes = {}) =>
   h("svg:text", { x, y, "text-anchor": "middle", ...attributes }, String(words));
 
-// The page's colour of a rank; where no page sets one (JupyterLab), that of svg.HUES.
+// Return the page's colour of a rank, or that of svg.HUES where no page sets one, as in
+// JupyterLab.
 const HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98",
   "#11849d", "#c4556b", "#847b35", "#8167d6"];
 export const rankColor = (rank) => `var(--rank-${rank % 8}, ${HUES[rank % 8]})`;
 
-// Makes any element of a picture a button: mouse, Enter and Space; `key` keeps focus.
+// Make any element of a picture a button for mouse, Enter and Space. By its `key`, the
+// focus finds it again after a redraw.
 export function pressable(element, key, label, press, pressed = null) {
   for (const [name, value] of Object.entries({
     role: "button", tabindex: 0, "data-key": key, "aria-label": label,
@@ -56,14 +58,14 @@ export function pressable(element, key, label, press, pressed = null) {
   return element;
 }
 
-// The caption stands above: inside, it could be no wider than the table.
+// The caption goes above the table, because inside it could not be wider than the table.
 export const table = (caption, head, rows) => [h("p.x-caption", {}, caption),
   h("div.x-scroll", {}, h("table.x-table", { "aria-label": caption },
     h("thead", {}, h("tr", {}, head.map((cell) => cell === "" ? h("td") : h("th", { scope: "col" }, cell)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>
       i ? h("td", {}, cell) : h("th", { scope: "row" }, cell)))))))];
 
-// A line of code with a button that copies it.
+// Make a line of code with a button that copies it.
 export function code(line, key) {
   const done = h("span", { role: "status" });
   const copy = async () => {
@@ -81,14 +83,14 @@ export function code(line, key) {
   }, "Copy"), done);
 }
 
-// The sentences of allranks.sums.topology.whole, word for word.
+// Refuse what is not a whole number, in the words of allranks.sums.topology.whole.
 export function whole(name, value, low) {
   if (!Number.isInteger(value)) throw Error(`${name} must be a whole number, not ${value}`);
   if (value < low) throw Error(`${name} must be at least ${low}, not ${value}`);
   return value;
 }
 
-// Three digits and a unit, "B" or "s": allranks/sums/units.py says the same.
+// Write three digits and a unit, "B" or "s", as allranks/sums/units.py does.
 const UNITS = {
   B: [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
   s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [3600, "h"], [86400, "d"]],
@@ -99,20 +101,21 @@ export function amount(value, unit) {
   return `${Math.floor(number * places + 0.5) / places} ${name}`;
 }
 
-// fields: [{ name, label, kind, ... }]: kind is "whole", "number", "choice" (options:
-// [[value, text], ...], or a function of the state that gives them), "flag", "text",
-// "file" (set(text, state, facts); too large for `most` bytes: refused) or "step"
-// (max: facts => last step). `get` and `set` map
-// a field to the state if it is no trait of its own; `show(state)` hides a field.
+// Build an explorable from these parts:
+// fields: [{ name, label, kind, ... }], where kind is "whole", "number", "choice" (with
+// options: [[value, text], ...], or a function of the state that returns them), "flag",
+// "text", "file" (with set(text, state, facts); a file of more than `most` bytes is
+// refused) or "step" (with max: facts => last step). If a field is not a trait itself,
+// `get` and `set` map it to the state; `show(state)` decides whether it is visible.
 // compute(state) -> facts, with facts.summary, or throws an Error with one sentence.
-// draw({ state, facts, set, measured }) -> what stands on the stage.
+// draw({ state, facts, set, measured }) -> what the stage shows.
 export function explorable({ label, fields, compute, draw, live = "Run on live ranks" }) {
   return {
     render({ model, el }) {
       const id = `x${number++}`;
       const names = Object.keys(model.get("initial"));
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
-      const waiting = new Map(); // a field's input: what it asked for and was refused
+      const waiting = new Map(); // from a field's input to the change that was refused
       let quiet = false, timer = null, facts = null, pause = () => {};
 
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
@@ -122,12 +125,12 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         "aria-label": label, onsubmit: (event) => event.preventDefault(),
       });
 
-      // Says why not, of the field by the name that its reader sees, and marks it.
+      // Say why a state is refused, call the field by its visible name, and mark it.
       function complain(said, input) {
         const words = said || [...waiting.values()][0]?.said || "";
         const { name, label } = fields.find(({ name }) => words.startsWith(`${name} `)) ?? {};
         const line = name ? label + words.slice(name.length).replace(/^ must/, ": must") : words;
-        if (error.textContent !== line) error.textContent = line; // said once
+        if (error.textContent !== line) error.textContent = line; // or it is read again
         for (const { input: one } of inputs) {
           if (waiting.has(one) || (said && one === input)) one.setAttribute("aria-invalid", true);
           else one.removeAttribute("aria-invalid");
@@ -135,8 +138,8 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         if (words) reset.setAttribute("aria-disabled", false);
       }
 
-      // Only a possible state reaches the model. What a field is refused stays in it and
-      // is tried again with each change: two fields may be possible only together.
+      // Pass only possible states to the model. A refused value stays in its field and is
+      // tried again with each change, since two values may be possible only together.
       function apply(patch, input, tick) {
         if (!tick) pause();
         let next = {}, wanted = null, said = "";
@@ -157,7 +160,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
           next = fit(...others.map(([, one]) => one.wanted), wanted);
           for (const [other] of others) waiting.delete(other);
           said = "";
-        } catch { // not all of them: then each for itself
+        } catch { // not all of them together, so try each by itself
           for (const [other, one] of others) try {
             next = fit(one.wanted, next);
             waiting.delete(other);
@@ -168,7 +171,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         if (said && input && !["file", "range"].includes(input.type)) waiting.set(input, { wanted, said });
         quiet = true;
         for (const [name, value] of Object.entries(next)) model.set(name, value);
-        // What was measured holds for all steps, and for nothing else.
+        // A measurement stays valid for every step, but not after any other change.
         if (model.get("measured") && Object.keys(next).some((name) => !views.includes(name)))
           model.set("measured", null);
         quiet = false;
@@ -182,7 +185,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const attributes = { id: `${id}-${i}`, "aria-describedby": `${id}-error` };
         const { kind, name, min, max, step } = field;
         let input, control, options = [], words = "";
-        // Draws the list anew only where it changed: focus and choice stay.
+        // Rebuild the list only if it changed, so that focus and choice are kept.
         const list = (now, value) => {
           const typed = waiting.has(input) && options[input.selectedIndex]?.[0];
           options = typeof field.options === "function" ? field.options(now) : field.options;
@@ -197,7 +200,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
           if (!file) return;
           const big = file.size > field.most;
           const data = big ? "" : await file.text();
-          input.value = ""; // the same file can be chosen again
+          input.value = ""; // so that the same file can be chosen again
           apply(() => {
             if (big) throw Error(`${file.name} has ${amount(file.size, "B")}: at most ${amount(field.most, "B")}`);
             return field.set(data, state(), facts);
@@ -268,7 +271,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       const buttons = h("div.x-buttons", {}, reset);
       const answer = h("p.x-measured", { role: "status" });
       let run = null;
-      if (model.get("live")) { // only where a kernel answers
+      if (model.get("live")) { // there is a kernel to run it
         run = h("button", { type: "button", onclick: () => {
           model.set("measured", { summary: "running …" });
           model.set("runs", model.get("runs") + 1);
@@ -283,21 +286,21 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         const now = state();
         try {
           facts = compute(now);
-        } catch (reason) { // Python set what is impossible
+        } catch (reason) { // Python set an impossible state
           return reason.message;
         }
         for (const { field, input, box, list } of inputs) {
           const value = field.get ? field.get(now, facts) : now[field.name];
           box.hidden = field.show ? !field.show(now, facts) : false;
           const refused = waiting.get(input), worth = JSON.stringify(value);
-          if (refused) refused.worth ??= worth; // not typed, yet other: it goes before
+          if (refused) refused.worth ??= worth; // if it changes, it replaces what was typed
           if (box.hidden || worth !== refused?.worth) waiting.delete(input);
           if (field.kind === "choice") list(now, value);
           else if (waiting.has(input)) continue; // what was typed stays
           else if (field.kind === "flag") input.checked = value;
           else if (field.kind !== "file") {
             if (field.kind === "step") input.max = field.max(facts);
-            // Leave "08" or "2, " alone while it means the same and is being typed.
+            // Leave "08" or "2, " alone while it is being typed and means the same.
             const same = field.kind === "text" ? input.value === value
               : input.value !== "" && Number(input.value) === value;
             if (!same && !(input === document.activeElement && field.kind === "text"))
@@ -324,7 +327,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
 
       el.classList.add("x");
       el.replaceChildren(form, error, summary, stage, answer);
-      // From Python: what it sets goes before what was typed.
+      // When Python sets the state, that replaces what was typed.
       const outside = () => {
         if (quiet) return;
         waiting.clear();

@@ -190,9 +190,10 @@ const fields = [
 
 const LEFT = 56, ROW = 34, BOX = 26;
 
-// Boxes of `rows`; times in ticks; at a time, the work that is on is framed.
+// Draw a box for each piece of work in `rows`, times in ticks; what runs at `time` is
+// framed.
 function grid(rows, end, least, label, time = null, press = null) {
-  // Fit the page's width while a box holds two digits; then scroll, to 3,400 at most.
+  // Fit the page's width as long as two digits fit a box; beyond that scroll, at most 3,400.
   const wide = Math.max(690 / end, Math.min(17 / least, 3400 / end));
   const ranks = rows.length, scale = Math.min(30 / least, wide);
   const parts = [];
@@ -203,7 +204,7 @@ function grid(rows, end, least, label, time = null, press = null) {
     for (const [kind, i, stage, start, stop] of row) {
       const x = LEFT + start * scale, width = (stop - start) * scale;
       const on = time !== null && start <= time && time < stop;
-      const fill = { F: 12, W: 0 }[kind] ?? 36; // 4.5:1 for the words, light and dark
+      const fill = { F: 12, W: 0 }[kind] ?? 36; // keeps 4.5:1 contrast, light and dark
       const room = width - (i > 9 ? 7 : 0), words = room >= 18 ? kind + i : room >= 9 ? i : "";
       const box = rect(x, y, width, BOX, { class: on ? "x-box x-chosen" : "x-box",
         style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, transparent)`,
@@ -225,7 +226,7 @@ function grid(rows, end, least, label, time = null, press = null) {
   return box;
 }
 
-// A share of a whole, both in ticks.
+// Write a part, in ticks, as a share of the total.
 const share = (part, total) =>
   percent(Math.round(part), Math.round(total)).replaceAll(" ", "\u00a0");
 

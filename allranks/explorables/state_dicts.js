@@ -131,14 +131,14 @@ const fields = [
     show: (s, f) => !s.strict || f.saved.prefix !== f.loaded.prefix },
 ];
 
-// The wrappers around each other, and what each adds to a key.
+// Draw the wrappers around each other, and what each of them adds to a key.
 function shells(title, order, side) {
   const all = ["net", ...order].reverse(), width = 296, height = 12 + 40 * all.length;
   const drawing = picture(width, height, `${title} ${side.call}: ${side.keys[0]}`,
     all.map((name, i) => {
       const y = 1 + 40 * i, adds = i === all.length - 1 ? "hidden.weight"
         : PREFIX[name] || "no prefix; DTensors";
-      const hue = `--hue: ${rankColor(order.length - i)}`; // the model's is the same on both sides
+      const hue = `--hue: ${rankColor(order.length - i)}`; // the model has one colour on both sides
       const fill = "fill: color-mix(in srgb, var(--hue) 16%, var(--x-ground))";
       return [
         rect(1 + 8 * i, y, width - 2 - 16 * i, height - y - 2 - 4 * i,

@@ -68,7 +68,7 @@ function commands(nodes) {
   return [...new Set(nodes.map((n) => `${head} ${n} train.py`))];
 }
 
-// What describe says, of the GPUs that are visible.
+// Say what `describe` says, but about the visible GPUs only.
 function tally(nodes, gpus, seen) {
   const idle = nodes.map((n) => Math.max(0, seen - n)), total = seen * nodes.length;
   const hidden = gpus * nodes.length - total;
@@ -111,8 +111,9 @@ export function compute({ nodes, gpus_per_node, rank, visible }) {
   };
 }
 
-// Another cluster keeps the chosen process if it still exists. Who types "12" passes
-// "1": while one field is being edited, each number starts from the state before it.
+// Keep the chosen process when the cluster changes, if it still exists. To type "12" is
+// to type "1" first, so while one field is being edited, each number is applied to the
+// state from before the edit.
 let edit = {};
 function resized(field, state, nodesOf) {
   const now = JSON.stringify(state);
@@ -120,7 +121,7 @@ function resized(field, state, nodesOf) {
   const { base } = edit, nodes = nodesOf(base);
   const patch = { nodes, rank: Math.min(base.rank, sum(nodes) - 1),
     gpus_per_node: Math.max(base.gpus_per_node, ...nodes) };
-  edit.seen = [now, JSON.stringify({ ...state, ...patch })]; // refused or taken
+  edit.seen = [now, JSON.stringify({ ...state, ...patch })]; // if refused, if accepted
   return patch;
 }
 const few = (name, value) => {
@@ -156,8 +157,8 @@ const fields = [
     show: (s) => s.visible !== null },
 ];
 
-// One node: its GPUs in rows of eight. A process sits on the GPU that it really gets;
-// those that get none stand in rows of their own.
+// Draw one node, with its GPUs in rows of eight. A process is drawn on the GPU that it
+// really gets; those that get none are in rows of their own.
 function node(i, { state, facts, set }, y) {
   const { nodes, gpus_per_node, rank } = state, first = sum(nodes.slice(0, i));
   const columns = Math.min(gpus_per_node, 8), gpus = facts.visible;

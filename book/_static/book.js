@@ -1,24 +1,25 @@
-// What the theme's scripts leave out, and what their 82 KB of Bootstrap did here.
+// What the theme's scripts lack, and what the book needs of their 82 KB of Bootstrap.
 
-// Opened from a folder, a page may not read other pages: search shows titles only.
+// A page opened from a folder may not read other pages, so search shows titles only.
 if (location.protocol === "file:") {
   DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 }
 
-// What is too wide scrolls: let the keyboard scroll it too. Explorables draw anew.
+// What is too wide scrolls, so the keyboard must be able to scroll it too. Explorables
+// redraw themselves, so this looks again after each change of the page.
 (() => {
   let waiting = 0;
   const soon = () => {
     cancelAnimationFrame(waiting);
     waiting = requestAnimationFrame(reach);
   };
-  const sizes = new ResizeObserver(soon); // also of what was folded
+  const sizes = new ResizeObserver(soon); // what was folded has no size until it opens
   const reach = () => {
     const wide = ".formula, .text_html, .x-scroll, .exercise-help pre";
     for (const box of document.querySelectorAll(wide)) {
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
-      if (!box.watched) sizes.observe(box); // twice would call it again, for ever
+      if (!box.watched) sizes.observe(box); // each call triggers reach: never repeat it
       box.watched = true;
     }
   };
@@ -27,7 +28,7 @@ if (location.protocol === "file:") {
   if (main) new MutationObserver(soon).observe(main, { childList: true, subtree: true });
 })();
 
-// Menus: a click or Escape closes what a click opened; arrows walk through.
+// Menus: a click opens one, a click or Escape closes it, arrow keys move through it.
 (() => {
   const opened = () => document.querySelector('[data-bs-toggle="dropdown"][aria-expanded="true"]');
   const set = (button, open) => {
@@ -77,7 +78,7 @@ if (location.protocol === "file:") {
     }
     let item = links[at]?.parentElement;
     const box = item?.closest(".bd-sidebar-secondary");
-    if (box) { // the list may be longer than the window: only it scrolls, not the page
+    if (box) { // the list may be longer than the window: scroll it, but not the page
       const { top, height } = box.getBoundingClientRect();
       const link = links[at].getBoundingClientRect();
       if (link.top < top || link.bottom > top + height)
@@ -101,7 +102,7 @@ if (location.protocol === "file:") {
   mark();
 })();
 
-// The way back to the top shows while scrolling up.
+// The button that leads back to the top shows only while the reader scrolls up.
 (() => {
   const button = document.getElementById("pst-back-to-top");
   let before = scrollY;
@@ -113,7 +114,7 @@ if (location.protocol === "file:") {
   }, { passive: true });
 })();
 
-// A copy button for each block of code. Prompts and what follows them as output stay.
+// A copy button for each block of code. It copies neither prompts nor their output.
 (() => {
   const PROMPT = /^(?:\$ |>>> |\.\.\. |In \[\d*\]: ?| {3,}\.\.\.: ?)/;
   const ICON = (path) => `<svg viewBox="0 0 24 24" width="20" height="20" fill="none"
@@ -127,7 +128,7 @@ if (location.protocol === "file:") {
   };
   const copy = async (text) => {
     if (navigator.clipboard) return navigator.clipboard.writeText(text);
-    const field = document.createElement("textarea"); // http:// without TLS
+    const field = document.createElement("textarea"); // no clipboard without TLS
     field.value = text;
     document.body.append(field);
     field.select();
@@ -152,7 +153,8 @@ if (location.protocol === "file:") {
   }
 })();
 
-// Paper is white, and nobody unfolds anything there.
+// Print in light colours and with everything unfolded, since paper is white and nobody
+// can click on it.
 (() => {
   const page = document.documentElement.dataset;
   let theme, folded = [];

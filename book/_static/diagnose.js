@@ -1,6 +1,6 @@
 // The search box of the error clinic: which failures does a pasted log show?
-// The same steps as text.py, search.py and suspects.py in allranks/diagnose/: a test
-// replays both.
+// It takes the same steps as text.py, search.py and suspects.py in allranks/diagnose/,
+// and a test compares the two.
 (() => {
   const CHUNK = 4000;
   const [NARROW, WIDE] = [40, 250];
@@ -27,9 +27,9 @@
   const SRUN = /^ *(\d{1,5}): /;
   const SOURCE = new RegExp("^ *(?:-+> *)?(?:\\d+ +)?"
     + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
-  const REST = 4; // lines in which NCCL goes on with what it says of an error
+  const REST = 4; // lines for which NCCL's message about an error may go on
   const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
-  const DIGEST = /ChildFailedError: *$/; // torchrun's, of an error before
+  const DIGEST = /ChildFailedError: *$/; // torchrun's summary of an earlier error
   const RAISED = /(?:Error|Exception): /;
   const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
@@ -46,10 +46,10 @@
   const TRACEBACK = "Traceback (most recent call last)";
   const STACK = 200; // lines of a traceback
 
-  // Whether a log is of torch: a process that is killed is anybody's.
+  // Whether a log comes from torch: any program's log may say that it was killed.
   const ours = (log) => TORCH.some((word) => log.squeezed.includes(word));
 
-  // Of another library, and not of torch: that has NCCL, too.
+  // Whether it comes from another library, which may use NCCL as well, and not from torch.
   const foreign = (log) => OTHERS.some((word) => log.squeezed.includes(word)) && !ours(log);
 
   function keysAfter(log, word) {
@@ -65,7 +65,7 @@
     return found;
   }
 
-  // Whether the missing keys are the unexpected ones without a prefix, or with it.
+  // Whether missing and unexpected keys agree once a prefix is removed from either.
   function meet(log, prefix) {
     const [missing, unexpected] = LISTS.map((word) => keysAfter(log, word));
     if (!missing.size || !unexpected.size) return true;
@@ -75,15 +75,15 @@
 
   const bare = (line) => line.slice(PREFIX.exec(line)[0].length).trimEnd();
 
-  // The lines that JSON holds in one, each with a carriage return at its end.
+  // Unescape a line of JSON; each line within it ends with a carriage return then.
   function unescaped(line) {
-    for (let i = 0; i < 3 && ESCAPED.test(line); i++) { // JSON in JSON
+    for (let i = 0; i < 3 && ESCAPED.test(line); i++) { // JSON may contain JSON
       line = line.replace(/\\(["\\nt])/g, (all, name) => ESCAPES[name]);
     }
     return line;
   }
 
-  // Colours, entities, typographic quotes, frames: what only decorates a text.
+  // Remove what only decorates a text: colours, entities, typographic quotes, frames.
   function plain(text) {
     const lines = undecorated(text).split("\n");
     return lines.map((line) => (line.includes("\\n") ? unescaped(line) : line)).join("\n");
@@ -159,7 +159,7 @@
   const hitOf = (first, last, text, match, weak) =>
     ({ first, last, text, begin: match.index, end: match.index + match[0].length, weak });
 
-  // Match on the lines from line to end, and on more of them around.
+  // Match the lines from line to end, then with neighbours joined to them.
   function attempt(log, expression, line, end) {
     if (line === end) {
       for (const text of [log.lines[line], bare(log.lines[line])]) {
@@ -195,7 +195,7 @@
     return needles;
   }
 
-  // The beginning of a piece where the log is cut.
+  // Find the beginning of a piece at the very end, where a log may have been cut.
   function logEnd(log, needle) {
     for (let size = needle.length - 1; size >= Math.max(CUT, needle.length >> 1); size--) {
       if (log.tail.endsWith(needle.slice(0, size))) {
@@ -207,13 +207,13 @@
     return null;
   }
 
-  // A store's barrier that waits though nobody is missing.
+  // Whether a store's barrier says that it waits although all workers have arrived.
   function complete(text) {
     const match = BARRIER.exec(text);
     return match !== null && Number(match[2]) >= Number(match[1]);
   }
 
-  // The earliest place of a sign; a message goes before a line of code.
+  // Find the earliest place of a sign; a message is better than a line of code.
   function find(log, sign) {
     const found = [], code = [];
     if (sign[0] === WITH && /^\^.*\$$/.test(sign[1]) && !log.alone) return null;
@@ -244,7 +244,7 @@
 
   const lower = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 
-  // The earliest place of a sign with a long piece, in capitals or not.
+  // Find the earliest place of a sign by its long pieces, in upper or lower case.
   function findFolded(log, sign) {
     log.folded ??= lower(log.squeezed);
     for (const needle of needlesOf(sign)) {
@@ -257,9 +257,9 @@
     return null;
   }
 
-  // What comes first is likeliest: messages before echoes, crashes before the waits that
-  // follow from them (not before a wait that has evidence of its own), both before
-  // warnings; then the earliest, and the best supported.
+  // Sort by likelihood: messages before echoes; crashes before the waits that follow from
+  // them, but not before a wait that has evidence of its own; both before warnings. Among
+  // equals, the earliest comes first, and then the best supported.
   function keyOf(suspect, order) {
     const named = suspect.hits.filter(([sign]) => sign[0] !== WITH);
     const level = Math.min(...named.map(([sign, hit]) =>
@@ -302,7 +302,7 @@
     log.ours = ours(log);
     let suspects = suspected(log, cases, find);
     if (!suspects.length && log.lines.length <= BRIEF) {
-      // A title, a question: people write messages without the capitals.
+      // In a title or a question, people write messages without the capitals.
       const full = (...args) => (args[1][0] % OURS === FULL ? findFolded(...args)
         : args[1][0] === UNLESS ? find(...args) : null);
       suspects = suspected(log, cases, full);
@@ -314,7 +314,7 @@
     return honest(log, suspects.sort(compare), ended(log));
   }
 
-  // The line where the log says that somebody ended the job.
+  // Find the line where the log says that somebody ended the job.
   function ended(log) {
     let end = Infinity;
     for (const word of INTERRUPTS) {
@@ -341,10 +341,11 @@
     return lines.every((line) => WARNING.test(line));
   }
 
-  // A maybe whose case has evidence to show, and shows none, stands beside a better one
-  // only. What may be is no news if it is a mere warning, unless the log is brief.
-  // Warnings do not explain an error, nor do echoes one before them. What is said after
-  // Ctrl-C explains nothing.
+  // Drop what the log does not prove. If a case lists supporting evidence and the log has
+  // none of it, a mere "maybe" is reported only beside a better suspect. A warning that only
+  // may point to a case is not reported, unless the log is short. Warnings do not explain
+  // an error, and echoes do not explain an error that came before them. Nothing that is
+  // printed after Ctrl-C explains anything.
   function honest(log, all, end) {
     const brief = log.lines.length <= BRIEF && end === Infinity;
     const suspects = (brief ? all : all.filter((one) => !mereWarning(log, one)))

@@ -1,5 +1,5 @@
-// The form around diagnose.js: paste, drop or choose a log; the failures that it shows.
-// Nothing is sent: the log stays in this page.
+// The form around diagnose.js: the reader pastes, drops or chooses a log, and sees which
+// failures it shows. Nothing is sent, so the log stays in this page.
 (() => {
   const { Log, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
@@ -24,10 +24,10 @@
     return element;
   };
 
-  // A title's `names` as code.
+  // Show `names` in a title as code.
   const words = (title) => title.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
-  // The matched line; a long one is cut around the match.
+  // Show the line that matched; a long one is cut around the match.
   function excerpt(hit) {
     const begin = Math.max(0, Math.min(hit.begin - 60, hit.end - EXCERPT));
     const end = Math.min(hit.text.length, Math.max(hit.end, begin + EXCERPT));
@@ -58,7 +58,8 @@
       make("ul", { class: "diagnose-lines" }, ...lines));
   }
 
-  // UTF-16 has a mark, or zeros at every other byte. As allranks/diagnose/reading.py says.
+  // Recognise UTF-16 by its mark, or by zeros in every other byte, exactly as
+  // allranks/diagnose/reading.py does.
   function encoding(bytes) {
     const mark = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
     const head = bytes.subarray(0, 8192), half = head.length >> 1;
@@ -103,7 +104,7 @@
       this.file.addEventListener("change", () => this.read(this.file.files[0]));
       box.addEventListener("dragover", (event) => event.preventDefault());
       box.addEventListener("drop", (event) => {
-        if (!event.dataTransfer.files.length) return; // dragged text: the field takes it
+        if (!event.dataTransfer.files.length) return; // the field itself takes dragged text
         event.preventDefault();
         this.read(event.dataTransfer.files[0]);
       });
@@ -114,7 +115,7 @@
       this.status.textContent = text;
     }
 
-    // A file, read here.
+    // Read a file in the browser.
     read(file) {
       if (!file) return;
       if (file.size > MOST) {
@@ -143,7 +144,7 @@
         return;
       }
       this.say("Looking …");
-      setTimeout(() => this.show(new Log(text), where)); // after the words are painted
+      setTimeout(() => this.show(new Log(text), where)); // let the browser paint first
     }
 
     show(log, where) {

@@ -1,7 +1,7 @@
-// Brings the figures of explorables to life: on prose pages and in notebooks' outputs.
-// A figure carries its state; `allRanks.NAME` (another script) knows how to show it.
+// Bring the figures of explorables to life, on prose pages and in notebooks' outputs.
+// A figure carries its state; `allRanks.NAME`, from another script, shows it.
 
-class Model { // what an explorable needs of anywidget's model
+class Model { // the part of anywidget's model that an explorable uses
   constructor(state) {
     this.values = { ...state, initial: state, measured: null, live: false };
     this.listeners = {};

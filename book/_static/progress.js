@@ -1,5 +1,5 @@
-// What a reader has done, kept in this browser only: quizzes solved, exercises done.
-// Where storage is blocked it is kept until the page is left, and nothing complains.
+// Remember which quizzes and exercises a reader has done, in this browser only. If its
+// storage is blocked, they are remembered until the page is left, without an error.
 (() => {
   const KEY = "allranks.progress";
   let memory = { quiz: {}, exercise: {} };
@@ -43,7 +43,7 @@
     for (const update of refresh) update();
   }
 
-  // In the head of each quiz: whether it is solved, and how many of the page are.
+  // In the heading of each quiz, say whether it is solved, and how many on the page are.
   function quizzes() {
     const boxes = [...document.querySelectorAll(".quiz[data-quiz]")];
     const ids = boxes.map((box) => box.dataset.quiz);
@@ -58,7 +58,7 @@
     }
   }
 
-  // Below the hints of each exercise: a box to tick.
+  // Put a box to tick below the hints of each exercise.
   function exercises() {
     const places = [...document.querySelectorAll(".exercise-help[data-exercise]")];
     const ids = places.map((place) => place.dataset.exercise);
@@ -78,7 +78,7 @@
     }
   }
 
-  // The overview: the build wrote each total and the names behind it.
+  // Fill the overview, for which the build wrote each total and the names behind it.
   function overview() {
     for (const box of document.querySelectorAll(".progress-box")) {
       for (const cell of box.querySelectorAll("[data-progress]")) {
@@ -92,7 +92,7 @@
     }
   }
 
-  // A button that clears everything, after a question.
+  // Add a button that clears everything, but asks first.
   function clearing() {
     const ask = make("dialog", { class: "progress-ask", "aria-labelledby": "progress-ask" },
       make("p", { id: "progress-ask" },
@@ -130,11 +130,11 @@
     show();
     document.addEventListener("allranks:done", ({ detail }) => set(detail.kind, detail.id, true));
     addEventListener("storage", () => {
-      load(); // another tab
+      load(); // because another tab has written
       show();
     });
     addEventListener("pageshow", () => {
-      load(); // back from another page
+      load(); // because the reader came back from another page
       show();
     });
   }

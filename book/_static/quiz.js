@@ -1,5 +1,5 @@
-// Makes a form of each quiz on the page. The page already holds question, options,
-// answer and reasons as plain text: that is what stays without this script.
+// Turn each quiz on the page into a form. The page already contains question, options,
+// answer and reasons as plain text, which is what readers see without this script.
 (() => {
   const floorDiv = (a, b) => Math.floor(a / b);
   const OPERATORS = {
@@ -16,7 +16,7 @@
     min: Math.min,
   };
 
-  // The tree of book/_ext/quiz/formula.py: a number, a name or [operator, part, part].
+  // Compute a tree of book/_ext/quiz/formula.py: a number, a name or [operator, part, part].
   function evaluate(tree, values) {
     if (typeof tree === "string") return values[tree];
     if (!Array.isArray(tree)) return tree;
@@ -29,7 +29,7 @@
     return String(Math.floor(value * scale + 0.5) / scale);
   }
 
-  // Whether these numbers tell the right way from each slip, and slips from each other.
+  // Whether the right formula and all slips give different results for these numbers.
   function apart(numbers, values) {
     const results = [numbers.right, ...numbers.wrong].map((t) => evaluate(t, values));
     const gap = 2 * numbers.tolerance + 1e-6;
@@ -47,8 +47,8 @@
     return numbers.drawn;
   }
 
-  // What a reader types: "1,437", "1e3", "0,27", "3/11", and the quiz's own unit or a %
-  // behind it; NaN if no number.
+  // Read what a reader types: "1,437", "1e3", "0,27" or "3/11", also with the quiz's own
+  // unit or a % behind it. NaN if that is not a number.
   function read(text, unit = "") {
     const small = (words) => words.toLowerCase().replace(/[\s_']/g, "").replace(/\u2212/g, "-");
     const match = /^([-+]?[\d.,]+)(e[-+]?\d+)?(?:\/(\d+))?(\D*)$/.exec(small(text));
@@ -58,7 +58,7 @@
     return Number(plain + (match[2] ?? "")) / (match[3] ?? 1);
   }
 
-  // 0: right; 1, 2, ...: the slip with this number; -1: neither.
+  // Judge an answer: 0 if it is right, 1, 2, ... for the slip with this number, else -1.
   function judge(numbers, values, given) {
     const near = (tree) => {
       const value = evaluate(tree, values);
@@ -80,7 +80,7 @@
   };
   const SIGN = { right: "✓ ", wrong: "✗ " };
 
-  // A copy of a reason without the word in front of it.
+  // Copy a reason without the verdict in front of it.
   function reasonOf(item) {
     const copy = make("div", { class: "quiz-reason" });
     for (const child of item.childNodes) copy.append(child.cloneNode(true));
@@ -108,7 +108,7 @@
       this.form.addEventListener("input", () => this.clear());
     }
 
-    // A group named by the question; longer questions go on below their first paragraph.
+    // Build a group that the question's first paragraph names; the rest follows below it.
     fieldset() {
       const question = this.box.querySelector(".quiz-question");
       const [first, ...more] = question.children;
@@ -154,7 +154,7 @@
       return make("label", { class: "quiz-field" }, `Your answer${unit}: `, this.input);
     }
 
-    // Fresh numbers, in the question, the answer and the reasons.
+    // Put fresh numbers into the question, the answer and the reasons.
     again() {
       this.values = draw({ ...this.numbers, drawn: this.values });
       const results = [this.numbers.right, ...this.numbers.wrong];
@@ -171,7 +171,7 @@
       this.input.focus();
     }
 
-    // A new choice: what was said of the last one no longer holds.
+    // Clear the verdict, because it is about an earlier choice.
     clear() {
       this.status.replaceChildren();
       delete this.status.dataset.state;

@@ -2,9 +2,9 @@
 
     python book/_tools/chapter.py ch7_fsdp "Fully sharded"
 
-All four pass as they are. Together they say one true thing, the mean over all ranks;
-replace it, piece by piece, by what the chapter is about. What every script repeats is
-copied from scripts/ch4_ranks.py.
+All four pass their tests as they are. Together they say one true thing, about the mean
+over all ranks; replace it, piece by piece, by what the chapter is about. The functions
+that every script repeats are copied from scripts/ch4_ranks.py.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from book._tools import notebooks  # noqa: E402
 MODEL = "ch4_ranks"
 LAST_IMPORT = "import torch.distributed as dist"
 REST = "# The rest stands in every script: a job that cannot go on ends in a sentence."
-MOST = (chapter_map.BOX - 37) // 8  # of a title: the front page's map has boxes
-LONGEST = 23  # letters of a name: the script's docstring has lines of 79
+MOST = (chapter_map.BOX - 37) // 8  # letters of a title, to fit its box on the map
+LONGEST = 23  # letters of a name, so that the script's docstring fits 79 columns
 TITLE = re.compile(r"[A-Z][\w ,:;'()/+-]*[\w)]")
 TOC = """      - file: book/{name}
         sections:
@@ -138,13 +138,13 @@ def test_refuses_impossible_numbers(flag):
 
 
 def numbered(root: Path) -> list[str]:
-    """The names of the numbered chapters, in the order of the book."""
+    """Return the names of the numbered chapters, in the order of the book."""
     parts = chapter_map.read(root).values()
     return [one.name for part in parts for one in part if one.number]
 
 
 def fault(root: Path, name: str, title: str) -> str:
-    """Say why a chapter cannot begin with this name and title; nothing if it can."""
+    """Return why this name and title can't be used, or an empty text if they can."""
     names = numbered(root)
     next_ = len(names) + 1
     match = re.fullmatch(r"ch(\d+)_[a-z][a-z0-9_]*", name)
@@ -167,7 +167,7 @@ def fault(root: Path, name: str, title: str) -> str:
 
 
 def script(model: str, number: str, name: str, title: str) -> str:
-    """Write a script: its own functions between those that all scripts repeat."""
+    """Return a script, its own functions between those that all scripts repeat."""
     body, lines = ast.parse(model).body, model.splitlines()
     imports = lines[body[0].end_lineno + 1 : lines.index(LAST_IMPORT) + 1]
     shared = [
@@ -181,7 +181,7 @@ def script(model: str, number: str, name: str, title: str) -> str:
 
 
 def write(root: Path, name: str, title: str) -> list[Path]:
-    """Write the four files of a chapter, and name it in the table of contents."""
+    """Write the four files of a chapter, and add it to the table of contents."""
     number, last = name.partition("_")[0].removeprefix("ch"), numbered(root)[-1]
     words = {"name": name, "title": title, "number": number}
     model = (root / "scripts" / f"{MODEL}.py").read_text("utf8")

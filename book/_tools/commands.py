@@ -40,16 +40,17 @@ TORCHRUN.add_argument("args", nargs=argparse.REMAINDER)
 def run_page(
     page: Path, start: Callable[[str], str] = lambda line: REAL
 ) -> Iterator[tuple[records.Command, str]]:
-    """Run a page's commands in their order, in one folder that is deleted after.
+    """Run a page's commands in order, in one folder that is deleted afterwards.
 
     Args:
-        start: by a command's line, what starts its processes, ``module:Popen``.
+        start: takes a command's line, and returns what starts its processes, in the
+            form ``module:Popen``.
     Yields:
         Each command and its output.
 
     Raises:
-        ValueError: it ended with another exit code than the page states, or printed
-            something that only this machine has.
+        ValueError: if a command ended with another exit code than the page states, or
+            printed something that only this machine has.
     """
     with tempfile.TemporaryDirectory(prefix="allranks-page-") as folder:
         os.symlink(ROOT / "scripts", Path(folder, "scripts"))
@@ -75,7 +76,7 @@ def run_page(
 
 
 def same(command: records.Command, old: str, new: str) -> bool:
-    """Whether two outputs of a command say the same."""
+    """Tell whether two outputs of a command say the same."""
     if command.terminal:
         return terminal.same(old, new)
     return records.same(old, new, command.only)
@@ -85,8 +86,8 @@ def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
     """Run a command line; return (exit code, output), the lines of ranks in rank order.
 
     Args:
-        raw: torchrun's own lines as well, and all as they come.
-        popen: what starts the processes, ``module:Popen``.
+        raw: whether to keep torchrun's own lines too, and all lines in their order.
+        popen: what starts the processes, in the form ``module:Popen``.
     """
     words, env, environ = shlex.split(line), {}, dict(os.environ)
     while "=" in words[0]:
@@ -95,7 +96,7 @@ def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
         return torchrun(words[1:], {**env, "ALLRANKS_POPEN": popen})
     if words[0] == "torchrun":
         words[:1] = [sys.executable, str(Path(sys.executable).with_name("torchrun"))]
-        environ.pop("OMP_NUM_THREADS", None)  # a reader is told of it
+        environ.pop("OMP_NUM_THREADS", None)  # torchrun sets it, and tells the reader
         loopback = "lo" if sys.platform == "linux" else "lo0"
         environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     words[0] = sys.executable if words[0] == "python" else words[0]
@@ -124,7 +125,7 @@ def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
 
 
 def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Launch with all nodes on this machine: (exit code, the ranks' lines)."""
+    """Launch with all nodes on this machine; return (exit code, the ranks' lines)."""
     options = TORCHRUN.parse_args(words)
     try:
         result = launch(
@@ -141,7 +142,7 @@ def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def in_rank_order(output: str) -> str:
-    """The lines sorted by rank, if every line says which rank printed it."""
+    """Sort the lines by rank, if every line says which rank printed it."""
     lines = output.splitlines()
     ranks = [RANK.match(line) for line in lines]
     if all(ranks):
@@ -151,7 +152,7 @@ def in_rank_order(output: str) -> str:
 
 
 def machine_trace(text: str) -> str | None:
-    """The first line with a path or a memory address of this machine, if any."""
+    """Return the first line with a path or a memory address of this machine, if any."""
     for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():  # without colours
         if MACHINE.search(line):
             return line.strip()

@@ -4,8 +4,9 @@
     python book/_tools/execute.py notebooks/ch5_ddp.ipynb book/ch5_ddp.md
     python book/_tools/execute.py --check                  # run nothing, look only
 
-A second run writes the same bytes. A record whose text differs in its timings only is
-left as it is. When each file ran, and how it ended, is in book/_data/status.json.
+A second run writes the same bytes, since a record whose text differs only in its
+timings is left as it is. book/_data/status.json says when each file ran, and how it
+ended.
 """
 
 import argparse
@@ -31,7 +32,7 @@ RUNS = ROOT / "book" / "_runs"
 
 
 def record(page: Path) -> set[str]:
-    """Run a page's commands, write the records that changed, return all their names."""
+    """Run a page's commands, write the records that changed, and return all names."""
     names, runs = set(), scripts(page)
     start = time.monotonic()
     try:
@@ -47,7 +48,7 @@ def record(page: Path) -> set[str]:
             except LookupError:
                 pass
             records.write(RUNS, command, output)
-    except BaseException:  # a timeout and an interrupt too: it has not run
+    except BaseException:  # after a timeout or an interrupt, too, it has not run
         for run in runs.values():
             run.outcome = executed.FAILED
         raise
@@ -58,7 +59,7 @@ def record(page: Path) -> set[str]:
 
 
 def scripts(page: Path) -> dict[str, executed.Run]:
-    """Runs to be: of the chapter's scripts that the page's commands start."""
+    """Return a run, about to begin, for each of its own scripts that a page starts."""
     lines = "\n".join(c.line for c in records.commands(page.read_text("utf8")))
     names = set(re.findall(r"\bscripts/(ch\w+\.py)", lines))
     own = f"{page.stem.partition('_')[0]}_"
@@ -67,7 +68,7 @@ def scripts(page: Path) -> dict[str, executed.Run]:
 
 
 def record_specimen(path: Path) -> str:
-    """Play a specimen's cells, write how they ended, return what they printed."""
+    """Play a specimen's cells, record how they ended, and return what they printed."""
     specimen = (clinic if path.parent.name == "clinic" else errata).read(path)
     if specimen.fields["runs on"] == clinic.QUOTED:
         return ""
@@ -80,20 +81,20 @@ def record_specimen(path: Path) -> str:
 
 
 def record_notebook(path: Path) -> str:
-    """Execute a notebook, return what its cells printed."""
+    """Execute a notebook, and return what its cells printed."""
     notebooks.execute(path)
     cells = nbformat.read(path, as_version=4).cells
     return "\n".join(notebooks.plain(cell.get("outputs", [])) for cell in cells)
 
 
 def watched(path: Path, play_it: Callable[[Path], object]) -> None:
-    """Run a notebook or specimen, and write down when, how long, and how it ended."""
+    """Run a notebook or specimen, and record when, how long, and how it ended."""
     run, start = executed.Run.of(ROOT, path), time.monotonic()
     code = executed.code(path).decode()
     try:
         output = play_it(path)
         if path.suffix == ".py":
-            output = ""  # a specimen skips nothing, whatever it says
+            output = ""  # a specimen skips nothing, even if it prints "skipped"
         run.add(time.monotonic() - start, code, output)
     except BaseException:
         run.add(time.monotonic() - start, code)
@@ -131,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     if not (options.files or options.check or problems):
         for path in RUNS.glob("*.txt"):
             if path.name not in used:
-                path.unlink()  # of a command that no page states any more
+                path.unlink()  # the record of a command that no page has any more
     if problems:
         if options.check:
             problems.append("make notebooks writes what is right")

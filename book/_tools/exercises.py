@@ -3,7 +3,7 @@
     python book/_tools/exercises.py notebooks/ch5_ddp.ipynb
     python book/_tools/execute.py notebooks/ch5_ddp.ipynb
 
-They follow the notebook's own cells. What stands there already is written anew.
+They follow the notebook's own cells, and replace any that an earlier call wrote.
 """
 
 import re
@@ -28,13 +28,13 @@ the task, write the lines on paper, and unfold the hints one by one."""
 
 
 def chapter(number: int) -> list[Exercise]:
-    """The exercises of a chapter, in order."""
+    """Return the exercises of a chapter, in order."""
     found = map(files.find, files.names())
     return [exercise for exercise in found if exercise.chapter == number]
 
 
 def cells(exercise: Exercise) -> list[NotebookNode]:
-    """Task, stub, check and hints, as they stand in the notebook."""
+    """Return an exercise's cells in the notebook: task, stub, check and hints."""
     name = exercise.name
     time = f"{exercise.minutes} minutes"
     time = f"*Hard: {time}.*" if exercise.hard else f"*{time}.*"
@@ -48,7 +48,7 @@ def cells(exercise: Exercise) -> list[NotebookNode]:
 
 
 def section(number: int) -> list[NotebookNode]:
-    """All cells about a chapter's exercises."""
+    """Return all cells about a chapter's exercises."""
     loads = v4.new_code_cell("from allranks import check, hints", id="exercises-import")
     found = [v4.new_markdown_cell(INTRO, id="exercises"), loads]
     for exercise in chapter(number):
@@ -57,7 +57,7 @@ def section(number: int) -> list[NotebookNode]:
 
 
 def own(notebook: NotebookNode) -> list[NotebookNode]:
-    """The cells that come from ``exercises/``, of those in a notebook."""
+    """Return those cells of a notebook that come from ``exercises/``."""
     return [c for c in notebook.cells if re.match(r"exercises|ex\d+_\d+-", c.id)]
 
 

@@ -2,9 +2,9 @@
 
 make lighthouse
 
-The heaviest page and a plain one, as a laptop and as a phone. Performance is worth a
-figure only on an idle machine; what does not depend on time the tests check each time.
-Needs npm's npx and Chromium.
+It measures the heaviest page and a plain one, on a laptop and on a phone. The score for
+performance means something only on an idle machine, which is why the tests check only
+what does not depend on time. It needs npm's npx, and Chromium.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def measure(url: str, form: str) -> dict:
-    """The scores of one page, 0 to 100, and what cost points."""
+    """Return the scores of one page, 0 to 100, and the audits that cost points."""
     browser = next(filter(None, map(shutil.which, CHROMIUM)), "")
     command = ["npx", "--yes", f"lighthouse@{VERSION}", url, "--quiet"]
     command += ["--output=json", f"--chrome-flags={FLAGS}"]
@@ -62,14 +62,14 @@ def measure(url: str, form: str) -> dict:
 
 
 def heaviest(site: Path) -> str:
-    """The page with the most bytes."""
+    """Return the page with the most bytes."""
     pages = [*site.glob("book/*.html"), *site.glob("notebooks/*.html")]
     page = max(pages, key=lambda path: path.stat().st_size)
     return page.relative_to(site).with_suffix("").as_posix()
 
 
 def main() -> None:
-    """Measure, print, record."""
+    """Measure the pages, print the scores, and record them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pages", nargs="*", help="default: a plain and the heaviest")
     parser.add_argument("--site", type=Path, default=SITE)

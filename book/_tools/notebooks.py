@@ -26,8 +26,8 @@ def execute(path: Path, timeout: float = 120) -> None:
     """Run a notebook from its first cell and write it in canonical form.
 
     Raises:
-        ValueError: a cell failed that is not tagged ``raises-exception``, or an output
-            holds a path of this machine. The file then stays as it was.
+        ValueError: if a cell failed that is not tagged ``raises-exception``, or an
+            output contains a path of this machine. The file then stays as it was.
     """
     nb = nbformat.read(path, as_version=4)
     client = NotebookClient(
@@ -35,7 +35,7 @@ def execute(path: Path, timeout: float = 120) -> None:
         timeout=timeout,
         kernel_name="python3",
         record_timing=False,
-        extra_arguments=["--log-level=ERROR"],  # no note on unencrypted loopback
+        extra_arguments=["--log-level=ERROR"],  # or it warns of unencrypted loopback
         resources={"metadata": {"path": str(path.parent)}},
     )
     try:
@@ -50,7 +50,7 @@ def execute(path: Path, timeout: float = 120) -> None:
 
 
 def canonical(nb: NotebookNode) -> str:
-    """The one text of a notebook: no timings, no versions, sorted keys."""
+    """Return a notebook as text, with sorted keys, without timings and versions."""
     nb = nbformat.from_dict(nb)
     nb.metadata = METADATA
     nb.nbformat, nb.nbformat_minor = 4, 5
@@ -60,7 +60,7 @@ def canonical(nb: NotebookNode) -> str:
         }
         if cell.cell_type == "code":
             cell.outputs = merged(cell.outputs)
-            for output in cell.outputs:  # a widget's id is random; its HTML stays
+            for output in cell.outputs:  # drop a widget's random id, keep its HTML
                 output.get("data", {}).pop(WIDGET, None)
     nbformat.validate(nb)
     text = nbformat.writes(nb, version=4)  # splits texts into lines
@@ -69,7 +69,7 @@ def canonical(nb: NotebookNode) -> str:
 
 
 def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs with neighbouring pieces of one stream joined: timing cuts them."""
+    """Join neighbouring pieces of one stream, which timing cuts at random places."""
     result = []
     for output in outputs:
         last = result[-1] if result else {}
@@ -81,7 +81,7 @@ def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def faults(nb: NotebookNode, name: str) -> list[str]:
-    """What keeps an executed notebook from being published, a sentence each."""
+    """Return what keeps an executed notebook from being published, in sentences."""
     found = []
     cells = [c for c in nb.cells if c.cell_type == "code" and c.source.strip()]
     if [cell.execution_count for cell in cells] != list(range(1, len(cells) + 1)):
@@ -100,7 +100,7 @@ def faults(nb: NotebookNode, name: str) -> list[str]:
 
 
 def plain(outputs: list[NotebookNode]) -> str:
-    """All text that the outputs show."""
+    """Return all text that the outputs show."""
     texts = []
     for output in outputs:
         texts += [output.get("text", ""), *output.get("traceback", ())]
@@ -109,7 +109,7 @@ def plain(outputs: list[NotebookNode]) -> str:
 
 
 def check(path: Path) -> list[str]:
-    """Why a notebook's file is not what ``make notebooks`` writes; empty if it is."""
+    """Return why a file is not what ``make notebooks`` writes; nothing if it is."""
     nb = nbformat.read(path, as_version=4)
     found = faults(nb, path.name)
     if path.read_text("utf8") != canonical(nb):

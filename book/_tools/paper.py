@@ -3,8 +3,9 @@
     python book/_tools/paper.py epub     # writes _build/all-ranks.epub
     python book/_tools/paper.py pdf      # writes _build/all-ranks.pdf; needs Chromium
 
-book/_ext/paper/ writes the EPUB's pages: no control, nothing folded. The PDF is all
-of them in one, printed by Chromium twice: the first time tells where each heading went.
+book/_ext/paper/ writes the EPUB's pages, without controls and folded parts. The PDF is
+one long page made of all of them. Chromium prints it twice, because only the first
+print tells on which page each heading is, which the table of contents needs.
 """
 
 import argparse
@@ -36,10 +37,10 @@ RUNNING = """
 
 
 def build(folder: Path) -> Path:
-    """Build the EPUB below a folder: the folder with its pages and the book."""
+    """Build the EPUB below a folder; return the folder with its pages and the book."""
     out = folder / "_build" / "epub"
-    shutil.rmtree(out, ignore_errors=True)  # else a page that is no more stays in it
-    for read in (".doctrees", "jupyter_execute"):  # of pages that need no new reading
+    shutil.rmtree(out, ignore_errors=True)  # or a page that was deleted would stay
+    for read in (".doctrees", "jupyter_execute"):  # so that Sphinx need not read again
         if (ROOT / "_build/html/.built").exists() and not (out.parent / read).exists():
             shutil.copytree(ROOT / "_build" / read, out.parent / read)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT]
@@ -53,7 +54,7 @@ def build(folder: Path) -> Path:
 
 
 def parts(toc: dict) -> list[tuple[str, list[tuple[str, bool]]]]:
-    """Captions of the parts, each with its pages: (name, is it below another)."""
+    """Return each part's caption and pages, as (name, is it below another page)."""
     found = [("", [(toc["root"], False)])]
     for part in toc["parts"]:
         pages = []
@@ -65,13 +66,13 @@ def parts(toc: dict) -> list[tuple[str, list[tuple[str, bool]]]]:
 
 
 def name(page: str) -> str:
-    """A page's name as an id: ``book/ch5_ddp`` to ``book-ch5_ddp``."""
+    """Turn a page's name into an id: ``book/ch5_ddp`` becomes ``book-ch5_ddp``."""
     return page.replace("/", "-")
 
 
 @cache
 def joined(out: Path, page: str) -> Tag:
-    """A page's content as a part of one long page: ids and links of its own."""
+    """Return a page's content for the one long page, with ids that are unique there."""
     tree = parse((out / f"{page}.xhtml").read_text("utf8"))
     own = name(page)
     for tag in tree.find_all(id=True):
@@ -92,7 +93,7 @@ def joined(out: Path, page: str) -> Tag:
         if tag.get_text().count("\n") <= SHORT:
             tag["class"] = "short"
     for tag in tree.find_all("strong", string="Predict"):
-        tag.parent["class"] = "predict"  # stays with the cell that answers
+        tag.parent["class"] = "predict"  # no page break before the cell that answers
     body = tree.body
     body.name, body.attrs = "section", {"class": "doc", "id": own}
     body.append(addresses(tree))
@@ -100,7 +101,7 @@ def joined(out: Path, page: str) -> Tag:
 
 
 def moved(page: str, link: str) -> str:
-    """A link of one page as a link within the long one."""
+    """Turn a link of one page into a link within the long page."""
     url = urlsplit(link)
     if url.scheme or url.netloc:
         return link
@@ -126,7 +127,7 @@ def addresses(tree: BeautifulSoup) -> Tag | str:
 
 
 def document(out: Path, numbers: dict[str, int]) -> str:
-    """The whole book as one page of HTML; ``numbers`` says where each id stands."""
+    """Return the whole book as one HTML page; ``numbers`` has the page of each id."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf8"))
     styles = [(PAPER / "paper.css").read_text("utf8")]
     styles += [(out / "_static" / "pygments.css").read_text("utf8")]
@@ -158,7 +159,7 @@ def document(out: Path, numbers: dict[str, int]) -> str:
 
 
 def entry(anchor: str, title: str, kind: str, numbers: dict[str, int]) -> str:
-    """A line of the table of contents."""
+    """Return a line of the table of contents."""
     return (
         f'<li class="{kind}"><a class="title" href="#{escape(anchor)}">{escape(title)}'
         f'</a><span class="dots"></span>'
@@ -167,7 +168,7 @@ def entry(anchor: str, title: str, kind: str, numbers: dict[str, int]) -> str:
 
 
 def write_pdf(out: Path, target: Path) -> None:
-    """Print the book until its table of contents is right: twice."""
+    """Print the book until its table of contents is right, which takes two prints."""
     path = out / "paper.html"
     path.write_text(document(out, {}), "utf8")
     with pdf.Printer() as printer:
@@ -180,7 +181,7 @@ def write_pdf(out: Path, target: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Make what the command line names."""
+    """Make the EPUB or the PDF, as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=["epub", "pdf"])
     parser.add_argument("--folder", type=Path, default=ROOT / "_build")

@@ -11,7 +11,7 @@ from pypdf import PdfReader
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
-WIDTH = 658  # CSS pixels of a line: A4 less two margins of 18 mm
+WIDTH = 658  # CSS pixels of a line: A4 minus two margins of 18 mm
 BEYOND = """
 [...document.querySelectorAll(".doc *")]
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 ||
@@ -24,7 +24,7 @@ class Printer:
     """A browser that prints."""
 
     def __enter__(self) -> "Printer":
-        """Start it."""
+        """Start the browser."""
         self.playwright = sync_playwright().start()
         self.browser = self.playwright.chromium.launch(
             executable_path=chromium(), args=FLAGS
@@ -34,14 +34,14 @@ class Printer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End it."""
+        """Close the browser."""
         self.browser.close()
         self.playwright.stop()
 
     def print(self, path: Path, draft: bool = False) -> bytes:
-        """The PDF, if nothing of the page is wider than the paper.
+        """Return the PDF of a page, unless something on it is wider than the paper.
 
-        A draft has neither bookmarks nor tags: it tells where things are, sooner.
+        A draft has neither bookmarks nor tags, so it says sooner where things are.
         """
         self.page.goto(path.as_uri())
         if wide := self.page.evaluate(BEYOND):
@@ -51,7 +51,7 @@ class Printer:
 
 
 def targets(pdf: bytes) -> dict[str, int]:
-    """The page of each heading that a link leads to, from 1."""
+    """Return the page, counted from 1, of each heading that a link leads to."""
     reader = PdfReader(io.BytesIO(pdf))
     return {
         unquote(key.removeprefix("/")): reader.get_destination_page_number(place) + 1
@@ -60,7 +60,7 @@ def targets(pdf: bytes) -> dict[str, int]:
 
 
 def chromium() -> str:
-    """Where the system's Chromium is."""
+    """Return the path of the system's Chromium."""
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if not found and not Path(MAC).exists():
         raise SystemExit("no Chromium to print with: make browser installs it")

@@ -3,7 +3,8 @@
     python book/_tools/release.py --tag v0.1.0   # the tag, the version, CHANGELOG.md
     python book/_tools/release.py                # fills _build/release
 
-The second expects the book, the EPUB and the PDF in _build; make release builds them.
+The second command expects the book, the EPUB and the PDF in _build, where make release
+builds them.
 """
 
 import argparse
@@ -33,14 +34,14 @@ Code is under the Apache License 2.0 (LICENSE), prose and pictures are under CC 
 
 
 def notes(changelog: str, version: str) -> str:
-    """Return what a change log says of a version; nothing if it has no such section."""
+    """Return what a change log says about a version, or nothing without a section."""
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"
     found = re.search(heading, changelog, re.MULTILINE | re.DOTALL)
     return found[1].strip() if found else ""
 
 
 def fault(tag: str, version: str, changelog: str) -> str:
-    """Say why a tag cannot be released; nothing if it can."""
+    """Return why a tag cannot be released, or an empty text if it can."""
     if tag != f"v{version}":
         return f"tag {tag!r} is not v{version}, the version in allranks/__init__.py"
     if not notes(changelog, version):
@@ -49,9 +50,10 @@ def fault(tag: str, version: str, changelog: str) -> str:
 
 
 def notebook_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each file of the notebooks' archive: its name there, and its path here.
+    """Yield each file of the notebooks' archive, as (name there, path here).
 
-    The notebooks lie beside scripts/, since Jupyter puts their folder on ``sys.path``.
+    The notebooks are beside scripts/, because they import from it and Jupyter puts
+    their own folder on ``sys.path``.
     """
     fixtures = set()
     for path in sorted(root.glob("notebooks/*.ipynb")):
@@ -66,7 +68,7 @@ def notebook_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def pack(root: Path, folder: Path) -> list[Path]:
-    """Put the papers and the two archives of a release into a folder.
+    """Put the EPUB, the PDF and the two archives of a release into a folder.
 
     Raises:
         FileNotFoundError: if the book, the EPUB or the PDF was not built.

@@ -2,8 +2,8 @@
 
     python book/_tools/screenshot.py        # writes three files in book/_static
 
-It needs Chromium (make browser) and the built book (make book). JupyterLab is real, and
-so is what the two pages answer.
+It needs Chromium (make browser) and the built book (make book). Nothing is staged: the
+cells run in a real JupyterLab, and the two pages really answer.
 """
 
 import json
@@ -40,7 +40,7 @@ PLAIN = """
 
 
 def serve(folder: Path) -> tuple[subprocess.Popen, str]:
-    """Start JupyterLab on a free port of this machine: (process, its address)."""
+    """Start JupyterLab on a free port of this machine; return (process, address)."""
     settings = ["--ServerApp.ip=127.0.0.1", "--port=0", "--no-browser", "--allow-root"]
     settings += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class="]
     settings[-1] += "jupyterlab.NeverCheckForUpdate"
@@ -59,7 +59,7 @@ def serve(folder: Path) -> tuple[subprocess.Popen, str]:
 
 
 def picture(page: Page, address: str) -> None:
-    """Run every cell, hide what is not the notebook, and save the picture."""
+    """Run every cell, hide everything but the notebook, and save the picture."""
     page.goto(f"{address}doc/tree/demo.ipynb")
     page.wait_for_selector("text=/ipykernel. . Idle/", timeout=60_000)
     page.locator(".jp-InputArea-editor").first.click()
@@ -77,7 +77,7 @@ def picture(page: Page, address: str) -> None:
 
 
 def explorable(page: Page) -> None:
-    """Take the figure of the pipeline schedules as chapter 6 shows it."""
+    """Take a picture of the pipeline schedules as chapter 6 shows them."""
     page.goto((SITE / "ch6_model_parallel.html").as_uri())
     figure = page.locator("figure[data-explorable=pipelines]")
     figure.get_by_label("Micro-batches").fill("5")
@@ -86,7 +86,7 @@ def explorable(page: Page) -> None:
 
 
 def diagnosis(page: Page) -> None:
-    """Paste a log into the clinic's box, and take what it answers."""
+    """Paste a log into the clinic's box, and take a picture of the answer."""
     page.goto((SITE / "app_clinic.html").as_uri())
     box = page.locator(".diagnose")
     box.locator("textarea").fill(LOG.read_text("utf8"))
@@ -96,9 +96,9 @@ def diagnosis(page: Page) -> None:
 
 
 def save(page: Page, name: str, whole: Locator, rest: Locator) -> None:
-    """Save a part of the page, from its top to where the rest of it begins."""
+    """Save ``whole`` as a picture, from its top to where ``rest`` begins."""
     whole.scroll_into_view_if_needed()
-    page.wait_for_timeout(500)  # what moved has come to rest
+    page.wait_for_timeout(500)  # until scrolling and animations have ended
     clip, end = whole.bounding_box(), rest.bounding_box()
     clip["height"] = end["y"] - clip["y"] - 2
     page.screenshot(path=STATIC / name, clip=clip)

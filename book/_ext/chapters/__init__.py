@@ -1,1 +1,1 @@
-"""What the book says of its chapters as wholes: differences, the map, the course."""
+"""What the book says about whole chapters: their differences, the map, the course."""

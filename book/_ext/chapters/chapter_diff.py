@@ -5,9 +5,9 @@
     :pyobject: train
     ```
 
-Paths are relative to the page. ``:pyobject:`` (optional) compares one function or
-class only. ``:lesson:`` leaves out the functions that three scripts of the folder or
-more have in common: what every job needs and no chapter teaches. Sphinx's own
+Paths are relative to the page. ``:pyobject:`` (optional) compares only one function or
+class. ``:lesson:`` leaves out the functions that at least three scripts of the folder
+have in common, since every job needs them and no chapter teaches them. Sphinx's own
 ``literalinclude`` has a ``:diff:`` too, but it prints the absolute paths of the machine
 that built the book.
 """
@@ -34,7 +34,7 @@ def definition(source: str, name: str) -> list[str]:
 
 
 def common(folder: Path) -> set[str]:
-    """Name the functions that stand identical in three scripts or more."""
+    """Name the functions that are identical in at least three scripts."""
     copies = Counter()
     for script in folder.glob("*.py"):
         for node in ast.parse(script.read_text("utf8")).body:
@@ -44,7 +44,7 @@ def common(folder: Path) -> set[str]:
 
 
 def without(source: str, names: set[str]) -> list[str]:
-    """Return the lines of a script without the functions of these names."""
+    """Return the lines of a script without the functions that have these names."""
     lines = source.splitlines()
     for node in reversed(ast.parse(source).body):
         if isinstance(node, ast.FunctionDef) and node.name in names:
@@ -81,7 +81,7 @@ class ChapterDiff(SphinxDirective):
         return [block]
 
     def read(self, path: str) -> tuple[str, list[str]]:
-        """Return (name from the book's root, lines) of a file named from the page."""
+        """Return (name from the book's root, lines) of a file that the page names."""
         name, absolute = self.env.relfn2path(path)
         self.env.note_dependency(name)
         try:

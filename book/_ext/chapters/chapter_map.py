@@ -1,7 +1,8 @@
 """``{chapter-map}``: all chapters in one figure, drawn from the pages themselves.
 
 The order and the parts come from _toc.yml, titles and times from pages and notebooks.
-An arrow leads to each chapter that refers back to an earlier one. Each box is a link.
+If a chapter refers back to an earlier one, an arrow leads from the earlier one to it.
+Each box is a link.
 """
 
 import json
@@ -47,7 +48,7 @@ class Chapter:
 
 
 def reading_minutes(page: str) -> int:
-    """Return the minutes for a page's prose, code and directives left out.
+    """Return the minutes that a page's prose takes, without code and directives.
 
     >>> reading_minutes("word " * 401)
     3
@@ -57,7 +58,7 @@ def reading_minutes(page: str) -> int:
 
 
 def notebook_minutes(path: Path) -> int:
-    """Return the minutes for a notebook's predictions."""
+    """Return the minutes that a notebook's predictions take."""
     if not path.is_file():
         return 0
     cells = json.loads(path.read_text("utf8"))["cells"]
@@ -89,7 +90,7 @@ def chapter(root: Path, file: str) -> Chapter:
 
 
 def draw(parts: dict[str, list[Chapter]], link: Callable[[str], str]) -> str:
-    """Draw the figure: a box for each chapter, arcs from those that it builds on."""
+    """Draw a box for each chapter, with arcs from the chapters that it builds on."""
     body, top, middle = [], 0, {}
     for caption, chapters in parts.items():
         style = 'font-size="15" font-weight="600" fill="currentColor"'
@@ -112,7 +113,7 @@ def draw(parts: dict[str, list[Chapter]], link: Callable[[str], str]) -> str:
 
 
 def box(one: Chapter, top: int, link: Callable[[str], str]) -> list[str]:
-    """Draw one chapter: number, title, times, what it builds on; all of it a link."""
+    """Draw one chapter as a link: its number, title and times, and what it needs."""
     needs = " and ".join(name.removeprefix("ch") for name in one.builds_on)
     seen = [one.number, one.title, one.times] if one.number else [one.title]
     spoken = " ".join(seen + ([f"builds on {needs}"] if needs else []))
@@ -141,10 +142,10 @@ def arc(start: int, end: int, reach: int) -> str:
 
 
 class ChapterMap(SphinxDirective):
-    """The figure, and below it how its times were computed."""
+    """The figure, with a note below it on how the times were computed."""
 
     def run(self) -> list[nodes.Node]:
-        """Read all pages, draw, add the note."""
+        """Read all pages, draw the figure, and add the note."""
         root = Path(self.env.srcdir)
         parts = read(root)
         for one in [one for chapters in parts.values() for one in chapters]:

@@ -1,16 +1,17 @@
 """``{course-sheet}``, ``{course-plan}``, ``{progress}``: what a course needs to know.
 
 The sheet has a section for each chapter: goals, questions, times, exercises, scripts,
-what to know before. A plan shares out time::
+and what to know beforehand. A plan divides up the time::
 
     ```{course-plan} ch4, ch5
     :minutes: 240
     :parts: page, quizzes, notebook
     ```
 
-and fails the build if its chapters need more; ``:sessions: 90`` shares them out over
+and fails the build if its chapters need more; ``:sessions: 90`` spreads them over
 sessions of 90 minutes instead. ``{progress}`` is the table that the page's script fills
-with what the reader has done. All numbers are counted in the finished pages.
+with what the reader has done. All numbers are counted in the finished pages, which is
+why each directive only leaves a placeholder until all of them have been read.
 """
 
 from pathlib import Path
@@ -31,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Part(SphinxDirective):
-    """What the directives share: a place, and the files that it depends on."""
+    """What the directives share: a placeholder, and the files that it depends on."""
 
     optional_arguments = 1
     final_argument_whitespace = True
@@ -42,14 +43,14 @@ class Part(SphinxDirective):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Leave a place."""
+        """Leave placeholders, and note every file that their tables are made from."""
         self.env.note_dependency("_toc.yml")
         for path in course_data.sources(Path(self.env.srcdir)):
             self.env.note_dependency(path)
         return self.places()
 
     def places(self) -> list[nodes.Node]:
-        """Return one place for this directive."""
+        """Return one placeholder for this directive."""
         given = {**self.options, "chapters": "".join(self.arguments)}
         place = course_part(what=self.name, **given)
         self.set_source_info(place)
@@ -60,7 +61,7 @@ class Sheet(Part):
     """A section for each chapter, so that the contents list it."""
 
     def places(self) -> list[nodes.Node]:
-        """Return a section for each chapter: its title, and a place below it."""
+        """Return a section for each chapter: its title, and a placeholder below."""
         found = []
         parts = course_data.chapter_map.read(Path(self.env.srcdir)).values()
         for chapter in [one for part in parts for one in part if one.number]:
@@ -75,7 +76,7 @@ class Sheet(Part):
 
 
 def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the tables in their places, now that all pages are read."""
+    """Replace the placeholders by their tables, now that all pages are read."""
     for place in list(doctree.findall(course_part)):
         try:
             place.parent.replace(place, Builder(app, docname).build(place))
@@ -87,7 +88,7 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 def add_files(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Load the script where there is something to keep or to show."""
+    """Load the script on pages that have progress to keep or to show."""
     marks = 'data-quiz="', 'class="exercise-help"', "progress-box"
     wanted = any(mark in context.get("body", "") for mark in marks)
     if wanted and app.builder.name in PAGES:
@@ -100,7 +101,7 @@ def add_files(
 
 
 def visit_cell(writer: HTML5Translator, node: progress_cell) -> None:
-    """Give the script the names behind a total."""
+    """Open a total, and tell the script which quizzes or exercises it counts."""
     data = {"data-progress": node["what"]}
     writer.body.append(writer.starttag(node, "span", "", **data))
 

@@ -1,7 +1,7 @@
-"""What a teacher wants to know of each chapter, read from what the chapter is made of.
+"""What a teacher wants to know about each chapter, read from the chapter's own files.
 
-Times are guesses by fixed rates, stated on the course sheet; the reading of prose and
-the predictions are those of the chapter map. Nothing is written down twice.
+Times are estimates at fixed rates, which the course sheet states. Those for prose and
+for predictions come from the chapter map, so that nothing is written down twice.
 """
 
 import ast
@@ -39,7 +39,7 @@ class Exercise:
 
     @property
     def number(self) -> str:
-        """Return it as its heading has it: 5.1."""
+        """Return the number as the exercise's heading writes it: 5.1."""
         return self.name.removeprefix("ex").replace("_", ".")
 
 
@@ -54,13 +54,13 @@ class Chapter:
 
     @cached_property
     def goals(self) -> nodes.paragraph | None:
-        """Find the sentence that says what one can do afterwards."""
+        """Find the sentence that says what a reader can do afterwards."""
         paragraphs = self.page.findall(nodes.paragraph)
         return next((p for p in paragraphs if p.astext().startswith(GOALS)), None)
 
     @cached_property
     def questions(self) -> list[str]:
-        """List the titles that are questions."""
+        """List the section titles that are questions."""
         titles = [title.astext() for title in self.page.findall(nodes.title)]
         return [title for title in titles if title.endswith("?")]
 
@@ -78,7 +78,7 @@ class Chapter:
 
     @property
     def minutes(self) -> dict[str, int]:
-        """Return the minutes for each part."""
+        """Return how many minutes each part takes."""
         code = -(-self.num_lines // LINES_PER_MINUTE)
         return {
             "page": self.place.page_minutes + code,
@@ -132,10 +132,10 @@ def sources(root: Path) -> list[str]:
 
 
 def sessions(steps: list[tuple], length: int) -> list[list[tuple]]:
-    """Share out steps (minutes come last) in order over sessions of a length.
+    """Spread steps, whose last item is their minutes, over sessions of equal length.
 
-    A step longer than what is left of a session, and longer than half a session, is
-    begun in it and goes on in the next.
+    Their order is kept. A step that is longer than what is left of a session moves to
+    the next one, unless it is longer than half a session: then it is split.
 
     >>> sessions([("a", 50), ("b", 60), ("c", 20)], 90)
     [[('a', 50), ('b', 40)], [('b', 20), ('c', 20)]]

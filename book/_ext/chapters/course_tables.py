@@ -1,4 +1,4 @@
-"""The tables of the course sheet, made when all pages are read."""
+"""The tables of the course sheet, built once all pages have been read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,15 @@ from book._ext.chapters.course_data import Chapter
 
 
 class course_part(nodes.Element, nodes.General):
-    """Stands where a table will be, once all pages are read."""
+    """A placeholder for a table that is built once all pages have been read."""
 
 
 class progress_cell(nodes.inline):
-    """A total; the script adds what is done of it."""
+    """A total; the page's script adds how much of it the reader has done."""
 
 
 class Builder:
-    """Fills the places of one page."""
+    """Fills the placeholders of one page."""
 
     def __init__(self, app: Sphinx, docname: str) -> None:
         env = app.env
@@ -28,7 +28,7 @@ class Builder:
         self.chapters = course_data.read(Path(env.srcdir), env.get_doctree)
 
     def build(self, place: course_part) -> list[nodes.Node]:
-        """Build what belongs at a place."""
+        """Build what belongs in a placeholder."""
         if place["what"] == "progress":
             return [self.progress()]
         names = [name.strip() for name in place["chapters"].split(",")]
@@ -46,7 +46,7 @@ class Builder:
         return self.plan(chapters, parts, place.get("minutes", 0))
 
     def page(self, chapter: Chapter, text: str = "") -> nodes.reference:
-        """Link a chapter's page."""
+        """Return a link to a chapter's page."""
         uri, title = self.link(f"book/{chapter.place.name}"), chapter.place.title
         text = text or f"{chapter.place.number}. {title}"
         return nodes.reference("", text, refuri=uri, internal=True)
@@ -82,7 +82,7 @@ class Builder:
         return [plain(chapter.goals, self.labels), asked, table([], body, (18, 82))]
 
     def plan(self, chapters: dict, parts: list[str], limit: int) -> list[nodes.Node]:
-        """Build a row for each chapter, the sum, and what is left of the time."""
+        """Build a row for each chapter, the sum, and how much time is left."""
         heads = ["", *(course_data.PARTS[part] for part in parts), "together"]
         times = [[one.minutes[part] for part in parts] for one in chapters.values()]
         total = sum(map(sum, times))
@@ -126,7 +126,7 @@ class Builder:
         return [table(heads, rows, (8, 80, 12))]
 
     def progress(self) -> nodes.container:
-        """Build each chapter's totals, which the script turns into n of m."""
+        """Build each chapter's totals, which the page's script turns into "n of m"."""
         rows = []
         for one in self.chapters.values():
             names = {
@@ -157,7 +157,7 @@ def steps_of(chapter: Chapter, parts: list[str]) -> list[tuple]:
 
 
 def plain(goals: nodes.paragraph, labels: dict) -> nodes.paragraph:
-    """Copy a page's sentence; its links become the titles that they lead to."""
+    """Copy a page's sentence, with the title of its target in place of each link."""
     copy = goals.deepcopy()
     for node in [n for n in copy.findall(nodes.Element) if "refdoc" in n]:
         title = labels.get(node["reftarget"], (node.astext(),))[-1]
@@ -184,7 +184,7 @@ def commas(content: list[nodes.Node]) -> list[nodes.Node]:
 
 
 def cells(numbers: list[int]) -> list[list[nodes.Node]]:
-    """Make a cell for each number."""
+    """Build a cell for each number."""
     return [[nodes.Text(str(number))] for number in numbers]
 
 

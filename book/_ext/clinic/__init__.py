@@ -1,1 +1,1 @@
-"""Failures that were played: specimens, the error clinic, the table of hangs."""
+"""Failures that were run on purpose: specimens, the error clinic, the hang table."""

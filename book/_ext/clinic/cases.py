@@ -3,9 +3,9 @@
     ```{clinic} process group
     ```
 
-shows every case of the class in ``clinic/``, a section each. What a case did is what
-``make notebooks`` recorded; one without a record fails the build. The lists of cases
-are those of lists.py.
+shows every case of the class in ``clinic/``, each in a section of its own. What a case
+printed is what ``make notebooks`` recorded, and a case without a record fails the
+build. The directives that list cases are in lists.py.
 """
 
 from difflib import unified_diff
@@ -33,7 +33,7 @@ SYMPTOMS = {
     "silent": "silent, and wrong",
     "slow": "slow",
 }
-NAMES = ("torch", "gloo")  # written small at the start of a sentence, too
+NAMES = ("torch", "gloo")  # lower case even at the start of a sentence
 
 
 def load(root: Path) -> list[clinic.Specimen]:
@@ -42,7 +42,7 @@ def load(root: Path) -> list[clinic.Specimen]:
 
 
 def change(case: clinic.Specimen) -> str:
-    """Show the broken code as a whole, with what the cure takes away and adds."""
+    """Return the whole broken code as a diff of what the cure removes and adds."""
     sides = []
     for cell in "broken", "fixed":
         command = case.commands.get(cell)
@@ -53,14 +53,14 @@ def change(case: clinic.Specimen) -> str:
 
 
 class ClinicDirective(SpecimenDirective):
-    """What this directive and the lists share."""
+    """What ``{clinic}`` and the directives in lists.py share."""
 
     required_arguments = 0
     optional_arguments = 1
     final_argument_whitespace = True
 
     def cases(self) -> list[clinic.Specimen]:
-        """Read all cases; the page is rebuilt when one changes."""
+        """Read all cases, and have the page rebuilt when one of them changes."""
         root = Path(self.env.srcdir)
         self.env.note_dependency(f"{FOLDER}/{clinic.RECORDS}")
         try:
@@ -72,7 +72,7 @@ class ClinicDirective(SpecimenDirective):
         return found
 
     def link(self, case: clinic.Specimen) -> list[nodes.Node]:
-        """Link the case by its title."""
+        """Return a link to the case, with the case's title as its text."""
         return self.inline(f"[{case.title.removesuffix('.')}](#clinic-{case.slug})")
 
 
@@ -92,7 +92,7 @@ class Clinic(ClinicDirective):
         return [self.section(case) for case in shown]
 
     def section(self, case: clinic.Specimen) -> nodes.section:
-        """Show what you see, the run, why, the cure, its run, and how to find it."""
+        """Build a case: symptom, run, cause, cure, its run, and how to find it."""
         anchor = f"clinic-{case.slug}"
         section = nodes.section(ids=[anchor], names=[anchor], classes=["case"])
         self.state.document.note_explicit_target(section, section)  # for {ref}
@@ -121,7 +121,7 @@ class Clinic(ClinicDirective):
         return section
 
     def kind(self, case: clinic.Specimen) -> nodes.paragraph:
-        """Say how it shows, and where it ran."""
+        """Say how the failure shows itself, and where it was run."""
         symptom = SYMPTOMS[case.fields["symptom"]]
         if not case.runs:
             where = "quoted from machines with GPUs, not run here"
@@ -156,7 +156,7 @@ class Clinic(ClinicDirective):
         return nodes.container("", block, classes=["specimen-outcome"])
 
     def foot(self, case: clinic.Specimen) -> nodes.paragraph:
-        """Link the chapter and the threads."""
+        """Build the links to the chapter and to the threads."""
         foot = nodes.paragraph("", "More: ", classes=["specimen-foot"])
         foot += self.chapter(case)
         for address, note in case.links:

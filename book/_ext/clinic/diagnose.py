@@ -1,14 +1,14 @@
 """``{diagnose}``: a box that finds the clinic's cases in a pasted log.
 
-The page loads three scripts: the signs of all cases, made from ``clinic/`` at each
-build; the search, which is that of ``python -m allranks.diagnose``; and the form. It
-needs no server and sends nothing. Without JavaScript, and on paper, a sentence names
-the other ways.
+The page loads three scripts: the signs of all cases, which each build makes from
+``clinic/``; the search, the same as in ``python -m allranks.diagnose``; and the form.
+It needs no server and sends nothing. Without JavaScript, and on paper, a sentence names
+the other ways to search.
 
-``{diagnose-figures}`` says how often the diagnosis is right, set by set. The counts are
-those of book/_data/diagnose.json (``tests/clinic/measure.py --record`` writes it);
-shares and their intervals are computed here, at each build. A sentence comes first on
-the logs that no tuning has seen, if there are any.
+``{diagnose-figures}`` says how often the diagnosis is right, for each set of logs. The
+counts come from book/_data/diagnose.json, which ``tests/clinic/measure.py --record``
+writes; their shares and intervals are computed here, at each build. If there are logs
+that were never used for tuning, a sentence about them comes first.
 """
 
 import json
@@ -31,7 +31,7 @@ PLAIN = (
     "in a shell, and the tables below list all cases."
 )
 Z = 1.959964  # of the normal distribution, 95 %
-COLUMNS = [  # title, what is counted, among how many
+COLUMNS = [  # title, key of the count, key of the total
     ("right case first", "first", "known"),
     ("among the three shown", "shown", "known"),
     ("other failures taken for one of ours", "guessed", "unknown"),
@@ -40,7 +40,7 @@ COLUMNS = [  # title, what is counted, among how many
 
 
 class diagnose_box(nodes.container):
-    """Where the form comes; it holds the sentence."""
+    """Where the form will be; until then it holds the sentence."""
 
 
 class Diagnose(ClinicDirective):
@@ -49,7 +49,7 @@ class Diagnose(ClinicDirective):
     optional_arguments = 0
 
     def run(self) -> list[nodes.Node]:
-        """Check the signs of all cases, and leave a place for the form."""
+        """Check the signs of all cases, and leave a placeholder for the form."""
         try:
             table(self.cases())
         except ValueError as error:
@@ -72,7 +72,7 @@ def depart(writer: HTML5Translator, node: diagnose_box) -> None:
 def add_files(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Load the scripts and the style where the box stands, and write the signs."""
+    """Write the signs, and load scripts and style on the pages that have the box."""
     if app.builder.name not in PAGES or not doctree:
         return
     if any(doctree.findall(diagnose_box)):
@@ -87,7 +87,7 @@ def add_files(
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, after Wilson (1927).
+    """Return the 95 % interval of a share by Wilson's formula (1927).
 
     >>> [round(100 * end) for end in wilson(54, 68)]
     [68, 87]
@@ -110,7 +110,7 @@ def share(one: dict, count: str, total: str) -> str:
 
 
 def headline(fresh: list[dict]) -> str:
-    """Say the figure that counts, the one on logs that nobody tuned on."""
+    """Sum up in words the result on fresh logs, which were never used for tuning."""
     if not fresh:
         return (
             "All of these sets have been looked at while signs were written, so expect "
@@ -133,7 +133,7 @@ class DiagnoseFigures(ClinicDirective):
     optional_arguments = 0
 
     def run(self) -> list[nodes.Node]:
-        """Read the counts; the page is built again when they change."""
+        """Build sentence and table, and rebuild the page when the counts change."""
         self.env.note_dependency(FIGURES)
         sets = json.loads(Path(self.env.srcdir, FIGURES).read_text("utf8"))["sets"]
         group = nodes.tgroup(cols=2 + len(COLUMNS))
@@ -153,7 +153,7 @@ class DiagnoseFigures(ClinicDirective):
 
 
 def text_row(cells: Iterable[str]) -> nodes.row:
-    """Return a table's row of texts."""
+    """Return a row of a table with one text in each cell."""
     entries = [nodes.entry("", nodes.paragraph("", text)) for text in cells]
     return nodes.row("", *entries)
 

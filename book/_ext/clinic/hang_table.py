@@ -1,10 +1,11 @@
 """What each tool finds of each hang: ``{hang-table}``, ``{hang-output}``, ``{hangs}``.
 
 All of it is read from book/_data/hangs.json, which ``python tests/bench hangs`` writes.
-``{hang-table} group`` has the hangs of a group, ``{hang-table} meeting`` those before
-there is one. ``{hang-output} py_spy ddp-uneven-inputs`` shows what a tool printed. The
-role ``{hangs}`` counts: ``{hangs}`detail.names``` are the hangs in which DETAIL names a
-rank, ``{hangs}`detail``` those that it can be put to, ``{hangs}`all``` all of them.
+``{hang-table} group`` has the hangs within a process group, ``{hang-table} meeting``
+those that occur before there is one. ``{hang-output} py_spy ddp-uneven-inputs`` shows
+what a tool printed. The role ``{hangs}`` counts: ``{hangs}`detail.names``` are the
+hangs in which DETAIL names a rank, ``{hangs}`detail``` those in which it can be used at
+all, and ``{hangs}`all``` counts all of them.
 """
 
 import json
@@ -23,7 +24,7 @@ MEASURE = "measure it: python tests/bench hangs"
 
 
 def load(env: BuildEnvironment) -> dict:
-    """Read the measurement; the page is rebuilt when it changes."""
+    """Read the measurement, and have the page rebuilt when it changes."""
     env.note_dependency(hangs.DATA)
     path = Path(env.srcdir, hangs.DATA)
     if not path.is_file():
@@ -32,7 +33,7 @@ def load(env: BuildEnvironment) -> dict:
 
 
 def count(found: dict, text: str) -> int:
-    """Count hangs; of a tool, those that it can be put to or has this verdict on.
+    """Count all hangs, or those that a tool can be used on, or has a verdict on.
 
     >>> count({"a": {"x": {"verdict": "names"}}, "b": {"x": {"verdict": "n/a"}}}, "x")
     1
@@ -49,13 +50,13 @@ def count(found: dict, text: str) -> int:
 
 
 class HangTable(ClinicDirective):
-    """A row for each hang, a column for each tool: what it finds, and how soon."""
+    """For each hang (row), what each tool (column) finds, and after how long."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Build the table, with the number of hangs in which each tool names a rank."""
-        self.cases()  # the page depends on them
+        """Build the table; the last row counts hangs in which a tool names a rank."""
+        self.cases()  # called only to make the page depend on them
         try:
             data, waits = load(self.env), hangs.cases(Path(self.env.srcdir))
         except LookupError as error:
@@ -106,13 +107,13 @@ class HangTable(ClinicDirective):
 
 
 class HangOutput(ClinicDirective):
-    """What a tool printed of a hang."""
+    """What a tool printed about a hang."""
 
     required_arguments = 2
     optional_arguments = 0
 
     def run(self) -> list[nodes.Node]:
-        """Show it in a literal block."""
+        """Show the output in a literal block."""
         key, slug = self.arguments
         try:
             text = load(self.env)["hangs"][slug][key]["raw"]
@@ -128,7 +129,7 @@ class Hangs(SphinxRole):
     """A number of hangs in a sentence."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Count them."""
+        """Put the count into the sentence."""
         try:
             text = str(count(load(self.env)["hangs"], self.text))
         except LookupError as error:

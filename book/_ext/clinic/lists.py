@@ -1,8 +1,9 @@
 """Lists of the clinic: ``{clinic-index}``, ``{clinic-guard}``, ``{clinic-count}``.
 
-``{clinic-index}`` links all of them, a table for each class. ``{clinic-guard} caught``
-and ``beyond`` list what ``allranks.guard`` catches, and what it cannot see. The role
-``{clinic-count}`` counts cases: a class, a symptom, ``runs``, ``quoted`` or ``all``.
+``{clinic-index}`` links all cases, with a table for each class. ``{clinic-guard}
+caught`` and ``{clinic-guard} beyond`` list what ``allranks.guard`` catches, and what it
+cannot see. The role ``{clinic-count}`` counts the cases of a class or of a symptom, or
+those that are ``runs``, ``quoted``, ``caught``, ``beyond`` or ``all``.
 """
 
 from pathlib import Path
@@ -56,7 +57,7 @@ class ClinicGuard(ClinicDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Build the list; a case that is caught shows the guard's sentence."""
+        """Build the list; a case that is caught shows what the guard said."""
         which, items = self.arguments[0], nodes.bullet_list(bullet="-")
         if which not in ("caught", "beyond"):
             raise self.error(f"clinic-guard: caught or beyond, not {which!r}")
@@ -80,7 +81,7 @@ class ClinicCount(SphinxRole):
     """A number of cases in a sentence."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Count them."""
+        """Put the count into the sentence."""
         tests = {
             "all": lambda case: True,
             "runs": lambda case: case.runs,

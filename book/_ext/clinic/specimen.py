@@ -4,9 +4,9 @@
     :source: a
     ```
 
-shows each specimen of the folder whose row begins with ``a``, in order, a section each.
-``{specimen-table} errata`` lists all of them, linked. What they did is what ``make
-notebooks`` recorded; a specimen without a record fails the build.
+shows the folder's specimens whose row begins with ``a``, in order, each in a section of
+its own. ``{specimen-table} errata`` lists all of them, with links. What a specimen
+printed is what ``make notebooks`` recorded, and one without a record fails the build.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ class SpecimenDirective(SphinxDirective):
     required_arguments = 1
 
     def folder(self) -> list[clinic.Specimen]:
-        """Read the folder's specimens; the page is rebuilt when one changes."""
+        """Read the folder's specimens, and have the page rebuilt when one changes."""
         folder = self.arguments[0]
         self.env.note_dependency(f"{folder}/{clinic.RECORDS}")
         try:
@@ -65,10 +65,10 @@ class SpecimenDirective(SphinxDirective):
         return box.children
 
     def chapter(self, specimen: clinic.Specimen) -> list[nodes.Node]:
-        """Link the chapter that teaches the right way."""
+        """Return a link to the chapter that teaches the right way."""
         label = specimen.fields["chapter"]
         if not Path(self.env.srcdir, "book", f"{label}.md").is_file():
-            return [nodes.literal("", label)]  # a test asks for every chapter's page
+            return [nodes.literal("", label)]  # a test refuses labels without a page
         return self.inline(f"{{ref}}`{label}`")
 
     def row(self, cells: list[list[nodes.Node]]) -> nodes.row:
@@ -141,7 +141,7 @@ class Specimens(SpecimenDirective):
         return box
 
     def foot(self, specimen: clinic.Specimen) -> nodes.paragraph:
-        """Say where it ran, and link the chapter."""
+        """Say where the specimen ran, and link its chapter."""
         place = specimen.fields["runs on"]
         how = f"{'in' if place == 'one process' else 'on'} {place}"
         if all(cell in specimen.commands for cell in specimen.cells):

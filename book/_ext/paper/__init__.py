@@ -1,1 +1,1 @@
-"""The same pages without hands: EPUB and PDF."""
+"""The same pages for readers who cannot click: EPUB and PDF."""

@@ -1,7 +1,7 @@
-"""The book on paper: an EPUB builder of our own in the place of Sphinx's.
+"""The book on paper: an EPUB builder of our own that replaces Sphinx's.
 
-Its pages have no theme and no script, since readable.py turns them into what paper can
-show. The PDF is made of the same pages (book/_tools/paper.py).
+Its pages have no theme and no scripts, because readable.py reduces them to what paper
+can show. book/_tools/paper.py makes the PDF from the same pages.
 """
 
 import posixpath
@@ -45,7 +45,7 @@ class PaperBuilder(Epub3Builder):
     name = "epub"
 
     def init(self) -> None:
-        """State what the book is; Jupyter Book passes none of it on."""
+        """Set title, author and other metadata, which Jupyter Book does not pass on."""
         book = yaml.safe_load(Path(self.srcdir, "_config.yml").read_text("utf8"))
         config = self.config
         config.version = config.release = version("allranks")
@@ -76,7 +76,7 @@ class PaperBuilder(Epub3Builder):
         outfilename: str | None = None,
         event_arg: object = None,
     ) -> None:
-        """Write one page: no theme, no script."""
+        """Write one page without theme and scripts."""
         body = addctx.get("body", "")
         if templatename == "cover":
             body = COVER_BODY.format(addctx["image"])
@@ -101,24 +101,24 @@ class PaperBuilder(Epub3Builder):
         (static / "pygments.css").write_text("\n".join(css), "utf8")
 
     def get_toc(self) -> None:
-        """Collect the table of contents, its addresses without ``book/..``."""
+        """Collect the table of contents, and remove ``book/..`` from its addresses."""
         super().get_toc()
         for node in self.refnodes:
             node["refuri"] = posixpath.normpath(node["refuri"])
 
     def toc_metadata(self, level: int, navpoints: list) -> dict:
-        """Return the metadata of toc.ncx, which names the book as content.opf does."""
+        """Return the metadata of toc.ncx, with the same identifier as content.opf."""
         known = super().toc_metadata(level, navpoints)
         return known | {"uid": self.config.epub_identifier}
 
     def build_content(self) -> None:
-        """Mark the pages with formulas and drawings, the cover, and what is read."""
+        """Write content.opf, and mark the cover and pages with formulas or drawings."""
         super().build_content()
         path = Path(self.outdir, "content.opf")
         path.write_text(re.sub(r"<item [^>]*?/>", self.mark, path.read_text("utf8")))
 
     def mark(self, item: re.Match) -> str:
-        """Return a manifest entry with its properties."""
+        """Return an entry of the manifest with the properties that EPUB 3 asks for."""
         text, href = item[0], re.search(r'href="([^"]+)"', item[0])[1]
         found = "cover-image" if href == COVER else ""
         if href.endswith(self.out_suffix) and "properties=" not in text:
@@ -127,5 +127,5 @@ class PaperBuilder(Epub3Builder):
 
 
 def setup(app: Sphinx) -> None:
-    """Take the place of Sphinx's builder."""
+    """Replace Sphinx's EPUB builder by ours."""
     app.add_builder(PaperBuilder, override=True)

@@ -1,7 +1,7 @@
-"""A page's HTML for paper, where nobody can click: no control, nothing folded.
+"""A page's HTML for paper, where nobody can click: no controls, nothing folded.
 
-Controls become signs, folded parts open, colours that a style sheet computes become
-colours. A part with the class ``no-paper`` is left out.
+Controls become signs, folded parts are opened, and variables that a style sheet would
+resolve become plain colours. Parts with the class ``no-paper`` are left out.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 
 STATIC = Path(__file__).resolve().parents[2] / "_static"
-OURS = re.compile(r"(--(?:rank|diff)-\w+): (#[0-9a-f]+)")  # light comes before dark
+OURS = re.compile(r"(--(?:rank|diff)-\w+): (#[0-9a-f]+)")  # light mode comes first
 HAS_CONTROLS = "On the web and in JupyterLab this figure has controls."
 GONE = "script, style, template, button, link, nav, progress, meter, datalist, [hidden]"
 SIGNS = {"radio": "○", "checkbox": "☐"}
@@ -39,12 +39,12 @@ TOKENS |= {f"g-Rank{rank}": f"--rank-{rank}" for rank in range(8)}
 
 
 def color(match: re.Match) -> str:
-    """Return what a variable of the style sheet stands for in light mode."""
+    """Return the colour that a CSS variable has in light mode."""
     return COLORS.get(match[1]) or match[2] or "currentColor"
 
 
 def parse(page: str) -> BeautifulSoup:
-    """Parse a page; the parser of HTML drops the capitals of SVG's names."""
+    """Parse a page, and restore the capitals of SVG names that the parser drops."""
     tree = BeautifulSoup(page, "html.parser")
     found = re.findall(r"(?<=[<\s])([a-z]+[A-Z][A-Za-z]*)(?=[=\s>])", page)
     names = {name.lower(): name for name in found}
@@ -92,7 +92,7 @@ def open_up(tree: BeautifulSoup, details: Tag) -> None:
 
 
 def sign(tree: BeautifulSoup, control: Tag) -> Tag:
-    """Return what stands for a control: a circle, a box, a line to write on."""
+    """Return what a control becomes on paper: a circle, a box, a line to write on."""
     mark = tree.new_tag("span")
     kind = control.get("type", "text")
     if control.name == "select":
@@ -106,7 +106,7 @@ def sign(tree: BeautifulSoup, control: Tag) -> Tag:
 
 
 def unique_ids(tree: BeautifulSoup) -> None:
-    """Drop an id that an earlier element of the page has: links go to the first."""
+    """Drop each id that an earlier element has too, as links lead to the first one."""
     seen = set()
     for tag in tree(id=True):
         if tag["id"] in seen:
@@ -116,5 +116,5 @@ def unique_ids(tree: BeautifulSoup) -> None:
 
 
 def properties(page: str) -> str:
-    """List what EPUB 3 wants to be told about a page's content."""
+    """List the properties that EPUB 3 asks for, by what the page contains."""
     return " ".join(name for name in ("mathml", "svg") if f"<{name[:4]}" in page)

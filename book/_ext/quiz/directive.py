@@ -1,4 +1,4 @@
-"""``{quiz}``: a question that the reader answers on the page.
+"""``{quiz}``: a question that readers answer on the page.
 
     ```{quiz}
     :name: ch4_batch
@@ -32,8 +32,8 @@ are, and each is followed by its reason. A number quiz has fresh numbers at each
 
 ``=`` is the right formula, ``!=`` a typical slip; ``:tolerance:`` and ``:digits:`` are
 optional. Everything is Markdown. Without JavaScript, and on paper, this is a question
-with its answers and reasons; book/_static/quiz.js makes a form of it. The name is what
-a reader's progress is kept under, so it stays when the text changes.
+with its answers and reasons; book/_static/quiz.js turns it into a form. Never change a
+name, even if the text changes, because the reader's progress is stored under it.
 """
 
 import json
@@ -54,8 +54,8 @@ from book._ext.quiz.nodes import answer_of, led, letters, quiz, quiz_value, verd
 OPTION = re.compile(r"[-*] (?:\(([ x])\)|\[([ x])\]|(!?=)) +(\S.*)")
 VALUE = re.compile(r"\{([a-z][a-z0-9_]*)\}(`?)")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-Lines = tuple[int, list[str]]  # the number of the first one, and all of them
-MARK = 0xE100  # of the private use area: one letter stands for one value while parsing
+Lines = tuple[int, list[str]]  # the number of the first line, and the lines
+MARK = 0xE100  # of the private use area; while parsing, a letter stands for a value
 
 
 class Quiz(SphinxDirective):
@@ -71,7 +71,7 @@ class Quiz(SphinxDirective):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Read the options, parse each part as Markdown, put them together."""
+        """Read the options, parse each part as Markdown, and put them together."""
         name = self.options.get("name", "")
         try:
             self.claim(name)
@@ -87,7 +87,7 @@ class Quiz(SphinxDirective):
         return [box]
 
     def claim(self, name: str) -> None:
-        """Make sure that the name is a name and belongs to no other quiz."""
+        """Check that the name is well formed, and that no other quiz has it."""
         if not NAME.fullmatch(name):
             raise ValueError("it needs a :name: of small letters, digits and _")
         here = self.env.docname, self.lineno
@@ -123,7 +123,7 @@ class Quiz(SphinxDirective):
         return question, options
 
     def kind(self, options: list) -> str:
-        """Tell what kind of quiz the marks make, if they make one."""
+        """Return the kind of quiz that the marks make, or refuse them."""
         brackets = {bracket for _, bracket, _, _ in options}
         marks = [mark for mark, _, _, _ in options]
         texts = [text[1][0] for _, _, text, _ in options]
@@ -170,7 +170,7 @@ class Quiz(SphinxDirective):
         box += answer_of(reasons)
 
     def number(self, box: quiz, question: Lines, options: list) -> None:
-        """Build a question with a formula, which has other numbers at each try."""
+        """Build a question with a formula, whose numbers are new at each try."""
         values = formula.spans(self.options.get("values", ""))
         if not values:
             raise ValueError("its formula needs :values:, such as ranks = 2, 4, 8")
@@ -201,7 +201,7 @@ class Quiz(SphinxDirective):
                         options[0][2][1][0])  # fmt: skip
         worked = re.sub(r"(?<!\*)\*(?!\*)", "×", worked).replace(" - ", " − ")
         answer = "**{answer}**"
-        if isinstance(trees[0], list):  # else it is one of the values
+        if isinstance(trees[0], list):  # otherwise the formula is a mere value
             answer += f" {'≈' if tolerance else '='} {worked}"
         body = [*fill((0, [answer])), *fill(options[0][3])]
         slips = nodes.bullet_list(bullet="-", classes=["quiz-slips"])
@@ -216,13 +216,13 @@ class Quiz(SphinxDirective):
             separators=(",", ":"))  # fmt: skip
 
     def valued(self, part: Lines, shown: dict, also: dict) -> list[nodes.Node]:
-        """Parse Markdown and put a value that may change where it says {name}."""
+        """Parse Markdown, and replace each {name} by a value that may change."""
         keys = list(shown)
 
         def mark(match: re.Match) -> str:
             key = also.get(match[1], match[1])
             if key not in keys and match[2]:
-                return match[0]  # a role
+                return match[0]  # a role, such as {ref}`…`
             if key not in keys:
                 raise ValueError(f"{{{match[1]}}} is none of its :values:")
             return chr(MARK + keys.index(key)) + match[2]
@@ -245,27 +245,27 @@ class Quiz(SphinxDirective):
 
 
 def quizzes(env: BuildEnvironment) -> dict[str, tuple[str, int]]:
-    """Return where each quiz is: its page and line."""
+    """Return the page and the line of each quiz."""
     if not hasattr(env, "quizzes"):
         env.quizzes = {}
     return env.quizzes
 
 
 def forget(app: Sphinx, env: BuildEnvironment, docname: str) -> None:
-    """Forget the quizzes of a page that is read anew."""
+    """Forget the quizzes of a page that is about to be read again."""
     env.quizzes = {k: v for k, v in quizzes(env).items() if v[0] != docname}
 
 
 def merge(
     app: Sphinx, env: BuildEnvironment, docnames: set[str], other: BuildEnvironment
 ) -> None:
-    """Join what was read in another process."""
+    """Add the quizzes of the pages that another process has read."""
     mine = quizzes(env)
     mine.update({k: v for k, v in quizzes(other).items() if v[0] in docnames})
 
 
 def setup(app: Sphinx) -> None:
-    """Add the directive, and keep track of names."""
+    """Add the directive, and keep the table of names up to date."""
     app.add_directive("quiz", Quiz)
     app.connect("env-purge-doc", forget)
     app.connect("env-merge-info", merge)

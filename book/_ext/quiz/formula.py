@@ -1,8 +1,8 @@
 """Formulas of number quizzes: parsed here once, evaluated here and on the page.
 
 A formula becomes a tree: a number, a name, or ``[operator, part, part]``. The page gets
-the tree as JSON, so that it needs no parser, and nothing is ever given to ``eval``.
-``book/_static/quiz.js`` holds the same few operators; a test compares both.
+the tree as JSON, so it needs no parser, and nothing is ever passed to ``eval``.
+``book/_static/quiz.js`` has the same few operators, and a test compares the two.
 """
 
 import ast
@@ -42,7 +42,7 @@ MOST_DRAWS, MOST_VALUES, FEWEST_DRAWS = 4000, 60, 6
 
 
 def parse(text: str, names: Collection[str]) -> list | str | float:
-    """Return the tree of a formula in these names.
+    """Return the tree of a formula that may use these names.
 
     >>> parse("ceil(n / 4) * 2", ["n"])
     ['*', ['ceil', ['/', 'n', 4]], 2]
@@ -124,7 +124,7 @@ def _span(low: str, high: str, by: str | None) -> list:
 
 
 def rounded(value: float, digits: int) -> float:
-    """Round half up: the same steps, hence the same bits, as on the page."""
+    """Round half up, by the same steps as on the page and so with the same bits."""
     return math.floor(value * 10**digits + 0.5) / 10**digits
 
 
@@ -143,7 +143,7 @@ def shown(value: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Numbers:
-    """One number quiz: what its names may be, the right formula, the typical slips."""
+    """One number quiz: the values of its names, the right formula, typical slips."""
 
     values: dict[str, list]
     right: list | str | float
@@ -152,7 +152,7 @@ class Numbers:
     digits: int = 0
 
     def apart(self, values: dict) -> bool:
-        """Tell whether no two formulas, right or slips, agree on these numbers."""
+        """Tell whether the right formula and all slips give different results here."""
         results = [evaluate(tree, values) for tree in (self.right, *self.wrong)]
         if not all(math.isfinite(result) for result in results):
             raise ValueError(f"a formula is not finite with {values}")
@@ -160,7 +160,7 @@ class Numbers:
         return all(abs(a - b) > gap for a, b in itertools.combinations(results, 2))
 
     def draws(self) -> list[dict]:
-        """List all combinations that tell answers apart, or some thousands of them."""
+        """List the combinations that tell the answers apart, from a few thousand."""
         names, total = list(self.values), math.prod(map(len, self.values.values()))
         every = itertools.product(*self.values.values())
         if total > MOST_DRAWS:

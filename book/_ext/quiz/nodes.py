@@ -1,7 +1,7 @@
 """The nodes of a quiz, and how each kind of builder writes them.
 
-An HTML page folds the answer away; the script makes a form of it all. Every other
-builder (PDF, EPUB, plain text) shows the answer below the question.
+An HTML page folds the answer away, and the script turns the whole quiz into a form. The
+other builders (PDF, EPUB, plain text) show the answer below the question.
 """
 
 from docutils import nodes
@@ -18,11 +18,11 @@ class quiz(nodes.container):
 
 
 class quiz_answer(nodes.container):
-    """What is folded away on a page."""
+    """The answer with its reasons, which is folded away on a page."""
 
 
 class quiz_head(nodes.paragraph):
-    """The word above the answer."""
+    """The heading above the answer."""
 
 
 class quiz_value(nodes.inline):
@@ -30,7 +30,7 @@ class quiz_value(nodes.inline):
 
 
 def answer_of(*content: nodes.Node) -> quiz_answer:
-    """Put a head above what belongs below the question."""
+    """Return an answer that consists of a heading and this content."""
     head = quiz_head("Answer", "Answer", classes=["quiz-answer-head"])
     return quiz_answer("", head, *content, classes=["quiz-answer"])
 
@@ -42,7 +42,7 @@ def letters(name: str) -> nodes.enumerated_list:
 
 
 def verdict_of(*content: str | nodes.Node) -> nodes.strong:
-    """Return what a reason begins with."""
+    """Return the bold words with which a reason begins."""
     parts = [nodes.Text(one) if isinstance(one, str) else one for one in content]
     return nodes.strong("", "", *parts, classes=["quiz-verdict"])
 
@@ -56,7 +56,7 @@ def led(verdict: nodes.strong, reason: list[nodes.Node]) -> list[nodes.Node]:
 
 
 def count(app: Sphinx, doctree: nodes.document) -> None:
-    """Head each quiz with its number on the page."""
+    """Put a heading with its number on the page above each quiz."""
     found = list(doctree.findall(quiz))
     for number, box in enumerate(found, start=1):
         text = f"Quiz {number} of {len(found)}{KINDS[box['kind']]}"
@@ -64,7 +64,7 @@ def count(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def visit_quiz(writer: HTML5Translator, node: quiz) -> None:
-    """Open the box; the script finds it by data-quiz."""
+    """Open the box, which the script finds by ``data-quiz``."""
     data = {"data-quiz": node["quiz"], "data-kind": node["kind"]}
     if "numbers" in node:
         data["data-numbers"] = node["numbers"]
@@ -72,7 +72,7 @@ def visit_quiz(writer: HTML5Translator, node: quiz) -> None:
 
 
 def tag(writer: HTML5Translator) -> str:
-    """Name the element of an answer, which is folded on a page and open elsewhere."""
+    """Return an answer's element: it is folded on HTML pages, and open elsewhere."""
     return "details" if writer.builder.name in PAGES else "div"
 
 
@@ -117,7 +117,7 @@ def close_value(writer: HTML5Translator, node: quiz_value) -> None:
 def add_files(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Load the script and the style where there is a quiz."""
+    """Load the script and the style on pages with a quiz."""
     scripted = app.builder.name in PAGES
     if not scripted or (doctree and any(doctree.findall(quiz))):
         app.add_css_file("quiz.css")

@@ -1,1 +1,1 @@
-"""What was run: commands and their records, figures, when each file ran last."""
+"""What was run: commands and their records, figures, when each file last ran."""

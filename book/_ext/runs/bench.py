@@ -1,11 +1,12 @@
 """``{bench}``: a figure that ``make bench`` measured, read from book/_data/bench.json.
 
-{bench}`ddp.default.ratio:.2f` shows one value: a dotted path into the file, then
-(optional) a Python format. ``{bench-machine}`` says when and on what the figures were
-measured, ``{bench-machine} ddp`` those of one part. ``{bench-picture}
+{bench}`ddp.default.ratio:.2f` shows one value, by a dotted path into the file and an
+optional Python format. ``{bench-machine}`` says when and on which machine the figures
+were measured, and ``{bench-machine} ddp`` says so for one part. ``{bench-picture}
 allranks.pictures.pipelines.recorded pipeline.gpipe`` calls a function of ours with a
-part of the file and shows the Picture it draws. A figure that is not in the file fails
-the build. {bench}`most_spread:.0%` is the bound above which tests/bench publishes none.
+part of the file, and shows the Picture that it draws. A figure that is not in the file
+fails the build. {bench}`most_spread:.0%` is the largest spread at which tests/bench
+still publishes a figure.
 """
 
 import importlib
@@ -19,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 DATA = "book/_data/bench.json"
 MACHINE = "Measured on {date}: {machine}, {cores} cores, PyTorch {torch}."
-MOST_SPREAD = 0.5  # the largest run of a figure less the smallest, over the figure
+MOST_SPREAD = 0.5  # a figure's largest run minus its smallest, over the figure
 WIDER = (
     "The machine was busy: {} goes from {:.2f} to {:.2f}, more than the bound allows."
 )
@@ -28,7 +29,7 @@ WIDER = (
 def too_wide(figures: dict, path: str = "") -> list[tuple[str, float, float, float]]:
     """Return (path, figure, smallest, largest) where runs differ too much.
 
-    A figure that was measured several times stands beside ``_min`` and ``_max``.
+    A figure that was measured several times has ``_min`` and ``_max`` beside it.
     """
     found = []
     for key, value in figures.items():
@@ -36,13 +37,13 @@ def too_wide(figures: dict, path: str = "") -> list[tuple[str, float, float, flo
             found += too_wide(value, f"{path}{key}.")
         elif f"{key}_min" in figures and f"{key}_max" in figures:
             low, high = figures[f"{key}_min"], figures[f"{key}_max"]
-            if not high - low <= MOST_SPREAD * value:  # nor is NaN published
+            if not high - low <= MOST_SPREAD * value:  # so that NaN is refused, too
                 found.append((path + key, value, low, high))
     return found
 
 
 def find(data: dict, path: str) -> object:
-    """Return what is at ``a.b.c``."""
+    """Return what a dotted path such as ``a.b.c`` leads to."""
     value = data
     for key in path.split("."):
         if not isinstance(value, dict) or key not in value:
@@ -65,7 +66,7 @@ def lookup(data: dict, text: str) -> str:
 
 
 def load(env: BuildEnvironment) -> dict:
-    """Read the measurements; the page is rebuilt when they change."""
+    """Read the measurements, and have the page rebuilt when they change."""
     env.note_dependency(DATA)
     path = Path(env.srcdir, DATA)
     if not path.is_file():
@@ -77,7 +78,7 @@ class Bench(SphinxRole):
     """One measured figure in a sentence."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Look the figure up and put it into the sentence."""
+        """Look up the figure, and put it into the sentence."""
         try:
             text = lookup(load(self.env), self.text)
         except (LookupError, ValueError) as error:
@@ -94,7 +95,7 @@ class BenchPicture(SphinxDirective):
     required_arguments = 2
 
     def run(self) -> list[nodes.Node]:
-        """Call the function; put its drawing on the page as a notebook's would be."""
+        """Call the function, and show its drawing as if a notebook had made it."""
         name, path = self.arguments
         module, _, function = name.rpartition(".")
         try:
@@ -112,14 +113,14 @@ class BenchMachine(SphinxDirective):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Say it in a sentence; another one follows if the machine was busy."""
+        """Build the sentence, and add another one if the machine was busy."""
         try:
             data, part = load(self.env), "".join(self.arguments)
             text = MACHINE.format(**data.get("machines", {}).get(part, data["machine"]))
             wide = too_wide(find(data, part)) if part else []
         except LookupError as error:
             raise self.error(f"{DATA}: {error} is missing") from None
-        if wide:  # measured before there was a bound
+        if wide:  # possible for figures older than the bound
             name, _, low, high = wide[0]
             text = f"{text} {WIDER.format(name, low, high)}"
         return [nodes.paragraph(text, text, classes=["bench-machine"])]

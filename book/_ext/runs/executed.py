@@ -1,7 +1,7 @@
 """What was executed, when and how: the file book/_data/status.json and its rules.
 
-``book/_tools/execute.py`` records each run, with a digest of the code that ran. A file
-whose code has changed since, or was never run, has not run. A skip counts as a failure:
+``book/_tools/execute.py`` records each run, with a digest of the code that ran. If the
+code has changed since, the record no longer counts. A skip counts as a failure, because
 what was skipped has not run either.
 """
 
@@ -35,7 +35,7 @@ GOOD, SKIPPED, FAILED = "passed", "skips", "failed"
 
 
 def files(root: Path) -> list[str]:
-    """List everything that is executed, from the root."""
+    """List everything that is executed, as paths from the root."""
     return [
         path.relative_to(root).as_posix()
         for folder, pattern in FOLDERS.items()
@@ -45,7 +45,7 @@ def files(root: Path) -> list[str]:
 
 
 def code(path: Path) -> bytes:
-    """Return a file's code: of a notebook its code cells, no prose and no output."""
+    """Return a file's code; of a notebook, its code cells without their outputs."""
     if path.suffix != ".ipynb":
         return path.read_bytes()
     cells = json.loads(path.read_bytes())["cells"]
@@ -59,7 +59,7 @@ def digest(path: Path) -> str:
 
 
 def world_sizes(code: str, output: str = "") -> set[int]:
-    """Find how many ranks code or a command starts, or an output is from.
+    """Find the numbers of ranks that some code or command starts, or an output shows.
 
     >>> sorted(world_sizes('launch("a", [2, 1])', "[rank 0/2] x"))
     [2, 3]
@@ -80,7 +80,7 @@ def world_sizes(code: str, output: str = "") -> set[int]:
 
 @dataclass
 class Run:
-    """A run of a file: what ``add`` was told of it, and then ``write`` writes."""
+    """A run of a file, which ``add`` puts together and ``write`` records."""
 
     name: str
     code: str  # the digest of the file when it was started
@@ -104,7 +104,7 @@ class Run:
             self.outcome = SKIPPED
 
     def write(self, root: Path) -> None:
-        """Put the run into the file of all runs, in place of the file's earlier one."""
+        """Record the run in the file of all runs, in place of an earlier one."""
         facts = {
             "date": date.today().isoformat(),
             "digest": self.code,
@@ -114,7 +114,7 @@ class Run:
             "vgpus": self.vgpus,
             "world_sizes": sorted(self.world_sizes),
         }
-        with (root / DATA).open("a+") as file:  # several may execute at a time
+        with (root / DATA).open("a+") as file:  # several processes may write at once
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             runs = json.loads(file.read() or "{}") | {self.name: facts}
@@ -126,13 +126,13 @@ class Run:
 
 
 def load(root: Path) -> dict[str, dict]:
-    """Read the recorded runs, by file."""
+    """Read the recorded runs, by the names of their files."""
     path = root / DATA
     return json.loads(path.read_text("utf8")) if path.is_file() else {}
 
 
 def verdict(root: Path, name: str, runs: dict[str, dict]) -> str:
-    """Say how the last run of a file ended, if it ran as it is now."""
+    """Say how a file's last run ended, or that this version has not run."""
     if name not in runs:
         return "never run"
     if runs[name]["digest"] != digest(root / name):

@@ -1,8 +1,8 @@
 """``{gpu}``: what ``make gpu`` found on a machine with GPUs, from book/_data/gpu.json.
 
 A sentence names the machine, its versions and the date; a table has a row for each
-item, with its figures or its last line. What failed or was not run stays in it, with
-the reason. Without the file the page says that no such run is recorded.
+item, with its figures or its last line. Items that failed or were not run are listed
+too, with the reason. Without the file, the page says that no such run is recorded.
 """
 
 import json
@@ -24,10 +24,10 @@ MACHINE = (
 
 
 def load(path: Path) -> dict | None:
-    """Read the file; None if there is none.
+    """Read the file, or return None if it does not exist.
 
     Raises:
-        ValueError: if it is no JSON, lacks a part, or is a rehearsal on CPUs.
+        ValueError: if it is not JSON, lacks a part, or is a rehearsal on CPUs.
     """
     if not path.is_file():
         return None
@@ -42,7 +42,7 @@ def load(path: Path) -> dict | None:
 
 
 def sentence(data: dict) -> str:
-    """Say which machine, when, and how many items ended how.
+    """Say which machine ran, when, and how many items ended in which way.
 
     >>> gpu = {"names": ["H100"] * 2, "memory_bytes": [85_000_000_000] * 2,
     ...     "date": "2026-11-22", "driver": "580.1", "cuda": "13.0", "torch": "2.13.0",
@@ -64,7 +64,7 @@ def sentence(data: dict) -> str:
 
 
 def told(item: dict) -> str:
-    """Say in a few words what came out of an item."""
+    """Say in a few words what the result of an item was."""
     if "why" in item:
         return item["why"]
     if "checks" in item:
@@ -105,7 +105,7 @@ class Gpu(Status):
     widths = (9, 9, 24, 58)
 
     def run(self) -> list[nodes.Node]:
-        """Read the file as it is now."""
+        """Build the sentence and the table from the file as it is now."""
         self.env.note_dependency(DATA)
         try:
             data = load(Path(self.env.srcdir, DATA))

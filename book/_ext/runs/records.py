@@ -1,4 +1,4 @@
-"""Commands on pages and their recorded outputs: the one parser of both.
+"""Commands on pages and their recorded outputs, with the only parser of both.
 
 A page holds ``{run}`` blocks. ``book/_runs/`` holds one text file per command::
 
@@ -6,9 +6,9 @@ A page holds ``{run}`` blocks. ``book/_runs/`` holds one text file per command::
     exit 0
     [rank 0/2] ...
 
-Of a ``torchrun`` that fails it holds the whole terminal (see terminal.py), of one that
-ends well the ranks' lines, by rank. The build shows the records,
-``book/_tools/execute.py`` writes them, the tests re-run the commands and compare. All
+For a ``torchrun`` that fails, the file holds the whole terminal (see terminal.py); for
+one that succeeds, the ranks' lines, ordered by rank. ``book/_tools/execute.py`` writes
+the records, the build shows them, and the tests run the commands again and compare. All
 three use this module.
 """
 
@@ -37,8 +37,8 @@ NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 class Command:
     """A command line as a page states it, and the exit code the page expects.
 
-    If its output describes the machine, ``only`` is a regular expression: what it finds
-    must be the same everywhere.
+    If the output describes the machine, ``only`` is a regular expression, and only what
+    it finds must be the same everywhere.
     """
 
     line: str
@@ -47,12 +47,12 @@ class Command:
 
     @property
     def terminal(self) -> bool:
-        """Tell whether its record is a whole terminal, with torchrun's own lines."""
+        """Tell whether the record is a whole terminal, with torchrun's own lines."""
         return bool(self.exit_code) and "torchrun" in self.line.split()
 
     @property
     def record(self) -> str:
-        """Name the record's file: readable, unique, valid everywhere."""
+        """Return a name for the record's file: readable, unique, valid everywhere."""
         slug = re.sub(r"[^A-Za-z0-9_.]+", "-", self.line).strip("-.")
         if len(slug) > 80:
             slug = f"{slug[:71]}-{hashlib.sha256(self.line.encode()).hexdigest()[:8]}"
@@ -60,7 +60,7 @@ class Command:
 
 
 def commands(page: str) -> list[Command]:
-    """List every ``{run}`` command of a page's text, in the page's order."""
+    """List every ``{run}`` command in the text of a page, in its order."""
     found = []
     for match in FENCE.finditer(page):
         code, only = EXIT.search(match["body"]), ONLY.search(match["body"])
@@ -96,7 +96,7 @@ def read(folder: Path, command: Command) -> str:
     """Read the recorded output of a command.
 
     Raises:
-        LookupError: no record, or one of another command or exit code.
+        LookupError: if there is no record, or it has another command or exit code.
     """
     path = folder / command.record
     how = "make notebooks records it"
@@ -112,17 +112,17 @@ def read(folder: Path, command: Command) -> str:
 
 
 def same(old: str, new: str, only: str = "") -> bool:
-    """Tell whether two outputs say the same: all of them, or what ``only`` finds.
+    """Tell whether two outputs say the same, as a whole or in what ``only`` finds.
 
-    Timings and percentages may differ in any way; other decimal fractions by 5 % or
-    0.05 (another processor rounds otherwise); everything else not at all.
+    Timings and percentages may differ in any way, and other decimal fractions by 5 % or
+    0.05, because processors round differently. Everything else must be equal.
     """
     if only:
         old, new = (str(re.findall(only, text, re.MULTILINE)) for text in (old, new))
         if old == "[]":
             raise ValueError(f":only: {only} finds nothing: it would compare nothing")
     old, new = TIMING.sub("<timing>", old), TIMING.sub("<timing>", new)
-    # Columns are padded to the width of a number.
+    # The width of a number changes the padding of its column, so spaces don't count.
     texts = [re.sub(r"\s+", " ", NUMBER.sub("<number>", text)) for text in (old, new)]
     numbers = zip(NUMBER.findall(old), NUMBER.findall(new), strict=False)
     return texts[0].strip() == texts[1].strip() and all(

@@ -1,14 +1,15 @@
-"""``{run}``: a command with a copy button, and below it its recorded output.
+"""``{run}``: a command with a copy button, and its recorded output below.
 
     ```{run} torchrun --standalone --nproc-per-node 4 scripts/ch4_ranks.py
     ```
 
 ``:exit: 1`` states an expected exit code other than 0. ``:only: REGEX`` is for output
-that describes the machine: what it finds must be the same on every other one. The
-output is the record in ``book/_runs/``; a command without a record fails the build.
+that describes the machine: only what the expression finds must be the same on every
+machine. The output is the record in ``book/_runs/``, and a command without a record
+fails the build.
 
-A ``torchrun`` that fails shows the ranks' lines first and its whole terminal folded;
-``:open:`` shows the terminal alone, unfolded.
+For a ``torchrun`` that fails, the ranks' lines come first and the whole terminal is
+folded below them; ``:open:`` shows the terminal alone, unfolded.
 """
 
 from pathlib import Path
@@ -24,11 +25,11 @@ from sphinx.writers.html5 import HTML5Translator
 from book._ext.runs import records, terminal
 
 RUNS = "book/_runs"
-HOW_TO_READ = "launch_terminal"  # the label of the section that teaches it
+HOW_TO_READ = "launch_terminal"  # label of the section on how to read a terminal
 
 
 class fold(nodes.container):
-    """A part that a reader unfolds; ``title`` is what it says until then."""
+    """A part that readers unfold by a click on its ``title``."""
 
 
 class Run(SphinxDirective):
@@ -43,7 +44,7 @@ class Run(SphinxDirective):
     }
 
     def run(self) -> list[nodes.Node]:
-        """Look the record up and show it below its command."""
+        """Look up the record, and show it below its command."""
         command = records.Command(self.arguments[0], self.options.get("exit", 0))
         self.env.note_dependency(f"{RUNS}/{command.record}")
         try:
@@ -67,7 +68,7 @@ class Run(SphinxDirective):
         return [box]
 
     def how_to_read(self) -> list[nodes.Node]:
-        """Link the section that teaches how to read a terminal."""
+        """Return a link to the section on how to read a terminal."""
         link = addnodes.pending_xref(
             refdomain="std",
             reftype="ref",
@@ -87,7 +88,7 @@ class Run(SphinxDirective):
 
 
 def unfold(writer: HTML5Translator, node: fold) -> None:
-    """Open a box that works without a script."""
+    """Open a box that folds without any script."""
     tag = writer.starttag(node, "details")
     writer.body.append(f"{tag}<summary>{node['title']}</summary>\n")
 

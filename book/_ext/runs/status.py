@@ -1,8 +1,8 @@
-"""``{status}``: each notebook and script, when it ran, how long, on how many ranks.
+"""``{status}``: when each notebook and script ran, how long, and on how many ranks.
 
-The records are executed.py's. ``{test-status}`` shows a report of pytest's (JUnit XML)
-that ``ALLRANKS_TESTS`` names: ``make test`` builds the page again after the tests.
-``{started}`` lists the commands that the tests do not fork.
+The records come from executed.py. ``{test-status}`` shows the pytest report (JUnit XML)
+that ``ALLRANKS_TESTS`` names, for which ``make test`` builds the page again after the
+tests. ``{started}`` lists the commands that the tests start for real.
 """
 
 import os
@@ -23,7 +23,7 @@ SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
 
 
 def rows(root: Path) -> list[list[str]]:
-    """Build a row for each notebook and script, one for each folder of specimens."""
+    """Build a row for each notebook, each script, and each folder of specimens."""
     runs, found, folders = load(root), [], {"errata": [], "clinic": []}
     for name in files(root):
         run, end = runs.get(name, {}), verdict(root, name, runs)
@@ -48,7 +48,7 @@ def rows(root: Path) -> list[list[str]]:
 
 
 def cells(run: dict, end: str) -> list[str]:
-    """Return what a row says of a run."""
+    """Return the cells of a run's row, without the file's name."""
     if not run:
         return [end, "–", "–", "–", "–"]
     ranks = ", ".join(map(str, run["world_sizes"])) or "one process"
@@ -83,13 +83,13 @@ def tests(path: Path) -> list[list[str]]:
 
 
 class Status(SphinxDirective):
-    """The table of runs, and below it what they add up to."""
+    """The table of runs, and a summary below it."""
 
     heads = ("file", "end", "last run", "took", "ranks", "PyTorch")
     widths = (30, 14, 14, 9, 19, 14)
 
     def run(self) -> list[nodes.Node]:
-        """Compare the records with the files as they are."""
+        """Build the table by comparing the records with the files as they are now."""
         root = Path(self.env.srcdir)
         for name in [DATA, *files(root)]:
             self.env.note_dependency(name)
@@ -109,7 +109,7 @@ class Status(SphinxDirective):
         return [self.table(found), note]
 
     def table(self, found: list[list[str]]) -> nodes.table:
-        """Build a table of texts; what did not pass is bold."""
+        """Build a table of texts, with whatever did not pass in bold."""
         group = nodes.tgroup(cols=len(self.heads))
         for width in self.widths:
             group += nodes.colspec(colwidth=width)
@@ -136,7 +136,7 @@ class Status(SphinxDirective):
 
 
 class TestStatus(Status):
-    """The tests of this build, where there is a report."""
+    """The tests of this build, if there is a report of them."""
 
     heads = ("tests in", "end", "tests", "failed", "skipped", "took")
     widths = (40, 15, 10, 10, 10, 15)
@@ -151,7 +151,7 @@ class TestStatus(Status):
 
 
 class Started(SphinxDirective):
-    """The commands that the tests start for real; they fork the others."""
+    """The commands that the tests start for real, while they fork the others."""
 
     def run(self) -> list[nodes.Node]:
         """List the first command of each script and module."""
@@ -169,7 +169,7 @@ def always(
     changed: set[str],
     removed: set[str],
 ) -> list[str]:
-    """Have the pages with a report read anew each time."""
+    """Have the page with the reports read again at each build."""
     return [name for name in env.found_docs if name.endswith("app_status")]
 
 

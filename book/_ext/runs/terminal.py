@@ -1,11 +1,11 @@
-"""What a failing torchrun leaves on a reader's terminal: whose lines are whose.
+"""What a failing torchrun prints on a terminal, and who wrote which lines.
 
-The record of a failing ``torchrun`` command is all that a reader sees, the ranks' lines
-and torchrun's own. What another run or another machine would print otherwise has a
-stand-in: 31 January, 12:00:00 for every time; ``laptop`` for the host; 4000 for
-torchrun's process id and 4001 + r for that of rank r; ``…/`` for the folders of torch,
-torchrun, Python and of temporary files; 8 for the line of the file ``torchrun`` itself,
-which the installer writes.
+The record of a failing ``torchrun`` command is everything that a reader sees: the lines
+of the ranks and those of torchrun. Whatever another run or another machine would print
+differently has a stand-in: 31 January, 12:00:00 for every time; ``laptop`` for the
+host; 4000 for torchrun's process id and 4001 + r for that of rank r; ``…/`` for the
+folders of torch, torchrun, Python and temporary files; 8 for the line number in the
+file ``torchrun``, because the installer writes that file.
 """
 
 import re
@@ -18,17 +18,17 @@ SEATS = re.compile(r"^  rank      : (\d+) .*\n  exitcode  : \S+ \(pid: (\d+)\)",
 FOLDERS = re.compile(r"/\S*/(?:(?<=-packages/)(?=torch/)|(?=torchrun\"|error\.json))")
 PYTHON = re.compile(r"(?<=of binary: )\S+")
 STARTER = re.compile(r'(?<=…/torchrun", line )\d+')
-# torchrun's own lines, and those of torch's logs in C++ (``[W1122 … socket.cpp:469]``).
+# torchrun's own lines, and those that torch logs in C++ (``[W1122 … socket.cpp:469]``).
 LOG = re.compile(r"\[?[WEI]\d{4} ")
 FRAME = '  File "…/torchrun", line '
 CARETS = re.compile(r"(?:\[rank\d+\]:)?[\s~^]*")
-# Python writes an exit's sentence and its newline apart: those of two ranks may merge.
+# On exit, Python writes the message and the newline apart, so two ranks' may merge.
 MERGED = re.compile(r"(.{8,}?)\1+")
 VARIES = re.compile(r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*")
 
 
 def stand_in(text: str) -> str:
-    """Put a stand-in for each word that another run would print otherwise."""
+    """Replace each word that another run would print differently by a stand-in."""
     text = TIMES.sub(r"\g<1>0131 12:00:00.000000 4000 ", text)
     text = DATES.sub(r"\g<1>2026-01-31_12:00:00", text)
     text = HOSTS.sub(r"\g<1>laptop", text)
@@ -39,7 +39,7 @@ def stand_in(text: str) -> str:
 
 
 def of_ranks(text: str) -> str:
-    """Return the lines that ranks wrote; what many say in turn is said once.
+    """Return the lines that ranks wrote, without repetitions of the line above.
 
     >>> of_ranks("W0131 12:00 x\\nlr 0: no\\nlr 0: no\\n[W0131 socket.cpp:469] y")
     'lr 0: no'
@@ -49,7 +49,7 @@ def of_ranks(text: str) -> str:
 
 
 def unmerged(line: str) -> str:
-    """Return once what several ranks said in one line.
+    """Return only once what several ranks wrote into one line.
 
     >>> unmerged("lr 0: must be above 0lr 0: must be above 0")
     'lr 0: must be above 0'
@@ -62,7 +62,7 @@ def split(text: str) -> tuple[list[str], list[str]]:
     """Split a terminal with stand-ins into (the ranks' lines, torchrun's lines)."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith(FRAME)]
-    end = starts[-1] - 1 if starts else len(lines)  # "Traceback" stands above
+    end = starts[-1] - 1 if starts else len(lines)  # "Traceback" is the line above
     ranks = [line for line in lines[:end] if not LOG.match(line)]
     logs = [line for line in lines[:end] if LOG.match(line)]
     return ranks, logs + lines[end:]
@@ -71,15 +71,15 @@ def split(text: str) -> tuple[list[str], list[str]]:
 def same(old: str, new: str) -> bool:
     """Tell whether two terminals show the same failure.
 
-    Chance decides which of several failing ranks torchrun sees first, whether the
-    others have ended by then or are ended, and in which order ranks write. Python's
-    release decides how much of a statement a traceback underlines.
+    Some lines depend on chance: which of several failing ranks torchrun sees first,
+    whether the others have ended by then or are ended, and in which order ranks write.
+    How much of a statement a traceback underlines depends on Python's release.
     """
     return essence(old) == essence(new)
 
 
 def essence(text: str) -> list[str]:
-    """Return what is the same in each run: the lines that chance does not change."""
+    """Return the lines that are the same in each run, whatever chance does."""
     ranks, own = split(text)
     ranks = sorted({unmerged(line) for line in ranks if not CARETS.fullmatch(line)})
     _, _, root = "\n".join(own).partition("Root Cause (first observed failure):")

@@ -1,1 +1,1 @@
-"""What a page has beyond its text: formulas, links, search, explorables."""
+"""What a page has besides its text: formulas, links, search, explorables."""

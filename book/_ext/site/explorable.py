@@ -1,9 +1,10 @@
-"""``{explorable} topology``: something to turn, on any page, without a kernel.
+"""``{explorable} topology``: an interactive figure on any page, without a kernel.
 
-The body is YAML: the state, where it differs from the explorable's own. ``:caption:``
-says what to look at. An impossible state fails the build. Readers without JavaScript,
-and paper, get the picture of the state. Explorables in the outputs of notebooks come to
-life too: each page loads the scripts of those that stand on it.
+The body is YAML: the parts of the state that differ from the explorable's defaults.
+``:caption:`` says what to look at. An impossible state fails the build. Without
+JavaScript, and on paper, readers get a picture of the state. Explorables in the outputs
+of notebooks come to life as well, because each page loads the scripts of all the
+explorables that are on it.
 """
 
 import re
@@ -22,7 +23,7 @@ FIGURE = re.compile(r'data-explorable="(\w+)"')
 
 
 class Explorable(SphinxDirective):
-    """An explorable with its first state."""
+    """An explorable and the state that it starts with."""
 
     required_arguments = 1
     has_content = True
@@ -53,7 +54,7 @@ class Explorable(SphinxDirective):
 def add_scripts(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Load what the explorables of this page need."""
+    """Load what the explorables on this page need."""
     names = dict.fromkeys(FIGURE.findall(context.get("body", "")))
     if names and app.builder.name == "html":
         app.add_css_file("explorables/kit.css")
@@ -77,7 +78,7 @@ def write_scripts(app: Sphinx) -> None:
 
 
 def still(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Leave the pictures alone where no script runs: in an EPUB, on paper."""
+    """Keep only the pictures where no script runs: in an EPUB, on paper."""
     if app.builder.name == "html":
         return
     for raw in doctree.findall(nodes.raw):

@@ -8,7 +8,8 @@ from textwrap import shorten
 from docutils import nodes
 from sphinx.application import Sphinx
 
-# Before the first paint, so that nothing flashes: what the reader chose, or the system.
+# Runs before the first paint, so that nothing flashes: it sets the mode that the reader
+# chose, or that of the system.
 THEME = """<script>
 (() => {
   const page = document.documentElement.dataset;
@@ -18,7 +19,7 @@ THEME = """<script>
 })();
 </script>"""
 
-# What the theme writes, and what it should write. Each makes one axe rule pass.
+# What the theme writes, and what it should write. Most make one axe rule pass.
 FIXES = [
     (  # summary-name: the sidebar's arrow has no text
         re.compile(r"<summary>(?=<span class=\"toctree-toggle\")"),
@@ -31,36 +32,36 @@ FIXES = [
         ),
         r"\1",
     ),
-    (  # the theme chooses late: its page flashes, and shows no colours without a script
+    (  # the theme chooses late: pages flash, and have no colours without a script
         re.compile(r'<script data-cfasync="false">.*?</script>', re.DOTALL),
         THEME,
     ),
     (re.compile(r'(<html\b[^>]*) data-theme="auto"'), r'\1 data-theme="light"'),
-    (  # the theme writes this line, and Sphinx writes it too
+    (  # the theme writes this line, although Sphinx writes it too
         re.compile(
             r'\s*<meta name="viewport" content="width=device-width, initial-scale=1" ?'
             r"/>"
         ),
         "",
     ),
-    (  # the page's title and contents once more, for paper: book.css prints the page
+    (  # title and contents again, for paper; not needed, book.css prints the page
         re.compile(
             r'<div id="jb-print-docs-body".*?(?=<div id="searchbox"></div>)', re.DOTALL
         ),
         "",
     ),
-    (  # empty-table-header: the corner above the heads of rows
+    (  # empty-table-header: the corner above the row headings
         re.compile(r'<th class="head"><p></p></th>'),
         "<td></td>",
     ),
-    (  # region: the book's name stands outside of every landmark
+    (  # region: the book's name is outside every landmark
         re.compile(r'<div class="sidebar-primary-item">(?=\s*<a class="navbar-brand)'),
         '<div class="sidebar-primary-item" role="navigation" aria-label="Front page">',
     ),
 ]
 
-# The clinic has as many pages as all the rest. Its own list them in the sidebar; the
-# others link its first one, and stay light.
+# The clinic has as many pages as all the rest. Only its own pages list them in the
+# sidebar; all other pages link only to the first one, which keeps them light.
 CLINIC = re.compile(
     r'(<a class="reference internal" href="[^"#]*\bapp_clinic\.html">[^<]*</a>)'
     r"<details>.*?</details>",
@@ -71,7 +72,7 @@ CLINIC = re.compile(
 def describe(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Describe a page by its first sentences, for search engines."""
+    """Add a description for search engines: the page's first sentences."""
     metatags = context.get("metatags", "")
     if 'name="description"' in metatags:
         return
@@ -82,7 +83,7 @@ def describe(
 
 
 def finish(app: Sphinx, exception: Exception | None) -> None:
-    """Mend every page."""
+    """Correct what the theme wrote on every page."""
     if exception or app.builder.format != "html":
         return
     out = Path(app.outdir)
@@ -97,6 +98,6 @@ def finish(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Run last."""
+    """Register both steps; the second runs after most others, at the build's end."""
     app.connect("html-page-context", describe)
     app.connect("build-finished", finish, priority=900)

@@ -1,10 +1,10 @@
-"""Rebuild what an edit touches beyond its own page.
+"""Rebuild everything that an edit affects, not only the page that was edited.
 
 Sphinx looks at pages only: if you edit ``book/_static/book.css`` or a module of
 ``book/_ext``, it reports that nothing changed. So the content of both folders becomes
-part of the configuration, whose changes Sphinx does follow: for another style sheet it
-writes all pages anew, for another module it reads them anew. And if a notebook was
-executed again, the pages that glue its results are read anew.
+part of the configuration, whose changes Sphinx does follow: when a style sheet changes,
+it writes all pages again, and when a module changes, it reads them again. If a notebook
+was executed again, the pages that glue its results are read again, too.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def gluing_pages(
     changed: set[str],
     removed: set[str],
 ) -> list[str]:
-    """List the pages that name a notebook which has changed."""
+    """List the pages that mention a notebook that has changed."""
     notebooks = [f"{name}.ipynb" for name in added | changed]
     texts = {
         name: Path(env.doc2path(name)) for name in env.found_docs - added - changed
@@ -46,7 +46,7 @@ def gluing_pages(
 
 
 def setup(app: Sphinx) -> None:
-    """Add one configuration value per folder, and look for pages that glue."""
+    """Add one configuration value per folder, and have gluing pages read again."""
     app.add_config_value("static_digest", digest(BOOK / "_static"), "html", [str])
     app.add_config_value("extensions_digest", digest(BOOK / "_ext"), "env", [str])
     app.connect("env-get-outdated", gluing_pages)

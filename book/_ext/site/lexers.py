@@ -1,8 +1,8 @@
-"""The colours of code and output that ranks share.
+"""Colours for the output of ranks, and for the code in their cells.
 
-What one rank printed shows its prefix in the rank's colour, in records of commands and
-in notebooks. A ``%%ranks`` cell is Python: IPython's own lexer takes the lines below a
-magic that it does not know for plain text.
+In records of commands and in notebooks, the prefix of a line has the colour of the rank
+that printed it. A ``%%ranks`` cell is highlighted as Python, because IPython's own
+lexer would treat the lines below a magic that it does not know as plain text.
 """
 
 import re
@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 
 def rank_colour(lexer: Lexer, match: re.Match) -> Iterator[tuple]:
-    """Give each rank a token of its own; book.css knows its colour."""
+    """Give each rank a token of its own, which book.css colours."""
     colour = getattr(Generic, f"Rank{int(match[1] or match[2]) % 8}")
     yield match.start(), colour, match[0]
 
@@ -46,6 +46,6 @@ class RanksCell(IPython3Lexer):
 
 
 def setup(app: Sphinx) -> None:
-    """Add both; the second takes the place of IPython's."""
+    """Add both lexers; the second replaces IPython's."""
     app.add_lexer("ranks", RanksOutput)
     app.add_lexer("ipython3", RanksCell)

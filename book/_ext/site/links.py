@@ -1,8 +1,9 @@
-"""Links of each page: its files to take along, a place to run it, a way to change it.
+"""Links on each page: files to download, places to run it, ways to change it.
 
-Files are copied into the site. The others need the repository's public address, from
-``ALLRANKS_REPOSITORY`` (``make book REPOSITORY=https://github.com/OWNER/NAME``), from
-GitHub Actions, or from the remote ``origin``. Where none is known they are absent.
+Files are copied into the site. The other links need the repository's public address,
+from ``ALLRANKS_REPOSITORY`` (``make book REPOSITORY=https://github.com/OWNER/NAME``),
+from GitHub Actions, or from the remote ``origin``. If none of them knows it, those
+links are left out.
 """
 
 import os
@@ -42,12 +43,12 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """Return OWNER/NAME on github.com, and nothing elsewhere."""
+        """Return OWNER/NAME on github.com, and an empty text elsewhere."""
         return self.address.removeprefix(f"{HOST}/") if HOST in self.address else ""
 
 
 def normal(address: str) -> str:
-    """Return a remote's web address, without credentials; nothing if not on GitHub.
+    """Return a remote's web address without credentials, or nothing if not on GitHub.
 
     >>> normal("git@github.com:owner/name.git")
     'https://github.com/owner/name'
@@ -59,7 +60,7 @@ def normal(address: str) -> str:
 
 
 def find(root: Path, env: dict[str, str]) -> Repository | None:
-    """Find where the book's repository is, if anything says so.
+    """Find the book's repository, if anything says where it is.
 
     Raises:
         ValueError: ``ALLRANKS_REPOSITORY`` is not an address on GitHub.
@@ -81,7 +82,7 @@ def find(root: Path, env: dict[str, str]) -> Repository | None:
 
 
 def git(root: Path, *words: str) -> str:
-    """Return what git answers; nothing if it refuses, or is not there."""
+    """Return what git answers, or nothing if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", root, *words], capture_output=True, text=True, timeout=10
@@ -92,7 +93,7 @@ def git(root: Path, *words: str) -> str:
 
 
 def files(root: Path, page: str) -> list[str]:
-    """List the notebook and the scripts that belong to a page, from the root."""
+    """List the notebook and scripts that belong to a page, as paths from the root."""
     stem = Path(page).name
     notebook = f"notebooks/{stem}.ipynb"
     found = [notebook] if (root / notebook).is_file() else []
@@ -105,7 +106,7 @@ def files(root: Path, page: str) -> list[str]:
 
 
 def launches(repository: Repository, notebook: str) -> dict[str, str]:
-    """Return the places that run a notebook, and their addresses for it."""
+    """Return the services that can run a notebook, with their addresses for it."""
     name, branch = repository.name, quote(repository.branch)
     if not name:
         return {}
@@ -114,7 +115,7 @@ def launches(repository: Repository, notebook: str) -> dict[str, str]:
         "Binder": "https://mybinder.org/v2/gh/{name}/{one}?urlpath=lab/tree/{file}",
         "Codespaces": "https://codespaces.new/{name}/tree/{branch}",
     }
-    one = quote(repository.branch, safe="")  # one part of a path
+    one = quote(repository.branch, safe="")  # a branch's slashes must not split it
     fields = {"name": name, "branch": branch, "one": one, "file": notebook}
     return {place: address.format(**fields) for place, address in places.items()}
 
@@ -159,14 +160,14 @@ def bar(
 
 
 def anchors(links: dict[str, str]) -> list[str]:
-    """Write links that leave the book."""
+    """Write links that lead out of the book."""
     return [f'<a href="{escape(to)}">{text}</a>' for text, to in links.items()]
 
 
 def add(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Put the line below the title."""
+    """Put the line of links below the page's title."""
     if app.builder.name != "html" or doctree is None:
         return
     source = Path(app.env.doc2path(page)).relative_to(app.srcdir).as_posix()
@@ -204,7 +205,7 @@ class ColabCell(SphinxDirective):
 
 
 def setup(app: Sphinx) -> None:
-    """Find the repository once; pages are rewritten when it changes."""
+    """Find the repository once, and have pages read again when it changes."""
     found = find(Path(app.srcdir), dict(os.environ))
     value = (found.address, found.branch) if found else None
     app.add_config_value("allranks_repository", value, "env")

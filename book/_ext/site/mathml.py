@@ -1,7 +1,7 @@
-r"""Formulas as MathML, made at build time: no script, no font, no network.
+r"""Formulas as MathML, made at build time, so pages need no script, font or network.
 
 Chosen by ``html_math_renderer = "mathml"``. TeX that latex2mathml cannot translate is
-a warning, so a strict build fails where the page would have shown a broken formula.
+a warning, so a strict build fails instead of showing a broken formula.
 """
 
 import re
@@ -27,13 +27,13 @@ def translate(tex: str, display: str = "inline") -> str:
     r"""Translate a TeX formula to MathML.
 
     Raises:
-        ValueError: the TeX is wrong or uses what latex2mathml does not know. It mostly
-            does not say so itself: it writes ``\foo`` or a fraction without its half.
+        ValueError: if the TeX is wrong, or latex2mathml does not know a part of it.
+            That tool rarely complains: it writes ``\foo``, or half of a fraction.
 
     >>> translate("W^2").partition("><")[2]
     'mrow><msup><mi>W</mi><mn>2</mn></msup></mrow></math>'
     """
-    # Numbers come from Sphinx; and "aligned" is a name it does not know.
+    # latex2mathml does not know "aligned"; and Sphinx numbers the formulas itself.
     known = re.sub(r"\\(begin|end)\{(?:aligned|align|split)\}", r"\\\1{align*}", tex)
     if r"\\" in known and r"\begin" not in known:
         known = rf"\begin{{align*}}{known}\end{{align*}}"
@@ -60,7 +60,7 @@ def translate(tex: str, display: str = "inline") -> str:
 
 
 def formula(node: nodes.Element, display: str) -> str:
-    """Return a node's formula; if that fails, its TeX, and warn."""
+    """Return a node's formula as MathML, or warn and return its TeX."""
     tex = node.astext()
     try:
         return translate(tex, display)
@@ -76,7 +76,7 @@ def inline(writer: HTML5Translator, node: nodes.math) -> None:
 
 
 def block(writer: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula on a line of its own, with its number and anchor if any."""
+    """Write a formula on a line of its own, with its number and anchor, if any."""
     writer.body.append(writer.starttag(node, "div", CLASS="math"))
     if node["number"]:
         number = get_node_equation_number(writer, node)

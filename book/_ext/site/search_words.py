@@ -1,9 +1,9 @@
 """Search finds ``set_epoch`` by "set epoch" too, and ``CUDA_VISIBLE_DEVICES`` by parts.
 
-For Sphinx a word with underscores is one word, in pages and in what a reader types. And
-it leaves words out of its index that it then asks for: a single letter, as in "key(s)",
-and those whose stem is a word like "on". Nobody looks for these, so they are left out
-of the question, too.
+For Sphinx a word with underscores is one word, both in pages and in what a reader
+types. Besides, it leaves some words out of its index and yet looks them up in a query,
+where they can never match: single letters, as in "key(s)", and words whose stem is a
+word like "on". Nobody searches for these, so they are dropped from the query, too.
 """
 
 from string import ascii_lowercase
@@ -13,12 +13,12 @@ from sphinx.search.en import SearchEnglish
 
 
 class Words(SearchEnglish):
-    """English, in which a name is also its parts."""
+    """English, with each name also indexed by its parts."""
 
     stopwords = SearchEnglish.stopwords | {"one", "ones", "being", *ascii_lowercase}
 
     def split(self, input: str) -> list[str]:
-        """Split a text into words, and names into their parts as well.
+        """Split a text into words, and add the parts of each name.
 
         >>> Words({}).split("call set_epoch(1)")
         ['call', 'set_epoch', '1', 'set', 'epoch']
@@ -29,5 +29,5 @@ class Words(SearchEnglish):
 
 
 def setup(app: Sphinx) -> None:
-    """Take the place of Sphinx's English."""
+    """Replace Sphinx's English by ours."""
     app.add_search_language(Words)

@@ -1,1 +1,1 @@
-"""What a page need not carry: rules of style, scripts and icons that it never uses."""
+"""Remove what a page never uses: rules of style sheets, scripts and icons."""

@@ -1,4 +1,4 @@
-"""Icon fonts with the icons in use, in the style sheet itself: no request for them."""
+"""Icon fonts cut down to the icons in use, inside the style sheet: no extra request."""
 
 import logging
 import re
@@ -12,7 +12,7 @@ from fontTools.ttLib import TTFont
 from book._ext.weight.uses import Uses
 
 logging.getLogger("fontTools").setLevel(logging.WARNING)
-FONTS = {  # a font, and the classes that ask for it
+FONTS = {  # each font, and the classes that use it
     "solid-900": {"fa-solid", "fas"},
     "regular-400": {"fa-regular", "far"},
     "brands-400": {"fa-brands", "fab"},
@@ -20,7 +20,7 @@ FONTS = {  # a font, and the classes that ask for it
 
 
 def subset(path: Path, css: str) -> str:
-    """Return an icon font with the glyphs that a style sheet names, as an address."""
+    """Return an icon font, cut down to the glyphs in a style sheet, as a data URL."""
     named = re.findall(
         r"\\(f[0-9a-f]{3}|e[0-9a-f]{3}|[0-9a-f]{2})\b|([\ue000-\uf8ff])", css
     )
@@ -38,7 +38,7 @@ def subset(path: Path, css: str) -> str:
 
 
 def icons(css: str, static: Path, uses: Uses) -> str:
-    """Replace each icon font by its glyphs in use, or by nothing."""
+    """Replace each icon font by the glyphs in use, or drop it if there are none."""
 
     def face(match: re.Match) -> str:
         for name, classes in FONTS.items():

@@ -1,9 +1,10 @@
 """A style sheet without the rules that no page can use.
 
-The themes bring 540 KB of CSS for whatever a site may hold. A rule stays if elements as
-its selector demands occur in a page, one within the other as it says. A class that a
-script names may come to any element. What is not understood stays. Then go the
-variables that nothing reads and the animations that nothing names.
+The themes bring 540 KB of CSS for everything that a site might contain. A rule stays if
+some page has the elements of its selector, nested as the selector demands. A class that
+a script names may be added to any element, so it counts as present everywhere, and what
+is not understood stays. After that, variables that nothing reads and animations that
+nothing names are removed, too.
 """
 
 import re
@@ -68,7 +69,7 @@ def drop_unread(css: str, uses: Uses) -> str:
 
 
 def purge(css: str, uses: Uses) -> str:
-    """Return the part of a style sheet that these pages can use, in one line.
+    """Return the part of a style sheet that these pages can use, minified.
 
     >>> uses = Uses()
     >>> uses.add_page('<ul class="nav"><li><a id="x">1</a></li></ul>')

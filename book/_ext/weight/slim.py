@@ -1,13 +1,13 @@
-"""A page weighs what it shows: one style sheet, one script, and icons in a small font.
+"""Make pages light: one style sheet, one script, and the icons in a small font.
 
 After the build, the style sheets that all pages load become one, without the rules that
 no page can use (purge.py). The scripts that all pages load become one as well, without
 those that have nothing to do here. Of 384 KB of icon fonts only the glyphs in use stay,
-and what was left out is deleted. The whole style sheet is kept beside the doctrees, so
-that a test can compare what both show.
+and files that are no longer needed are deleted. The whole style sheet is kept beside
+the doctrees, so that a test can check that both look the same.
 
-The pages, and what only some of them load, stay as they are: browsers get all of it
-compressed, so blanks and comments cost a page 1 to 5 KB.
+The pages themselves, and what only some of them load, are not minified: browsers get
+all of it compressed, so blanks and comments cost a page only 1 to 5 KB.
 """
 
 import hashlib
@@ -29,19 +29,19 @@ SCRIPT = re.compile(
     r"\s*<script\b[^>]*\bsrc=\"(?:\.\./)*_static/([^\"?]+\.js)[^>]*></script>"
 )
 OWN = re.compile(r"<script (?=src=\"(?:(?:\.\./)*_static/|searchindex))")
-NEVER = {  # book.js does what is needed of these, in a tenth of the bytes
+NEVER = {  # book.js does what the book needs of these, in a tenth of the bytes
     "scripts/bootstrap.js",
     "scripts/fontawesome.js",
     "clipboard.min.js",
     "copybutton.js",
 }
-# Scripts of their own, for pages that have such a thing.
+# Scripts that stay separate, and what a page must contain to load them.
 ONLY_FOR = {
     "togglebutton.js": r'class="(?:[^"]* )?(?:toggle|dropdown admonition)[ "]',
     "design-tabs.js": r'class="(?:[^"]* )?sd-tab-set[ "]',
 }
 SETTINGS = {"togglebutton.js": r"\s*<script>(?:let|var) toggle[^<]*</script>"}
-# They would ask for scripts that are gone, or speak to one that now comes after them.
+# These would load scripts that are gone, or call one that now runs after them.
 VAIN = re.compile(
     r"\s*<link rel=\"preload\" as=\"script\"[^>]*>"
     r"|\s*<script>DOCUMENTATION_OPTIONS\.pagename[^<]*</script>"
@@ -49,7 +49,7 @@ VAIN = re.compile(
 
 
 def resolve(path: Path, static: Path) -> str:
-    """Return a style sheet whose imports and addresses hold in the folder of all."""
+    """Return a style sheet with its imports inlined, and addresses from ``static``."""
     css = re.sub(
         r'@import "([^"]+)";',
         lambda m: resolve((path.parent / m[1]).resolve(), static),
@@ -62,7 +62,7 @@ def resolve(path: Path, static: Path) -> str:
 
 
 def delete_unnamed(static: Path, text: str) -> None:
-    """Delete the files that nothing names, and folders without files."""
+    """Delete the files that no page, style sheet or script names, and empty folders."""
     for path in sorted(static.rglob("*"), reverse=True):
         if path.is_file() and path.name not in text:
             path.unlink()

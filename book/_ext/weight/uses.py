@@ -1,4 +1,4 @@
-"""What the pages of a site hold: which elements, where, and what scripts add."""
+"""What the pages of a site contain: which elements, where, and what scripts add."""
 
 import re
 from collections import defaultdict
@@ -9,7 +9,7 @@ RAW = re.compile(r"(<(script|style)\b[^>]*>)(.*?)</\2>", re.DOTALL)
 WORD = re.compile(r"-{0,2}[a-zA-Z_][\w-]{2,}")
 CLASS = re.compile(r"class[^;{}]{0,120}", re.IGNORECASE)
 MADE = re.compile(r"<([a-z][a-z0-9]*)|[\"'`](?:svg:)?([a-z][a-z0-9]*)[\"'`.]")
-# Parts of the theme that its scripts know and this book has not.
+# Parts of the theme that its scripts mention but this book does not use.
 UNUSED = (
     *("version-switcher", "bd-header-", "pst-button-link", "list-group"),
     *("alert", "tooltip", "dropdown-menu-dark"),
@@ -30,13 +30,14 @@ MOVED = {"pst-primary-sidebar", "pst-secondary-sidebar"}
 
 
 class Uses:
-    """What the pages of a site hold.
+    """What the pages of a site contain.
 
     Attributes:
         elements: one set per kind of element: its name, classes and id.
         inside: for each of these words, all words of the elements around it.
         attributes: the names of all attributes.
-        wild: what scripts may add anywhere: words near "class", words of no page.
+        wild: what scripts may add anywhere: words near "class", names of elements.
+        words: all words of all scripts.
         text: everything that may read a CSS variable, other than a style sheet.
     """
 
@@ -87,10 +88,10 @@ class Uses:
                 around.append((name, around[-1][1] | words))
 
     def may_match(self, selector: list) -> bool:
-        """Tell whether some element can be what a selector (its tokens) asks for.
+        """Tell whether some element can match a selector, which is given as tokens.
 
-        Arguments of ``:is()``, ``:not()`` and their like ask for nothing: they may be
-        alternatives or negations.
+        Arguments of ``:is()``, ``:not()`` and the like demand nothing, because they may
+        be alternatives or negations.
         """
         compounds = self.split(selector)
         for words, attributes, _ in compounds:
@@ -106,12 +107,12 @@ class Uses:
         )
 
     def is_wild(self, word: str) -> bool:
-        """Tell whether a script may bring a word to any element."""
+        """Tell whether a script may add a word to any element."""
         added = word in self.wild or (word in self.words and word not in self.inside)
         return added and not word.startswith(UNUSED)
 
     def split(self, selector: list) -> list[tuple[set[str], set[str], bool]]:
-        """Return each compound's words, attributes, and whether it is an ancestor."""
+        """Return the (words, attributes, is it an ancestor) of each compound."""
         found, before = [(set(), set())], ""
         combinators = []
         for token in selector:
@@ -138,7 +139,7 @@ class Uses:
             combinators.pop()
         beside = [i for i, sign in enumerate(combinators) if sign in ("+", "~")]
         return [
-            # What stands beside an ancestor is no ancestor.
+            # A sibling of an ancestor (+ or ~) is not itself an ancestor.
             (
                 {word for word in words if not self.is_wild(word)},
                 attributes,
