@@ -280,7 +280,7 @@ class TestWrongUse:
 
     @pytest.fixture
     def refusals(self, crews):
-        """Return a function: the one refusal that all ranks give instead of training."""
+        """Return a function that returns the refusal on which all ranks agree."""
 
         def refuse(flags, env):
             try:
@@ -542,7 +542,7 @@ def test_defaults_read_digits():
 
 
 def errors_on_the_page():
-    """Return torch's errors for device_ids on a CPU model and for nccl without a GPU."""
+    """Return torch's errors for device_ids on a CPU model, and NCCL without a GPU."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

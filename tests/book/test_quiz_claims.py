@@ -594,7 +594,7 @@ def _(two):
 
 @proves("ch5_no_sync")
 def _(two):
-    """With only backward in no_sync it still averages; with both, the last pass does."""
+    """no_sync around backward alone still averages; around both, the last pass does."""
     backward_only = two.run(ddp_grads, "backward")
     assert [found[1] for found in backward_only] == [1.5, 1.5]
     both = two.run(ddp_grads, "both")
@@ -707,7 +707,7 @@ def test_buffers_are_sent_after_a_forward_that_synchronises(two):
 
 
 def test_dropout_makes_w_ranks_another_training_than_one(two):
-    """Dropout tells W ranks from one, with equal seeds or not; without it they agree."""
+    """W ranks differ from one with dropout, whatever the seeds, but not without it."""
 
     def distance(dropout, spread):
         import copy

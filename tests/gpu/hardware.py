@@ -1,4 +1,4 @@
-"""What this machine has: asked in a process of its own, so that no GPU stays taken."""
+"""Ask what this machine has, in a process of its own, so that no GPU stays in use."""
 
 import datetime
 import json
