@@ -50,7 +50,8 @@ def pytest_configure(config) -> None:
         folder = tempfile.mkdtemp(prefix="allranks-forks-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
-    # Otherwise threads spin while they wait for one that has no core: half of the time.
+    # Otherwise torch's threads spin, half of the time, while they wait for one that has
+    # no core.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # A job in a shell's background ignores Ctrl-C, and so do the processes it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -575,7 +575,7 @@ def launch_once(world_size, tmp_path):
     assert len(run.lines[0]) == 1 and not any(run.errors.values())
 
 
-@pytest.mark.parametrize("world_size", [1, 3])  # the soak test below runs two
+@pytest.mark.parametrize("world_size", [1, 3])  # the page's command covers two
 def test_ends_cleanly(world_size, tmp_path):
     """No launch aborts at exit.
 

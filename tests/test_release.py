@@ -49,7 +49,7 @@ def steps(name: str, job: str) -> list[str]:
 
 @pytest.mark.parametrize(("where", "command"), COMMANDS, ids=str)
 def test_each_command_is_a_target_of_make_or_makes_the_release(where, command):
-    """So it can run locally, and no event's text is pasted into a shell."""
+    """Each can also run locally, and no event's text is pasted into a shell."""
     words = command.split()
     if where == "release.attach":
         assert words[:3] == ["gh", "release", "create"]

@@ -1,4 +1,4 @@
-"""The wheel holds what it needs, and its tools run where there is no checkout."""
+"""The wheel has the right files and dependencies, and its tools need no checkout."""
 
 import ast
 import os

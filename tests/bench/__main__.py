@@ -94,7 +94,7 @@ def main(names: list[str]) -> None:
             continue
         data[name] = figures
         data["machines"] = data.get("machines", {}) | {name: machine()}
-        if not names or "machine" not in data:  # all parts, or the first of a file
+        if not names or "machine" not in data:  # all parts ran, or the file is new
             data["machine"] = machine()
         path.parent.mkdir(exist_ok=True)
         text = json.dumps(data, indent=1, sort_keys=True)

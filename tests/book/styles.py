@@ -107,7 +107,7 @@ class Styles:
         whole = (site.resolve().parent / ".doctrees" / "whole.css").read_text("utf8")
         ours = (site / "_static" / "all.css").read_text("utf8")
         self.saving = len(whole) / len(ours)
-        fonts = re.compile(r"@font-face\s*\{[^}]*\}")  # the icons in use, in both
+        fonts = re.compile(r"@font-face\s*\{[^}]*\}")  # icons: ours for both
         self.css = "".join([fonts.sub("", whole), *fonts.findall(ours)])
         rules = re.sub(r"\{[^{}]*\}", "{}", self.css)
         self.attributes = sorted({"class", *re.findall(r"\[([\w-]+)", rules)})

@@ -85,7 +85,7 @@ def build(tmp_path):
             path = source / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file() or path.read_text("utf8") != dedent(text):
-                # Sphinx reads every file again that is written again.
+                # Only changed files are written, since Sphinx would read them again.
                 path.write_text(dedent(text), "utf8")
         warnings = io.StringIO()
         settings = {

@@ -125,7 +125,7 @@ def test_diff_shows_what_changed_under_relative_names(build):
 
 
 def test_diff_of_one_function_leaves_the_others_out(build):
-    """:pyobject: compares one definition."""
+    """With :pyobject:, only that definition is compared."""
     html, _ = build(diff(":pyobject: train"), **{"old.py": OLD, "new.py": NEW})
     assert "+    return 2" in words(html)
     assert "return 3" not in words(html)

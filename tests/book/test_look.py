@@ -198,7 +198,7 @@ def test_the_section_being_read_is_marked(browser, http):
     link.click()
     tab.locator(marked, has_text=link.inner_text()).wait_for()
     assert tab.locator(marked).count() == 1
-    tab.set_viewport_size({"width": 1280, "height": 300})  # the list is longer
+    tab.set_viewport_size({"width": 1280, "height": 300})  # less than the list needs
     last = tab.locator("nav.page-toc .nav-link").last.element_handle()
     end = "e => { scrollTo(0, 1e6); return e.ariaCurrent === 'true'; }"
     tab.wait_for_function(end, arg=last)

@@ -142,7 +142,7 @@ def test_the_pdf_has_a_contents_page_numbers_and_bookmarks(pdf, places):
     first = places[tool.name(PAGES[0])]
     contents = " ".join(words(pdf, number) for number in range(2, first))
     marks = [row for row in pdf.outline if not isinstance(row, list)]
-    titles = [row["/Title"] for row in marks[1:]]  # without that of the contents
+    titles = [row["/Title"] for row in marks[1:]]  # the first is the contents
     assert len(titles) == len(PAGES)
     for page, mark, title in zip(PAGES, marks[1:], titles, strict=True):
         number, text = places[tool.name(page)], words(pdf, places[tool.name(page)])

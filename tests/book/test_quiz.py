@@ -350,7 +350,7 @@ def test_names_say_their_chapter():
 
 
 def test_quizzes_stand_where_their_matter_is():
-    """Never do three quizzes follow each other without text between them."""
+    """No three quizzes follow each other without text between them."""
     for page in {quiz.page for quiz in QUIZZES}:
         text = (ROOT / "book" / f"{page}.md").read_text("utf8")
         marked = re.sub(r"\s+", "", FENCE.sub("QUIZ!", text))

@@ -214,7 +214,7 @@ def _(weights, gpus):
 
 @proves("ch2_more_gpus")
 def _():
-    """All outputs reach the first GPU, with three GPUs as with two; or only losses."""
+    """All outputs reach the first GPU, however many there are; or only their losses."""
     batch, classes = 12, 5000
 
     class Net(nn.Linear):
@@ -765,7 +765,7 @@ def test_the_optimizer_may_be_made_before_the_wrap_or_after(two):
 
 
 def test_bits_depend_on_threads_and_torchrun_sets_them_for_several_ranks(monkeypatch):
-    """Another number of threads gives other bits, so torchrun sets it to one.
+    """Another number of threads gives other bits; torchrun sets one for several ranks.
 
     Source: torch.distributed.run, config_from_args.
     """

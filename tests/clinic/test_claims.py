@@ -30,7 +30,7 @@ def test_the_default_timeouts_differ():
     ).groups()
     document = torch.distributed.init_process_group.__doc__
     assert f"{short} minutes for NCCL and {long} minutes for other" in document
-    for name in "gloo", "undefined":  # no name at all
+    for name in "gloo", "undefined":  # "undefined": if no backend is named
         assert distributed_c10d._get_default_timeout(name).seconds == 60 * int(long)
 
 

@@ -99,7 +99,7 @@ def test_messages_name_the_ranks_that_they_accuse(text, named):
     ],
 )
 def test_stacks_name_who_stands_elsewhere(places, named):
-    """Stacks name the rank that is gone, else the minority, else all."""
+    """Stacks name the rank that is gone, else the minority, else all that differ."""
     assert verdicts.in_places(places) == named
 
 
@@ -242,7 +242,7 @@ def test_what_the_page_says_of_the_table():
 
 
 def test_a_monitored_barrier_does_not_miss_rank_0():
-    """If rank 0 is missing, the others wait for the group's timeout, not their own."""
+    """Without rank 0, the others wait for the group's timeout, not the barrier's."""
 
     def wait():
         import time

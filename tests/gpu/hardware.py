@@ -42,7 +42,7 @@ def look() -> dict:
 
 
 def driver() -> str | None:
-    """Ask nvidia-smi for the driver's version; None if it does not say."""
+    """Return the driver's version that nvidia-smi reports, or None."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SIZES = {"cuda": (4096, 1024, 20), "cpu": (64, 32, 3), "vgpu": (256, 32, 3)}
-ROUNDS = 7  # blocks of each kind, by turns
+ROUNDS = 7  # blocks of each kind, in turns
 KINDS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

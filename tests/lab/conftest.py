@@ -84,7 +84,7 @@ class Notebook:
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
-        expect(self.cells).to_have_count(num_cells, timeout=180_000)  # they come slowly
+        expect(self.cells).to_have_count(num_cells, timeout=180_000)  # slow to load
         self.idle()
         with contextlib.suppress(Exception):  # JupyterLab asks about news only once
             page.get_by_role("button", name="No", exact=True).click(timeout=2000)

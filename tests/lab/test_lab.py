@@ -64,7 +64,7 @@ def wait_until_all_sleep(pids: set[int], page) -> None:
         page.wait_for_timeout(250)
 
 
-@pytest.mark.timeout(600)  # far above what it takes, for a busy machine
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
 @pytest.mark.parametrize("name", ["ch4_ranks", "app_vgpu"])
 def test_a_notebook_runs_cell_by_cell(opened, name):
     """Shift+Enter in each cell works, with live ranks and with virtual GPUs."""
@@ -110,7 +110,7 @@ def exercise_is_checked(notebook) -> None:
     assert f"{name}: right" in notebook.run(check)
 
 
-@pytest.mark.timeout(600)  # far above what it takes, for a busy machine
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
 def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     """The stop button reports which rank waits where; a restart ends all ranks."""
     server, _ = lab

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import psutil
 
-VARIABLE = "ALLRANKS_FORKS"  # the path of the server's socket, which begins "PID-"
+VARIABLE = "ALLRANKS_FORKS"  # the path of the server's socket: FOLDER/PID-NAME
 MOST = 2**20  # bytes of a request, most of which is its environment
 PRELOAD = (
     "torch._dynamo",  # otherwise the first optimizer imports it

@@ -1,4 +1,4 @@
-"""Readers see which rank gets which sample, by keyboard, 390 px wide."""
+"""Readers see which rank gets which sample, by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Sampler
 

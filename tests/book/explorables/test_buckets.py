@@ -1,4 +1,4 @@
-"""Buckets and a reader's trace work by keyboard, 390 px wide."""
+"""Buckets and a reader's trace work by keyboard, in a 390 px wide window."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
     refused = "TFLOP/s per rank: must be above 0, not 0"
     assert refused in x.error and "in 1 bucket." in x.summary
     x.field("Model").select_option("own")
-    assert refused in x.error  # it still stands there, and is still not possible
+    assert refused in x.error  # the 0 is still in its field, and still not possible
     x.fill("Layers, numbers:MFLOP", "1000:2; 5")
     assert "'1000:2; 5' is no layer: write numbers:MFLOP" in x.error
     x.fill("Layers, numbers:MFLOP", "1000000:2, 500000:1")

@@ -1,4 +1,4 @@
-"""Collectives can be stepped through by keyboard, 390 px wide."""
+"""Collectives can be stepped through by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Collectives
 

@@ -1,4 +1,4 @@
-"""DataParallel's step can be explored by keyboard, 390 px wide."""
+"""DataParallel's step can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import DataParallelForward
 

@@ -1,4 +1,4 @@
-"""Pipeline schedules work by keyboard, 390 px wide."""
+"""Pipeline schedules work by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Pipeline
 

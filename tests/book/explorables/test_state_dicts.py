@@ -1,4 +1,4 @@
-"""State-dict keys can be explored by keyboard, 390 px wide."""
+"""State-dict keys can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import StateDictKeys
 

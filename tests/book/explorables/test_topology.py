@@ -1,4 +1,4 @@
-"""Ranks, nodes and GPUs can be explored by keyboard, 390 px wide."""
+"""Ranks, nodes and GPUs can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import WhoIsWho
 
