@@ -50,8 +50,7 @@ def pytest_configure(config) -> None:
         folder = tempfile.mkdtemp(prefix="allranks-forks-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
-    # Otherwise torch's threads spin, half of the time, while they wait for one that has
-    # no core.
+    # Else torch's threads spin while they wait for those without a core: half of all.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # A job in a shell's background ignores Ctrl-C, and so do the processes it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

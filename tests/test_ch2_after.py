@@ -17,8 +17,8 @@ def train(script, flags, device="cpu", spread=0.0):
     """Run a script's train() in float64; return its losses.
 
     Args:
-        spread: rank r begins with r times this added to its weights, so that the
-            losses show if it doesn't get rank 0's weights.
+        spread: rank r adds r times this to its first weights, so that the losses show
+            whether it then gets rank 0's.
     """
     import importlib
 

@@ -87,7 +87,7 @@ def test_on_three_ranks_only_rounding_differs(train):
     ],
 )
 def test_every_piece_matters(piece, first, train):
-    """Without this piece the curve departs at the step that the page shows."""
+    """Without this piece the losses differ from the step on that the page shows."""
     whole, _, rest = train(2, {}, {"stop": 8}, {"resume": True, "forget": piece})
     differ = (rest[:, : NUM_STEPS - 8] != whole[:, 8:]).any(dim=0)
     assert 8 + differ.int().argmax() == first and differ.any()

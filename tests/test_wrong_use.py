@@ -1,4 +1,4 @@
-"""Every script answers wrong use with one sentence, no traceback, and no debris.
+"""Every script answers wrong use with one sentence, and leaves nothing behind.
 
 The functions are identical in all scripts (``tests/test_structure.py``), so one script
 is tried with each fault, and all of them with bad flags.
@@ -303,7 +303,7 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("gap", [0, 0.01, 0.1])
     def test_control_c(self, gap, tmp_path):
-        """Two signals, as a terminal and torchrun send them, leave no debris.
+        """Two signals, as a terminal and torchrun send them, end it without a trace.
 
         There is no traceback, and no half-written file.
         """
@@ -322,7 +322,7 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("gap", [0, 0.01, 0.02])
     def test_control_c_during_the_imports(self, gap, tmp_path):
-        """Imports take seconds, so Ctrl-C often falls into them; they end quietly."""
+        """Imports take seconds, so Ctrl-C often comes during them; it ends quietly."""
         process = start(str(SCRIPTS / "ch2_before.py"), *LONG, cwd=tmp_path)
         maps = psutil.Process(process.pid).memory_maps
         while not any("libtorch" in part.path for part in maps()):
@@ -344,7 +344,7 @@ class TestNobodyElse:
         assert not any(name.endswith(".new") for name in os.listdir(tmp_path))
 
     def test_a_refusal_after_the_group_is_joined(self, tmp_path):
-        """A refusing rank leaves the group: torch can abort at exit if it is open."""
+        """A rank that refuses leaves the group first, or torch may abort at exit."""
         command = *TORCHRUN, str(SCRIPTS / "ch4_ranks.py"), "--env=2"
         for _ in range(4):
             process = start(*command, cwd=tmp_path)

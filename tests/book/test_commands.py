@@ -20,7 +20,7 @@ def test_a_pages_commands_print_what_it_shows(page):
     """Each command, run again in the page's order, prints what its record says."""
 
     def start(line: str) -> str:
-        """Choose how to start a command: its script's first is real, others forked."""
+        """The first command of a script starts as a reader's, the others fork."""
         real = (page.name, line) in STARTED or not records.SCRIPT.search(line)
         return commands.REAL if real else "forks:popen"
 

@@ -136,7 +136,7 @@ def test_several_right_options(reader):
 
 
 def test_numbers_are_fresh_at_each_try(reader):
-    """A usual slip is named, and other numbers ask for another answer."""
+    """A common mistake is named, and new numbers ask for a new answer."""
     reader.open(PAGE)
     name = "ch4_global_batch"
     numbers = json.loads(reader.quiz(name).get_attribute("data-numbers"))

@@ -161,7 +161,7 @@ def test_examples_in_docstrings_hold():
 
 
 def test_each_script_of_a_page_is_started_once_for_real():
-    """One command per script starts a real interpreter; the tests fork all others."""
+    """The status page names these commands, and what the tests fork is all others."""
     pages = sorted(ROOT.glob("book/*.md"))
     lines = [command.line for _, command in records.started(pages)]
     names = [records.SCRIPT.search(line)[0] for line in lines]

@@ -115,7 +115,7 @@ def test_stacks_name_who_stands_elsewhere(places, named):
     ],
 )
 def test_verdicts_compare_with_who_is_waited_for(named, guilty, text, verdict):
-    """A verdict compares who is named with who is guilty; one innocent spoils it."""
+    """A verdict compares the named ranks with the guilty; one innocent is too many."""
     assert verdicts.judge(named, guilty, text) == verdict
 
 

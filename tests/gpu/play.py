@@ -113,7 +113,7 @@ def run(command, folder: str, timeout_s: float, env=None) -> Ended:
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and all that it started, by SIGTERM first: torchrun ends ranks."""
+    """End a process and its children; SIGTERM first, so torchrun can end its ranks."""
     if process.poll() is not None:
         return
     try:

@@ -163,7 +163,7 @@ def end_kernels(address: str) -> None:
 
 @pytest.fixture
 def opened(lab, browser):  # noqa: F811
-    """Yield a function that opens a copy of a notebook; end its kernel afterwards.
+    """Open a copy of a notebook by its name; end its kernel afterwards.
 
     It has to be a copy, because JupyterLab saves by itself every two minutes, and
     Shift+Enter in the last cell adds a cell, which the next test must not find.

@@ -51,7 +51,7 @@ def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
 
 
 def test_a_forked_torchrun_forks_its_ranks(tmp_path):
-    """The ranks descend from the torchrun, and none has started an interpreter."""
+    """They are descendants of it, none of them has started an interpreter."""
     program = tmp_path / "program.py"
     code = """
         import os, psutil
