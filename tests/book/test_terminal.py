@@ -110,7 +110,7 @@ def test_a_second_run_and_another_machine_count_as_the_same():
     ],
 )
 def test_another_failure_does_not(old, new):
-    """A failure that differs in more than these isn't taken for the recorded one."""
+    """A different failure isn't taken for the one that the page shows."""
     here = terminal.stand_in(HERE)
     assert not terminal.same(here, here.replace(old, new))
 
