@@ -1,7 +1,8 @@
-"""The order of the test files, those that take longest first; how processes start.
+"""Run the slowest test files first, and make the processes that tests start cheaper.
 
-Each worker takes the next file when it is done. Were a slow one the last, the others
-would wait for it. So ``make test`` also keeps xdist from sorting by number of tests.
+Each worker takes the next file when it has finished one. If a slow file came last, all
+other workers would wait for it. This is also why ``make test`` keeps xdist from sorting
+files by their number of tests.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FIRST = [  # minutes, not tests, decide; make test's report has them
+FIRST = [  # ordered by time, which make test reports, not by the number of tests
     "tests/book/test_commands.py",
     "tests/allranks/live/test_faults.py",
     "tests/lab/test_lab.py",
@@ -26,7 +27,7 @@ FIRST = [  # minutes, not tests, decide; make test's report has them
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Sort by file only: within one, and among the rest, the order stays."""
+    """Move the slow files to the front; otherwise keep the order of the tests."""
     places = {name: place for place, name in enumerate(FIRST)}
 
     def place(item) -> int:
@@ -36,14 +37,14 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def pytest_configure(config) -> None:
-    """Let what the tests start, xdist's workers among it, waste less of two cores."""
+    """Make all processes of the tests start cheaper, xdist's workers included."""
     start = str(Path(__file__).parent / "start")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if start not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start, *paths]))
     if start not in sys.path:
         sys.path.append(start)
-    # launch() has torchrun forked from one server of all tests: tests/start/forks.py.
+    # launch() forks torchrun from a server that all tests share: tests/start/forks.py.
     os.environ.setdefault("ALLRANKS_POPEN", "forks:popen")
     if "ALLRANKS_FORKS" not in os.environ:
         folder = tempfile.mkdtemp(prefix="allranks-forks-")
@@ -53,5 +54,5 @@ def pytest_configure(config) -> None:
     # a thread that waits would spin.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # In a shell's background Ctrl-C is ignored, and by all that is started there.
+    # A job in a shell's background ignores Ctrl-C, and so do the processes it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)

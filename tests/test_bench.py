@@ -1,4 +1,4 @@
-"""A figure whose runs differ too much is not published, and the page says so."""
+"""A figure whose runs differ too much is not published, and the page states that."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ QUIET = BUSY | {"threads_min": 1.8, "threads_max": 2.1}
 
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
-    """The program tests/bench, with parts that return given figures, at once."""
+    """Return a function that gives tests/bench parts with fixed figures."""
     path = ROOT / "tests" / "bench" / "__main__.py"
     spec = importlib.util.spec_from_file_location("bench_main", path)
     monkeypatch.setattr(sys, "path", sys.path[:])
@@ -37,7 +37,7 @@ def runner(monkeypatch, tmp_path):
 
 
 def test_a_wide_figure_is_refused_and_the_others_are_stored(runner):
-    """One sentence: which, its spread, the bound, what is running; exit code 1."""
+    """The refusal names the figure, its spread, the bound and what else is running."""
     main, file = runner(before={"small": QUIET}, busy={"small": BUSY}, after=QUIET)
     with pytest.raises(SystemExit) as end:
         main([])
@@ -53,7 +53,7 @@ def test_a_wide_figure_is_refused_and_the_others_are_stored(runner):
 
 
 def test_what_was_published_stays_when_a_new_run_is_refused(runner):
-    """And a part that is measured alone does not date the others anew."""
+    """A refused run changes nothing; measuring one part doesn't redate the others."""
     main, file = runner(part=QUIET)
     main([])
     before = json.loads(file.read_text())
@@ -69,7 +69,7 @@ def test_what_was_published_stays_when_a_new_run_is_refused(runner):
 
 
 def test_a_part_may_refuse_what_it_found(runner):
-    """Its own sentence, exit code 1, and nothing stored of it."""
+    """A part's own refusal ends the program, and its figures are not stored."""
     main, file = runner(light={"bytes": 1}, heavy={"bytes": 9})
     sys.modules["heavy"].refusal = "{bytes} are too many".format_map
     sys.modules["light"].refusal = lambda found: ""
@@ -84,21 +84,21 @@ def test_a_part_may_refuse_what_it_found(runner):
     [(0.75, 1.25, False), (0.74, 1.25, True), (1, 1, False), (float("nan"), 1, True)],
 )
 def test_the_bound(low, high, wide):
-    """Half of the figure between the largest and the smallest run is allowed."""
+    """The largest and the smallest run may differ by half of the figure."""
     figures = {"a": {"ratio": 1.0, "ratio_min": low, "ratio_max": high, "ms": 9}}
     found = [path for path, *_ in bench.too_wide(figures)]
     assert found == ["a.ratio"] * wide
 
 
 def test_the_page_states_the_bound_and_whether_its_table_keeps_it():
-    """By the role and by the sentence below the table, not by a typed number."""
+    """The bound comes from a role and a directive, not from a typed number."""
     assert "{bench}`most_spread:.0%`" in PAGE
     assert "```{bench-machine} data_parallel\n```" in PAGE
     assert bench.lookup({}, "most_spread:.0%") == f"{bench.MOST_SPREAD:.0%}"
 
 
 def test_the_page_opens_with_its_verdict_and_shows_its_memory_first():
-    """Use DDP; the table of four devices; the reasons come after."""
+    """The page begins with "use DDP" and the memory table; the reasons follow."""
     opening, *sections = PAGE.split("\n## ")
     assert "No: use DDP" in opening
     assert opening.count("{glue:} ch2_memory") == 1 == PAGE.count("{glue:} ch2_memory")

@@ -1,4 +1,4 @@
-"""Chapter 1: its script says whether ranks can train, its page what to install."""
+"""Chapter 1's script says whether ranks can train, and its page what to install."""
 
 import os
 import re
@@ -22,7 +22,10 @@ PAGE = ROOT / "book/ch1_environment.md"
 
 @pytest.fixture
 def rank(monkeypatch, capsys):
-    """``rank(2, 0)``: what main prints as rank 2 of 4, which is local rank 0 of 2."""
+    """Return a function that returns what main prints as a rank of 4.
+
+    ``rank(2, 0)`` is rank 2, which is local rank 0 of the 2 on its machine.
+    """
 
     def become(rank, local_rank):
         place = {"RANK": rank, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": 2}
@@ -42,7 +45,7 @@ def rank(monkeypatch, capsys):
 
 
 def test_the_first_rank_of_each_machine_describes_it(rank):
-    """Not each rank: they would say the same. What they prove is each rank's own."""
+    """One rank describes each machine, but every rank proves that it can add."""
     starts = "PyTorch", "Ranks", "Cores:", "/dev/shm", "The name", "Processes"
     *facts, proof = rank(2, 0)
     for fact, start in zip(facts, starts, strict=True):
@@ -54,7 +57,7 @@ def test_the_first_rank_of_each_machine_describes_it(rank):
 
 @pytest.mark.parametrize("others", [[2], [2, 3, 4]], ids=["2 ranks", "4 ranks"])
 def test_a_wrong_sum_is_refused(others, monkeypatch):
-    """Ranks that did not add, or only in part, must not say that one can train."""
+    """Ranks that added nothing, or only a part, must not say that they can train."""
     cpu, world_size = torch.device("cpu"), 1 + len(others)
     monkeypatch.setattr(dist, "all_reduce", lambda x: x.add_(sum(others)))
     said = f"I brought 1, and all_reduce made it {1 + sum(others)}: right."
@@ -77,7 +80,7 @@ def test_a_wrong_sum_is_refused(others, monkeypatch):
     ],
 )
 def test_a_gpu_counts_only_if_torch_can_use_it(gpu, cuda, machine, said, monkeypatch):
-    """Else the sentence tells which half is missing: a driver, or the wheel's CUDA."""
+    """If it can't, the sentence says why: no driver, an old one, or no CUDA build."""
     device = gpu and torch.device(gpu)
     fake = {"current_accelerator": lambda check_available: device}
     fake = SimpleNamespace(**fake, device_count=lambda: 8)
@@ -94,7 +97,7 @@ def test_a_gpu_counts_only_if_torch_can_use_it(gpu, cuda, machine, said, monkeyp
     [(None, None, "the CPU"), ("13.0", None, "CUDA 13.0"), (None, "7.2", "ROCm 7.2")],
 )
 def test_the_build_is_named(cuda, hip, built, monkeypatch):
-    """A wheel for one kind of device is of no use to another."""
+    """The sentence names the build, as a wheel for one device can't use another."""
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.version, "hip", hip)
     start = f"PyTorch {torch.__version__} is built for {built}, with gloo"
@@ -102,7 +105,7 @@ def test_the_build_is_named(cuda, hip, built, monkeypatch):
 
 
 def test_cores_are_shared_by_the_ranks(monkeypatch):
-    """Those of the affinity, where the system has one; not all that the machine has."""
+    """Only cores in the process's affinity count, where the system has affinities."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), False)
     assert "6 of 16 are ours, 1.5 per rank" in lesson.describe_cores(4)
@@ -112,7 +115,7 @@ def test_cores_are_shared_by_the_ranks(monkeypatch):
 
 @pytest.mark.parametrize("free, enough", [(2**26, False), (2**30, True)])
 def test_little_shared_memory_is_told_with_its_cure(free, enough, monkeypatch):
-    """Docker's 64 MiB, and a GiB."""
+    """Docker's 64 MiB are reported with the flag that cures them; a GiB is enough."""
     disk = SimpleNamespace(free=free, total=free)
     monkeypatch.setattr(os.path, "isdir", lambda path: True)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
@@ -130,7 +133,7 @@ def test_little_shared_memory_is_told_with_its_cure(free, enough, monkeypatch):
     ],
 )
 def test_a_name_says_how_far_it_reaches(address, who, monkeypatch):
-    """The loopback is right on one machine, and wrong on two."""
+    """A name that leads to the loopback works on one machine, but not on two."""
 
     def resolve(name):
         if address is None:
@@ -142,7 +145,7 @@ def test_a_name_says_how_far_it_reaches(address, who, monkeypatch):
 
 
 def test_what_is_left_over_is_told_from_a_launcher(monkeypatch):
-    """Nobody, somebody's export of yesterday, torchrun."""
+    """No variables, forgotten exports and torchrun's variables are told apart."""
     for name in "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT":
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
@@ -156,7 +159,7 @@ def test_what_is_left_over_is_told_from_a_launcher(monkeypatch):
 
 
 def test_wrong_use_is_answered_in_a_sentence(monkeypatch):
-    """A flag, of which there is none; and half of what a launcher sets."""
+    """An unknown flag, or half of a launcher's variables, gets one sentence."""
     with pytest.raises(SystemExit, match=r"^unrecognized arguments: --list$"):
         lesson.main(["--list"])
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -166,7 +169,7 @@ def test_wrong_use_is_answered_in_a_sentence(monkeypatch):
 
 
 def test_what_the_page_says_of_collect_env():
-    """What torch's own report has, and what it lacks."""
+    """Torch's own report has, and lacks, the fields that the page names."""
     has = " ".join(collect_env.SystemEnv._fields)
     for field in "torch_version", "nvidia_driver", "gpu_models", "gcc", "cudnn", "cpu":
         assert field in has
@@ -175,13 +178,13 @@ def test_what_the_page_says_of_collect_env():
 
 
 def installs():
-    """Every install command of the page, in console blocks and in its table."""
+    """Return every install command of the page, from console blocks and its table."""
     text = PAGE.read_text("utf8")
     return re.findall(r"(?:^\$ |`)((?:uv )?pip install torch\b[^`#\n]*)", text, re.M)
 
 
 def test_install_commands_name_the_release_that_the_book_runs():
-    """The pin of requirements.txt, an index of this release, a backend uv knows."""
+    """They have requirements.txt's pin, and an index or backend of this release."""
     pins = (ROOT / "requirements.txt").read_text("utf8")
     pin = re.search(r"^(torch==\S+)", pins, re.M)[1]
     builds = {"cpu", "cu126", "cu130", "cu132", "rocm7.2"}
@@ -204,7 +207,7 @@ def test_install_commands_name_the_release_that_the_book_runs():
 
 
 def test_pip_understands_the_install_commands():
-    """Its own parser reads each line: no flag is misspelt."""
+    """Pip's own parser accepts each line, so no flag is misspelt."""
     from pip._internal.commands import create_command
 
     lines = [c for c in installs() if not c.startswith("uv")]
@@ -216,7 +219,7 @@ def test_pip_understands_the_install_commands():
 
 
 def test_the_page_and_the_errata_say_the_same_of_plain_pip():
-    """The CUDA of the wheel's metadata, and the driver that NVIDIA asks for it."""
+    """They agree on the wheel's CUDA, and on the driver that NVIDIA requires for it."""
     text = " ".join(PAGE.read_text("utf8").split())
     row = (ROOT / "errata/c5_cuda_by_hand.py").read_text("utf8")
     toolkit = re.search(r"cuda-toolkit\S*==([\d.]+)", row)[1]

@@ -1,4 +1,4 @@
-"""Before and after the move from DataParallel to DDP: the same training."""
+"""Chapter 2's script trains the same before and after the move to DDP."""
 
 import os
 import re
@@ -17,8 +17,8 @@ def train(script, flags, device="cpu", spread=0.0):
     """Run a script's train() in float64; return its losses.
 
     Args:
-        spread: added to the weights that rank r > 0 begins with, so that a rank that
-            is not given rank 0's weights shows.
+        spread: rank r adds r times this to its first weights, so that the losses show
+            whether it then gets rank 0's.
     """
     import importlib
 
@@ -50,7 +50,7 @@ def train(script, flags, device="cpu", spread=0.0):
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """Losses (steps,) and checkpoint of DataParallel on four virtual GPUs."""
+    """Return losses (steps,) and checkpoint of DataParallel on four virtual GPUs."""
     file = tmp_path_factory.mktemp("before") / "ch2.pt"
     with vgpu.plugged_in(4):
         losses = train("ch2_before", [*STEPS, f"--checkpoint={file}"], "vgpu:0")
@@ -62,7 +62,7 @@ def before(tmp_path_factory):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_ddp_follows_data_parallel(world_size, before, tmp_path):
-    """The same losses, the same checkpoint; ranks begin with unequal weights."""
+    """DDP gives the same losses and checkpoint, though ranks begin differently."""
     flags = [*STEPS, f"--checkpoint={tmp_path / 'ch2.pt'}"]
     with Ranks(world_size) as ranks:
         by_rank = ranks.run(train, "ch2_after", flags, spread=0.1, quiet=True)
@@ -76,7 +76,7 @@ def test_ddp_follows_data_parallel(world_size, before, tmp_path):
 
 
 def test_without_a_gpu_data_parallel_changes_nothing(before, tmp_path):
-    """The same losses, from a single call of the module per batch."""
+    """Without a GPU, DataParallel gives the same losses as on four virtual GPUs."""
     if torch.accelerator.is_available():
         pytest.skip("there is a GPU")
     alone = train("ch2_before", [*STEPS, f"--checkpoint={tmp_path / 'ch2.pt'}"])
@@ -84,7 +84,7 @@ def test_without_a_gpu_data_parallel_changes_nothing(before, tmp_path):
 
 
 def refusal(flags):
-    """On a live rank: return what the script says when it exits."""
+    """Return what the script says on a live rank when it exits."""
     import torch
 
     from scripts import ch2_after
@@ -96,7 +96,7 @@ def refusal(flags):
 
 
 def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
-    """All of them, in one sentence, before anything is trained or written."""
+    """All ranks refuse in one sentence, before anything is trained or written."""
     file = tmp_path / "ch2.pt"
     flags = "--batch-size=25", f"--checkpoint={file}"
     with Ranks(2) as ranks:
@@ -119,13 +119,13 @@ def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
     ],
 )
 def test_refusals(script, flag, sentence):
-    """One sentence that names the value."""
+    """A bad value is refused in one sentence that names it."""
     with pytest.raises(SystemExit, match=f"^{re.escape(sentence)}$"):
         script.parse_args([flag])
 
 
 def test_after_needs_torchrun(monkeypatch):
-    """Started with python it says how to start it."""
+    """Started with plain python, the script says how to start it."""
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(SystemExit, match="torchrun --standalone --nproc-per-node 2"):
         ch2_after.setup(None)

@@ -1,4 +1,4 @@
-"""Chapter 2's script: on cut batches it trains as on whole ones, and as torch does."""
+"""Chapter 2's script trains on cut batches as on whole ones, and as torch does."""
 
 import ast
 import copy
@@ -27,7 +27,7 @@ NO_GPU = not torch.accelerator.is_available()
 
 @pytest.fixture
 def double():
-    """Let new tensors have 64 bits, and operations one thread: they are small."""
+    """Make new tensors float64, and use one thread because the operations are small."""
     before = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -44,12 +44,12 @@ def four():
 
 
 def mini(net: nn.Module, num_devices: int = 4) -> nn.Module:
-    """Our class on virtual GPUs."""
+    """Return our class on virtual GPUs."""
     return ch2.MiniDataParallel(net, [f"vgpu:{i}" for i in range(num_devices)])
 
 
 def real(net: nn.Module, num_devices: int = 4) -> nn.Module:
-    """Torch's class on virtual GPUs."""
+    """Return torch's class on virtual GPUs."""
     return nn.DataParallel(net, list(range(num_devices)))
 
 
@@ -57,7 +57,7 @@ BOTH = pytest.mark.parametrize("wrap", [mini, real])
 
 
 class Times(nn.Module):
-    """x times a weight, and a list of what each replica saw."""
+    """A net that returns x times a weight and lists what each replica saw."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Times(nn.Module):
 
 
 def test_the_engine_has_at_most_60_lines():
-    """The page says so."""
+    """The engine is as short as the page says."""
     tree = ast.parse(Path(ch2.__file__).read_text("utf8"))
     sizes = {
         node.name: node.end_lineno - node.lineno + 1
@@ -81,11 +81,11 @@ def test_the_engine_has_at_most_60_lines():
 
 
 class TestTheorem:
-    """Gradients summed over shards: the gradient of the undivided batch."""
+    """Gradients summed over shards are the gradient of the undivided batch."""
 
     @pytest.mark.parametrize("devices", ["cpu", "cpu,cpu", "cpu,cpu,cpu,cpu"])
     def test_the_script_trains_as_one_process_does(self, devices, double):
-        """Same losses as chapter 5's single process, with a short batch at the end."""
+        """Losses are those of chapter 5's single process, short last batch included."""
         many = ch2.train(ch2.parse_args([*STEPS, f"--devices={devices}"]))
         one = ch5_single.train(ch5_single.parse_args(STEPS), torch.device("cpu"))
         assert len(many) == len(one) == 2 * 3
@@ -93,7 +93,7 @@ class TestTheorem:
 
     @pytest.mark.parametrize("flags", [[], ["--real"]], ids=["mini", "real"])
     def test_on_virtual_gpus_too(self, flags, double, four):
-        """The script finds them, and both classes follow the undivided training."""
+        """The script finds virtual GPUs, and both classes match undivided training."""
         many = ch2.train(ch2.parse_args([*STEPS, *flags]))
         assert {str(loss.device) for loss in many} == {"vgpu:0"}
         one = ch5_single.train(ch5_single.parse_args(STEPS), torch.device("cpu"))
@@ -103,7 +103,7 @@ class TestTheorem:
     @settings(max_examples=25, deadline=None)
     @given(st.integers(1, 5), st.integers(1, 9))
     def test_any_batch_on_any_number_of_devices(self, num_devices, size):
-        """A tied, a frozen and an absent weight, and a child that is None."""
+        """Gradients match, also with tied, frozen and absent weights."""
         torch.manual_seed(size)
         net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 3))
         net[2].weight = net[0].weight  # tied
@@ -126,7 +126,7 @@ class TestAsTorch:
         "size, shares", [(8, [2, 2, 2, 2]), (5, [2, 2, 1]), (3, [1, 1, 1]), (1, [1])]
     )
     def test_shares(self, wrap, size, shares, four):
-        """As chunk cuts; a device without a share gets no replica."""
+        """Shares are those of chunk(), and a device without a share gets no replica."""
         net = Times().to("vgpu:0")
         x = torch.arange(float(size))
         vgpu.clear_events()
@@ -138,7 +138,7 @@ class TestAsTorch:
 
     @BOTH
     def test_nested_inputs_and_outputs(self, wrap, four):
-        """Tensors are cut in tuples, lists and dicts; all else is shared."""
+        """Tensors inside tuples, lists and dicts are cut, and all else is shared."""
 
         class Nested(nn.Module):
             def forward(self, x, pair, *, table, scale):
@@ -156,12 +156,12 @@ class TestAsTorch:
 
     @BOTH
     def test_inputs_of_unequal_length_lose_rows(self, wrap, four):
-        """What the page warns of."""
+        """Rows of the longer input are dropped without an error, as the page warns."""
         assert len(wrap(Times().to("vgpu:0"))(torch.ones(8), torch.ones(2))) == 4
 
     @BOTH
     def test_scalars_come_back_as_a_vector(self, wrap, four):
-        """One per replica; torch warns."""
+        """There is one scalar per replica, and torch's class warns of it."""
 
         class Mean(Times):
             def forward(self, x):
@@ -178,7 +178,7 @@ class TestAsTorch:
 
     @BOTH
     def test_what_forward_leaves_behind(self, wrap, four):
-        """Only what replica 0 writes into a buffer in place."""
+        """Only what replica 0 writes into a buffer in place survives."""
 
         class Counter(Times):
             def __init__(self):
@@ -206,7 +206,7 @@ class TestAsTorch:
     def test_batch_norm_keeps_the_statistics_of_shard_0(
         self, wrap, num_devices, mean, four
     ):
-        """Of 0 to 7."""
+        """The running mean is that of shard 0 alone, when the batch is 0 to 7."""
         norm = nn.BatchNorm1d(1, momentum=1.0).to("vgpu:0")
         wrap(norm, num_devices)(torch.arange(8.0)[:, None])
         assert norm.running_mean.item() == mean
@@ -214,7 +214,7 @@ class TestAsTorch:
 
     @BOTH
     def test_hooks_fire_once_per_replica(self, wrap, four):
-        """A parameter's hook fires once, with the sum."""
+        """A forward hook fires per replica, but a parameter's once, with the sum."""
         fired, grads = [], []
         layer = nn.Linear(1, 1).to("vgpu:0")
         layer.register_forward_hook(
@@ -227,7 +227,7 @@ class TestAsTorch:
 
     @BOTH
     def test_replicas_have_no_parameters_and_do_not_outlive_the_step(self, wrap, four):
-        """One module, whose optimizer nobody shares."""
+        """After a step only the original module is left, with no memory elsewhere."""
         alive, numbers = [], []
 
         class Born(Times):
@@ -245,13 +245,13 @@ class TestAsTorch:
 
     @BOTH
     def test_the_module_must_be_on_the_first_device(self, wrap, four):
-        """It is not moved."""
+        """A module on another device is refused, not moved."""
         with pytest.raises(RuntimeError, match=r"^module (on vgpu:1, not on|must)"):
             wrap(Times().to("vgpu:1"))(torch.ones(8))
 
     @BOTH
     def test_no_grad_and_the_current_device_reach_the_threads(self, wrap, four):
-        """A new thread would record gradients, on device 0."""
+        """Both are passed on: a new thread would record gradients, on device 0."""
         current, grad_modes = [], []
 
         class Where(Times):
@@ -269,7 +269,7 @@ class TestAsTorch:
 
     @BOTH
     def test_an_error_in_a_replica_reaches_the_caller(self, wrap, four):
-        """Its sentence, too."""
+        """The caller gets the error with its message."""
 
         class Fixed(Times):
             def forward(self, x):
@@ -280,7 +280,7 @@ class TestAsTorch:
 
     @BOTH
     def test_packed_sequences_need_a_total_length(self, wrap, four):
-        """Replicas pad to the longest of their own shard."""
+        """Without it each replica pads only to the longest sequence of its shard."""
 
         class Packed(nn.Module):
             def __init__(self, length):
@@ -304,7 +304,7 @@ class TestAsTorch:
         torch.testing.assert_close(cut.cpu(), whole)
 
     def test_output_device(self, four):
-        """The first device, or the one that is named."""
+        """Outputs are gathered on the first device, or on the one that is named."""
         net = Times().to("vgpu:0")
         devices = ["vgpu:0", "vgpu:3"]
         assert str(ch2.MiniDataParallel(net, devices)(torch.ones(4)).device) == "vgpu:0"
@@ -324,13 +324,13 @@ def moved(num_devices: int) -> list[tuple[int, int]]:
 
 
 class TestBytes:
-    """The page's formula, and what is really moved."""
+    """The page's formula gives the bytes that are really moved."""
 
     @BOTH
     @settings(max_examples=10, deadline=None)
     @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 40))
     def test_the_law(self, wrap, num_devices, per_device, features):
-        """Parameters, buffers and outputs, in one training step."""
+        """It counts parameters, buffers and outputs in one training step."""
         with vgpu.plugged_in(4):
             net = nn.Sequential(nn.Linear(3, features), nn.BatchNorm1d(features))
             net = net.eval().to("vgpu:0")  # a batch of one has no variance
@@ -347,7 +347,7 @@ class TestBytes:
             assert moved(num_devices) == law
 
     def test_a_ring_never_sends_twice_the_bytes(self):
-        """And DataParallel's first device sends W - 1 times."""
+        """DataParallel's first device sends the bytes W - 1 times."""
         for world_size in range(1, 65):
             assert ring_bytes(world_size, 1000) < 2000
             first = step_bytes(world_size, 1000, 0)[0]
@@ -357,7 +357,7 @@ class TestBytes:
             assert total == pytest.approx(world_size * ring_bytes(world_size, 1000))
 
     def test_refuses_what_cannot_be(self):
-        """An output that cannot be cut evenly; no rank."""
+        """An output that can't be cut evenly, or zero ranks, raises ValueError."""
         with pytest.raises(ValueError, match="no even cut"):
             step_bytes(3, 100, 10)
         with pytest.raises(ValueError, match="at least 1"):
@@ -365,7 +365,7 @@ class TestBytes:
 
 
 def test_the_picture_names_what_it_draws():
-    """SVG with a label; rows must have as many devices as the first."""
+    """It is a labelled SVG, and all its rows need as many devices as the first."""
     picture = steps("title", [("cut", [[("a", 0)], [("<b>", 1)]])])
     assert repr(picture).splitlines()[-1].split() == ["cut", "a", "<b>"]
     html = picture._repr_html_()
@@ -376,18 +376,18 @@ def test_the_picture_names_what_it_draws():
 
 
 class TestWithoutAGpu:
-    """What the page says of the real class on a CPU."""
+    """The real class does on a CPU what the page says."""
 
     @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
     def test_the_real_class_passes_through(self):
-        """One call with the whole batch, whatever the device_ids."""
+        """One call gets the whole batch, whatever the device_ids."""
         net = Times()
         nn.DataParallel(net, device_ids=[0, 3])(torch.ones(8))
         assert net.seen == [(None, 8)]
 
     @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
     def test_its_parts_fail(self):
-        """Each in its own way."""
+        """Its functions need a GPU, and each fails in its own way without one."""
         x, net = torch.ones(4, 1), nn.Linear(1, 1)
         with pytest.raises(AttributeError, match="_scatter"):
             nn.parallel.scatter(x, [0, 1])
@@ -401,22 +401,22 @@ class TestWithoutAGpu:
     torch.accelerator.device_count() < 2, reason="the real class needs two GPUs"
 )
 def test_on_real_gpus_as_torch():
-    """Never run by the authors, who have no GPU: tell us."""
+    """Both classes train alike on real GPUs."""
     ours = ch2.train(ch2.parse_args(STEPS))
     theirs = ch2.train(ch2.parse_args([*STEPS, "--real"]))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 class TestFlags:
-    """Devices are found or named; bad input gets one sentence."""
+    """Devices are found or named, and bad input gets one sentence."""
 
     @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
     def test_the_cpu_twice_by_default(self):
-        """So that it runs anywhere."""
+        """The default needs no GPU, so the script runs anywhere."""
         assert ch2.parse_args([]).devices == [torch.device("cpu")] * 2
 
     def test_all_gpus_if_there_are_several(self, four):
-        """And those that are named, if any are."""
+        """The default is all GPUs; naming some takes only those."""
         assert list(map(str, ch2.parse_args([]).devices)) == [
             f"vgpu:{index}" for index in range(4)
         ]
@@ -424,7 +424,7 @@ class TestFlags:
         assert [device.index for device in named] == [0, 3]
 
     def test_one_gpu_is_no_reason_to_leave_the_cpu(self, monkeypatch):
-        """A shard on one GPU twice gains nothing, and MPS is one GPU."""
+        """Two shards on one GPU gain nothing, and MPS is always one GPU."""
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
         monkeypatch.setattr(
             torch.accelerator, "current_accelerator", lambda: torch.device("mps")
@@ -433,7 +433,7 @@ class TestFlags:
 
     @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
     def test_cuda_devices_are_asked_for_by_index(self, monkeypatch):
-        """Two CUDA GPUs, mocked: the CPU build refuses them by name."""
+        """Two mocked CUDA GPUs are asked for; the CPU build refuses them by name."""
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
         monkeypatch.setattr(
             torch.accelerator, "current_accelerator", lambda: torch.device("cuda")
@@ -451,19 +451,19 @@ class TestFlags:
         ],
     )
     def test_refusals(self, flag, sentence):
-        """One line that names the value."""
+        """A bad value is refused in one line that names it."""
         with pytest.raises(SystemExit) as exit:
             ch2.parse_args([flag])
         assert str(exit.value).startswith(sentence)
         assert "\n" not in str(exit.value)
 
     def test_a_device_that_is_not_plugged_in(self, four):
-        """Four are; the fifth is refused."""
+        """With four virtual GPUs plugged in, the fifth is refused."""
         with pytest.raises(SystemExit, match="vgpu:4 is not plugged in"):
             ch2.parse_args(["--devices=vgpu:0,vgpu:4"])
 
     def test_as_a_program(self):
-        """Says which devices it has, then a line per epoch."""
+        """The program says which devices it has, then prints a line per epoch."""
         command = [sys.executable, ch2.__file__, "--epochs=1", "--samples=8"]
         end = subprocess.run(
             [*command, "--devices=cpu,cpu,cpu"],

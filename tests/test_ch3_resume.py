@@ -1,4 +1,4 @@
-"""Chapter 3's resume: the same to the last bit, and only with every piece."""
+"""Chapter 3 resumes a run to the last bit, and only with every piece of its state."""
 
 import contextlib
 import io
@@ -18,13 +18,13 @@ NUM_STEPS = 18  # 3 epochs of 240 samples, 20 on each of 2 ranks
 
 @pytest.fixture(scope="module")
 def crews():
-    """One group of live ranks for each world size."""
+    """Yield one group of live ranks for each world size."""
     with contextlib.ExitStack() as stack:
         yield {size: stack.enter_context(Ranks(size)) for size in (1, 2, 3)}
 
 
 def run_train(path, calls):
-    """On a live rank, with a slow disk: each call of train(); its losses."""
+    """Run each call of train() on a live rank with a slow disk; return the losses."""
     import time
 
     import torch
@@ -32,7 +32,7 @@ def run_train(path, calls):
     from scripts import ch3_resume
 
     def save_slowly(*what):
-        time.sleep(0.05)  # time enough for a reader that does not wait
+        time.sleep(0.05)  # so that a rank which doesn't wait reads the old file
         save(*what)
 
     save, ch3_resume.save = ch3_resume.save, save_slowly
@@ -45,7 +45,7 @@ def run_train(path, calls):
 
 @pytest.fixture
 def train(crews, tmp_path):
-    """Run train() on W ranks, for each call in turn; losses by call, of each rank."""
+    """Return a function that runs train() on W ranks: losses (W, steps) per call."""
 
     def run(world_size, *calls):
         path = str(tmp_path / "resume.pt")
@@ -57,7 +57,7 @@ def train(crews, tmp_path):
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resumes_to_the_bit_from_any_step(world_size, train):
-    """Within an epoch, at its end, where the learning rate changes: every place."""
+    """A run resumes from every step: mid-epoch, at its end, at a new learning rate."""
     num_steps = NUM_STEPS * 2 // world_size
     stops = range(1, num_steps, 1 if world_size == 2 else 7)
     calls = [{}]
@@ -70,7 +70,7 @@ def test_resumes_to_the_bit_from_any_step(world_size, train):
 
 
 def test_on_three_ranks_only_rounding_differs(train):
-    """DDP's first step after a restart adds the gradients in another order."""
+    """On three ranks DDP's first step after a restart sums in another order."""
     whole, _, rest = train(3, {}, {"stop": 5}, {"resume": True})
     torch.testing.assert_close(rest, whole[:, 5:], rtol=0, atol=1e-5)
 
@@ -87,14 +87,14 @@ def test_on_three_ranks_only_rounding_differs(train):
     ],
 )
 def test_every_piece_matters(piece, first, train):
-    """Without it the curve leaves the whole one, at the step that the page shows."""
+    """Without this piece the losses differ from the step on that the page shows."""
     whole, _, rest = train(2, {}, {"stop": 8}, {"resume": True, "forget": piece})
     differ = (rest[:, : NUM_STEPS - 8] != whole[:, 8:]).any(dim=0)
     assert 8 + differ.int().argmax() == first and differ.any()
 
 
 def test_each_rank_gets_its_own_random_numbers_back(train, tmp_path):
-    """And the file holds nothing that only a trusting reader could load."""
+    """Each rank's random state is in the file, which loads with weights_only."""
     train(2, {"stop": 3})
     state = torch.load(tmp_path / "resume.pt", weights_only=True)
     assert set(state) == {"model", "optim", "schedule", "rng", "epoch", "step"}
@@ -104,7 +104,7 @@ def test_each_rank_gets_its_own_random_numbers_back(train, tmp_path):
 
 
 def run_with_states(path, stop):
-    """On a live rank: all that torch's and the loader's generators hold at the end."""
+    """Return the final states of torch's and the loader's generator on a live rank."""
     import torch
 
     from scripts import ch3_resume
@@ -129,7 +129,7 @@ def run_with_states(path, stop):
 
 @pytest.mark.parametrize("stop", [6, 8])
 def test_the_loaders_generator_goes_on(stop, crews, tmp_path):
-    """A loader with workers or a shuffle draws from it; it must not begin anew."""
+    """The loader's generator resumes too: workers and shuffles draw from it."""
     for whole, _, rest in crews[2].run(
         run_with_states, str(tmp_path / "resume.pt"), stop
     ):
@@ -138,7 +138,7 @@ def test_the_loaders_generator_goes_on(stop, crews, tmp_path):
 
 
 def test_another_number_of_ranks_is_refused(crews, train, tmp_path):
-    """On every rank, in the same sentence."""
+    """Every rank refuses it in the same sentence."""
     train(2, {"stop": 3})
 
     def refused(path):
@@ -152,14 +152,14 @@ def test_another_number_of_ranks_is_refused(crews, train, tmp_path):
 
 
 def test_an_impossible_place_is_refused(tmp_path):
-    """Before anything is trained."""
+    """A path that can't be written is refused before any training."""
     with pytest.raises(SystemExit, match=r"--checkpoint .*: No such file"):
         ch3_resume.main(["--checkpoint", str(tmp_path / "missing" / "a.pt")])
 
 
 @pytest.mark.parametrize("stop", [0, -1, NUM_STEPS, 99])
 def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
-    """It names the steps that there are, before the first of them."""
+    """The refusal comes before the first step, and names the possible ones."""
     monkeypatch.setattr(ch3_resume, "setup", lambda _: (0, 2, torch.device("cpu")))
     monkeypatch.setattr(ch3_resume, "train", None)  # it is not called
     with pytest.raises(SystemExit, match=f"--stop {stop}: must be 1 to 17"):
@@ -168,15 +168,15 @@ def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
 
 
 class ShortFile(io.FileIO):
-    """A raw file whose write takes 4 KiB at once, as Linux takes 2 GiB - 4 KiB."""
+    """A raw file that writes 4 KiB per call at most, as Linux does 2 GiB - 4 KiB."""
 
     def write(self, data):
-        """Return how many bytes were written: fewer than there are."""
+        """Write at most 4 KiB, and return how many bytes were written."""
         return super().write(memoryview(data).cast("B")[:4096])
 
 
 def open_short(path, mode, buffering=-1):
-    """Open as open() does, on a ShortFile."""
+    """Open a ShortFile as open() would."""
     raw = ShortFile(path, mode.replace("b", ""))
     return raw if buffering == 0 else io.BufferedWriter(raw)
 
@@ -188,12 +188,12 @@ SAVERS = pytest.mark.parametrize(
 
 @SAVERS
 class TestSave:
-    """What stands under the name is whole, whatever happens meanwhile."""
+    """The file under the checkpoint's name is whole, whatever happens during a save."""
 
     def test_a_write_that_takes_less_is_asked_again(
         self, script, tmp_path, monkeypatch
     ):
-        """Above 2 GiB each write is short; a raw file would lose the rest."""
+        """Short writes, as they occur above 2 GiB, lose nothing."""
         monkeypatch.setattr(script, "open", open_short, raising=False)
         state = {"weight": torch.arange(100_000)}
         script.save(str(tmp_path / "last.pt"), state)
@@ -204,7 +204,7 @@ class TestSave:
     @pytest.mark.parametrize("num", [1, 100_000], ids=["at the flush", "at a write"])
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
     def test_a_full_disk(self, script, num, tmp_path):
-        """One sentence; the old file stays, the new one does not."""
+        """A full disk gives one sentence; the old file stays, and no new one does."""
         path = tmp_path / "last.pt"
         script.save(str(path), {"epoch": 1})
         os.symlink("/dev/full", f"{path}.new")
@@ -220,7 +220,7 @@ class TestSave:
 
     @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
     def test_a_crash_in_the_middle(self, script, fault, tmp_path, monkeypatch):
-        """It goes on up, the old file stays, and no half of the new one does."""
+        """The error is raised, the old file stays, and no half-written one does."""
         path = tmp_path / "last.pt"
         script.save(str(path), {"epoch": 1})
 
@@ -238,7 +238,7 @@ class TestSave:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_more_than_one_write_can_take(tmp_path):
-    """2,147,487,744 bytes of a tensor, 8 KiB above what Linux takes at once."""
+    """A tensor with 8 KiB more than Linux writes at once is saved whole."""
     weight = torch.ones(2_147_487_744, dtype=torch.uint8)
     weight[-1] = 2
     ch3_resume.save(str(tmp_path / "large.pt"), {"weight": weight})
@@ -251,7 +251,7 @@ def test_more_than_one_write_can_take(tmp_path):
 def test_the_file_names_the_epoch_it_is_in_and_the_steps_done(
     stop, epoch, step, crews, tmp_path
 ):
-    """As the page says: a script that stops within an epoch saves that one's number."""
+    """A run that stops within an epoch saves that epoch's number, as the page says."""
     path = str(tmp_path / "resume.pt")
     crews[2].run(run_train, path, [{"stop": stop}])
     state = torch.load(path, weights_only=True)

@@ -1,4 +1,4 @@
-"""Chapter 3's lesson: what each line goes wrong with, and what is right, to the bit."""
+"""Chapter 3's lesson: each wrong line fails as the page says, and right ones work."""
 
 import math
 import subprocess
@@ -20,7 +20,7 @@ LOADS = "load_as_it_is", "load_not_strict", "load_weights", "load_all"
 
 @pytest.fixture(scope="module")
 def trained():
-    """Return a function that trains for so many steps: the net and its optimizer."""
+    """Return a function that trains for some steps, and returns net and optimizer."""
 
     def run(num_steps=20):
         torch.manual_seed(1)
@@ -33,13 +33,13 @@ def trained():
 
 @pytest.fixture
 def path(trained, tmp_path):
-    """A file of the lesson's: names of a wrapper, step 20."""
+    """Return the path of a checkpoint from step 20, with a wrapper's key names."""
     lesson.save(str(tmp_path / "x.pt"), lesson.pack(*trained(), 20))
     return str(tmp_path / "x.pt")
 
 
 def test_its_lines_say_what_the_page_says(tmp_path):
-    """As a reader starts it: no error, one file, and each attempt ends as it must."""
+    """Started as a reader would, each attempt ends as it must, and one file is left."""
     command = [sys.executable, lesson.__file__]
     how = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 100}
     end = subprocess.run(command, **how)
@@ -72,7 +72,7 @@ def test_weights_and_optimizer_go_on_to_the_bit(stop, trained, tmp_path):
     net, optimizer = trained(stop)
     path = str(tmp_path / "x.pt")
     lesson.save(path, lesson.pack(net, optimizer, stop))
-    torch.manual_seed(stop)  # the new net begins elsewhere
+    torch.manual_seed(stop)  # so that the new net begins with other weights
     other, fresh = lesson.make()
     lesson.load_all(other, fresh, lesson.read(path))
     whole = lesson.train(net, optimizer, 5)
@@ -81,7 +81,7 @@ def test_weights_and_optimizer_go_on_to_the_bit(stop, trained, tmp_path):
 
 
 def test_without_strict_no_tensor_changes(path):
-    """The wrapper's names are unexpected, the net's are missing."""
+    """With strict=False no tensor is loaded: all names are unexpected or missing."""
     net, optimizer = lesson.make()
     before = [p.clone() for p in net.parameters()]
     answer = lesson.load_not_strict(net, optimizer, lesson.read(path))
@@ -91,7 +91,7 @@ def test_without_strict_no_tensor_changes(path):
 
 
 def test_the_comment_has_the_right_line(trained, path):
-    """What is inside of the wrapper is saved under names that load as they are."""
+    """Saving the module inside the wrapper gives names that load as they are."""
     source = Path(lesson.__file__).read_text()
     wrong, right = "wrapped.state_dict()", "wrapped.module.state_dict()"
     assert f"model = {wrong}  # right: {right}\n" in source
@@ -104,7 +104,7 @@ def test_the_comment_has_the_right_line(trained, path):
 
 
 def test_a_save_that_fails_leaves_the_old_file(path):
-    """Byte for byte, with nothing beside it; in place neither file is left."""
+    """A failed save leaves the old file intact; saving in place destroys it."""
     before = Path(path).read_bytes()
     for way in lesson.save, lesson.save_in_place:
         with pytest.raises(TypeError, match="pickle"):
@@ -116,7 +116,7 @@ def test_a_save_that_fails_leaves_the_old_file(path):
 
 
 def test_what_a_gpu_saved_loads_where_it_is_missing(tmp_path):
-    """The file names the device; read maps it to the CPU."""
+    """The file names a device that is missing, so read() maps it to the CPU."""
     path = str(tmp_path / "gpu.pt")
     with vgpu.plugged_in(1):
         net, optimizer = lesson.make()
@@ -144,7 +144,7 @@ class Hostile:
 
 
 def test_read_runs_no_code(tmp_path):
-    """Without weights_only the same file does."""
+    """read() refuses a file that would run code if it were loaded as a whole."""
     path = str(tmp_path / "hostile.pt")
     torch.save({"model": {}, "note": Hostile(tmp_path / "ran")}, path)
     with pytest.raises(UnpicklingError, match="Weights only load failed"):
@@ -155,7 +155,7 @@ def test_read_runs_no_code(tmp_path):
 
 
 def test_saving_in_the_background_needs_a_group_of_the_cpu(tmp_path):
-    """As on GPUs with nccl alone: it is refused, and says what to join with."""
+    """Without a CPU backend, as with NCCL alone, it is refused with the remedy."""
     dist.init_process_group("cuda:gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
         with pytest.raises(AssertionError, match="'cpu:gloo,cuda:nccl'"):

@@ -1,4 +1,4 @@
-"""Chapter 4's script: ranks say who they are, on any cluster, and cannot lie."""
+"""Chapter 4's ranks say who they are, on any cluster, and a wrong one is found."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SAID = re.compile(
 
 @pytest.mark.parametrize("nodes", [(4,), (2, 2), (2, 1)], ids=str)
 def test_every_rank_says_what_the_arithmetic_says(nodes):
-    """One node, two equal nodes and two unequal ones: each rank has its place."""
+    """Each rank says its place on one node, two equal nodes and two unequal ones."""
     run = launch("ch4_ranks", nodes, "--env", "1")
     world_size = world_size_of(nodes)
     assert sorted(run.lines) == list(range(world_size))
@@ -49,8 +49,8 @@ def test_every_rank_says_what_the_arithmetic_says(nodes):
 
 
 def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
-    """What torchrun sets: the rank's environment without the agent's own."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # the parent of a fork is no agent
+    """The list is what a rank's environment has and its agent's has not."""
+    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked rank's parent isn't the agent
     script = tmp_path / "dump.py"
     script.write_text(
         "import json, os, psutil\n"
@@ -113,7 +113,7 @@ def test_honest_ranks_pass(nodes):
 
 @given(clusters, st.data())
 def test_any_single_lie_is_found(nodes, data):
-    """Whichever number a rank gets wrong, the proof fails and names a rank."""
+    """Whichever number one rank gets wrong, the proof fails and names a rank."""
     places = places_of(nodes)
     liar = data.draw(st.integers(0, len(places) - 1))
     what = data.draw(st.integers(0, 2))

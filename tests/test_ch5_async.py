@@ -1,4 +1,4 @@
-"""Synchronous against asynchronous: the order, the staleness, who gets how far."""
+"""Synchronous and asynchronous training: order, staleness, and how far each gets."""
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ from scripts import ch5_async
 
 @pytest.fixture(scope="module")
 def ranks():
-    """A server and three workers."""
+    """Yield four live ranks: a server and three workers."""
     with Ranks(4) as ranks:
         yield ranks
 
 
 def run_train(way, periods, num, lr):
-    """On a live rank: train one way; return the log and the weights."""
+    """Train one way on a live rank; return the log and the weights."""
     import torch
     import torch.distributed as dist
 
@@ -34,7 +34,7 @@ def run_train(way, periods, num, lr):
 )
 @settings(max_examples=50, deadline=None)
 def test_gradients_come_when_their_workers_are_done(periods, num):
-    """In order of time; each worker every periods ticks; none is left out."""
+    """Gradients come in order of time, one each time a worker's period is over."""
     found = ch5_async.deliveries(periods, num)
     assert len(found) == num
     assert found == sorted(found)
@@ -46,7 +46,7 @@ def test_gradients_come_when_their_workers_are_done(periods, num):
 
 
 def test_a_second_run_gives_the_same_numbers(ranks):
-    """Bit for bit, though the workers compute at the same time."""
+    """Two runs agree bit for bit, though the workers compute at the same time."""
     first, second = (
         ranks.run(run_train, "train_async", [1, 2, 3], 30, 0.2)[0][0] for _ in "ab"
     )
@@ -63,7 +63,7 @@ def test_sync_steps_are_those_of_one_process(ranks):
 
 
 def run_alone(num):
-    """Train on the workers' batches put together."""
+    """Train one process on the workers' batches put together."""
     import torch
 
     from scripts import ch5_async
@@ -80,7 +80,10 @@ def run_alone(num):
 
 @pytest.mark.parametrize(("periods", "oldest"), [([1, 1, 1], 2), ([1, 1, 4], 8)])
 def test_staleness_is_what_the_others_did_meanwhile(ranks, periods, oldest):
-    """Two of three equal workers; four rounds of two fast ones."""
+    """A gradient is as stale as the number of steps that others made meanwhile.
+
+    With equal workers that is two; for a slow one, four steps of two fast workers.
+    """
     log = ranks.run(run_train, "train_async", periods, 60, 0.2)[0][0]
     assert max(staleness for _, _, staleness, _ in log) == oldest
     sync = ranks.run(run_train, "train_sync", periods, 60, 0.2)[0][0]
@@ -88,7 +91,7 @@ def test_staleness_is_what_the_others_did_meanwhile(ranks, periods, oldest):
 
 
 def test_the_page_s_story(ranks):
-    """Small steps: the server leads. Large: it fails. A slow rank: it is sooner."""
+    """Asynchronous wins with small steps or a slow rank, and fails with large steps."""
     last = {}
     for lr in 0.2, 0.7:
         for way in "train_sync", "train_async":
@@ -111,6 +114,6 @@ def test_bad_flags_get_one_sentence(flags):
 
 
 def test_a_server_alone_is_refused():
-    """One rank: a sentence, not a hang."""
+    """One rank gets a sentence, instead of a hang."""
     with pytest.raises(LaunchError, match="rank 0 serves, each other needs one"):
         launch("ch5_async", 1, timeout=60)

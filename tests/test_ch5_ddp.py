@@ -1,4 +1,4 @@
-"""Chapter 5's script: W ranks train what one would, resume exactly, refuse cleanly."""
+"""Chapter 5's script: W ranks train as one would, resume exactly, refuse cleanly."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ STEPS = ["--epochs=2", "--lr=0.2", "--samples=60"]  # 60: a multiple of 1, 2, 3 
 
 @pytest.fixture(scope="module")
 def crews():
-    """One group of live ranks for each world size."""
+    """Yield one group of live ranks for each world size."""
     crews = {world_size: Ranks(world_size) for world_size in (1, 2, 3, 4)}
     yield crews
     for ranks in crews.values():
@@ -30,7 +30,7 @@ def crews():
 
 
 def run_train(script, flags, dtype=torch.float64, ddp_options=None):
-    """On a live rank: run a script's train(); return its losses and its weights."""
+    """Run a script's train() on a live rank; return its losses and its weights."""
     import functools
     import importlib
 
@@ -57,7 +57,10 @@ def run_train(script, flags, dtype=torch.float64, ddp_options=None):
 
 @pytest.fixture
 def train_ranks(crews):
-    """Run ch5_ddp's train() on W ranks; losses (W, steps) and weights (W, n)."""
+    """Return a function that runs ch5_ddp's train() on W ranks.
+
+    It returns losses (W, steps) and weights (W, n).
+    """
 
     def run(world_size, *flags, **options):
         ranks = crews[world_size]
@@ -70,7 +73,10 @@ def train_ranks(crews):
 
 @pytest.fixture
 def train_single(crews):
-    """Run ch5_single's train() in one process; losses (steps,) and weights (n,)."""
+    """Return a function that runs ch5_single's train() in one process.
+
+    It returns losses (steps,) and weights (n,).
+    """
 
     def run(*flags, **options):
         return crews[1].run(run_train, "ch5_single", flags, quiet=True, **options)[0]
@@ -79,12 +85,12 @@ def train_single(crews):
 
 
 def checkpoint_of(tmp_path, name="checkpoint.pt"):
-    """The flag that names a checkpoint of this test."""
+    """Return the flag that names a checkpoint in this test's folder."""
     return f"--checkpoint={tmp_path / name}"
 
 
 class TestTheorem:
-    """Averaged gradients of W ranks with batch b: one rank with batch W b."""
+    """Averaging over W ranks with batch b is training one rank with batch W b."""
 
     @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
     @pytest.mark.parametrize(
@@ -93,9 +99,10 @@ class TestTheorem:
     def test_w_ranks_follow_one(
         self, world_size, dtype, bound, tmp_path, train_ranks, train_single
     ):
-        """Same curve and weights: new order each epoch, half a batch at its end.
+        """W ranks have the losses and the weights of one, over two shuffled epochs.
 
-        Ranks draw different weights (seed + rank), so this fails without DDP's copy.
+        An epoch ends with half a batch. Ranks draw different weights (seed + rank), so
+        this fails unless DDP copies rank 0's.
         Measured: 9e-16 in float64, 3e-7 in float32.
         """
         batch = f"--batch-size={24 // world_size}"
@@ -113,7 +120,7 @@ class TestTheorem:
     def test_any_dataset_size(
         self, world_size, num, batch, tmp_path, train_ranks, crews
     ):
-        """N not divisible by W: as one process that sees the sampler's repeats too."""
+        """If W does not divide N, W ranks match one that sees the repeats as well."""
         flags = ["--epochs=2", f"--samples={num}"]
         many, replicas = train_ranks(
             world_size, *flags, f"--batch-size={batch}", checkpoint_of(tmp_path)
@@ -125,7 +132,7 @@ class TestTheorem:
 
 
 def train_on_padded_order(num, world_size, batch_size):
-    """In one process: two epochs over an order filled up to a multiple of W."""
+    """Train two epochs in one process, over an order padded to a multiple of W."""
     import torch
 
     from scripts import ch5_single
@@ -150,11 +157,11 @@ def train_on_padded_order(num, world_size, batch_size):
 
 
 class TestResume:
-    """An interrupted run goes on as if nothing had happened."""
+    """An interrupted run continues as if nothing had happened."""
 
     @pytest.fixture
     def compare(self, tmp_path, train_ranks):
-        """Weights of an uninterrupted run and of one cut after epoch 2 of 4."""
+        """Return a function: weights of a whole run, and of one cut after 2 epochs."""
         flags = ["--samples=60", "--batch-size=3"]
         whole = checkpoint_of(tmp_path, "whole.pt")
         parts = checkpoint_of(tmp_path, "parts.pt")
@@ -173,17 +180,17 @@ class TestResume:
 
     @pytest.mark.parametrize("world_size", [1, 2])
     def test_bit_for_bit(self, world_size, compare):
-        """Up to two ranks: a sum of two numbers has no order."""
+        """Up to two ranks resume bit for bit: a sum of two numbers has no order."""
         straight, resumed = compare(world_size, dtype=torch.float32)
         assert torch.equal(straight, resumed)
 
     def test_of_four_ranks_rounds_its_first_step_otherwise(self, compare):
-        """DDP re-orders its bucket after a first step, and so the sums of it."""
+        """DDP reorders its bucket after a first step, and with it the order of sums."""
         straight, resumed = compare(4)
         torch.testing.assert_close(straight, resumed, rtol=0, atol=1e-12)
 
     def test_of_four_ranks_bit_for_bit_without_the_new_order(self, compare):
-        """find_unused_parameters=True makes DDP keep its first order."""
+        """With find_unused_parameters=True, DDP keeps its first order."""
         straight, resumed = compare(
             4, dtype=torch.float32, ddp_options={"find_unused_parameters": True}
         )
@@ -192,7 +199,7 @@ class TestResume:
     def test_on_fewer_ranks_the_samples_come_in_the_same_order(
         self, tmp_path, train_ranks, train_single
     ):
-        """4 ranks x 6, then 2 ranks x 12: the curve of one process with 24."""
+        """4 ranks x 6, then 2 ranks x 12, follow the curve of one process with 24."""
         flags = [*STEPS[1:], checkpoint_of(tmp_path)]
         train_ranks(4, *flags, "--batch-size=6", "--epochs=1")
         rest, replicas = train_ranks(
@@ -204,7 +211,7 @@ class TestResume:
 
 
 def evaluate(logits, labels):
-    """On a live rank: the script's accuracy of given logits."""
+    """Return, on a live rank, the script's accuracy for given logits."""
     import torch
 
     from scripts import ch5_ddp
@@ -217,7 +224,7 @@ def evaluate(logits, labels):
 @given(st.integers(1, 30), st.sampled_from([1, 2, 3, 4]), st.integers(0, 9))
 @settings(deadline=None, max_examples=50)
 def test_evaluation_is_exact(crews, num, world_size, seed):
-    """Any N on any W, even W > N: every sample counts once, on every rank alike."""
+    """Every sample counts once for any N and W, even W > N, and all ranks agree."""
     random = torch.Generator().manual_seed(seed)
     logits = torch.rand(num, 3, generator=random)
     labels = torch.randint(3, (num,), generator=random)
@@ -227,7 +234,7 @@ def test_evaluation_is_exact(crews, num, world_size, seed):
 
 
 class TestWrongUse:
-    """One sentence on every rank, no hang, and the old checkpoint stays."""
+    """Every rank says one sentence, none hangs, and the old checkpoint stays."""
 
     @pytest.mark.parametrize(
         "flags",
@@ -243,7 +250,7 @@ class TestWrongUse:
         ],
     )
     def test_impossible_numbers(self, flags):
-        """Before anything starts; the sentence names flag and value."""
+        """They are refused before anything starts, naming the flag and the value."""
         with pytest.raises(SystemExit) as end:
             ch5_ddp.parse_args(flags.split())
         most = 1440 if "samples" in flags else 65536
@@ -251,13 +258,13 @@ class TestWrongUse:
         assert end.value.code == f"{flags}: must be {what}"  # to stderr, exit code 1
 
     def test_started_without_torchrun(self, monkeypatch):
-        """It says how to start it."""
+        """The script then says how to start it."""
         monkeypatch.delenv("LOCAL_RANK", raising=False)
         with pytest.raises(SystemExit, match=r"torchrun .+ scripts/ch5_ddp"):
             ch5_ddp.setup(None)
 
     def test_more_local_ranks_than_gpus(self, monkeypatch):
-        """Two ranks on one GPU would share it, or fail in NCCL's words."""
+        """They are refused: two would share one GPU, or fail with NCCL's message."""
         for name in "RANK", "LOCAL_RANK", "MASTER_PORT", "MASTER_ADDR":
             monkeypatch.setenv(name, "1")
         for name in "WORLD_SIZE", "LOCAL_WORLD_SIZE":
@@ -273,7 +280,7 @@ class TestWrongUse:
 
     @pytest.fixture
     def refusals(self, crews):
-        """Return a function: what all ranks alike say when they refuse to train."""
+        """Return a function that returns the refusal on which all ranks agree."""
 
         def refuse(flags, env):
             try:
@@ -298,7 +305,7 @@ class TestWrongUse:
 
     @pytest.mark.parametrize("place", ["missing/a.pt", "file/a.pt", "/proc/a.pt", ""])
     def test_unwritable_place(self, place, tmp_path, refusals):
-        """Said before the first step, not after the first epoch."""
+        """It is refused before the first step, not after the first epoch."""
         (tmp_path / "file").touch()
         path = tmp_path / place  # "": a folder where the file should be
         said = refusals([f"--checkpoint={path}"])
@@ -398,7 +405,7 @@ class TestWrongUse:
         ],
     )
     def test_resume_from(self, kind, flags, why, tmp_path, refusals):
-        """Missing, cut off, foreign, of another run, or already done."""
+        """A missing, damaged, foreign or finished checkpoint is refused, unchanged."""
         path = tmp_path / "checkpoint.pt"
         before = self.write(path, kind)
         said = refusals(
@@ -410,7 +417,7 @@ class TestWrongUse:
         assert (path.read_bytes() if path.exists() else None) == before
 
     def test_a_finished_file_is_not_written_over(self, tmp_path, refusals):
-        """Only --resume goes on in it, only --overwrite starts anew."""
+        """Only --resume continues from it, and only --overwrite starts again."""
         before = self.write(tmp_path / "checkpoint.pt", "good")
         flags = [checkpoint_of(tmp_path), "--samples=8", "--epochs=1"]
         said = refusals(flags)
@@ -423,7 +430,10 @@ class TestWrongUse:
 
     @pytest.mark.parametrize("job", ["mine", "other"])
     def test_a_restart_goes_on_in_its_own_file(self, job, tmp_path, refusals):
-        """torchrun's --max-restarts gives the flags of the first start again."""
+        """A restart gets no --resume flag, but it continues its own job's checkpoint.
+
+        torchrun's --max-restarts passes the flags of the first start again.
+        """
         before = self.write(tmp_path / "checkpoint.pt", "good")
         flags = [checkpoint_of(tmp_path), "--samples=8", "--epochs=2"]
         told = {"TORCHELASTIC_RUN_ID": job, "TORCHELASTIC_RESTART_COUNT": "1"}
@@ -436,7 +446,7 @@ class TestWrongUse:
             assert (tmp_path / "checkpoint.pt").read_bytes() == before
 
     def test_a_good_one_is_taken(self, tmp_path, train_ranks):
-        """The refusals above are not for lack of trying."""
+        """A good checkpoint is accepted, so the refusals above mean something."""
         self.write(tmp_path / "checkpoint.pt", "good")
         flags = ["--resume", checkpoint_of(tmp_path), "--samples=8", "--epochs=2"]
         losses, _ = train_ranks(2, *flags, dtype=torch.float32)
@@ -444,7 +454,10 @@ class TestWrongUse:
 
 
 def step_after(change):
-    """On a live rank: change a wrapped model, step twice; say what differs or fails."""
+    """Change a wrapped model on a live rank and step twice.
+
+    Returns which layers' gradients differ between ranks, step by step, or the error.
+    """
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -473,7 +486,7 @@ def step_after(change):
 
 
 def test_a_layer_that_comes_after_the_wrapping(crews):
-    """One that is added stays local; one that is replaced is waited for."""
+    """DDP never averages an added layer, and it waits for one that was replaced."""
     for said in crews[2].run(step_after, "add"):
         assert said == [[False, False, True]] * 2
     for change in "replace", "grow":
@@ -500,7 +513,7 @@ ch5_ddp.train(args := ch5_ddp.parse_args(), *ch5_ddp.setup(args))
 
 
 def test_one_failing_rank_ends_all(tmp_path):
-    """Within 10 s the launch is over, and the failing rank's error is told."""
+    """The launch ends within 10 s and reports the failing rank's error."""
     script = tmp_path / "dying.py"
     script.write_text(DYING.format(scripts=os.path.dirname(ch5_ddp.__file__)))
     flags = ["--samples=64", checkpoint_of(tmp_path)]
@@ -529,7 +542,7 @@ def test_defaults_read_digits():
 
 
 def errors_on_the_page():
-    """On a live rank: torch on device_ids with a CPU model, and on nccl without GPU."""
+    """Return torch's errors for device_ids on a CPU model, and NCCL without a GPU."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -548,7 +561,7 @@ def errors_on_the_page():
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="both work on a GPU")
 def test_the_errors_that_the_page_quotes():
-    """The CUDA wheel words the second in another way than the CPU wheel does."""
+    """Torch still says what the page quotes; CUDA and CPU wheels differ on NCCL."""
     with Ranks(1) as ranks:
         ((device_ids, nccl),) = ranks.run(errors_on_the_page)
     assert "device_ids and output_device" in device_ids
@@ -556,15 +569,18 @@ def test_the_errors_that_the_page_quotes():
 
 
 def launch_once(world_size, tmp_path):
-    """A short launch; it raises if a rank does not exit with 0, in silence."""
+    """Launch a short run and check that each rank exits with 0 and no error output."""
     flags = ["--epochs=1", "--samples=64", "--overwrite", checkpoint_of(tmp_path)]
     run = launch("ch5_ddp", world_size, *flags, timeout=60)
     assert len(run.lines[0]) == 1 and not any(run.errors.values())
 
 
-@pytest.mark.parametrize("world_size", [1, 3])  # two: the test above, and the page
+@pytest.mark.parametrize("world_size", [1, 3])  # the page's command covers two
 def test_ends_cleanly(world_size, tmp_path):
-    """torch 2.13 aborted 8 of 25 launches at exit before the script collected."""
+    """No launch aborts at exit.
+
+    With torch 2.13, 8 of 25 did, until the script collected garbage before exiting.
+    """
     launch_once(world_size, tmp_path)
 
 

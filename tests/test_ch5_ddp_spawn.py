@@ -1,4 +1,4 @@
-"""Chapter 5 without torchrun: the same training, from a plain python command."""
+"""Chapter 5 without torchrun trains the same, from a plain python command."""
 
 import os
 import re
@@ -21,7 +21,7 @@ ENV = {
 
 
 def start(*flags):
-    """Start the script as a reader does: no launcher, no variables."""
+    """Start the script as a reader does, without a launcher or its variables."""
     return subprocess.Popen(
         [sys.executable, ch5_ddp_spawn.__file__, *flags],
         stdout=subprocess.PIPE,
@@ -32,7 +32,7 @@ def start(*flags):
 
 
 def test_trains_what_torchrun_trains(tmp_path):
-    """The same losses and accuracies, digit by digit."""
+    """Losses and accuracies are those of torchrun's ranks, digit by digit."""
     process = start(*FLAGS)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (0, "")
@@ -42,7 +42,7 @@ def test_trains_what_torchrun_trains(tmp_path):
 
 
 def test_a_refusal_ends_all():
-    """One sentence of the parent, no traceback."""
+    """The parent says one sentence, without a traceback."""
     process = start("--nproc-per-node=3", "--samples=2")
     out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (1, "")
@@ -51,7 +51,7 @@ def test_a_refusal_ends_all():
 
 @pytest.mark.parametrize("victim", ["rank", "parent"])
 def test_a_killed_process_ends_all(victim):
-    """Kill a rank or the parent in mid-training: within 10 s nothing is left."""
+    """If a rank or the parent is killed, no process is left within 10 s."""
     process = start("--epochs=1000", "--samples=64")
     assert process.stdout.readline().startswith("[rank 0/2] epoch=0 ")
     parent = psutil.Process(process.pid)
@@ -69,6 +69,6 @@ def test_a_killed_process_ends_all(victim):
 
 
 def test_refuses_an_impossible_number_of_ranks():
-    """In the parent, before any rank starts."""
+    """The parent refuses it before any rank starts."""
     with pytest.raises(SystemExit, match=r"^--nproc-per-node 0: must be 1 to 64$"):
         ch5_ddp_spawn.parse_args(["--nproc-per-node=0"])

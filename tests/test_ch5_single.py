@@ -1,4 +1,4 @@
-"""Chapter 5's starting point: one process. Its curve is tested against the ranks'."""
+"""Chapter 5's single process works; other tests compare its losses with the ranks'."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ LINE = r"epoch={} loss=\d+\.\d{{4}} accuracy=\d\.\d{{4}} \d+ samples/s"
 
 
 def test_runs_without_a_launcher():
-    """One line per epoch."""
+    """Plain python runs the script, which prints one line per epoch."""
     command = [sys.executable, ch5_single.__file__, "--epochs=2", "--samples=64"]
     end = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (end.returncode, end.stderr) == (0, "")
@@ -24,7 +24,7 @@ def test_runs_without_a_launcher():
 
 
 def test_the_task_has_no_test_sample_to_train_on():
-    """1440 + 357 samples, all of them different; --samples shortens the first part."""
+    """All 1440 + 357 samples differ, and --samples shortens only the first part."""
     train_set, test_set, net = ch5_single.make_task(1440)
     assert (len(train_set), len(test_set)) == (1440, 357)
     images = torch.cat([train_set.tensors[0], test_set.tensors[0]]).flatten(1)
@@ -37,7 +37,7 @@ def test_the_task_has_no_test_sample_to_train_on():
 
 @pytest.mark.parametrize("flags", ["--epochs=0", "--batch-size=-1", "--lr=nan"])
 def test_refuses_impossible_numbers(flags):
-    """One sentence that names the value."""
+    """A bad value is refused in one sentence that names it."""
     with pytest.raises(
         SystemExit, match=r" (0|-1|nan): must be (1 to \d+|above 0 and finite)$"
     ):

@@ -1,4 +1,4 @@
-"""Chapter 6's stages with send and recv: W ranks train what one process would."""
+"""Chapter 6's stages with send and recv train what one process would."""
 
 import re
 
@@ -8,12 +8,13 @@ import torch
 from allranks import Ranks
 from scripts import ch6_by_hand
 
-FLAGS = ["--epochs=2", "--samples=44", "--batch-size=5"]  # 9 steps each: the last of 4
+# 9 steps per epoch, and the last batch has 4 samples.
+FLAGS = ["--epochs=2", "--samples=44", "--batch-size=5"]
 
 
 @pytest.fixture(scope="module")
 def crews():
-    """Live ranks: one, two and four."""
+    """Yield groups of one, two and four live ranks."""
     crews = {world_size: Ranks(world_size) for world_size in (1, 2, 4)}
     yield crews
     for ranks in crews.values():
@@ -21,7 +22,7 @@ def crews():
 
 
 def run_train(script, flags):
-    """On a live rank: run a script's train(): its losses, gradients, weights."""
+    """Run a script's train() on a live rank; return losses, gradients and weights."""
     import importlib
 
     import torch
@@ -52,7 +53,7 @@ def run_train(script, flags):
 
 @pytest.fixture(scope="module")
 def whole(crews):
-    """The same training in one process, unsplit: chapter 5's."""
+    """Return chapter 5's training: the same in one process, unsplit."""
     ((losses, own),) = crews[1].run(run_train, "ch5_single", FLAGS, quiet=True)
     assert len(losses) == 18
     return losses, own
@@ -60,7 +61,7 @@ def whole(crews):
 
 @pytest.mark.parametrize("world_size, num", [(1, 3), (2, 1), (2, 4), (4, 4)])
 def test_stages_train_the_unsplit_net(world_size, num, crews, whole):
-    """Losses, the last gradients and weights; a batch that does not divide as well."""
+    """Losses, last gradients and weights agree, also for batches that don't divide."""
     flags = [*FLAGS, f"--microbatches={num}"]
     by_rank = crews[world_size].run(run_train, "ch6_by_hand", flags, quiet=True)
     torch.testing.assert_close(by_rank[-1][0], whole[0], rtol=0, atol=1e-10)
@@ -72,7 +73,7 @@ def test_stages_train_the_unsplit_net(world_size, num, crews, whole):
 
 
 def test_more_ranks_than_parameters_can_fill(crews):
-    """A stage may hold no parameter at all; ranks beyond the layers are refused."""
+    """A stage may hold no parameter at all, and training still works."""
     with Ranks(5) as ranks:
         losses = ranks.run(run_train, "ch6_by_hand", ["--epochs=1", "--samples=8"])[-1]
         assert losses[0].isfinite().all()

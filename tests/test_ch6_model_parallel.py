@@ -1,4 +1,4 @@
-"""Chapter 6's first script: a model on two devices is the model on one."""
+"""Chapter 6's first script trains a model on two devices as on one."""
 
 import re
 import subprocess
@@ -17,14 +17,14 @@ FLAGS = ["--epochs=2", "--samples=40", "--batch-size=4"]  # 20 steps
 
 @pytest.fixture
 def two_gpus():
-    """Two virtual GPUs, for one test."""
+    """Yield two virtual GPUs for one test."""
     with vgpu.plugged_in(2, memory="256 MiB"):
         yield [torch.device("vgpu", 0), torch.device("vgpu", 1)]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def float64():
-    """Double precision: a difference is a mistake. One thread: the nets are small."""
+    """Use float64, where any difference is a mistake, and one thread for small nets."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
@@ -34,7 +34,7 @@ def float64():
 
 
 def run_train(module, flags, place):
-    """Run a script's train(); return its losses, gradients and weights, as one each."""
+    """Run a script's train(); return losses, gradients and weights, a tensor each."""
     make_task, tasks = module.make_task, []
 
     def keep(num):
@@ -54,12 +54,15 @@ def run_train(module, flags, place):
 
 @pytest.fixture(scope="module")
 def whole(float64):
-    """The same training in one piece: chapter 5's single process."""
+    """Return the same training unsplit, by chapter 5's single process."""
     return run_train(ch5_single, FLAGS, torch.device("cpu"))
 
 
 def test_split_over_two_devices_is_unsplit(two_gpus, whole, capsys):
-    """20 steps: losses, the last gradients, weights. Measured: bit for bit equal."""
+    """20 steps give the same losses, last gradients and weights.
+
+    Measured: bit for bit equal.
+    """
     split = run_train(ch6_model_parallel, FLAGS, two_gpus)
     assert len(split[0]) == 20
     for one, two in zip(whole, split, strict=True):
@@ -85,7 +88,7 @@ def test_on_one_cpu_too(whole):
 
 
 def test_only_the_boundary_travels_between_the_devices(two_gpus):
-    """Forward, the activations at the cut; backward, as many bytes of gradients."""
+    """Activations at the cut travel forward, and as many bytes of gradients back."""
     _, _, net = ch6_model_parallel.make_task(8)
     net = ch6_model_parallel.Split(net, 3, two_gpus)
     vgpu.clear_events()
@@ -119,7 +122,7 @@ def test_finds_accelerators_or_says_what_is_missing(two_gpus, capsys):
 
 
 def test_one_gpu_gets_both_parts(monkeypatch, capsys):
-    """A machine with one GPU (a mock: CUDA is never touched)."""
+    """On a machine with one GPU, both parts lie on it (mocked: CUDA isn't touched)."""
     cuda = torch.device("cuda")
     accelerator = torch.accelerator
     monkeypatch.setattr(accelerator, "current_accelerator", lambda **_: cuda)
@@ -149,7 +152,7 @@ def test_refuses_what_cannot_be(flags, message):
 
 
 def test_what_does_not_fit_one_device_fits_two():
-    """One sentence and exit 1 on one device; done on two; as the page shows."""
+    """It fails in one sentence on one device and works on two, as the page shows."""
     command = [sys.executable, "-m", "allranks.vgpu", "2", "--memory", "20 MiB"]
     command += ["scripts/ch6_model_parallel.py", "--samples=192", "--epochs=1"]
     ends = [

@@ -1,4 +1,4 @@
-"""Chapter 6's pipeline: every schedule, and DDP over it, trains the unsplit net."""
+"""Chapter 6's pipeline trains as the unsplit net does, with any schedule and DDP."""
 
 import json
 import re
@@ -15,7 +15,7 @@ FLAGS = ["--steps=20", "--batch-size=8", "--microbatches=4"]
 
 @pytest.fixture(scope="module")
 def crews():
-    """Live ranks: one, two and four."""
+    """Yield groups of one, two and four live ranks."""
     crews = {world_size: Ranks(world_size) for world_size in (1, 2, 4)}
     yield crews
     for ranks in crews.values():
@@ -23,7 +23,7 @@ def crews():
 
 
 def run_train(flags):
-    """On a live rank: run train(); its losses, gradients and weights, by parameter."""
+    """Run train() on a live rank; return losses, and gradients with weights."""
     import torch
     import torch.distributed as dist
 
@@ -56,7 +56,7 @@ def run_train(flags):
 
 
 def train_whole(flags):
-    """In one process: the same net, the same samples, no pipeline."""
+    """Train the same net on the same samples in one process, without a pipeline."""
     import torch
 
     from scripts import ch6_pipeline
@@ -80,7 +80,7 @@ def train_whole(flags):
 
 @pytest.fixture(scope="module")
 def whole(crews):
-    """The unsplit training."""
+    """Return the result of the unsplit training."""
     return crews[1].run(train_whole, FLAGS)[0]
 
 
@@ -100,7 +100,10 @@ def whole(crews):
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
 def test_a_pipeline_trains_the_unsplit_net(world_size, flags, crews, whole):
-    """20 steps of AdamW: losses, the last gradients, weights. Measured: 7e-13."""
+    """20 steps of AdamW give the same losses, gradients and weights.
+
+    Measured: 7e-13.
+    """
     by_rank = crews[world_size].run(run_train, [*FLAGS, *flags], quiet=True)
     replicas = 2 if "--dp=2" in flags else 1
     found = [losses for losses, _ in by_rank if losses]
@@ -116,7 +119,7 @@ def test_a_pipeline_trains_the_unsplit_net(world_size, flags, crews, whole):
 
 
 def run_step(schedule):
-    """On a live rank: one forward and backward; the outputs, on the last stage."""
+    """Run one pipeline step on a live rank; return its output on the last stage."""
     import torch
     import torch.distributed as dist
 
@@ -143,7 +146,10 @@ def test_outputs_are_the_unsplit_nets(schedule, crews):
 
 @pytest.mark.parametrize("num", range(1, 9))
 def test_the_cut_leaves_nothing_out(num):
-    """Every layer in one stage, in order; blocks shared out to within one."""
+    """Every layer is in one stage, in order, and stages have equally many blocks.
+
+    If the blocks can't be divided evenly, some stages have one more.
+    """
     _, net = ch6_pipeline.make_text_task()
     parts = ch6_pipeline.cut(net, num)
     assert [layer for part in parts for layer in part] == list(net)
@@ -152,7 +158,7 @@ def test_the_cut_leaves_nothing_out(num):
 
 
 def test_a_byte_sees_only_those_before_it():
-    """A change of byte 40 changes no guess for bytes up to 40."""
+    """A change of byte 40 changes no prediction of the bytes up to 40."""
     torch.manual_seed(0)
     pieces, net = ch6_pipeline.make_text_task()
     x = pieces[:1, :-1].long()
@@ -178,7 +184,7 @@ def test_refuses_in_one_sentence_on_every_rank(world_size, flags, message, crews
 
 
 def refusal(flags):
-    """On a live rank: what train() says before it exits."""
+    """Return what train() says on a live rank before it exits."""
     import torch
     import torch.distributed as dist
 
@@ -223,7 +229,10 @@ def test_plain_python_is_told_how_to_launch(monkeypatch):
 
 
 def test_the_recorded_figures_bear_out_what_the_page_says():
-    """Asleep a little below the law; two cores at most half busy; the cut pays."""
+    """Sleeping stages reach a little less than the law, and the cut pays as predicted.
+
+    Four stages that compute get at most about half: they share two cores.
+    """
     path = Path(__file__).resolve().parents[1] / "book" / "_data" / "bench.json"
     found = json.loads(path.read_text("utf8"))["pipeline"]
     for num in (2, 4):

@@ -1,4 +1,4 @@
-"""Chapter 6's split layer: column and row are the unsplit layer, on any ranks."""
+"""Chapter 6's split layers equal the unsplit ones, on any number of ranks."""
 
 import re
 
@@ -13,7 +13,7 @@ FLAGS = ["--steps=20", "--width=13", "--batch-size=8"]  # 13: no rank count divi
 
 @pytest.fixture(scope="module")
 def crews():
-    """Live ranks: one to four."""
+    """Yield groups of one to four live ranks."""
     crews = {world_size: Ranks(world_size) for world_size in (1, 2, 3, 4)}
     yield crews
     for ranks in crews.values():
@@ -21,7 +21,7 @@ def crews():
 
 
 def run_layers():
-    """On a live rank: both layers and their inputs' gradients, split and whole."""
+    """Return outputs and gradients of two layers on a live rank, whole and split."""
     import torch
     from torch import nn
 
@@ -45,7 +45,7 @@ def run_layers():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_column_then_row_is_the_unsplit_pair(world_size, crews):
-    """Outputs, the input's gradient, and the gradients of all parts, put together."""
+    """Outputs and gradients agree, with the gradients of all parts put together."""
     by_rank = crews[world_size].run(run_layers)
     whole = by_rank[0][0]
     parts = list(zip(*(split for _, split in by_rank), strict=True))
@@ -61,7 +61,7 @@ def test_column_then_row_is_the_unsplit_pair(world_size, crews):
 
 
 def run_train(flags):
-    """On a live rank: the losses of train(), and the collectives of a step."""
+    """Return the losses of train() on a live rank, and the shapes it all-reduces."""
     import torch
     import torch.distributed as dist
 
@@ -79,7 +79,7 @@ def run_train(flags):
 
 
 def test_training_follows_the_unsplit_net(crews):
-    """20 steps, the same curve; one all_reduce forward, one (unused here) backward."""
+    """20 steps give the same curve, with one all_reduce in each forward pass."""
     ((one, _),) = crews[1].run(run_train, FLAGS, quiet=True)
     for world_size in (2, 4):
         for losses, calls in crews[world_size].run(run_train, FLAGS, quiet=True):

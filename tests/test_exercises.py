@@ -1,4 +1,4 @@
-"""Every grader is tried: what is right passes, what is wrong is told why it is not."""
+"""Every grader lets right answers pass, and tells wrong ones why they are wrong."""
 
 import ast
 import re
@@ -33,10 +33,10 @@ OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 
 @pytest.mark.parametrize("name", NAMES)
 class TestGrader:
-    """Each cell of an exercise's file is played as a reader's answer."""
+    """Each cell of an exercise's file is graded as a reader's answer."""
 
     def test_knows_the_stub(self, name):
-        """Nothing was written yet: no rank starts, nothing is called wrong."""
+        """An untouched stub is recognised, and is not called wrong."""
         exercise = files.find(name)
         (stub,) = (cell for cell in exercise.cells if cell.kind == "stub")
         found = check(exercise.answer(stub))
@@ -44,7 +44,7 @@ class TestGrader:
         assert found.message.startswith(f"{name}: still the stub.")
 
     def test_lets_what_is_right_pass(self, name):
-        """The solution, and an answer that the author of a grader may not think of."""
+        """The solution passes, and so do other right answers, however unexpected."""
         exercise = files.find(name)
         for cell in exercise.cells:
             if cell.kind in ("solution", "right"):
@@ -53,7 +53,7 @@ class TestGrader:
                 assert found.cases
 
     def test_refuses_what_is_wrong_and_says_why(self, name):
-        """Each mistake is told in its own words, none in those of our machinery."""
+        """Each mistake has a message of its own, which shows none of our machinery."""
         exercise, told = files.find(name), {}
         for cell in exercise.cells:
             if cell.kind == "wrong":
@@ -66,17 +66,17 @@ class TestGrader:
 
 
 def answer(code: str, name: str = "ex5_1"):
-    """A reader's function: what ``code`` defines under this name."""
+    """Return a reader's function: the one that ``code`` defines under this name."""
     cell = files.Cell("wrong", "", code)
     return files.find(name).answer(cell)
 
 
 class TestCheck:
-    """Whatever a reader hands over: one calm answer, and no process is left."""
+    """Whatever a reader hands in gets one calm answer, and no process is left."""
 
     @pytest.mark.parametrize("thing", [None, "ex5_1", 3, print, lambda model: model])
     def test_of_something_that_is_no_exercise(self, thing, capsys):
-        """One sentence."""
+        """Anything that isn't an exercise gets one sentence."""
         found = check(thing)
         assert not found
         assert found.status == "no exercise"
@@ -84,7 +84,7 @@ class TestCheck:
         assert len(found.message.splitlines()) == 1
 
     def test_names_the_line_of_an_exception(self):
-        """Counted from the reader's own def; with what the function printed."""
+        """Lines count from the reader's own def, and the function's output is shown."""
         found = check(answer(HEAD + "    print('here', 1)\n    return model / 0\n"))
         assert found.status == "error"
         assert "Line 3 of your ex5_1: return model / 0" in found.message
@@ -93,7 +93,7 @@ class TestCheck:
         assert not re.search(OURS, found.message)
 
     def test_tells_a_hang_by_who_waits_where(self):
-        """Rank 1 waits for a message that nobody sends."""
+        """Rank 1 waits for a message that no rank sends, and the report says where."""
         found = check(answer(HANGS, "ex3_4"))
         assert found.status == "hang"
         assert "Rank 1 waits in line 4 of your ex3_4: dist.recv(" in found.message
@@ -102,7 +102,7 @@ class TestCheck:
         assert "collective" not in found.message
 
     def test_ends_what_computes_for_ever(self, monkeypatch):
-        """A loop is no wait: it gets its time, and no more."""
+        """An endless loop isn't a wait: it is stopped when its time is over."""
         monkeypatch.setattr(grader, "LIMIT_S", 1.5)
         found = check(
             answer("def ex2_3(losses, counts):\n    while True: pass", "ex2_3")
@@ -112,7 +112,7 @@ class TestCheck:
         assert "timeout after 1.5 s" in found.message
 
     def test_says_which_stub_was_half_filled(self):
-        """A line before the raise is no answer yet."""
+        """A line before the stub's raise isn't an answer yet."""
         code = "    n = dist.get_world_size()\n    raise NotImplementedError\n"
         found = check(answer(IMPORT + HEAD + code))
         assert (found.status, found.passed) == ("stub", False)
@@ -120,13 +120,13 @@ class TestCheck:
 
     @pytest.mark.parametrize("way", ["os._exit(3)", "sys.exit(3)", "os.kill(0, 9)"])
     def test_survives_an_answer_that_ends_its_process(self, way):
-        """Also one that takes its whole process group with it."""
+        """The check survives, even if the answer kills its whole process group."""
         found = check(answer(f"import os, sys\n{HEAD}    {way}\n"))
         assert found.status == "error"
         assert not re.search(OURS, found.message)
 
     def test_names_the_rank_that_died_not_the_one_that_missed_it(self):
-        """Rank 0 only hears that its connection is gone: that is no cause."""
+        """Rank 0 only sees a closed connection, which isn't the cause."""
         code = "    if dist.get_rank() == 1:\n        os._exit(3)\n"
         code += "    dist.all_reduce(torch.ones(1))\n"
         found = check(answer(f"import os\nimport torch\n{IMPORT}{HEAD}{code}"))
@@ -136,7 +136,7 @@ class TestCheck:
         assert "exit code 3" in found.message
 
     def test_tells_what_cannot_be_sent(self):
-        """A lock cannot go to another process."""
+        """An answer that holds a lock can't be sent to another process."""
         lock = threading.Lock()
 
         def ex5_1(model):
@@ -148,7 +148,7 @@ class TestCheck:
         assert "cannot be sent to a rank" in found.message
 
     def test_leaves_no_process_and_no_file(self, tmp_path, monkeypatch):
-        """Not after a hang either, with a child that outlives its parent."""
+        """Nothing is left, even after a hang with a child that outlives its parent."""
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         code = f"{HANGS}    subprocess.Popen(['sleep', '61.5'])\n"
         code = code.replace("    if", "    open('left', 'w').close()\n    if")
@@ -158,7 +158,7 @@ class TestCheck:
         assert list(tmp_path.iterdir()) == []
 
     def test_needs_no_source(self):
-        """A function typed into a shell has none."""
+        """A function typed into a shell has no source, but can be checked."""
         namespace = {"__name__": "__main__"}
         exec("def ex2_3(losses, counts):\n    return losses.mean()", namespace)
         found = check(namespace["ex2_3"])
@@ -167,10 +167,10 @@ class TestCheck:
 
 
 class TestHints:
-    """Folded in HTML; in a terminal as much as was asked for."""
+    """Hints are folded in HTML; a terminal shows as many as were asked for."""
 
     def test_unfold_one_by_one(self):
-        """A level more, a hint more; the solution last."""
+        """Each level adds a hint, and the last one adds the solution."""
         exercise = files.find("ex2_3")
         for level in 1, 2, 3:
             text = repr(hints("ex2_3", level))
@@ -180,7 +180,7 @@ class TestHints:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_are_folded_on_a_page(self, name):
-        """Three hints and the solution, each in <details>, none open."""
+        """Three hints and the solution are each in a <details> that is closed."""
         html = hints(name)._repr_html_()
         assert html.startswith(f'<div class="exercise-help" data-exercise="{name}">')
         assert re.findall(r"<summary>(.*?)</summary>", html) == [
@@ -191,17 +191,17 @@ class TestHints:
 
     @pytest.mark.parametrize("arguments", [("ex9_9",), (None,), ("ex5_1", 5)])
     def test_refuse_in_a_sentence(self, arguments):
-        """The name of no exercise; a level that there is not."""
+        """An unknown exercise or level raises ValueError."""
         with pytest.raises(ValueError, match=r"there is no exercise|level 5"):
             hints(*arguments)
 
 
 @pytest.mark.parametrize("number", sorted(NOTEBOOKS))
 class TestChapter:
-    """What a notebook shows is what ``exercises/`` says."""
+    """A notebook shows what ``exercises/`` says."""
 
     def test_has_four_exercises_the_last_one_hard(self, number):
-        """Each says how many minutes it takes."""
+        """A chapter has at least four, each with its minutes; only the last is hard."""
         found = book.chapter(number)
         assert len(found) >= 4
         assert [e.name for e in found] == [
@@ -211,14 +211,14 @@ class TestChapter:
         assert all(5 <= e.minutes <= 60 for e in found)
 
     def test_notebook_is_written_from_the_files(self, number):
-        """Task, stub, check and hints; python book/_tools/exercises.py writes them."""
+        """Task, stub, check and hints are as book/_tools/exercises.py writes them."""
         notebook = nbformat.read(NOTEBOOKS[number], as_version=4)
         shown = [(c.id, c.cell_type, c.source) for c in book.own(notebook)]
         want = [(c.id, c.cell_type, c.source) for c in book.section(number)]
         assert shown == want
 
     def test_notebook_shows_the_hints_of_the_files(self, number):
-        """And that each stub is a stub."""
+        """The notebook's outputs show the hints, and that each stub is still a stub."""
         notebook = nbformat.read(NOTEBOOKS[number], as_version=4)
         outputs = {c.id: c.outputs for c in notebook.cells if c.cell_type == "code"}
         for exercise in book.chapter(number):
@@ -231,7 +231,7 @@ class TestChapter:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_check_gives_nothing_away_to_its_own_reader(name):
-    """A solution has the stub's signature and sentence; the stub does nothing."""
+    """The solution has the stub's signature and docstring; the stub only raises."""
     exercise = files.find(name)
     stub, solution = (
         next(
@@ -247,7 +247,7 @@ def test_the_check_gives_nothing_away_to_its_own_reader(name):
 
 
 class TestFile:
-    """A file that is not in the form is refused with the part that is missing."""
+    """A malformed file is refused, naming the part that is missing."""
 
     GOOD = files.FOLDER / "ex2_3.py"
 

@@ -1,4 +1,4 @@
-"""The glossary: complete, in order, and true to the chapters that it names."""
+"""The glossary is complete, in order, and true to the chapters that it names."""
 
 import re
 
@@ -21,12 +21,15 @@ FOUND = [ENTRY.fullmatch(f"{entry.strip()}\n") for entry in ENTRIES]
 
 
 def words(text: str) -> str:
-    """Lower case, with - and _ and code marks as spaces: how terms are compared."""
+    """Return text as terms are compared: in lower case, with -, _ and ` as spaces."""
     return re.sub(r"[-_\s`*]+", " ", text).lower().strip()
 
 
 def chapter_text(label: str) -> str:
-    """Everything that belongs to a chapter: page, notebook, scripts, specimens."""
+    """Return everything that belongs to a chapter: page, notebook and scripts.
+
+    For the errata page, its specimens belong to it too.
+    """
     stem = label.partition("_")[0] if label.startswith("ch") else label
     folders = [ROOT / name for name in ("book", "notebooks", "scripts")]
     files = [path for folder in folders for path in folder.glob(f"{stem}[_.]*")]
@@ -38,7 +41,7 @@ TERMS = {words(match["term"]) for match in FOUND if match}
 
 
 def test_every_entry_has_all_its_fields():
-    """A term, its Chinese, a sentence, a chapter."""
+    """Each entry has a term, its Chinese, a sentence and a chapter."""
     broken = [e for e, match in zip(ENTRIES, FOUND, strict=True) if match is None]
     assert broken == []
     assert len(ENTRIES) >= 90
@@ -46,7 +49,7 @@ def test_every_entry_has_all_its_fields():
 
 @pytest.mark.parametrize("match", [m for m in FOUND if m], ids=lambda m: m["term"])
 def test_an_entry_is_one_sentence_about_its_chapter(match):
-    """One full stop, Chinese in Chinese, and the chapter uses the word."""
+    """It has one full stop and Chinese characters, and its chapter uses the word."""
     sentence = re.sub(r"`[^`]+`", "code", " ".join(match["sentence"].split()))
     assert re.fullmatch(r"[^.]+(?:\.\w[^.]*)*\.", sentence), sentence
     assert re.search(r"[\u4e00-\u9fff]", match["chinese"])
@@ -54,7 +57,7 @@ def test_an_entry_is_one_sentence_about_its_chapter(match):
 
 
 def test_terms_are_sorted_each_below_its_letter_and_said_once():
-    """As a reader looks them up."""
+    """Terms are in alphabetical order, each once and below its first letter."""
     in_page = [match["term"] for match in FOUND if match]
     assert in_page == sorted(in_page, key=str.lower)
     assert len(TERMS) == len(in_page)
@@ -63,7 +66,7 @@ def test_terms_are_sorted_each_below_its_letter_and_said_once():
 
 
 def test_what_the_chapters_define_is_in_the_glossary():
-    """The words of chapter 4's first table, and each collective that a page calls."""
+    """It has the words of chapter 4's first table and each collective pages call."""
     pages = {p.stem: p.read_text("utf8") for p in (ROOT / "book").glob("ch*.md")}
     table = re.search(r"^\| word \|.*?\n\n", pages["ch4_ranks"], re.M | re.S)[0]
     rows = [row.split("|")[1] for row in table.splitlines()[2:] if row.strip()]
@@ -79,7 +82,7 @@ def test_what_the_chapters_define_is_in_the_glossary():
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("book/ch*.md")), ids=lambda p: p.stem)
 def test_a_word_that_a_chapter_introduces_is_in_the_glossary(page):
-    """ "a *collective*", "a *parameter server*": an article and a name in italics."""
+    """A word in italics after an article, as in "a *collective*", is in it."""
     text = page.read_text("utf8")
     introduced = {words(w) for w in re.findall(r"\b[Aa]n?\s\*([a-z][a-z -]+)\*", text)}
     assert {
@@ -92,13 +95,13 @@ def test_words_with_more_than_one_meaning_are_admitted():
     several = [m["term"] for m in FOUND if m and "(1)" in m["sentence"]]
     (listed,) = re.findall(r"number them in their entries: (.+)\.$", PAGE, re.M)
     assert listed.split(", ") == several
-    for match in FOUND:  # nor a second meaning behind a semicolon
+    for match in FOUND:  # no other entry hides a second meaning behind a semicolon
         if match and match["term"] not in several:
             assert "; also " not in " ".join(match["sentence"].split())
 
 
 def test_a_barrier_and_replicate_are_what_the_chapters_say():
-    """A barrier reduces one element in NCCL; scatter comes before replicate."""
+    """A barrier carries no data, and DataParallel's steps come in the page's order."""
     of = {m["term"]: " ".join(m["sentence"].split()) for m in FOUND if m}
     assert "no data of yours" in of["barrier"]
     chapter = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
@@ -110,7 +113,7 @@ def test_a_barrier_and_replicate_are_what_the_chapters_say():
 
 
 def test_terms_of_hangs_and_pipelines_are_here():
-    """A reader meets them in the clinic and in chapter 6."""
+    """Terms that readers meet in the clinic and in chapter 6 are in the glossary."""
     missing = (
         "activation checkpointing, agent, flight recorder, join, store, zero bubble"
     )

@@ -1,4 +1,4 @@
-"""``make gpu`` without a GPU: what it records, of what goes well, fails, or hangs."""
+"""``make gpu``, tried without a GPU, records what passes, fails or hangs."""
 
 import json
 import os
@@ -22,19 +22,19 @@ MACHINE |= {"date": "2026-11-22"}
 
 @pytest.fixture(scope="module")
 def gpu():
-    """The modules of tests/gpu, by name; ``main`` is its __main__."""
+    """Return the modules of tests/gpu by name; ``main`` is its __main__."""
     names = "play", "hardware", "launches", "measures", "cases", "on_gpu", "__main__"
     modules = {name.strip("_"): import_module(f"tests.gpu.{name}") for name in names}
     return SimpleNamespace(**modules)
 
 
 def program(gpu, code: str, name: str = "it", **options):
-    """An item that runs some code."""
+    """Return an item that runs some code."""
     return gpu.play.Item("scripts", name, 1, (sys.executable, "-c", code), **options)
 
 
 def test_without_a_gpu_one_sentence_and_nothing_is_written(gpu, monkeypatch, capsys):
-    """The real question to the real torch, whose GPUs are hidden if there are any."""
+    """The real torch is asked, with its GPUs hidden in case there are some."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(gpu.main, "play", lambda *_: pytest.fail("it plays"))
     before = gpu.main.DATA.exists()
@@ -50,7 +50,7 @@ def test_without_a_gpu_one_sentence_and_nothing_is_written(gpu, monkeypatch, cap
     [("raise SystemExit('no driver')", "no driver"), ("while True: pass", "answer")],
 )
 def test_a_torch_that_fails_or_hangs_is_told(gpu, monkeypatch, capsys, code, fault):
-    """A broken driver can do either."""
+    """Both are reported in one sentence, as a broken driver can cause either."""
     monkeypatch.setattr(gpu.hardware, "ASK", code)
     real = gpu.hardware.subprocess.run
     monkeypatch.setattr(
@@ -63,7 +63,7 @@ def test_a_torch_that_fails_or_hangs_is_told(gpu, monkeypatch, capsys, code, fau
 
 
 def test_the_driver_is_asked_of_nvidia_smi(gpu, monkeypatch):
-    """A stand-in that answers as a node of H100s; and one that fails."""
+    """The version comes from nvidia-smi; it is None if that fails or is missing."""
     monkeypatch.setenv("PATH", f"{SMI}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SMI_MACHINE", "h100_node")
     assert gpu.hardware.driver() == "580.65.06"
@@ -74,10 +74,13 @@ def test_the_driver_is_asked_of_nvidia_smi(gpu, monkeypatch):
 
 
 class TestFaults:
-    """Whatever an item does, the others are played, and its record says what it did."""
+    """Whatever an item does, it is recorded and the other items are still played."""
 
     def test_each_end_is_recorded(self, gpu, tmp_path, monkeypatch, capsys):
-        """Right, wrong, out of memory, hanging, missing, in need of more GPUs."""
+        """Right, wrong, out-of-memory, hanging and missing programs are all recorded.
+
+        So are items that need more GPUs or machines, and no process is left behind.
+        """
         oom = "raise MemoryError('CUDA out of memory. Tried 20 GiB')"
         hang = "print('step 3', flush=True); import time; time.sleep(61.7)"
         child = "import subprocess; subprocess.Popen(['sleep', '61.7'], "
@@ -114,7 +117,7 @@ class TestFaults:
         assert sorted(p.name for p in path.parent.iterdir()) == ["gpu.json"]
 
     def test_a_part_that_was_not_played_stays_on_the_same_machine(self, gpu, tmp_path):
-        """What another driver showed is not kept beside what this one did."""
+        """Results of other parts are kept, unless another driver produced them."""
         path = tmp_path / "gpu.json"
         old = [{"group": "doctor", "name": "d", "outcome": "passed"}]
         old += [{"group": "AMP", "name": "a", "outcome": "failed"}]
@@ -129,7 +132,7 @@ class TestFaults:
         "argv", [["--gpus", "2"], ["--rehearse", "x"], ["--rehearse", "DATA"]]
     )
     def test_a_rehearsal_is_never_taken_for_a_run(self, gpu, argv, capsys):
-        """Not into the file that the pages show, nor without saying how many."""
+        """It can't write the file that pages show, and it needs --gpus."""
         argv = [str(gpu.main.DATA) if word == "DATA" else word for word in argv]
         with pytest.raises(SystemExit) as ended:
             gpu.main.main(argv + ["--gpus", "1"] * (len(argv[-1]) > 4))
@@ -138,11 +141,11 @@ class TestFaults:
 
 
 class TestItems:
-    """What is played on one GPU, and on eight."""
+    """The right items are played on one GPU, and on eight."""
 
     @pytest.mark.parametrize("num_gpus", [1, 8])
     def test_every_script_is_launched_on_one_to_all_gpus(self, gpu, num_gpus):
-        """None is forgotten; who needs more GPUs is in the list, and not run."""
+        """No script is forgotten; one that needs more GPUs is listed, but not run."""
         listed = gpu.main.items(num_gpus, "cuda")
         names = {item.name.partition(",")[0].split()[0] for item in listed}
         scripts = {path.stem for path in ROOT.glob("scripts/ch*.py")}
@@ -162,7 +165,7 @@ class TestItems:
         assert few <= set(whys) if num_gpus == 1 else not few & set(whys)
 
     def test_the_doctor_is_judged_by_its_checks(self, gpu):
-        """One that fails, fails; no JSON is a failure with its last line."""
+        """It fails if a check fails, or with its last line if it prints no JSON."""
         check = {"name": "ecc", "status": "fail", "found": "2 errors", "fix": ""}
         text = json.dumps({"checks": [check | {"name": "gpus", "status": "ok"}, check]})
         outcome, facts = gpu.launches.doctor(gpu.play.Ended(1, text, 1.0))
@@ -175,7 +178,7 @@ class TestItems:
         assert outcome == "failed" and "Killed" in facts["why"]
 
     def test_a_launch_tells_its_devices_and_nccl(self, gpu):
-        """From what the ranks print."""
+        """Devices and NCCL's version are read from what the ranks print."""
         text = (
             "NCCL version 2.27.5+cuda12.9\n[rank 0/2] on cuda:0\n[rank 1/2] on cuda:1"
         )
@@ -186,10 +189,10 @@ class TestItems:
 
 
 class TestMeasures:
-    """The programs run here too, on the devices that a CPU can lend."""
+    """The measuring programs also run here, on the CPU or a virtual GPU."""
 
     def test_memory_is_the_formulas_on_a_virtual_gpu(self, gpu):
-        """4 bytes a weight, 4 for its gradient, 8 for AdamW: through the whole item."""
+        """A weight takes 4 bytes, its gradient 4 and its AdamW state 8, as measured."""
         (item,) = (i for i in gpu.measures.items(1, "cpu") if i.group == "memory")
         record = gpu.play.play(item, 1)
         assert record["outcome"] == "passed", record
@@ -199,7 +202,7 @@ class TestMeasures:
         assert found["peak_allocated"] > sum(found["formula"].values())
 
     def test_memory_off_the_formula_is_a_failure(self, gpu):
-        """With what was found and what should be."""
+        """The record has the figures and the fault; no figures at all also fail."""
         ended = gpu.play.Ended(0, 'FIGURES {"a": 1, "fault": "weights take 5"}', 1.0)
         want = ("failed", {"figures": {"a": 1}, "why": "weights take 5"})
         assert gpu.measures.figures(ended) == want
@@ -207,7 +210,7 @@ class TestMeasures:
         assert gpu.measures.figures(gpu.play.Ended(1, ended.text, 1.0))[0] == "failed"
 
     def test_amp_trains_alike_in_all_kinds(self, gpu):
-        """Losses of 16-bit training are near float32's, and not the same."""
+        """Losses of 16-bit training are close to float32's, but not the same."""
         found = gpu.on_gpu.amp(torch.device("cpu"))
         for kind in "bfloat16", "float16":
             assert 0 < abs(found[kind]["off_float32"]) < 0.01
@@ -215,7 +218,7 @@ class TestMeasures:
         assert found["float32"]["off_float32"] == 0
 
     def test_the_guard_is_compared_in_pairs(self, gpu):
-        """On live ranks: a figure from rank 0, the same steps with it and without."""
+        """Rank 0 gives the ratio of the same steps with the guard and without it."""
         with Ranks(2) as ranks:
             first, second = ranks.run(gpu.on_gpu.guard, torch.device("cpu"), quiet=True)
         assert second == {}
@@ -229,10 +232,10 @@ QUOTED = [slug for slug, case in CASES.items() if not case.runs]
 
 
 class TestCases:
-    """A quoted message, as if a GPU had said it, against signs and diagnosis."""
+    """A quoted message is judged as if a GPU had said it: by signs and diagnosis."""
 
     def test_every_quoted_case_is_played_or_says_why_not(self, gpu):
-        """And none is both."""
+        """Every quoted case is in one of the two lists, and none is in both."""
         played, not_played = gpu.cases.PLAYED, gpu.cases.NOT_PLAYED
         assert set(QUOTED) <= set(played) | set(not_played)
         assert not set(played) & set(not_played)
@@ -240,7 +243,7 @@ class TestCases:
             compile(gpu.cases.HEAD + code, "program", "exec")
 
     def test_what_it_said_is_compared(self, gpu):
-        """The quotation passes; another message, or none, does not."""
+        """The quoted message passes, but another one does not."""
         tried = 0
         for slug in set(QUOTED) & set(gpu.cases.PLAYED):
             case = CASES[slug]
@@ -255,7 +258,7 @@ class TestCases:
         assert tried >= 5
 
     def test_another_diagnosis_first_is_a_failure(self, gpu):
-        """Two messages in one log: only one of the two cases can come first."""
+        """With two messages in one log, only one case can be diagnosed first."""
         slugs = "cuda-oom", "duplicate-gpu"
         text = "\n".join(CASES[slug].quoted for slug in slugs)
         ends = []
@@ -268,14 +271,14 @@ class TestCases:
         assert f"the diagnosis says {first} first" in ends
 
     def test_a_mistake_that_goes_through_is_told(self, gpu):
-        """Exit code 0 where a crash is quoted."""
+        """Exit code 0 is a failure if the case quotes a crash."""
         case = CASES["cuda-oom"]
         judge = gpu.cases.judge(case, [case], gpu.cases.PLAYED["cuda-oom"])
         outcome, facts = judge(gpu.play.Ended(0, "done", 1.0))
         assert (outcome, facts["why"]) == ("failed", "the mistake went through: done")
 
     def test_a_case_that_the_clinic_lacks_is_noted(self, gpu):
-        """The message is recorded all the same."""
+        """The message of a case that the clinic doesn't have is still recorded."""
         program = gpu.cases.PLAYED["device-side-assert"]
         judge = gpu.cases.judge(None, [], program)
         ended = gpu.play.Ended(1, "x\nRuntimeError: device-side assert triggered\ny", 1)
@@ -286,7 +289,7 @@ class TestCases:
         assert outcome == "failed" and facts["why"].startswith("no 'device-side assert")
 
     def test_of_a_launch_the_ranks_last_line_is_told(self, gpu):
-        """Not the last of torchrun's digest, which says nothing of the cause."""
+        """torchrun's digest is skipped, because it doesn't tell the cause."""
         text = (
             "[rank1]: RuntimeError: no kernel\nE1122 14:00:01.1 7 torch/distributed/"
             "elastic/multiprocessing/api.py:988] failed (exitcode: 1)\nTraceback\n"

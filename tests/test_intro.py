@@ -1,4 +1,4 @@
-"""The front page's map: every chapter, in order, with times that can be recomputed."""
+"""The front page's map has every chapter, in order, with times computed from pages."""
 
 import doctest
 import json
@@ -14,26 +14,26 @@ NUMBERED = [one for chapters in PARTS.values() for one in chapters if one.number
 
 
 def test_chapters_are_numbered_as_their_files_are():
-    """Sphinx counts from 1; the names must agree: 1, 2, 3, ..."""
+    """Sphinx counts chapters from 1, and the file names must agree: 1, 2, 3, ..."""
     first = next(iter(PARTS.values()))
     assert [one.number for one in first] == [str(n + 1) for n in range(len(first))]
     assert len(first) >= 6
 
 
 def test_only_parts_are_numbered():
-    """An appendix has no number, in the toc or in a name."""
+    """An appendix has no number, neither in the table of contents nor in its name."""
     for caption, chapters in PARTS.items():
         assert all(bool(one.number) == caption.startswith("Part") for one in chapters)
 
 
 @pytest.fixture(scope="module")
 def svg():
-    """The figure, with page names for links."""
+    """Return the figure, with page names as links."""
     return chapter_map.draw(PARTS, lambda name: f"{name}.html")
 
 
 def test_every_chapter_is_a_link_with_a_name(svg):
-    """What a keyboard reaches, and what a screen reader says."""
+    """The keyboard reaches every chapter, and a screen reader says title and times."""
     links = re.findall(r'<a href="([^"]+)" aria-label="([^"]+)">', svg)
     pages = {f"{one.name}.html": one for chapters in PARTS.values() for one in chapters}
     assert [link for link, _ in links] == list(pages)
@@ -44,7 +44,7 @@ def test_every_chapter_is_a_link_with_a_name(svg):
 
 
 def test_an_arrow_for_each_chapter_that_refers_to_an_earlier_one(svg):
-    """Chapter 5 needs chapter 4's words; no arrow leads backwards."""
+    """Chapter 5 builds on chapter 4, for example, and no arrow leads backwards."""
     needs = {one.number: one.builds_on for one in NUMBERED}
     assert "ch4" in needs["5"]
     for number, earlier in needs.items():
@@ -53,7 +53,7 @@ def test_an_arrow_for_each_chapter_that_refers_to_an_earlier_one(svg):
 
 
 def test_nothing_is_drawn_outside_of_the_figure(svg):
-    """Arrows side by side stay inside; titles fit their boxes."""
+    """Arrows stay inside the figure, and titles inside their boxes."""
     width = chapter_map.WIDTH
     assert all(int(x) < width for x in re.findall(r"H(\d+)V", svg))
     for one in NUMBERED:
@@ -61,7 +61,7 @@ def test_nothing_is_drawn_outside_of_the_figure(svg):
 
 
 def test_times_follow_from_the_pages(tmp_path):
-    """Prose counts; code, front matter and directives do not."""
+    """Prose counts, but code, front matter and directives don't."""
     prose = "word " * 399
     page = f"---\nmeta: {prose}\n---\n# T\n\n{prose}\n\n```{{run}} x\n{prose}\n```\n"
     assert chapter_map.reading_minutes(page) == 2

@@ -1,4 +1,4 @@
-"""The README: its figures are counted, its links and its tree lead somewhere."""
+"""The README's figures are right, and its links and its tree name what exists."""
 
 import re
 
@@ -24,7 +24,7 @@ PAGES = [page.read_text("utf8") for page in ROOT.glob("book/*.md")]
     ],
 )
 def test_its_figures_are_those_of_today(said, count):
-    """What it says of the book is what the tests find in it."""
+    """The README's figures agree with what the book has today."""
     assert re.findall(said, " ".join(TEXT.split())) == [str(count)]
 
 

@@ -1,4 +1,4 @@
-"""The workflows do what make does, with few permissions, and refuse a wrong tag."""
+"""The workflows run make, with few permissions, and refuse a wrong tag."""
 
 import re
 import subprocess
@@ -42,14 +42,14 @@ LOG = """# Changes
 
 
 def steps(name: str, job: str) -> list[str]:
-    """The commands and actions of a job, in order."""
+    """Return the commands and actions of a job, in order."""
     found = [step for where, step in STEPS if where == f"{name}.{job}"]
     return [step.get("run") or step["uses"] for step in found]
 
 
 @pytest.mark.parametrize(("where", "command"), COMMANDS, ids=str)
 def test_each_command_is_a_target_of_make_or_makes_the_release(where, command):
-    """So it runs here as well; and no event's text is pasted into a shell."""
+    """Each can also run locally, and no event's text is pasted into a shell."""
     words = command.split()
     if where == "release.attach":
         assert words[:3] == ["gh", "release", "create"]
@@ -60,7 +60,7 @@ def test_each_command_is_a_target_of_make_or_makes_the_release(where, command):
 
 
 def test_the_actions_are_those_that_were_read():
-    """Each with its version; another one is to be looked at first."""
+    """Only actions that were reviewed are used, each in the reviewed version."""
     ours = "checkout@v4", "setup-python@v5", "upload-artifact@v4"
     ours += "download-artifact@v4", "upload-pages-artifact@v4", "deploy-pages@v4"
     assert {f"actions/{name}" for name in ours} == {
@@ -69,7 +69,7 @@ def test_the_actions_are_those_that_were_read():
 
 
 def test_a_job_may_write_only_where_it_has_to():
-    """Reading is the rule; who deploys, attaches or publishes builds nothing."""
+    """Jobs may only read; those that deploy, attach or publish build nothing."""
     assert {str(w["permissions"]) for w in WORKFLOWS.values()} == {
         "{'contents': 'read'}"
     }
@@ -91,7 +91,7 @@ def test_a_job_may_write_only_where_it_has_to():
 
 
 def test_pages_are_built_from_main_and_from_releases():
-    """What make book wrote goes to the environment of GitHub Pages."""
+    """The site that make book wrote is deployed to GitHub Pages."""
     workflow = WORKFLOWS["pages"]
     events = workflow[True]  # YAML 1.1 reads "on" as a truth value
     assert events == {"push": {"branches": ["main"], "tags": ["v[0-9]*"]}}
@@ -104,7 +104,7 @@ def test_pages_are_built_from_main_and_from_releases():
 
 
 def test_a_release_is_checked_tested_and_only_then_published():
-    """The tag first; the index gets the packages alone, in its environment."""
+    """The tag is checked first, and the index gets only the packages."""
     workflow = WORKFLOWS["release"]
     assert workflow[True] == {"push": {"tags": ["v[0-9]*"]}}
     commands = [step for step in steps("release", "build") if step.startswith("make")]
@@ -133,20 +133,20 @@ def test_a_release_is_checked_tested_and_only_then_published():
     ],
 )
 def test_a_tag_is_the_version_or_refused(tag, why):
-    """A tag without the v, of another version, none at all."""
+    """A tag without its v, one of another version, or none at all is refused."""
     said = release.fault(tag, "1.2.0", LOG)
     assert said.startswith(why) and bool(said) == bool(why)
 
 
 def test_a_version_without_a_section_is_refused():
-    """The notes of a release are its section, and no line of the next."""
+    """A release's notes are its own section of the change log, which must exist."""
     assert release.notes(LOG, "1.2.0") == "### Added\n\n- A chapter."
     assert "[1.2.1]" in release.fault("v1.2.1", "1.2.1", LOG)
     assert release.notes(LOG, "1.2") == release.notes(LOG, "Unreleased") == ""
 
 
 def test_make_tag_ends_with_a_failure_and_a_sentence():
-    """As the workflow calls it; it needs no environment."""
+    """make tag works as the workflow calls it, without the book's environment."""
     command = ["make", "tag", "TAG=v0.0.0", f"PYTHON={sys.executable}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
@@ -154,7 +154,7 @@ def test_make_tag_ends_with_a_failure_and_a_sentence():
 
 
 def test_the_change_log_keeps_its_form():
-    """Newest first, with dates; what is not released yet stands on top."""
+    """Versions are dated, newest first, below the changes not released yet."""
     text = (ROOT / "CHANGELOG.md").read_text("utf8")
     first, *versions = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert first == "[Unreleased]"
@@ -169,7 +169,7 @@ def test_the_change_log_keeps_its_form():
 
 
 def test_each_target_of_make_is_explained():
-    """In the README or, if only maintainers need it, in CONTRIBUTING.md."""
+    """A target is in the README or, if only maintainers need it, in CONTRIBUTING.md."""
     files = "README.md", "CONTRIBUTING.md"
     text = "\n".join((ROOT / file).read_text("utf8") for file in files)
     assert len(TARGETS) > 12
@@ -180,7 +180,7 @@ def test_each_target_of_make_is_explained():
 
 @pytest.fixture
 def tree(tmp_path):
-    """A book with one notebook, as make release finds it."""
+    """Return a book with one notebook, as make release finds it."""
     files = {
         "_build/all-ranks.epub": "epub",
         "_build/all-ranks.pdf": "pdf",
@@ -203,7 +203,7 @@ def tree(tmp_path):
 
 
 def test_a_release_holds_papers_site_and_notebooks(tree):
-    """Notebooks lie beside the scripts that they import, with what else they read."""
+    """Notebooks lie beside the scripts they import and the other files they read."""
     folder = tree / "_build" / "release"
     written = {path.name: path for path in release.pack(tree, folder)}
     notebooks = f"all-ranks-notebooks-{__version__}"

@@ -1,4 +1,4 @@
-"""The rules that keep page, notebook and script one chapter, and each of them short."""
+"""Page, notebook and script keep to the rules: one chapter, and each of them short."""
 
 import ast
 import itertools
@@ -27,12 +27,12 @@ MOST_OF_ITS_OWN, MOST_IN_ALL = 150, 330
 
 
 def name(path: Path) -> str:
-    """A test's id: the file's name."""
+    """Return a test's id: the file's name."""
     return path.name
 
 
 def chapter(stem: str) -> str:
-    """The chapter a name belongs to: ``ch5_ddp_spawn`` to ``ch5``."""
+    """Return the chapter of a name: ``ch5`` for ``ch5_ddp_spawn``."""
     return stem.partition("_")[0]
 
 
@@ -41,7 +41,7 @@ class TestScript:
     """A reader copies one file to a machine and runs it."""
 
     def test_needs_nothing_else(self, script):
-        """It imports torch, its data and the standard library; no file of ours."""
+        """It imports torch, its data and the standard library, but no file of ours."""
         found = set()
         for node in ast.walk(ast.parse(script.read_text("utf8"))):
             if isinstance(node, ast.Import):
@@ -51,14 +51,14 @@ class TestScript:
         assert found <= IMPORTS
 
     def test_fits_on_a_page(self, script):
-        """150 lines of its own, 330 with those that three scripts share; 79 columns."""
+        """It has 150 lines of its own, 330 with shared ones, and 79 columns at most."""
         lines = script.read_text("utf8").splitlines()
         assert len(lines) - shared_lines(script) <= MOST_OF_ITS_OWN
         assert len(lines) <= MOST_IN_ALL
         assert max(map(len, lines)) <= 79
 
     def test_says_what_it_is_and_how_to_run_it(self, script):
-        """One sentence, then a command that the chapter's page runs too."""
+        """Its docstring is a sentence, then a command that the chapter's page runs."""
         text = ast.get_docstring(ast.parse(script.read_text("utf8")))
         number = chapter(script.stem).removeprefix("ch")
         assert re.match(rf"Chapter {number} - [^\n]+\.\n", text)
@@ -73,7 +73,7 @@ class TestScript:
 
 
 def functions(script: Path) -> dict[str, ast.FunctionDef]:
-    """The functions of a script that are not its lesson, by name."""
+    """Return the functions of a script that are not its lesson, by name."""
     found = ast.parse(script.read_text("utf8")).body
     found = [node for node in found if isinstance(node, ast.FunctionDef)]
     return {node.name: node for node in found if node.name not in TAUGHT}
@@ -83,16 +83,16 @@ COPIES = {script: functions(script) for script in SCRIPTS}
 
 
 def shared_lines(script: Path) -> int:
-    """Lines of the functions that stand in three scripts or more, and those between."""
+    """Return how many lines a script's shared functions take: those in 3 or more."""
     count = 0
     for name, node in COPIES[script].items():
         if sum(name in found for found in COPIES.values()) >= 3:
-            count += node.end_lineno - node.lineno + 1 + 2  # and two empty lines
+            count += node.end_lineno - node.lineno + 1 + 2  # plus two empty lines
     return count
 
 
 def test_repeated_functions_are_identical():
-    """The price of self-contained scripts: what is repeated is the same everywhere."""
+    """Functions that self-contained scripts repeat are the same in all of them."""
     copies = defaultdict(dict)
     for script, found in COPIES.items():
         for function, node in found.items():
@@ -107,7 +107,7 @@ def test_repeated_functions_are_identical():
 
 @pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS}))
 def test_a_chapter_has_three_doors_and_a_test(number):
-    """One stem names its page, notebook, script and test; variants are on the page."""
+    """One stem names page, notebook, script and test; the page has all variants."""
     stems = [p.stem for p in PAGES if chapter(p.stem) == number]
     assert len(stems) == 1, f"{number} needs exactly one page"
     stem = stems[0]
@@ -119,7 +119,7 @@ def test_a_chapter_has_three_doors_and_a_test(number):
 
 
 def test_the_table_of_contents_lists_what_exists_and_nothing_else():
-    """Every page and notebook is in it once."""
+    """Every page and notebook is listed exactly once."""
 
     def files(entry: dict) -> list[str]:
         keys = "parts", "chapters", "sections"
@@ -134,14 +134,14 @@ def test_the_table_of_contents_lists_what_exists_and_nothing_else():
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
 class TestNotebook:
-    """Committed executed, in the bytes that a second run writes."""
+    """A notebook is committed executed, in the bytes that a second run writes."""
 
     def test_is_executed_and_canonical(self, notebook):
-        """What ``make notebooks`` writes, with no trace of a machine."""
+        """It is as ``make notebooks`` writes it, with no trace of a machine."""
         assert notebooks.check(notebook) == []
 
     def test_has_short_cells_and_asks_first(self, notebook):
-        """Cells of at most 15 lines; at least one prediction."""
+        """Its code cells have at most 15 lines, and it asks for a prediction."""
         cells = nbformat.read(notebook, as_version=4).cells
         for cell in cells:
             lines = cell.source.splitlines()
@@ -158,14 +158,14 @@ LAUNCH = re.compile(r"^\s*\$? ?(?:torchrun|python) .*$", re.MULTILINE)
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 class TestPage:
-    """What a page shows was run, and stays right when the code moves."""
+    """A page shows commands that were run, and stays right when the code moves."""
 
     def test_points_at_code_by_name(self, page):
-        """No line numbers: they drift in silence."""
+        """No page refers to line numbers, which would drift unnoticed."""
         assert DRIFTS.search(page.read_text("utf8")) is None
 
     def test_shows_no_command_that_was_not_run(self, page):
-        """A command stands in a {run} block, unless it names other machines ($HOST)."""
+        """A command is in a {run} block, unless it names other machines ($HOST)."""
         text = page.read_text("utf8")
         blocks = [match[2] for match in FENCED.finditer(text)]
         shown = [line for block in blocks for line in LAUNCH.findall(block)]
@@ -173,18 +173,18 @@ class TestPage:
 
 
 def test_every_record_belongs_to_a_page():
-    """No output of a command that no page states."""
+    """There is no recorded output of a command that no page states."""
     stated = {c.record for p in PAGES for c in records.commands(p.read_text("utf8"))}
     assert {path.name for path in RUNS.glob("*")} == stated
 
 
 def test_the_files_that_begin_first_exist():
-    """A file that was renamed would begin last, and the others wait for it."""
+    """Slow files start first; a renamed one would start last and delay the rest."""
     assert [name for name in FIRST if not (ROOT / name).is_file()] == []
 
 
 def test_no_file_holds_a_path_of_one_machine():
-    """The tracked files are right on any machine."""
+    """Tracked files hold no path that is right on one machine only."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )

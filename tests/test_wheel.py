@@ -1,4 +1,4 @@
-"""The wheel: what it holds and needs; its tools run where there is no checkout."""
+"""The wheel has the right files and dependencies, and its tools need no checkout."""
 
 import ast
 import os
@@ -24,7 +24,8 @@ from book._tools import release
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
 CARRIED = "clinic", "exercises", "scripts"  # beside allranks/, in allranks/_tree/
-DISTRIBUTIONS = {"IPython": "ipython", "sklearn": "scikit-learn"}  # not named alike
+# Modules whose distribution has another name.
+DISTRIBUTIONS = {"IPython": "ipython", "sklearn": "scikit-learn"}
 
 SESSION = [
     "%load_ext allranks",
@@ -83,14 +84,14 @@ pytestmark = pytest.mark.timeout(240)  # the first test waits for the environmen
 
 
 def pip(*words: str | Path) -> None:
-    """Run pip, which asks no index."""
+    """Run pip without asking an index."""
     quiet = "--no-index", "--no-deps", "--quiet", "--disable-pip-version-check"
     subprocess.run([sys.executable, "-m", "pip", *words, *quiet], check=True)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel, built as pip builds it."""
+    """Return the path of the wheel, built as pip builds it."""
     folder = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--no-build-isolation", "--wheel-dir", folder, ROOT)
     (path,) = folder.iterdir()
@@ -98,10 +99,10 @@ def wheel(tmp_path_factory) -> Path:
 
 
 class Environment:
-    """A fresh environment with the wheel, and the packages of the tests' own.
+    """A fresh environment with the wheel, and the packages of the tests' environment.
 
-    A .pth file names the folder of those packages; the .pth files in that folder are
-    not read, so an editable install of the checkout stays out of reach.
+    A .pth file names the folder of those packages. Python doesn't read the .pth files
+    in that folder, so an editable install of the checkout stays out of reach.
     """
 
     def __init__(self, folder: Path, wheel: Path):
@@ -117,7 +118,7 @@ class Environment:
 
     def run(self, *words: str | Path, cwd: Path | None = None) -> str:
         """Run the environment's Python far from the checkout; return its stdout."""
-        ours = "PYTHONPATH", "ALLRANKS_POPEN"  # of the tests, which fork
+        ours = "PYTHONPATH", "ALLRANKS_POPEN"  # the tests set them, in order to fork
         environ = {k: v for k, v in os.environ.items() if k not in ours}
         environ |= {"IPYTHONDIR": str(self.away), "OMP_NUM_THREADS": "1"}
         environ |= {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
@@ -135,12 +136,12 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory, wheel) -> Environment:
-    """One environment for all tests."""
+    """Return one environment for all tests."""
     return Environment(tmp_path_factory.mktemp("environment"), wheel)
 
 
 def test_it_holds_the_package_and_what_the_tools_read(wheel):
-    """Each file of allranks/, in whatever language; no test, nothing else on top."""
+    """It holds each file of allranks/ and what its tools carry, and nothing else."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "allranks", *CARRIED],
         cwd=ROOT,
@@ -159,7 +160,7 @@ def test_it_holds_the_package_and_what_the_tools_read(wheel):
 
 
 def test_import_needs_the_standard_library_only(fresh):
-    """It says its version; -S: no other package can be found."""
+    """The package imports and says its version where -S hides all other packages."""
     code = f"import sys; sys.path.append({str(fresh.site)!r}); import allranks"
     code += "; print(allranks.__version__, allranks.__file__)"
     version, file = fresh.run("-S", "-c", code).split()
@@ -168,7 +169,10 @@ def test_import_needs_the_standard_library_only(fresh):
 
 
 def test_a_notebook_has_ranks_explorables_and_exercises(fresh):
-    """The magics, in IPython; each figure with its JavaScript; no module scripts."""
+    """IPython has the magics, all figures have their JavaScript, and checks run.
+
+    No module named scripts can be imported.
+    """
     path = fresh.away / "session.ipynb"
     cells = [v4.new_code_cell(cell) for cell in SESSION]
     nbformat.write(v4.new_notebook(cells=cells), path)
@@ -182,7 +186,7 @@ def test_a_notebook_has_ranks_explorables_and_exercises(fresh):
 
 
 def test_diagnose_finds_the_case_of_a_log(fresh):
-    """The command reads the clinic that the wheel carries; its page shows the same."""
+    """The command reads the clinic inside the wheel and prints what the page shows."""
     command = "python -m allranks.diagnose train.log"
     shown = records.read(ROOT / "book" / "_runs", records.Command(command))
     shutil.copy(ROOT / "book" / "_examples" / "train.log", fresh.away)
@@ -190,7 +194,7 @@ def test_diagnose_finds_the_case_of_a_log(fresh):
 
 
 def test_vgpu_runs_a_script_on_two_devices(fresh):
-    """``python -m allranks.vgpu``: torch finds what the command line asks for."""
+    """With ``python -m allranks.vgpu 2``, torch finds two devices."""
     script = fresh.away / "two.py"
     script.write_text(
         "import torch\n"
@@ -202,7 +206,7 @@ def test_vgpu_runs_a_script_on_two_devices(fresh):
 
 
 def test_the_guard_lets_a_mean_pass_and_raises_at_a_sum(fresh):
-    """In a job of torchrun's, in a file that is not of the book."""
+    """The guard works in a torchrun job, in a file that isn't part of the book."""
     script = fresh.away / "guarded.py"
     script.write_text(GUARDED)
     torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
@@ -213,14 +217,14 @@ def test_the_guard_lets_a_mean_pass_and_raises_at_a_sum(fresh):
 
 
 def test_launch_finds_the_scripts(fresh):
-    """The two-rank training of chapter 5."""
+    """launch() runs chapter 5's training on two ranks."""
     flags = "'--epochs=1', '--samples=64', timeout=180"
     code = f"from allranks import launch; print(launch('ch5_ddp', 2, {flags}))"
     assert re.match(r"\[rank 0/2\] epoch=0 loss=\d", fresh.run("-c", code))
 
 
 def test_the_notebooks_of_a_release_find_what_they_import(fresh, tmp_path):
-    """Their archive and the wheel are all that there is: scripts/ lies beside them."""
+    """With only their archive and the wheel, they import scripts/ beside them."""
     lines = ["import sys"]
     for name, path in release.notebook_files(ROOT):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +239,7 @@ def test_the_notebooks_of_a_release_find_what_they_import(fresh, tmp_path):
 
 
 def requirements(lines: list[str]) -> dict[str, Requirement]:
-    """Requirements by name, those of our own extras left out."""
+    """Return requirements by name, without those that name our own extras."""
     found = [Requirement(line) for line in lines]
     return {one.name: one for one in found if one.name != "allranks"}
 
@@ -245,7 +249,7 @@ EXTRAS = {n: requirements(v) for n, v in PROJECT["optional-dependencies"].items(
 
 
 def imports(code: str) -> set[str]:
-    """The modules that code imports, also inside of functions."""
+    """Return the modules that code imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
@@ -263,14 +267,14 @@ def notebook_imports(path: Path) -> list[str]:
 
 
 def third_party(names: set[str]) -> set[str]:
-    """The distributions behind the names of imported modules, ours left out."""
+    """Return the distributions of imported modules, without ours."""
     ours = {"allranks", "scripts", "guard", *sys.stdlib_module_names}
     names = {name.partition(".")[0] for name in names} - ours
     return {DISTRIBUTIONS.get(name, name).replace("_", "-") for name in names}
 
 
 def test_dependencies_are_what_the_package_imports():
-    """None is missing, none too many: neither in the tools nor in what they start."""
+    """No dependency is missing or unused, in the package and in what it starts."""
     folders = "allranks", "exercises", "scripts"
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     used = set().union(*(imports(path.read_text("utf8")) for path in files))
@@ -278,14 +282,14 @@ def test_dependencies_are_what_the_package_imports():
 
 
 def test_the_guard_needs_torch_alone():
-    """Its page says so: ``pip install --no-deps`` is enough for a training."""
+    """The guard imports only torch, so ``pip install --no-deps`` is enough for it."""
     files = [*ROOT.glob("allranks/guard/*.py")]
     used = set().union(*(imports(path.read_text("utf8")) for path in files))
     assert third_party(used) == {"torch"}
 
 
 def test_the_extra_for_notebooks_is_what_they_import_and_who_runs_them():
-    """A reader without a checkout installs ``allranks[notebooks]``."""
+    """``allranks[notebooks]`` is all that a reader without a checkout needs."""
     lines = [
         line for p in ROOT.glob("notebooks/*.ipynb") for line in notebook_imports(p)
     ]
@@ -295,7 +299,7 @@ def test_the_extra_for_notebooks_is_what_they_import_and_who_runs_them():
 
 
 def test_pyproject_and_the_pinned_requirements_agree():
-    """The same names; each pin lies within its bounds."""
+    """They name the same packages, and each pin lies within pyproject's bounds."""
     text = (ROOT / "requirements.txt").read_text("utf8")
     pins = dict(re.findall(r"^([\w-]+)==(\S+) +# \S", text, re.MULTILINE))
     stated = DEPENDENCIES | EXTRAS["notebooks"] | EXTRAS["book"]
@@ -304,6 +308,6 @@ def test_pyproject_and_the_pinned_requirements_agree():
 
 
 def test_the_citation_names_this_version():
-    """One number in the package, in the wheel and in the citation."""
+    """The package, the wheel and the citation have one version number."""
     citation = (ROOT / "CITATION.cff").read_text("utf8")
     assert f"\nversion: {allranks.__version__}\n" in citation

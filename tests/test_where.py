@@ -1,4 +1,4 @@
-"""Where it runs: magics without JupyterLab, and no machine that is claimed untried."""
+"""The book runs where the page says: magics work without JupyterLab, for example."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ CELLS = [
 
 
 def test_magics_work_in_a_terminal_without_jupyter(tmp_path):
-    """IPython alone reads the notebook, as a terminal would: no server, no kernel."""
+    """IPython alone runs the magics in a terminal, without a server or a kernel."""
     path = tmp_path / "a.ipynb"
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(c) for c in CELLS]), path)
     command = [sys.executable, "-m", "IPython", "--colors=nocolor", path]
@@ -31,20 +31,20 @@ def test_magics_work_in_a_terminal_without_jupyter(tmp_path):
 
 
 def test_every_launch_link_has_its_section():
-    """What a page offers to run in, this page explains; and says what was tried."""
+    """Each place that pages offer has a section, and a row that says what was tried."""
     for place in ("JupyterLab", "VS Code", "Colab", "Binder", "Codespaces"):
         assert re.search(rf"^## {place}$", PAGE, re.MULTILINE), place
         assert re.search(rf"^\| {place}\b.*\|$", PAGE, re.MULTILINE), place
 
 
 def test_macs_ranks_are_spawned_and_linuxs_forked():
-    """What the page says of start methods is what the package does."""
+    """The package starts ranks on macOS and Linux as the page says."""
     text = (ROOT / "allranks" / "live" / "processes.py").read_text("utf8")
     assert 'return "forkserver" if sys.platform == "linux" else "spawn"' in text
     assert 'else "lo0"' in (ROOT / "allranks/launch/torchrun.py").read_text("utf8")
 
 
 def test_ci_runs_where_the_page_says_ci_does():
-    """JupyterLab on macOS is claimed as tried by CI."""
+    """CI runs on macOS, as the page says."""
     workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf8")
     assert "macos-latest" in workflow

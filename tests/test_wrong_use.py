@@ -1,7 +1,7 @@
-"""What every script answers to wrong use: one sentence, no traceback, nothing left.
+"""Every script answers wrong use with one sentence, and leaves nothing behind.
 
-The functions stand identical in all scripts (``tests/test_structure.py``), so one of
-them is tried with each fault, and all of them with the faults of flags.
+The functions are identical in all scripts (``tests/test_structure.py``), so one script
+is tried with each fault, and all of them with bad flags.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ NAMES = (
     *("ch5_ddp_spawn", "ch5_async", "ch6_by_hand", "ch6_model_parallel"),
     *("ch6_pipeline", "ch6_tensor"),
 )
-LAUNCHED = {  # what torchrun sets, of a job of one rank
+LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
     **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
 }
 
 
 def refusal(function, *args) -> str:
-    """Return the one line with which a call ends the process."""
+    """Return the one-line message with which a call exits."""
     with pytest.raises(SystemExit) as end:
         function(*args)
     assert isinstance(end.value.code, str) and len(end.value.code.splitlines()) == 1
@@ -41,11 +41,11 @@ def refusal(function, *args) -> str:
 
 
 class TestFlags:
-    """Refused in the parser, before anything starts, with value and way out."""
+    """The parser refuses bad values before anything starts, and says what would do."""
 
     @pytest.mark.parametrize("name", NAMES)
     def test_numbers(self, name):
-        """Each number of each script, out of its range on both sides."""
+        """Each numeric flag of each script refuses values below and above its range."""
         script = importlib.import_module(f"scripts.{name}")
         tried = 0
         for flag, default in vars(script.parse_args([])).items():
@@ -76,7 +76,7 @@ class TestFlags:
         ["", "/dev/null", "/dev/full", "{}", "{}/no/x.pt", "{}/x/", "/proc/x.pt"],
     )
     def test_a_checkpoint_that_could_not_be_written(self, name, path, tmp_path):
-        """And nothing stays of the question."""
+        """It is refused, and the check leaves no file behind."""
         script = importlib.import_module(f"scripts.{name}")
         path = path.format(tmp_path)
         said = refusal(script.parse_args, [f"--checkpoint={path}"])
@@ -85,14 +85,14 @@ class TestFlags:
         assert os.listdir(tmp_path) == []
 
     def test_a_fifo_and_a_name_that_is_too_long(self, tmp_path):
-        """Neither is opened: a fifo would wait for its reader."""
+        """Neither is opened, because opening a fifo would wait for a reader."""
         os.mkfifo(tmp_path / "fifo")
         for name in "fifo", "x" * 256:
             refusal(ch5_ddp.parse_args, [f"--checkpoint={tmp_path / name}"])
         assert os.listdir(tmp_path) == ["fifo"]
 
     def test_a_good_one_is_not_touched(self, tmp_path):
-        """The question leaves no empty file, and no .new."""
+        """The check leaves a good file as it is, and no empty or .new file."""
         (tmp_path / "x.pt").write_bytes(b"state")
         ch5_ddp.parse_args([f"--checkpoint={tmp_path / 'x.pt'}"])
         ch5_ddp.parse_args([f"--checkpoint={tmp_path / 'y.pt'}"])
@@ -100,7 +100,7 @@ class TestFlags:
 
 
 class TestEnvironment:
-    """Half of what torchrun sets is worse than none of it."""
+    """Having half of torchrun's variables is worse than having none."""
 
     @pytest.mark.parametrize(
         "change, why",
@@ -120,7 +120,7 @@ class TestEnvironment:
         ids=str,
     )
     def test_is_refused(self, change, why, monkeypatch):
-        """Before the group is joined, which would wait."""
+        """It is refused before the rank joins the group, where it would wait."""
         for name, value in {**LAUNCHED, **change}.items():
             monkeypatch.setenv(name, value) if value is not None else (
                 monkeypatch.delenv(name, raising=False)
@@ -129,11 +129,11 @@ class TestEnvironment:
 
 
 class TestAgreement:
-    """All flags of all ranks, before the first step."""
+    """Before the first step, all ranks compare all their flags."""
 
     @pytest.fixture(scope="class")
     def ranks(self):
-        """Three live ranks."""
+        """Yield three live ranks."""
         with Ranks(3) as ranks:
             yield ranks
 
@@ -141,7 +141,7 @@ class TestAgreement:
         "flag, odd", [("lr", 0.1), ("epochs", 3), ("resume", True)]
     )
     def test_of_each_flag(self, flag, odd, ranks):
-        """The sentence names the flag, both values and who has them, on all ranks."""
+        """Every rank names the flag, both values and the ranks that have them."""
 
         def ask(flag, odd):
             from types import SimpleNamespace
@@ -166,7 +166,7 @@ class TestAgreement:
             )
 
     def test_of_equals(self, ranks):
-        """Nothing is said."""
+        """Equal flags are accepted without a message."""
 
         def ask():
             from types import SimpleNamespace
@@ -190,7 +190,7 @@ ch5_ddp.train(args := ch5_ddp.parse_args([*flags, {path!r}]), *ch5_ddp.setup(arg
 
 
 def test_two_nodes_with_another_rate_train_nothing(tmp_path):
-    """Each agent says why, ends with an error, and no checkpoint is written."""
+    """Each agent says why and ends with an error, and no checkpoint is written."""
     script = tmp_path / "nodes.py"
     path = f"--checkpoint={tmp_path / 'x.pt'}"
     script.write_text(TWO_NODES.format(scripts=str(SCRIPTS), path=path))
@@ -202,7 +202,7 @@ def test_two_nodes_with_another_rate_train_nothing(tmp_path):
 
 
 def start(*command, cwd, **options):
-    """Start a command with its own session; without a launcher's variables."""
+    """Start a command in its own session, without a launcher's variables."""
     env = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
@@ -218,7 +218,7 @@ def start(*command, cwd, **options):
 
 @contextlib.contextmanager
 def trained(*command, cwd):
-    """A training that has printed its first line, and all of its processes."""
+    """Yield a training that has printed its first line, and its processes."""
     process = start(*command, cwd=cwd)
     try:
         while "epoch=" not in process.stdout.readline():
@@ -233,7 +233,7 @@ def trained(*command, cwd):
 
 
 def interrupted_twice(process, gap: float) -> str:
-    """Send SIGINT, and again after ``gap`` seconds; return what was said of it."""
+    """Send SIGINT twice, ``gap`` seconds apart; return what the process printed."""
     process.send_signal(signal.SIGINT)
     time.sleep(gap)
     process.send_signal(signal.SIGINT)
@@ -267,10 +267,10 @@ TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
 
 
 class TestNobodyElse:
-    """Who started the job is gone, or wants it to end."""
+    """The process that started the job is gone, or wants it to end."""
 
     def test_torchrun_is_killed(self, tmp_path):
-        """Its ranks notice, and are gone within 10 s."""
+        """Its ranks notice, and end within 10 s."""
         with trained(*TORCHRUN, str(SCRIPTS / "ch5_ddp.py"), *LONG, cwd=tmp_path) as (
             launcher,
             ranks,
@@ -284,11 +284,11 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("moment", [0.2, 3])
     def test_a_spawning_parent_is_killed_early(self, moment, tmp_path):
-        """While its children start: they notice when they have."""
+        """Children that are still starting end as soon as they can notice."""
         command = str(SCRIPTS / "ch5_ddp_spawn.py"), *LONG
         process = start(*command, cwd=tmp_path)
         parent, children = psutil.Process(process.pid), []
-        while len(children) < 3:  # two ranks, and the tracker of resources
+        while len(children) < 3:  # two ranks and Python's resource tracker
             children = parent.children(recursive=True)
             time.sleep(0.01)
             assert process.poll() is None
@@ -303,7 +303,10 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("gap", [0, 0.01, 0.1])
     def test_control_c(self, gap, tmp_path):
-        """Twice, as a terminal and torchrun send it: no traceback, no half a file."""
+        """Two signals, as a terminal and torchrun send them, end it without a trace.
+
+        There is no traceback, and no half-written file.
+        """
         command = str(SCRIPTS / "ch2_before.py"), *LONG
         with trained(*command, cwd=tmp_path) as (process, _):
             err = interrupted_twice(process, gap)
@@ -311,7 +314,7 @@ class TestNobodyElse:
         assert os.listdir(tmp_path) in ([], ["ch2.pt"])
 
     def test_control_c_while_torch_writes(self, tmp_path):
-        """torch answers the exit with an error of its own, which nobody should see."""
+        """Torch answers the exit with an error of its own, which is not shown."""
         program = INSIDE_SAVE.format(scripts=str(SCRIPTS))
         process = start("-c", program, cwd=tmp_path)
         _, err = process.communicate(timeout=60)
@@ -319,7 +322,7 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("gap", [0, 0.01, 0.02])
     def test_control_c_during_the_imports(self, gap, tmp_path):
-        """They take seconds, and Ctrl-C falls into them."""
+        """Imports take seconds, so Ctrl-C often comes during them; it ends quietly."""
         process = start(str(SCRIPTS / "ch2_before.py"), *LONG, cwd=tmp_path)
         maps = psutil.Process(process.pid).memory_maps
         while not any("libtorch" in part.path for part in maps()):
@@ -328,7 +331,7 @@ class TestNobodyElse:
         assert os.listdir(tmp_path) == []
 
     def test_control_c_under_torchrun(self, tmp_path):
-        """All have it from the terminal, and the ranks once more: they say nothing."""
+        """The terminal signals all, torchrun the ranks again; the ranks stay silent."""
         command = *TORCHRUN, str(SCRIPTS / "ch5_ddp.py"), *LONG
         with trained(*command, cwd=tmp_path) as (launcher, ranks):
             os.killpg(launcher.pid, signal.SIGINT)
@@ -341,7 +344,7 @@ class TestNobodyElse:
         assert not any(name.endswith(".new") for name in os.listdir(tmp_path))
 
     def test_a_refusal_after_the_group_is_joined(self, tmp_path):
-        """It leaves the group: torch aborts at exit if a connection is still open."""
+        """A rank that refuses leaves the group first, or torch may abort at exit."""
         command = *TORCHRUN, str(SCRIPTS / "ch4_ranks.py"), "--env=2"
         for _ in range(4):
             process = start(*command, cwd=tmp_path)
@@ -351,7 +354,7 @@ class TestNobodyElse:
 
     @pytest.mark.parametrize("reader", ["gone", "full"])
     def test_nobody_reads(self, reader, tmp_path):
-        """`| head`, or a full disk: a sentence in place of a traceback."""
+        """A closed pipe (`| head`) or a full disk gives a sentence, no traceback."""
         end, write = os.pipe()
         os.close(end)
         if reader == "full":
@@ -366,7 +369,7 @@ class TestNobodyElse:
 
 
 def test_a_parent_that_had_died_before(monkeypatch):
-    """The number of a process that is not the parent: it ends at once."""
+    """A rank ends at once if the process that it should watch isn't its parent."""
     code = "from scripts import ch5_ddp as s; s.os.environ['{}'] = '1'; s.watch({}); {}"
     code = code.format("TORCHELASTIC_USE_AGENT_STORE", 2**22 + 1, "s.time.sleep(60)")
     process = start("-c", code, cwd=SCRIPTS.parent)
@@ -378,7 +381,7 @@ def test_a_parent_that_had_died_before(monkeypatch):
 
 
 def test_a_loss_that_is_no_number(tmp_path):
-    """All ranks end, the last good checkpoint stays, and one says what to do."""
+    """All ranks end and say what to do, and no bad checkpoint is written."""
     path = tmp_path / "x.pt"
     flags = f"--checkpoint={path}", "--lr=1e30", "--samples=64", "--batch-size=8"
 
@@ -404,7 +407,7 @@ def test_a_loss_that_is_no_number(tmp_path):
     "name", [n for n in NAMES if n in ("ch2_before", "ch5_single")]
 )
 def test_a_loss_that_is_no_number_in_one_process(name, tmp_path, monkeypatch):
-    """The same in a script of one process."""
+    """A script of one process says the same."""
     monkeypatch.chdir(tmp_path)
     script = importlib.import_module(f"scripts.{name}")
     args = script.parse_args(["--lr=1e30", "--samples=64", "--batch-size=8"])
@@ -413,10 +416,10 @@ def test_a_loss_that_is_no_number_in_one_process(name, tmp_path, monkeypatch):
 
 
 class TestOneSentence:
-    """Of all that find the same, one rank of a node speaks."""
+    """When all ranks of a node find the same fault, one of them reports it."""
 
     def test_the_others_wait_for_it(self, monkeypatch):
-        """So that the launcher, which ends them, has not ended the one that speaks."""
+        """The others wait, or torchrun would end the reporting rank too early."""
         slept = []
         monkeypatch.setattr(ch5_ddp.time, "sleep", slept.append)
         for name, value in LAUNCHED.items():
@@ -429,7 +432,7 @@ class TestOneSentence:
 
     @pytest.mark.parametrize("error", ["Connection closed by peer [::1]", "other"])
     def test_an_echo_is_one_line(self, error, monkeypatch, capsys):
-        """A peer's death; any other error keeps its traceback."""
+        """A peer's death is told in one line; any other error keeps its traceback."""
         monkeypatch.setenv("RANK", "3")
         try:
             raise RuntimeError(error)
@@ -447,7 +450,7 @@ class TestOneSentence:
     "name", ["ch2_before", "ch2_after", "ch3_resume", "ch3_save_load"]
 )
 def test_a_file_that_exists_is_not_written_over(name, tmp_path):
-    """It is refused before anything is trained; only a flag allows it."""
+    """It is refused before any training, unless --overwrite allows it."""
     file = tmp_path / "notes.pt"
     file.write_text("notes")
     module = importlib.import_module(f"scripts.{name}")

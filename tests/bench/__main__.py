@@ -1,10 +1,10 @@
-"""Measure this machine: all of it (``make bench``) or a part (``… tests/bench ddp``).
+"""Measure this machine, all parts (``make bench``) or one (``… tests/bench ddp``).
 
-Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. What they
-measure goes to book/_data/bench.json, or to the file that a part calls ``DATA``, from
-which the pages take their figures. A part whose runs differ by more than the bound in
-book/_ext/runs/bench.py allows was measured on a busy machine, so it is refused. A part
-may also refuse what it found, in a sentence, by a function ``refusal(dict) -> str``.
+Each part is a module with ``run() -> dict`` and ``report(dict) -> str``. Its figures go
+to book/_data/bench.json, or to the file that the part calls ``DATA``, where the pages
+read them. If the runs of a part differ by more than book/_ext/runs/bench.py allows, the
+machine was busy, so the part is refused. A part may also refuse what it found, by a
+function ``refusal(dict) -> str`` that returns a sentence.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ PARTS += ["diagnose", "pages"]
 
 
 def machine() -> dict:
-    """Say on what and when this was measured."""
+    """Return on which machine, with which versions and when this was measured."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").is_file():
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -47,7 +47,7 @@ def machine() -> dict:
 
 
 def others() -> str:
-    """Say how busy the machine is, and with what, but for ourselves."""
+    """Say how busy the machine is with other processes than ours, and with which."""
     own = {os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))}
     there = [p for p in psutil.process_iter(["name"]) if p.pid not in own]
     for process in there:
@@ -65,7 +65,7 @@ def others() -> str:
 
 
 def refusal(name: str, figures: dict) -> str:
-    """Say which figure's runs differ too much to be published; nothing if none."""
+    """Say which figure's runs differ too much to be published, or return ""."""
     for path, value, low, high in too_wide(figures, f"{name}.")[:1]:
         return (
             f"{path} is {value:.2f}, but its runs go from {low:.2f} to {high:.2f}, "
@@ -76,7 +76,7 @@ def refusal(name: str, figures: dict) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Run the named parts, print their reports, store their figures."""
+    """Run the named parts, or all; print their reports and store their figures."""
     unknown = sorted(set(names) - set(PARTS))
     if unknown:
         raise SystemExit(f"no benchmark {unknown[0]!r}: there are {', '.join(PARTS)}")
@@ -94,7 +94,7 @@ def main(names: list[str]) -> None:
             continue
         data[name] = figures
         data["machines"] = data.get("machines", {}) | {name: machine()}
-        if not names or "machine" not in data:  # all parts, or the first of a file
+        if not names or "machine" not in data:  # all parts ran, or the file is new
             data["machine"] = machine()
         path.parent.mkdir(exist_ok=True)
         text = json.dumps(data, indent=1, sort_keys=True)

@@ -4,17 +4,17 @@ import statistics
 
 from allranks import Ranks
 
-PAIRS = 15  # of each way, interleaved; every other time in reverse order
-# Rounds in a pair, of which it takes the median: a burst of other work does not count.
-# Who gets the GIL is chance, so there are more where that matters.
+PAIRS = 15  # repetitions of all ways, interleaved; every other one in reverse order
+# Rounds in a pair, which takes their median, so that a burst of other work doesn't
+# count. Which thread gets the GIL is chance, so small operations need more rounds.
 MODELS = {"small_ops": 24, "large_ops": 8}
 
 
 def on_rank(kind: str, pairs: int, rounds: int) -> dict:
     """Run two shards' forward passes in every way; return seconds of each, by way.
 
-    one: this rank's process runs both, one after the other; the yardstick. threads:
-    MiniDataParallel's parallel_apply runs both. processes: each rank runs one of them.
+    one: rank 0 runs both, one after the other, as the yardstick. threads: rank 0 runs
+    both by MiniDataParallel's parallel_apply. processes: each rank runs one of them.
     Rank 1 waits in a barrier while rank 0 does the first two.
     """
     import statistics
@@ -26,10 +26,10 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
 
     from scripts.ch2_data_parallel import parallel_apply, replicate
 
-    torch.set_num_threads(1)  # one core per shard, as one GPU per replica
+    torch.set_num_threads(1)  # one core per shard, like one GPU per replica
 
     class SmallOps(nn.Module):
-        """Many tiny operations: Python is busy all the time."""
+        """Many tiny operations, which keep Python busy all the time."""
 
         def __init__(self):
             super().__init__()
@@ -41,7 +41,7 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
             return x
 
     class LargeOps(nn.Module):
-        """Few large operations: Python waits for them, without the GIL."""
+        """Few large operations, for which Python waits without holding the GIL."""
 
         def __init__(self):
             super().__init__()
@@ -72,7 +72,7 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
     found = {"one": [], "threads": [], "processes": []}
     for pair in range(pairs + 1):
         seconds = {way: [] for way in found}
-        for _ in range(rounds):  # by turns: what slows the machine slows all three
+        for _ in range(rounds):  # in turns, so that other work slows all three alike
             for work in (one, threads, processes)[:: 1 if pair % 2 else -1]:
                 dist.barrier()
                 start = time.perf_counter()
@@ -81,11 +81,11 @@ def on_rank(kind: str, pairs: int, rounds: int) -> dict:
                 seconds[work.__name__].append(time.perf_counter() - start)
         for way, times in seconds.items():
             found[way].append(statistics.median(times))
-    return {way: seconds[1:] for way, seconds in found.items()}  # one to warm up
+    return {way: seconds[1:] for way, seconds in found.items()}  # the first warms up
 
 
 def summarise(by_rank: list[dict]) -> dict:
-    """Medians over the pairs: milliseconds, and how many times as fast as one."""
+    """Return medians over the pairs: milliseconds, and the speed-up over one."""
     first, second = by_rank
     times = {way: first[way] for way in ("one", "threads")}
     times["processes"] = list(map(max, first["processes"], second["processes"]))
@@ -98,7 +98,7 @@ def summarise(by_rank: list[dict]) -> dict:
 
 
 def run() -> dict:
-    """Measure both kinds of model; about four minutes."""
+    """Measure both kinds of model, in about four minutes."""
     results = {"pairs": PAIRS}
     with Ranks(2) as ranks:
         for kind, rounds in MODELS.items():
@@ -108,7 +108,7 @@ def run() -> dict:
 
 
 def report(results: dict) -> str:
-    """Say each model's gain from two threads and from two processes."""
+    """Return each model's gain from two threads and from two processes as text."""
     lines = []
     for kind in MODELS:
         r = results[kind]

@@ -1,8 +1,8 @@
-"""DDP's step rate against two copies that do not talk, and where the rest goes."""
+"""DDP's step rate against two silent copies, and where the time of its step goes."""
 
 from allranks import Ranks
 
-PAIRS = 9  # of each way to train, interleaved; every other time in reverse order
+PAIRS = 9  # rounds of all ways to train; every other round in reverse order
 MODELS = {
     "default": ("cnn", 96, 14),  # the script's own model and batch per rank
     "large": ("mlp", 64, 30),  # 5 million parameters: 20 MB to send
@@ -14,9 +14,9 @@ PARTS = ("compute", "skew", "latency", "bytes", "bookkeeping")
 def on_rank(kind: str, batch_size: int, steps: int, pairs: int) -> dict:
     """Train in every way in turn; return seconds of each step, by way.
 
-    alone: no communication; the yardstick. ddp: DistributedDataParallel. self: DDP
-    with nobody, in a group of one rank. one, all: alone, but after each backward the
-    ranks exchange one number, or as many as there are gradients.
+    alone: without communication, as the yardstick. ddp: DistributedDataParallel. self:
+    DDP in a group of one rank. one, all: alone, but after each backward the ranks
+    exchange one number, or as many as there are gradients.
 
     Returns:
         For each way, (pairs, steps, 2): seconds until the exchange, and of the step.
@@ -62,10 +62,10 @@ def on_rank(kind: str, batch_size: int, steps: int, pairs: int) -> dict:
                 dist.all_reduce(buffer)
             exchanged = time.perf_counter()
             optimizer.step()
-            # The step ends after the exchange: from then on no rank waits.
+            # The step ends here: after the exchange no rank waits for another.
             seconds.append((worked - start, exchanged - start))
             start = exchanged
-        return seconds[2:]  # two steps to warm up
+        return seconds[2:]  # the first two steps warm up
 
     found = {way: [] for way in models}
     for pair in range(pairs):
@@ -75,7 +75,7 @@ def on_rank(kind: str, batch_size: int, steps: int, pairs: int) -> dict:
 
 
 def summarise(by_rank: list[dict]) -> dict:
-    """Medians over the pairs, in milliseconds per step; ratios without unit."""
+    """Return medians over the rounds: milliseconds per step, and ratios."""
     import torch
 
     ways = {  # (W, pairs, steps, 2)
@@ -89,7 +89,7 @@ def summarise(by_rank: list[dict]) -> dict:
     exchange = {way: step[way] - last[way] for way in last}  # after the last arrival
     parts = {
         "compute": step["alone"],
-        "skew": last["one"] - work.mean(dim=(0, 2)),  # the last less the mean rank
+        "skew": last["one"] - work.mean(dim=(0, 2)),  # last rank minus the mean
         "latency": exchange["one"],
         "bytes": exchange["all"] - exchange["one"],
         "bookkeeping": step["self"] - step["alone"],
@@ -118,7 +118,7 @@ def run() -> dict:
 
 
 def report(results: dict) -> str:
-    """Two lines per model: the ratio, then where its step goes."""
+    """Return two lines per model: the ratio, then where the time of its step goes."""
     lines = []
     for name in MODELS:
         r = results[name]

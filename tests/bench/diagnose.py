@@ -34,5 +34,5 @@ def run() -> dict:
 
 
 def report(found: dict) -> str:
-    """The figure in words."""
+    """Return the figure as text."""
     return f"10 MB: {found['seconds']:.2f} s"

@@ -1,4 +1,4 @@
-"""From clone to book: the README's two commands on a fresh copy, timed."""
+"""Time the README's two commands on a fresh clone, until the book is built."""
 
 import os
 import shutil
@@ -18,14 +18,14 @@ FIRST_COLLECTIVE = (
 
 
 def timed(*command: str, cwd: Path) -> float:
-    """Run a command in the clone; return its seconds. It must succeed."""
+    """Run a command that has to succeed; return its seconds."""
     start = time.perf_counter()
     subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
 def run() -> dict:
-    """Clone the committed tree and do what a reader would; 7 minutes or so."""
+    """Clone the committed tree and do what a reader would, in about 7 minutes."""
     with tempfile.TemporaryDirectory(prefix="allranks-fresh-") as folder:
         clone = Path(folder, "allranks")
         start = time.perf_counter()
@@ -59,7 +59,7 @@ def run() -> dict:
 
 
 def report(f: dict) -> str:
-    """Say the figures, each beside its target."""
+    """Return the figures as text, each beside its target."""
     return "\n".join(
         [
             f"clone to built book           {f['book_cold_s']:.0f} s (target 150): "

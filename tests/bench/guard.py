@@ -1,11 +1,11 @@
-"""What allranks.guard costs: a check, its calls, and steps with it against without."""
+"""What allranks.guard costs: a check, its calls, and steps with it and without."""
 
 import statistics
 
 from allranks import Ranks
 
 EVERY = 100  # the guard's default
-BLOCK = 20  # steps: short, since the speed of a shared machine drifts
+BLOCK = 20  # steps; few, because the speed of a shared machine drifts
 MODELS = {  # kind, batch per rank, pairs of blocks: a multiple of EVERY / BLOCK
     "small": ("cnn", 96, 15),  # the script's own model and batch
     "large": ("mlp", 64, 10),  # 5 million parameters, with AdamW
@@ -15,9 +15,9 @@ MODELS = {  # kind, batch per rank, pairs of blocks: a multiple of EVERY / BLOCK
 def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> dict:
     """Train under DDP with and without the guard; return seconds.
 
-    checks: of single steps, by turns with a check and without. blocks: of ``BLOCK``
-    steps each, by turns without the guard and with it; the order changes. inside: what
-    the guard's calls took of the latter.
+    checks: of single steps, alternately without a check and with one. blocks: of
+    ``block`` steps each, in pairs without the guard and with it, in alternating order.
+    inside: the part of the blocks with the guard that its calls took.
     """
     import itertools
     import time
@@ -41,7 +41,7 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
     ddp = nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(ddp.parameters(), 1e-4)
 
-    epochs = itertools.count(1)  # a new one, and a new order, in each block
+    epochs = itertools.count(1)  # each epoch has an order of its own
 
     def batches(watch):
         for epoch in epochs:
@@ -71,7 +71,7 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
     feeds = {None: batches(None)}
     train(5, None)
     with Guard(ddp, optimizer, every=2) as watch:
-        watch.steps = 2 * every  # past the first steps, where checks are dense
+        watch.steps = 2 * every  # the guard checks the first steps more often
         feeds[watch] = batches(watch)
         checks = train(60, watch)[2:]
     blocks = []
@@ -89,7 +89,7 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
 
 
 def summarise(by_rank: list[dict], every: int) -> dict:
-    """Medians: milliseconds of a step and of a check's extra; the share of both."""
+    """Return medians: milliseconds of a step and of a check, and the guard's share."""
     checks = [max(times) for times in zip(*(r["checks"] for r in by_rank), strict=True)]
     # Steps alternate: each check is compared with the step before it.
     extra = [b - a for a, b in zip(checks[::2], checks[1::2], strict=True)]
@@ -117,7 +117,7 @@ def summarise(by_rank: list[dict], every: int) -> dict:
 
 
 def run() -> dict:
-    """Measure both models on two ranks; less than a minute."""
+    """Measure both models on two ranks, in less than a minute."""
     results = {"every": EVERY}
     with Ranks(2) as ranks:
         for name, (kind, batch_size, pairs) in MODELS.items():
@@ -128,7 +128,7 @@ def run() -> dict:
 
 
 def report(results: dict) -> str:
-    """One line per model."""
+    """Return one line per model."""
     return "\n".join(
         f"{name}: {r['megabytes']:.1f} MB, a step of {r['step_ms']:.1f} ms; a check "
         f"costs {r['check_ms']:.1f} ms more, {r['percent']:.2f} % every "

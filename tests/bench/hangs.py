@@ -1,6 +1,6 @@
 """Each tool on each hang of the clinic: what it finds, whom it names, how soon.
 
-py-spy is no part of the environment: ``pip install py-spy==0.4.3`` before this part.
+py-spy is not in the environment, so ``pip install py-spy==0.4.3`` before this part.
 """
 
 from dataclasses import asdict
@@ -14,9 +14,9 @@ DATA = ROOT / hangs.DATA
 
 
 def run() -> dict:
-    """Measure all of them: about a second each."""
+    """Measure all pairs of hang and tool, at about a second each."""
     try:
-        tools.find_py_spy()  # better now than after three minutes
+        tools.find_py_spy()  # fail now rather than after three minutes
     except FileNotFoundError as error:
         raise SystemExit(str(error)) from None
     results = {}
@@ -29,7 +29,7 @@ def run() -> dict:
 
 
 def report(results: dict) -> str:
-    """For each tool, how many hangs it names a rank in, and how many it was put to."""
+    """Return for each tool how many hangs it was tried on, and with which verdicts."""
     lines = []
     for key in tools.TOOLS:
         verdicts = [found[key]["verdict"] for found in results.values()]

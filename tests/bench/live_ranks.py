@@ -1,4 +1,4 @@
-"""Live ranks: how fast they start, answer and fail; the same work in ipyparallel."""
+"""How fast live ranks start, answer and fail, and do the same work as ipyparallel."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from allranks import Ranks, RanksError
 
-PAIRS = 5  # of live ranks and ipyparallel, interleaved
+PAIRS = 5  # runs of live ranks and of ipyparallel, interleaved
 
 FIRST = """
 import time
@@ -49,7 +49,7 @@ def three_ddp_steps() -> float:
 
 
 def join(rank: int, store: str) -> None:
-    """Form the group, which live ranks have from the start."""
+    """Form the process group in ipyparallel; live ranks have one from the start."""
     import torch
     import torch.distributed as dist
 
@@ -67,7 +67,7 @@ def all_reduce() -> None:
 
 
 def with_live_ranks() -> float:
-    """Return the seconds for start, all_reduce, three DDP steps, stop."""
+    """Return the seconds for a start, an all_reduce, three DDP steps and the stop."""
     start = time.perf_counter()
     with Ranks(4) as ranks:
         ranks.run(all_reduce)
@@ -77,7 +77,7 @@ def with_live_ranks() -> float:
 
 
 def with_ipyparallel() -> float:
-    """Return the seconds for the same in ipyparallel."""
+    """Return the seconds for the same work in ipyparallel."""
     import ipyparallel
 
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # engines import this file
@@ -98,7 +98,7 @@ def with_ipyparallel() -> float:
 
 
 def seconds(work, *args, **kwargs) -> float:
-    """Time one call, which may fail."""
+    """Return the seconds of one call, even if it fails."""
     start = time.perf_counter()
     with contextlib.suppress(RanksError):
         work(*args, **kwargs)
@@ -106,7 +106,7 @@ def seconds(work, *args, **kwargs) -> float:
 
 
 def run() -> dict:
-    """Measure everything; a few minutes."""
+    """Measure everything, which takes a few minutes."""
     first = [
         float(subprocess.check_output([sys.executable, "-c", FIRST])) for _ in range(3)
     ]
@@ -128,7 +128,7 @@ def run() -> dict:
         figures["cell_ms"] = 1e3 * statistics.median(cells)
         failures, hangs = [], []
         for _ in range(7):
-            ranks.run("1")  # fresh ranks are not part of the time
+            ranks.run("1")  # start fresh ranks before the clock starts
             cell = "if rank == 1: raise ValueError\ndist.barrier()"
             failures.append(seconds(ranks.run, cell))
             ranks.run("1")
@@ -153,7 +153,7 @@ def run() -> dict:
 
 
 def report(f: dict) -> str:
-    """Say the figures, each beside its target."""
+    """Return the figures as text, each beside its target."""
     return "\n".join(
         [
             f"first start of 4 ranks        {f['first_start_s']:.2f} s (target 2.5)",

@@ -1,4 +1,4 @@
-"""What each page of the book weighs in a browser, compressed as servers send it."""
+"""What each page weighs when a browser loads it, compressed as servers send it."""
 
 import yaml
 from playwright.sync_api import sync_playwright
@@ -12,7 +12,7 @@ SITE = ROOT / "_build" / "html"
 
 
 def run() -> dict:
-    """Load every page of the built book: how many files it has, and their bytes."""
+    """Load every page of the built book; return its number of files and their bytes."""
     if not (SITE / "index.html").is_file():
         raise SystemExit("there is no book to weigh: make book builds it")
     pages = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
@@ -27,13 +27,13 @@ def run() -> dict:
 
 
 def refusal(found: dict) -> str:
-    """Say which pages are too heavy; nothing if none is."""
+    """Say which pages are too heavy, or return "" if none is."""
     said = [too_heavy(page, one["bytes"], one["files"]) for page, one in found.items()]
     return "\n".join(filter(None, said))
 
 
 def report(found: dict) -> str:
-    """Say the heaviest pages of each folder, beside their limit."""
+    """Return the heaviest pages of each folder as text, beside their limit."""
     lines = []
     for folder, limit in LIMITS.items():
         pages = [page for page in found if page.startswith(f"{folder}/")]

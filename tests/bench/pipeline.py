@@ -1,11 +1,11 @@
-"""Pipelines: the bubble, with stages that sleep and stages that compute; the cut."""
+"""Pipelines: the bubble, for stages that sleep or compute, and what a cut gains."""
 
 from allranks import Ranks
 from allranks.pictures.pipelines import pack
 from allranks.runs import pipelines
 from allranks.sums.pipelines import balanced_cut, bubble, peak_held, step_time
 
-FORWARD_S = 0.02  # of a stage; backward takes twice as long
+FORWARD_S = 0.02  # a stage's forward pass; its backward pass takes twice as long
 STEPS = 3
 COUNTS = (1, 2, 4, 8, 16)
 TITLES = {
@@ -17,7 +17,7 @@ LAYERS = [1] * 11 + [4]  # costs: the head of a language model is a heavy layer
 
 
 def record(*args) -> list:
-    """On a live rank: ``pipelines.record``."""
+    """Call ``pipelines.record`` on a live rank."""
     from allranks.runs import pipelines
 
     return pipelines.record(*args)
@@ -84,7 +84,7 @@ def run() -> dict:
 
 
 def report(results: dict) -> str:
-    """A line for each number of micro-batches, schedule and cut."""
+    """Return a line for each number of micro-batches, each schedule, and the cut."""
     lines = []
     for num in (2, 4):
         for count in COUNTS:

@@ -1,8 +1,8 @@
-"""axe-core on an open page, light and dark; what is folded is looked at unfolded.
+"""Check an open page with axe-core, light and dark, with everything unfolded.
 
 Most of axe's time would go into contrast, which it measures for each of up to 5,000
-elements a page. Those that share their colours, their size and the grounds below them
-have the same contrast, so each such kind is measured once, wherever it occurs.
+elements on a page. Elements that share their colours, their size and their backgrounds
+have the same contrast, so each such kind is measured once, on whichever page it is.
 """
 
 from importlib.resources import files
@@ -10,7 +10,7 @@ from importlib.resources import files
 from playwright.sync_api import Page
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf8")
-# Marks one element of each kind that was not measured before; returns all new kinds.
+# Mark one element of each kind that was not measured before; return all new kinds.
 MARK = """
 ([theme, known]) => {
   document.documentElement.dataset.theme = theme;
@@ -45,7 +45,7 @@ MARK = """
   return [...seen].slice(before);
 }
 """
-# The colours of code are spans of no meaning: without them axe has a tenth to read.
+# Code is coloured by spans without a meaning; without them axe reads a tenth as much.
 PLAIN = """
 () => {
   for (const pre of document.querySelectorAll("pre")) {
@@ -56,7 +56,7 @@ PLAIN = """
   }
 }
 """
-# What is now too wide gets its keyboard two frames later: wait for the third.
+# A box that became too wide gets its tabindex two frames later, so wait for the third.
 RUN = """
 async ([colours, contrast]) => {
   for (const _ of "123") await new Promise((done) => requestAnimationFrame(done));
@@ -77,11 +77,11 @@ COLOURS = ["color-contrast", "link-in-text-block"]
 
 
 class Axe:
-    """axe-core, which remembers the kinds of text whose contrast it has measured."""
+    """axe-core, and the kinds of text whose contrast it has already measured."""
 
     def __init__(self) -> None:
         self.known: dict[str, list[str]] = {"light": [], "dark": []}
-        self.looks = self.measured = 0  # pages; elements whose contrast is enough
+        self.looks = self.measured = 0  # pages; elements with enough contrast
 
     def look(self, page: Page) -> list[str]:
         """Return the rules that an open page breaks, with up to three elements."""

@@ -1,4 +1,4 @@
-"""The built site, served and opened in a real browser."""
+"""Build the site if needed, serve it, and open it in a real browser."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
 
 def toc_pages(entry: dict) -> list[str]:
-    """The pages of a table of contents, in order."""
+    """Return the pages of a table of contents, in order."""
     found = [entry[key] for key in ("root", "file") if key in entry]
     for key in ("parts", "chapters", "sections"):
         for below in entry.get(key, ()):
@@ -41,13 +41,13 @@ def toc_pages(entry: dict) -> list[str]:
 
 @pytest.fixture(scope="session")
 def pages() -> list[str]:
-    """The pages of the table of contents, in order: ``book/intro``, …"""
+    """Return the pages of the book's table of contents: ``book/intro``, …"""
     return toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))
 
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The built book; built now if it is missing or older than its sources."""
+    """Return the built book, and build it first if it is older than its sources."""
     html = ROOT / "_build" / "html"
     names = "book", "notebooks", "scripts", "errata", "exercises", "clinic", "allranks"
     folders = [ROOT / name for name in names]
@@ -62,7 +62,7 @@ def site() -> Path:
         command = [jupyter_book, "build", ".", "-W", "-n", "--keep-going", "-q"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
-            shutil.rmtree(ROOT / "_build")  # Sphinx would not repeat its warnings
+            shutil.rmtree(ROOT / "_build")  # or Sphinx wouldn't repeat its warnings
             pytest.fail(f"the book does not build:\n{done.stderr}", pytrace=False)
         stamp.touch()
     return html
@@ -70,7 +70,7 @@ def site() -> Path:
 
 @pytest.fixture(scope="session")
 def http(site):
-    """The site's address on a server of its own."""
+    """Yield the site's address on a local server."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args):
@@ -83,10 +83,10 @@ def http(site):
     server.server_close()
 
 
-# One module at a time: its event loop must not meet those of other tests.
+# One browser per module, as its event loop must not meet those of other tests.
 @pytest.fixture(scope="module")
 def browser():
-    """The system's Chromium. Without it: a skip for a reader, a failure in CI."""
+    """Yield the system's Chromium; without it, skip the test, or fail it in CI."""
     from playwright.sync_api import sync_playwright
 
     found = next(filter(None, map(shutil.which, CHROMIUM)), None)

@@ -1,4 +1,4 @@
-"""Every quiz of the pages, read from their sources."""
+"""Read every quiz from the sources of the pages."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Source:
 
     @property
     def numbers(self) -> formula.Numbers | None:
-        """The formulas of a number quiz."""
+        """Return the formulas of a number quiz, or None for any other quiz."""
         formulas = sorted(FORMULA.findall(self.text), key=lambda one: one[0] != "=")
         if not formulas:
             return None
@@ -34,7 +34,7 @@ class Source:
 
 
 def read() -> list[Source]:
-    """All quizzes, page by page."""
+    """Return all quizzes, page by page."""
     found = []
     for path in sorted(ROOT.glob("book/*.md")):
         for match in FENCE.finditer(path.read_text("utf8")):

@@ -1,8 +1,8 @@
-"""Whether a page looks the same with the themes' whole style sheets as with our few.
+"""Check that pages look the same with our few rules as with the themes' whole sheets.
 
 Two elements that no selector can tell apart, neither by themselves nor by their
-ancestors and neighbours, get the same rules. So one of each such kind is compared, in
-the whole book: light and wide, dark and narrow, and printed.
+ancestors and neighbours, get the same rules. So one element of each such kind in the
+whole book is compared: light and wide, dark and narrow, and printed.
 """
 
 import re
@@ -28,7 +28,7 @@ SETTINGS = [
     ("dark", 390, "screen"),
     ("light", 800, "print"),
 ]
-# One element of each kind, by all that a selector of the whole style sheet asks for.
+# Choose one element of each kind, by all that the whole sheet's selectors ask for.
 CHOOSE = """
 ([attributes, ids, known, names]) => {
   const seen = new Set(known), before = seen.size, kinds = new Map();
@@ -83,7 +83,7 @@ CHOOSE = """
   return [...seen].slice(before);
 }
 """
-# Resized, scripts have two frames to follow.
+# After a change of size, scripts get two frames to react.
 SETTLE = """
 (theme) => {
   document.documentElement.dataset.theme = theme;
@@ -101,13 +101,13 @@ async (css) => {
 
 
 class Styles:
-    """The whole style sheet, and the kinds of element that look alike with ours."""
+    """The themes' whole style sheet, and the kinds of element compared so far."""
 
     def __init__(self, site: Path):
         whole = (site.resolve().parent / ".doctrees" / "whole.css").read_text("utf8")
         ours = (site / "_static" / "all.css").read_text("utf8")
         self.saving = len(whole) / len(ours)
-        fonts = re.compile(r"@font-face\s*\{[^}]*\}")  # the icons in use, in both
+        fonts = re.compile(r"@font-face\s*\{[^}]*\}")  # icons: ours for both
         self.css = "".join([fonts.sub("", whole), *fonts.findall(ours)])
         rules = re.sub(r"\{[^{}]*\}", "{}", self.css)
         self.attributes = sorted({"class", *re.findall(r"\[([\w-]+)", rules)})
@@ -115,7 +115,7 @@ class Styles:
         self.known: list[str] = []
 
     def look(self, page: Page) -> list[str]:
-        """Return what looks otherwise with all rules on an open page; it keeps them."""
+        """Return what looks different on an open page with all rules, which stay on."""
         page.evaluate("document.fonts.ready.then(() => true)")
         chosen = [self.attributes, self.ids, self.known, SHOWN.split()]
         new = page.evaluate(CHOOSE, chosen)
@@ -135,7 +135,7 @@ class Styles:
 
 
 def show(page: Page, setting: tuple[str, int, str]) -> None:
-    """Show a page in a theme, in a width, on a medium."""
+    """Show a page with a theme, a width and a medium."""
     theme, width, media = setting
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(media=media, color_scheme=theme)

@@ -1,4 +1,4 @@
-"""make chapter: what it writes passes as it is, and what it cannot do it refuses."""
+"""make chapter writes a chapter that passes as it is, and refuses a bad name."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", ".ipynb_checkpoints")
 
 
 class Tree:
-    """A copy of the book without its clinic, in which a program can be run."""
+    """A copy of the book without its clinic, in which programs can run."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -38,7 +38,7 @@ class Tree:
                 shutil.copy(ROOT / name, target)
 
     def run(self, *command: str | Path) -> str:
-        """Run a program that sees this tree only; return what it printed."""
+        """Run a program that sees only this tree; return what it printed."""
         path = [str(self.root), str(self.root / "tests" / "start")]
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
         done = subprocess.run(
@@ -55,7 +55,7 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Tree:
-    """A tree in which a chapter was begun."""
+    """Return a tree to which make chapter has added a chapter."""
     tree = Tree(tmp_path_factory.mktemp("book"))
     tool = tree.root / "book" / "_tools" / "chapter.py"
     title = f"{'The mean of what all ranks here hold':.{chapter.MOST}}"
@@ -66,7 +66,7 @@ def tree(tmp_path_factory) -> Tree:
 
 
 def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
-    """The claims of the new test file, and the structure that a chapter must have."""
+    """The new chapter passes its own test file and the structure tests."""
     files = f"tests/test_{NAME}.py", "tests/test_structure.py"
     pytest_ = sys.executable, "-m", "pytest", "-q", "-n", "0", "-rA", "-k", RULES
     passed = tree.run(*pytest_, *files)
@@ -76,14 +76,14 @@ def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
 
 
 def test_what_it_writes_has_the_style(tree):
-    """Both of ruff's commands, with the settings of pyproject.toml."""
+    """Ruff accepts the new files, check and format, with pyproject.toml's settings."""
     files = f"scripts/{NAME}.py", f"tests/test_{NAME}.py", f"notebooks/{NAME}.ipynb"
     for words in (["check"], ["format", "--check"]):
         tree.run(sys.executable, "-m", "ruff", *words, *files)
 
 
 def test_page_and_notebook_have_run(tree):
-    """The status page would say so; the record and the output hold both ranks' mean."""
+    """Both runs are recorded as passed, and their outputs hold both ranks' mean."""
     runs = json.loads((tree.root / "book/_data/status.json").read_text("utf8"))
     for file in (f"scripts/{NAME}.py", f"notebooks/{NAME}.ipynb"):
         assert (runs[file]["outcome"], runs[file]["world_sizes"]) == ("passed", [2])
@@ -94,7 +94,7 @@ def test_page_and_notebook_have_run(tree):
 
 
 def test_the_page_builds_without_a_warning(tree):
-    """With the directives that it uses, and the labels that it refers to."""
+    """The page's directives and references work."""
     (tree.root / "conf.py").write_text(
         "import sys\n"
         "sys.path.insert(0, '.')\n"
@@ -132,7 +132,7 @@ def test_the_page_builds_without_a_warning(tree):
     ],
 )
 def test_what_cannot_be_a_chapter_is_refused_in_a_sentence(name, title, why, capsys):
-    """With exit code 2, and before anything is written."""
+    """The refusal has exit code 2 and comes before anything is written."""
     before = (ROOT / "_toc.yml").read_bytes()
     with pytest.raises(SystemExit) as end:
         chapter.main([name, title])
@@ -144,7 +144,7 @@ def test_what_cannot_be_a_chapter_is_refused_in_a_sentence(name, title, why, cap
 
 
 def test_the_tests_that_contributing_names_exist():
-    """Those that a new chapter fails first; a renamed one would lead nowhere."""
+    """CONTRIBUTING.md names tests that a new chapter fails first, and they exist."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf8")
     named = re.findall(
         r"^\| `(tests/[\w/]+\.py)::(?:(\w+)::)?(\w+)`", text, re.MULTILINE
@@ -157,6 +157,6 @@ def test_the_tests_that_contributing_names_exist():
 
 
 def test_the_longest_title_fits_the_map():
-    """What tests/test_intro.py demands of every chapter."""
+    """The longest title fits into its box, as tests/test_intro.py demands."""
     assert 36 + 8 * chapter.MOST < chapter.chapter_map.BOX
     assert chapter.fault(ROOT, NAME, "M" * chapter.MOST) == ""

@@ -1,6 +1,7 @@
-"""The commands that the pages show, run again: the slowest tests, in their own file.
+"""The commands that the pages show print the same when they are run again.
 
-Files are shared out among the workers in their order, so these begin early.
+These tests are the slowest, so they have a file of their own: workers take files in
+order, and ``tests/conftest.py`` puts this one first.
 """
 
 import pytest
@@ -16,7 +17,7 @@ STARTED = {(page, command.line) for page, command in records.started(PAGES)}
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_pages_commands_print_what_it_shows(page):
-    """Each command is run again, in order; its record says the same."""
+    """Each command, run again in the page's order, prints what its record says."""
 
     def start(line: str) -> str:
         """Start the first command of each program for real, and fork the others."""

@@ -1,4 +1,4 @@
-"""The course sheet: counted in the pages, and refused where it does not fit."""
+"""The course sheet counts what the pages hold, and refuses a plan that can't fit."""
 
 import doctest
 import io
@@ -85,7 +85,8 @@ def build(tmp_path):
             path = source / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file() or path.read_text("utf8") != dedent(text):
-                path.write_text(dedent(text), "utf8")  # else Sphinx would read it again
+                # Only changed files are written, since Sphinx would read them again.
+                path.write_text(dedent(text), "utf8")
         warnings = io.StringIO()
         settings = {
             "extensions": ["myst_parser", *EXTENSIONS],
@@ -105,12 +106,12 @@ def build(tmp_path):
 
 
 def rows(tree) -> list[list[str]]:
-    """The first table's cells."""
+    """Return the first table's cells, row by row."""
     return [[c.text for c in row(["td", "th"])] for row in tree.table("tr")]
 
 
 def test_a_sheet_says_what_a_chapter_holds(build):
-    """Goals and questions from the page; times, quizzes, exercises counted."""
+    """Goals and questions come from the page; minutes and quizzes are counted."""
     sheet, warnings = build("```{course-sheet}\n```\n")
     assert not warnings
     one, two = sheet.select("section.course")
@@ -132,7 +133,7 @@ def test_a_sheet_says_what_a_chapter_holds(build):
 
 
 def test_nothing_goes_stale(build):
-    """An edit of another page changes the sheet, also in a build that goes on."""
+    """An edit of another page changes the sheet, also in an incremental build."""
     build("```{course-sheet}\n```\n")
     more = TWO.replace("ch2_q", "ch2_p").replace("# The two\n", "")
     page = TWO + more.split("See {ref}`ch1_one`.")[1]
@@ -141,7 +142,7 @@ def test_nothing_goes_stale(build):
 
 
 def test_a_plan_adds_up_and_says_what_is_left(build):
-    """Rows, sums, the rest of the time."""
+    """A plan has a row per chapter, their sum, and the minutes that are left."""
     sheet, _ = build("```{course-plan} ch1, ch2\n:minutes: 90\n```\n")
     assert rows(sheet)[1:] == [
         ["1. The one", "5", "0", "0", "0", "5"],
@@ -152,7 +153,7 @@ def test_a_plan_adds_up_and_says_what_is_left(build):
 
 
 def test_sessions_keep_an_exercise_whole(build):
-    """What does not fit begins the next session."""
+    """An exercise that doesn't fit into a session begins the next one."""
     plan = "```{course-plan} ch1, ch2\n:sessions: 60\n:parts: page, exercises\n```\n"
     sheet, _ = build(plan)
     assert [(row[0], row[2]) for row in rows(sheet)[1:]] == [("1", "36"), ("2", "30")]
@@ -175,13 +176,13 @@ def test_sessions_keep_an_exercise_whole(build):
     ],
 )
 def test_what_cannot_be_fails_the_build(build, sheet, files, complaint):
-    """One sentence, with the page's name and line."""
+    """An impossible plan is reported in one sentence, with the page and the line."""
     _, warnings = build(f"{sheet}\n", **files)
     assert re.search(rf"intro\.md:\d+: WARNING: [\w-]+: .*{complaint}", warnings)
 
 
 def test_the_overview_knows_the_names_behind_its_totals(build):
-    """Without a script it shows totals; the script finds the names."""
+    """Without a script it shows totals; a script finds the names in its attributes."""
     sheet, _ = build("```{progress}\n```\n")
     cells = [c["data-progress"] for c in sheet.select(".progress-box [data-progress]")]
     assert cells == ["quiz", "exercise", "quiz ch2_q", "exercise ex2_1 ex2_2 ex2_10"]
@@ -196,7 +197,7 @@ def test_the_overview_knows_the_names_behind_its_totals(build):
     st.integers(1, 120),
 )
 def test_no_minute_is_lost_and_no_session_too_long(steps, length):
-    """The law of sharing out: in order, all of it, within the length."""
+    """Sessions hold all steps in order, and none is longer than allowed."""
     shared = course_data.sessions(steps, length)
     assert all(0 < sum(m for _, m in session) <= length for session in shared)
     flat = [part for session in shared for part in session]
@@ -207,7 +208,7 @@ def test_no_minute_is_lost_and_no_session_too_long(steps, length):
 
 
 def test_examples_in_docstrings_hold():
-    """The examples are run."""
+    """Every example in the module gives what it says."""
     result = doctest.testmod(course_data)
     assert result.attempted
     assert not result.failed

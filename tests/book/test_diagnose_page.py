@@ -1,4 +1,4 @@
-"""The clinic's search box in a browser, from a file, without a server."""
+"""The clinic's search box works in a browser, from a file, without a server."""
 
 import re
 
@@ -16,13 +16,13 @@ WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
 
 @pytest.fixture(scope="module")
 def address(site):
-    """The page as a file."""
+    """Return the address of the page as a file."""
     return (site / "book" / "app_clinic.html").resolve().as_uri()
 
 
 @pytest.fixture
 def tab(browser, address):
-    """A page that has to stay silent."""
+    """Yield a page, and check that it had no error and asked no server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
     said = []
@@ -35,7 +35,7 @@ def tab(browser, address):
 
 
 def results(tab):
-    """The titles that are listed, after the search."""
+    """Return the titles that are listed once the search has ended."""
     tab.wait_for_function(
         "!/Looking|Reading/.test(document.querySelector('.diagnose-status').textContent)"
     )
@@ -43,7 +43,7 @@ def results(tab):
 
 
 def test_a_log_is_diagnosed_by_keyboard(tab):
-    """Paste, Tab, Enter; the live region says it, the match is marked, as text."""
+    """Paste, Tab and Enter find the case; the log is shown as text, with a mark."""
     tab.get_by_label("A traceback or a log").fill(LOG)
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.textContent") == "Find it"
@@ -59,7 +59,7 @@ def test_a_log_is_diagnosed_by_keyboard(tab):
 
 
 def test_a_pasted_log_needs_no_button(tab):
-    """The search begins with the paste; Control and Enter repeat it."""
+    """A paste starts the search, and Control and Enter repeat it."""
     box = tab.get_by_label("A traceback or a log")
     box.fill(LOG)
     box.dispatch_event("paste")
@@ -84,7 +84,7 @@ def test_a_pasted_log_needs_no_button(tab):
     ],
 )
 def test_a_file_is_read_here(tab, name, content, status):
-    """Chosen or dropped, UTF-8 or PowerShell's UTF-16; what is no text is refused."""
+    """A file, chosen or dropped, may be UTF-8 or UTF-16; a binary one is refused."""
     file = {"name": name, "mimeType": "text/plain", "buffer": content}
     tab.get_by_label("or a log file").set_input_files([file])
     results(tab)
@@ -102,7 +102,7 @@ def test_a_file_is_read_here(tab, name, content, status):
 
 
 def test_the_example_is_diagnosed(tab):
-    """It shows what the box does: ranks, a broken line, an echo that is not first."""
+    """The example is diagnosed, with its cause first and not an echo of it."""
     tab.get_by_role("button", name="Show an example").click()
     assert "takes no part" in results(tab)[0]
 
@@ -110,7 +110,7 @@ def test_the_example_is_diagnosed(tab):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_results_are_for_everybody(tab, theme, width):
-    """No rule of axe is broken with results on the page, and nothing is too wide."""
+    """With results on the page, axe finds nothing, and nothing is too wide."""
     tab.set_viewport_size({"width": width, "height": 900})
     tab.reload()
     tab.get_by_role("button", name="Show an example").click()
@@ -130,7 +130,7 @@ def test_results_are_for_everybody(tab, theme, width):
 
 
 def test_without_a_script_a_sentence_stands_there(address, browser):
-    """It names the shell's command and the tables."""
+    """Without a script, a sentence names the command and the tables instead."""
     context = browser.new_context(java_script_enabled=False)
     tab = context.new_page()
     tab.goto(address)
@@ -140,7 +140,7 @@ def test_without_a_script_a_sentence_stands_there(address, browser):
 
 
 def test_only_this_page_pays(site):
-    """The signs are one small script, loaded where the box stands."""
+    """The signs are one small script, and only the page with the box loads it."""
     static = site / "_static"
     data = (static / "diagnose_data.js").read_text("utf8")
     assert len(data) < 75_000

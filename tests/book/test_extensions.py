@@ -1,4 +1,4 @@
-"""Our Sphinx extensions: what they show, and that what is wrong fails the build."""
+"""Our Sphinx extensions show what they should, and a mistake fails the build."""
 
 import ast
 import doctest
@@ -28,7 +28,7 @@ PARTS += ["site.mathml", "clinic.specimen", "clinic.cases", "clinic.lists"]
 
 @pytest.fixture
 def build(tmp_path):
-    """A function that builds one page: (its HTML, the build's warnings)."""
+    """Return a function that builds one page: (its HTML, the build's warnings)."""
 
     def build(page: str, **files: str) -> tuple[str, str]:
         source = tmp_path / "source"
@@ -60,7 +60,7 @@ MODULES = {
 
 
 def test_the_extension_sets_up_every_part_and_loads_no_module_twice(tmp_path):
-    """Sphinx, tests and tools know each file under one name, which begins alike."""
+    """Sphinx, tests and tools load each file under one name, in ``book._ext``."""
     (tmp_path / "index.rst").write_text("T\n=\n")
     folders = (tmp_path, None, tmp_path / "out", tmp_path / "trees")
     settings = {"extensions": ["book._ext"]}
@@ -77,7 +77,7 @@ def test_the_extension_sets_up_every_part_and_loads_no_module_twice(tmp_path):
 
 
 def test_each_module_with_a_setup_is_a_part():
-    """One that was forgotten would be a directive that no page knows."""
+    """Each is listed: a page could not use the directives of a forgotten one."""
     found = {
         name
         for name, path in MODULES.items()
@@ -89,7 +89,7 @@ def test_each_module_with_a_setup_is_a_part():
 
 
 def test_the_book_is_configured_with_the_one_extension():
-    """From the root, so that its modules have the names that tests give them."""
+    """It is found from the root, so its modules get the names that tests use."""
     sphinx = yaml.safe_load((ROOT / "_config.yml").read_text("utf8"))["sphinx"]
     assert sphinx["local_extensions"] == {"book._ext": "."}
     assert sphinx["config"]["extensions"].count("book._ext") == 1
@@ -97,7 +97,7 @@ def test_the_book_is_configured_with_the_one_extension():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_holds_one_idea(name):
-    """At most 300 lines; an idea is not cut in two to have fewer."""
+    """No module is longer than 300 lines, the most that one idea may need."""
     assert len(MODULES[name].read_text("utf8").splitlines()) <= 300
 
 
@@ -106,17 +106,17 @@ NEW = OLD.replace("return 0", "return 2").replace("return 1", "return 3")
 
 
 def diff(options: str = "", old: str = "old.py") -> str:
-    """A page's block that compares new.py with another file."""
+    """Return a page's block that compares new.py with another file."""
     return f"```{{chapter-diff}} new.py\n:diff: {old}\n{options}\n```\n"
 
 
 def words(html: str) -> str:
-    """The text of a page."""
+    """Return the text of a page."""
     return re.sub(r"<[^>]+>", "", html)
 
 
 def test_diff_shows_what_changed_under_relative_names(build):
-    """The whole difference, and no path of the machine that built it."""
+    """The whole diff is shown, without a path of the machine that built it."""
     html, warnings = build(diff(), **{"old.py": OLD, "new.py": NEW})
     assert not warnings
     for line in ("--- old.py", "+++ new.py", "-    return 0", "+    return 2"):
@@ -125,14 +125,14 @@ def test_diff_shows_what_changed_under_relative_names(build):
 
 
 def test_diff_of_one_function_leaves_the_others_out(build):
-    """:pyobject: compares one definition."""
+    """With :pyobject:, only that definition is compared."""
     html, _ = build(diff(":pyobject: train"), **{"old.py": OLD, "new.py": NEW})
     assert "+    return 2" in words(html)
     assert "return 3" not in words(html)
 
 
 def test_diff_of_the_lesson_leaves_out_what_three_scripts_share(build):
-    """:lesson: hides the copies that every job carries; two copies are no habit yet."""
+    """:lesson: hides a function that three scripts share, but not one that two do."""
     shared, pair = "def refuse():\n    exit()\n\n\n", "def pair():\n    pass\n\n\n"
     files = {"old.py": OLD, "new.py": shared + pair + NEW}
     files |= {"a.py": shared + pair, "b.py": shared, "c.py": "def refuse():\n    1\n"}
@@ -151,13 +151,13 @@ def test_diff_of_the_lesson_leaves_out_what_three_scripts_share(build):
     ],
 )
 def test_a_diff_that_cannot_be_shown_fails_the_build(build, block, complaint):
-    """A renamed script or function is not passed over in silence."""
+    """A renamed script or function, or an empty diff, is reported."""
     _, warnings = build(block, **{"old.py": OLD, "new.py": NEW})
     assert complaint in warnings
 
 
 def test_an_edit_of_a_script_rebuilds_the_page(build):
-    """The page depends on both files of its diff."""
+    """A page depends on both files of its diff."""
     build(diff(), **{"old.py": OLD, "new.py": NEW})
     html, _ = build(diff(), **{"old.py": OLD, "new.py": NEW + "\n\nLATER = 1\n"})
     assert "+LATER = 1" in words(html)
@@ -169,7 +169,7 @@ RUN = f"```{{run}} {COMMAND.line}\n```\n"
 
 
 def test_run_shows_the_command_and_its_record(build):
-    """The record below the command; a rank's prefix in its colour."""
+    """The record stands below the command, and a rank's prefix has its colour."""
     record = f"$ {COMMAND.line}\nexit 0\n[rank 1/2] loss 0.5\nplain\n"
     html, warnings = build(RUN, **{RECORD: record})
     assert not warnings
@@ -179,7 +179,7 @@ def test_run_shows_the_command_and_its_record(build):
 
 
 def test_a_ranks_cell_is_coloured_as_python(build):
-    """IPython's lexer alone shows the lines below an unknown magic as plain text."""
+    """Our lexer colours the lines below ``%%ranks``; IPython's leaves them plain."""
     html, _ = build("```ipython3\n%%ranks --on 0,2\nimport torch\n```\n")
     assert '<span class="kn">import</span>' in html
     html, _ = build("```ranks\nrank 3: tensor([1.])\nranks 0–2: None\n```\n")
@@ -196,13 +196,13 @@ def test_a_ranks_cell_is_coloured_as_python(build):
     ids=["no record", "another exit code", "another command"],
 )
 def test_a_command_without_its_record_fails_the_build(build, files):
-    """Nobody publishes a command that was not run."""
+    """A command that was not run can't be published."""
     _, warnings = build(RUN, **files)
     assert "make notebooks records it" in warnings
 
 
 def test_bench_puts_a_measured_figure_into_a_sentence(build):
-    """A dotted path, a format, and the machine."""
+    """A role takes a dotted path and a format; a directive names the machine."""
     data = """
         {"ddp": {"ratio": 0.9124, "steps": 40},
          "machine": {"date": "2026-01-01", "machine": "x86", "cores": 2, "torch": "2"}}
@@ -218,7 +218,7 @@ PLOT = "```{bench-picture} allranks.pictures.pipelines.efficiency_plot pipe.four
 
 
 def test_bench_picture_draws_measured_figures(build):
-    """The function's own SVG, from the part of the file that is named."""
+    """The page holds the function's own SVG, drawn from the named part of the file."""
     four = '"num_stages": 4, "title": "T", "m2": {"sleep": 0.38, "busy": 0.22}'
     data = f'{{"pipe": {{"four": {{{four}}}}}}}'
     html, warnings = build(PLOT, **{bench.DATA: data})
@@ -236,7 +236,7 @@ def test_bench_picture_draws_measured_figures(build):
     ids=["not measured", "no function", "no module"],
 )
 def test_a_picture_that_cannot_be_drawn_fails_the_build(build, page):
-    """A page without its picture is not published."""
+    """A page can't be published without its picture."""
     _, warnings = build(page, **{bench.DATA: '{"pipe": {}}'})
     assert "ERROR" in warnings
 
@@ -252,13 +252,13 @@ def test_a_picture_that_cannot_be_drawn_fails_the_build(build, page):
     ids=["no file", "no such figure", "not a figure", "bad format"],
 )
 def test_a_figure_that_was_not_measured_fails_the_build(build, role, files):
-    """A sentence without its number is not published."""
+    """A sentence can't be published without its number."""
     _, warnings = build(role, **files)
     assert "ERROR" in warnings
 
 
 def test_formulas_are_mathml(build):
-    """Inline, display, numbered: all without a script."""
+    """Inline, display and numbered formulas need no script."""
     html, warnings = build("$W^2$\n\n$$\n\\frac{1}{W} \\sum_r g_r\n$$ (mean)\n")
     assert not warnings
     assert html.count("<math ") == 2
@@ -270,7 +270,7 @@ def test_formulas_are_mathml(build):
     "tex", [r"\foo{x}", r"\frac{1", r"x_", r"\frac{1}{2", r"\begin{align} a", "a & b"]
 )
 def test_bad_tex_is_a_warning(build, tex):
-    """latex2mathml translates most of these without a word."""
+    """A broken formula is reported; latex2mathml accepts most of these silently."""
     _, warnings = build(f"${tex}$\n")
     assert "WARNING: formula" in warnings
 
@@ -286,12 +286,12 @@ def test_bad_tex_is_a_warning(build, tex):
     ],
 )
 def test_good_tex_is_translated(tex):
-    """What the pages use, with nothing of TeX left in it."""
+    """The TeX that the pages use is translated, and no backslash is left."""
     assert "\\" not in mathml.translate(tex)
 
 
 def test_digest_follows_content(tmp_path):
-    """A style sheet's edit changes the configuration; a second look does not."""
+    """Editing a style sheet changes its folder's digest; a second look doesn't."""
     (tmp_path / "a.css").write_text("a")
     before = fresh.digest(tmp_path)
     assert fresh.digest(tmp_path) == before
@@ -301,7 +301,7 @@ def test_digest_follows_content(tmp_path):
 
 @pytest.mark.parametrize("module", [bench, mathml, purge])
 def test_examples_in_docstrings_hold(module):
-    """The examples are run."""
+    """Every example in these modules' docstrings gives what it says."""
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
@@ -350,7 +350,7 @@ SLIP = {"errata/a1_slip.py": SPECIMEN.strip(), "errata/outcomes.json": ENDS}
 
 
 def test_a_specimen_shows_code_outcome_and_repair(build):
-    """Both cells, both outputs, the prose, the table's link to it."""
+    """It shows both cells, both outputs and the prose, and the table links to it."""
     html, warnings = build(SHOW, **SLIP)
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
@@ -371,13 +371,13 @@ def test_a_specimen_shows_code_outcome_and_repair(build):
     ],
 )
 def test_a_specimen_that_was_not_played_fails_the_build(build, files, complaint):
-    """Nobody publishes a slip that was not run."""
+    """A slip that was not run can't be published."""
     _, warnings = build(SHOW, **SLIP | files)
     assert complaint in warnings
 
 
 def test_a_specimen_played_anew_rebuilds_the_page(build):
-    """The page depends on the record."""
+    """A page depends on the record of its specimens' outcomes."""
     build(SHOW, **SLIP)
     later = {"errata/outcomes.json": ENDS.replace("NameError: y", "NameError: z")}
     html, _ = build(SHOW, **SLIP | later)
@@ -435,7 +435,7 @@ TELL = "(app_clinic_ddp)=\n(index)=\n## U\n\n```{clinic} DDP\n```\n"
 
 
 def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
-    """All paragraphs, both runs, the diff with its commands, the check, the links."""
+    """It has all paragraphs, both runs, the diff with commands, the check, links."""
     html, warnings = build(TELL, **WARD)
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
@@ -450,7 +450,7 @@ def test_a_case_shows_what_it_did_why_and_the_cure_as_a_diff(build):
 
 
 def test_a_quoted_case_never_looks_like_a_run(build):
-    """It says so, and shows the message that its source quotes."""
+    """It says that it is quoted, and shows the message from its source."""
     html, warnings = build(TELL, **WARD | {"clinic/a-case.py": QUOTED.strip()})
     assert not warnings
     text = re.sub(r"\s+", " ", words(html))
@@ -460,7 +460,7 @@ def test_a_quoted_case_never_looks_like_a_run(build):
 
 
 def test_the_clinics_lists_count_and_link_every_case(build):
-    """The index, what the guard says of what it catches, and the numbers."""
+    """The index, the list of the guard's messages and the counts have each case."""
     lists = "```{clinic-index}\n```\n\n```{clinic-guard} caught\n```\n\n"
     lists += "N: {clinic-count}`all` {clinic-count}`quoted` {clinic-count}`DDP`\n"
     html, warnings = build(f"{TELL}\n{lists}", **WARD)
@@ -483,7 +483,7 @@ def test_the_clinics_lists_count_and_link_every_case(build):
     ],
 )
 def test_the_clinic_refuses_what_it_cannot_show(build, page, files, complaint):
-    """A case without a record or a paragraph, and names that do not exist."""
+    """It refuses a case without a record or a paragraph, and unknown names."""
     _, warnings = build(page, **WARD | files)
     assert complaint in warnings
 
@@ -512,7 +512,7 @@ GPU = "book/_data/gpu.json"
 
 
 def test_gpu_says_that_no_run_is_recorded(build):
-    """One sentence, and no empty table."""
+    """The page says so in one sentence, without an empty table."""
     html, warnings = build("```{gpu}\n```\n")
     assert not warnings
     assert "No GPU run is recorded: make gpu on a machine with one writes it." in html
@@ -520,7 +520,7 @@ def test_gpu_says_that_no_run_is_recorded(build):
 
 
 def test_gpu_shows_what_was_played_with_machine_and_date(build):
-    """Failures and what was not run too, in bold; figures with their units."""
+    """Failures and items not run are shown too, in bold; figures have units."""
     text = json.dumps({"machine": H100, "items": PLAYED})
     html, warnings = build("```{gpu}\n```\n", **{GPU: text})
     assert not warnings
@@ -543,7 +543,7 @@ def test_gpu_shows_what_was_played_with_machine_and_date(build):
 
 
 def html_words(html: str) -> str:
-    """The text of a page, its entities read."""
+    """Return the text of a page, with its entities decoded."""
     return " ".join(unescape(words(html)).split())
 
 
@@ -558,7 +558,7 @@ def html_words(html: str) -> str:
     ],
 )
 def test_gpu_fails_the_build_on_another_file(build, text, fault):
-    """Above all on a rehearsal: no CPU stands in for a GPU on a page."""
+    """A foreign file fails; so does a rehearsal, as no CPU may pass for a GPU."""
     _, warnings = build("```{gpu}\n```\n", **{GPU: text})
     assert fault in warnings
     assert "gpu.json" in warnings

@@ -1,4 +1,4 @@
-"""Links of each page lead to files that exist, on the right branch, or are absent."""
+"""Each page's links lead to existing files on the right branch, or are left out."""
 
 import doctest
 import os
@@ -21,7 +21,7 @@ PAGES += [p.relative_to(ROOT) for p in ROOT.glob("notebooks/*.ipynb")]
 
 
 def tracked() -> set[str]:
-    """The files that a visitor of the repository finds."""
+    """Return the files that a visitor of the repository finds."""
     done = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )
@@ -31,14 +31,14 @@ def tracked() -> set[str]:
 
 
 def bar(page: Path, repository=SAMPLE) -> dict[str, str]:
-    """The links below a page's title: text, address."""
+    """Return the links below a page's title, as addresses by text."""
     name = page.with_suffix("").as_posix()
     html = links.bar(ROOT, name, page.as_posix(), "../", repository)
     return {a.get_text(): a["href"] for a in BeautifulSoup(html, "html.parser")("a")}
 
 
 def test_every_link_names_a_tracked_file_and_the_branch():
-    """The path within each address is a file of the repository."""
+    """The path inside each address is a tracked file, on the branch that was given."""
     ours, seen = tracked(), 0
     for page in PAGES:
         for text, address in bar(page).items():
@@ -67,7 +67,7 @@ def test_every_link_names_a_tracked_file_and_the_branch():
 
 
 def test_a_chapter_offers_its_notebook_its_scripts_and_places_to_run_them():
-    """The chapter's own script first; a page without files has none to offer."""
+    """The chapter's own script comes first; a page without files offers none."""
     texts = list(bar(Path("book/ch5_ddp.md")))
     assert texts[:2] == ["ch5_ddp.ipynb", "ch5_ddp.py"]
     assert {"ch5_ddp_spawn.py", "Colab", "Binder", "Codespaces"} < set(texts)
@@ -75,7 +75,7 @@ def test_a_chapter_offers_its_notebook_its_scripts_and_places_to_run_them():
 
 
 def test_without_a_repository_no_link_leaves_the_book():
-    """A control that leads nowhere is worse than none."""
+    """Without a repository, no link leads outside the book."""
     assert links.bar(ROOT, "book/intro", "book/intro.md", "../", None) == ""
     for page in PAGES:
         assert not [a for a in bar(page, None).values() if urlsplit(a).scheme]
@@ -99,7 +99,7 @@ def test_elsewhere_than_on_github_com_nothing_is_launched():
     ],
 )
 def test_the_remote_says_where_it_is_without_its_credentials(tmp_path, remote):
-    """Every form that git knows."""
+    """All of git's forms of an address are understood, and credentials dropped."""
     for words in (["init", "-q"], ["remote", "add", "origin", remote]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     assert links.find(tmp_path, {}) == links.Repository("https://github.com/owner/name")
@@ -109,7 +109,7 @@ def test_the_remote_says_where_it_is_without_its_credentials(tmp_path, remote):
     "remote", ["https://example.org/a/b", "/srv/name.git", "https://github.com/owner"]
 )
 def test_a_remote_elsewhere_says_nothing(tmp_path, remote):
-    """Nor does no remote, nor no checkout."""
+    """A remote elsewhere gives no repository; nor does a missing remote or checkout."""
     assert links.find(tmp_path / "none", {}) is None
     for words in (["init", "-q"], ["remote", "add", "origin", remote]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
@@ -117,7 +117,7 @@ def test_a_remote_elsewhere_says_nothing(tmp_path, remote):
 
 
 def test_the_command_line_comes_first_then_github_actions():
-    """A pull request's pages are edited on the branch that it goes to."""
+    """ALLRANKS_REPOSITORY wins; a pull request's links name its target branch."""
     ours = {"ALLRANKS_REPOSITORY": "https://github.com/a/b"}
     theirs = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "c/d"}
     theirs |= {"GITHUB_REF_NAME": "7/merge", "GITHUB_BASE_REF": "dev"}
@@ -128,7 +128,7 @@ def test_the_command_line_comes_first_then_github_actions():
 
 
 def test_binder_installs_what_the_notebooks_need():
-    """Everything that requirements.txt installs for the engine and the notebooks."""
+    """Binder has all that requirements.txt lists for the package and the notebooks."""
     names = yaml.safe_load((ROOT / ".binder/environment.yml").read_text("utf8"))
     have = {re.split(r"[<>=]", name)[0] for name in names["dependencies"]}
     text = (ROOT / "requirements.txt").read_text("utf8")
@@ -140,17 +140,17 @@ def test_binder_installs_what_the_notebooks_need():
 
 
 def test_examples_in_docstrings_hold():
-    """The examples are run."""
+    """Every example in the module gives what it says."""
     result = doctest.testmod(links)
     assert result.attempted
     assert not result.failed
 
 
 def test_the_first_cell_for_colab_lets_a_notebook_run(tmp_path):
-    """In a kernel that has no book: a clone, and then live ranks of that clone."""
+    """In a kernel without the book, the cell clones it for notebook and live ranks."""
     from nbclient import NotebookClient
 
-    tracked()  # or skip
+    tracked()  # skips the test if this isn't a checkout, which could not be cloned
     cell = links.COLAB.format(branch="here", address=ROOT.as_uri())
     cell = cell.replace("/content", str(tmp_path)).replace("--branch here ", "")
     ask = "import allranks, os\nprint(os.path.dirname(allranks.__file__), os.getcwd())"

@@ -1,4 +1,4 @@
-"""Rank colours that everybody can tell apart, the same everywhere; and what copies."""
+"""Ranks have colours that everybody can tell apart, and pages copy and print well."""
 
 import re
 from itertools import combinations
@@ -9,7 +9,8 @@ from allranks.paths import ROOT
 from allranks.pictures.svg import DARK, HUES, LIGHT
 
 CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
-# What dichromats see, in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 2009.
+# How colour-blind readers see, as a matrix on linear RGB.
+# Source: Machado, Oliveira and Fernandes, IEEE TVCG 2009.
 EYES = {
     "all": [(1, 0, 0), (0, 1, 0), (0, 0, 1)],
     "no red cones": [
@@ -31,7 +32,7 @@ EYES = {
 
 
 def linear(color: str) -> list[float]:
-    """``#rrggbb`` as the light that a screen gives."""
+    """Return ``#rrggbb`` as the light that a screen gives, in linear RGB."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
 
@@ -41,7 +42,7 @@ def times(matrix, vector) -> list[float]:
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG's ratio, from 1 to 21."""
+    """Return WCAG's contrast ratio, from 1 to 21."""
     lights = [
         sum(times([(0.2126, 0.7152, 0.0722)], linear(color))) for color in (one, other)
     ]
@@ -49,7 +50,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def distance(one: str, other: str, eyes) -> float:
-    """How different two colours look: 100 is black against white (Oklab)."""
+    """Return how different two colours look (Oklab): 100 is black against white."""
     to_cones = [
         (0.4122214708, 0.5363325363, 0.0514459929),
         (0.2119034982, 0.6806995451, 0.1073969566),
@@ -68,14 +69,14 @@ def distance(one: str, other: str, eyes) -> float:
 
 
 def variables(theme: str) -> dict[str, str]:
-    """The colours that the style sheet sets for one theme."""
+    """Return the colours that the style sheet sets for one theme."""
     dark = "".join(re.findall(r'html\[data-theme="dark"\] \{(.*?)\}', CSS, re.DOTALL))
     light = CSS.partition('html[data-theme="dark"]')[0]
     return dict(re.findall(r"(--[\w-]+): (#\w+);", dark if theme == "dark" else light))
 
 
 def test_one_place_states_the_colours_of_ranks():
-    """The style sheet repeats allranks/pictures/svg.py, where pictures take theirs."""
+    """The style sheet repeats the colours that pictures take from pictures/svg.py."""
     for theme, colors in (("light", LIGHT), ("dark", DARK)):
         found = variables(theme)
         assert [found[f"--rank-{rank}"] for rank in range(8)] == colors, theme
@@ -83,7 +84,7 @@ def test_one_place_states_the_colours_of_ranks():
 
 @pytest.mark.parametrize(("theme", "colors"), [("light", LIGHT), ("dark", DARK)])
 def test_ranks_are_legible_on_every_ground(theme, colors):
-    """4.5:1 as text on the page and on code; where no theme is known 3:1 on both."""
+    """Ranks have a contrast of 4.5:1 on page and code, or 3:1 if no theme is known."""
     found = variables(theme)
     for name in ("background", "surface"):
         ground = found[f"--pst-color-{name}"]
@@ -97,7 +98,7 @@ def test_ranks_are_legible_on_every_ground(theme, colors):
 @pytest.mark.parametrize("eyes", EYES)
 @pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
 def test_ranks_differ_for_colour_blind_readers(colors, eyes):
-    """Neighbours, and all of the first four, differ clearly; any two differ."""
+    """Any two colours differ; neighbours and the first four differ clearly."""
     for i, j in combinations(range(8), 2):
         near = j - i in (1, 7) or j < 4
         apart = distance(colors[i], colors[j], EYES[eyes])
@@ -105,7 +106,7 @@ def test_ranks_differ_for_colour_blind_readers(colors, eyes):
 
 
 def test_what_lands_in_the_clipboard(browser, http):
-    """Commands without their prompts and output; code as it stands; prompts dropped."""
+    """Copying drops prompts and output of commands, and takes code as it stands."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     tab = context.new_page()
     tab.goto(f"{http}/book/ch5_ddp.html")
@@ -136,7 +137,7 @@ def test_what_lands_in_the_clipboard(browser, http):
 
 
 def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
-    """White, with its title, nothing folded, no menus; afterwards all is as before."""
+    """Print is white and unfolded, without menus; afterwards all is as before."""
     tab = browser.new_page(color_scheme="dark")
     tab.goto(f"{http}/book/ch2_data_parallel.html")
     folded = tab.locator("article details:not([open])")
@@ -161,7 +162,7 @@ def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
 
 
 def test_outputs_have_no_light_frame_in_the_dark(browser, http):
-    """The theme would put what a cell shows on a light ground, with a border of it."""
+    """A cell's output has no ground or padding, though the theme would add both."""
     tab = browser.new_page(color_scheme="dark")
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
     style = (
@@ -174,7 +175,7 @@ def test_outputs_have_no_light_frame_in_the_dark(browser, http):
 
 
 def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
-    """Whatever narrowed it: a window, a fold, a style."""
+    """A box that becomes too narrow gets the keyboard's focus, and loses it again."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
     box = tab.locator(".x-scroll:has(svg)").first
@@ -189,7 +190,7 @@ def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
 
 
 def test_the_section_being_read_is_marked(browser, http):
-    """\"On this page\" follows the reader; previous and next lead on."""
+    """\"On this page\" follows the reader, and previous and next change the page."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     tab.goto(f"{http}/book/ch5_ddp.html")
     link = tab.locator("nav.page-toc .nav-link").nth(4)
@@ -197,7 +198,7 @@ def test_the_section_being_read_is_marked(browser, http):
     link.click()
     tab.locator(marked, has_text=link.inner_text()).wait_for()
     assert tab.locator(marked).count() == 1
-    tab.set_viewport_size({"width": 1280, "height": 300})  # the list is longer
+    tab.set_viewport_size({"width": 1280, "height": 300})  # less than the list needs
     last = tab.locator("nav.page-toc .nav-link").last.element_handle()
     end = "e => { scrollTo(0, 1e6); return e.ariaCurrent === 'true'; }"
     tab.wait_for_function(end, arg=last)

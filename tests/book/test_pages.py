@@ -1,8 +1,8 @@
-"""Every page in a real browser: quiet, within its window, accessible, fully styled.
+"""Every page in a real browser is quiet, fits its window, is accessible and styled.
 
-A page is loaded four times: on a server and from a folder, light and dark, on a phone
-and on a laptop. Of these three, the four visits hold every pair once. During two of
-them, one narrow and one wide, axe-core has a look, and at the last the style sheet.
+A page is loaded four times: from a server or a folder, light or dark, on a phone or a
+laptop. Four visits cover every pair of two of these choices. During two of them, one
+narrow and one wide, axe-core checks the page; in the last, its styles are compared.
 """
 
 import pytest
@@ -38,7 +38,7 @@ def visitors(browser, site, http) -> list[Visitor]:
 
 @pytest.fixture(scope="module")
 def axe():
-    """Yield axe-core, which must have seen something in the end."""
+    """Yield axe-core, and check in the end that it has measured something."""
     axe = Axe()
     yield axe
     assert axe.measured > 20 or not axe.looks
@@ -52,9 +52,10 @@ def styles(site) -> Styles:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, styles, name):
-    """No request leaves, nothing complains, sticks out or jumps; code can be copied.
+    """A page asks for its own files only, and nothing complains, sticks out or jumps.
 
-    axe-core finds nothing. Every element looks as with the themes' whole style sheets.
+    Code can be copied, axe-core finds nothing, and every element looks as it does with
+    the themes' whole style sheets.
     """
     problems = []
     for number, visitor in enumerate(visitors):
@@ -78,7 +79,7 @@ def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, styles, name):
 
 @pytest.mark.parametrize("number", range(4), ids=["-".join(visit) for visit in VISITS])
 def test_search_finds_a_page(visitors, axe, styles, number):
-    """Search works without a server as well, and is for everybody."""
+    """Search works with and without a server, and is accessible."""
     visitor = visitors[number]
     visitor.open("search.html?q=rank")
     visitor.page.wait_for_selector("#search-results li a")
@@ -87,20 +88,20 @@ def test_search_finds_a_page(visitors, axe, styles, number):
     if number < 2:
         assert axe.look(visitor.page) == []
     elif number == 3:
-        for page in "search", "genindex":  # results would still come and go
+        for page in "search", "genindex":  # without results, which come and go
             visitor.page.goto(f"{visitor.base}/{page}.html")
             visitor.stop_motion()
             assert styles.look(visitor.page) == []
 
 
 def test_most_rules_are_left_out(styles):
-    """Otherwise the comparison above would have nothing to find."""
+    """Most rules are left out, or the comparison above could not find anything."""
     assert styles.saving > 4
     assert {"class", "data-theme", "open"} <= set(styles.attributes)
 
 
 def test_a_variable_that_only_a_pages_own_style_reads_is_kept():
-    """A page may bring a style of its own, such as one in a notebook's output."""
+    """A variable stays if only a page's own style reads it, as in a cell's output."""
     uses = Uses()
     uses.add_page("<style>svg .s0 { fill: var(--rank-6) }</style><p>x</p>")
     assert purge(":root { --rank-6: red; --idle: 1 }", uses) == ":root{--rank-6:red}"

@@ -1,4 +1,4 @@
-"""The EPUB and the PDF: all of the book, no control, nothing folded, no broken link."""
+"""The EPUB and the PDF hold the whole book, without controls or broken links."""
 
 import io
 import os
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with both: the PDF is printed from the EPUB's pages."""
+    """Return a folder with both; the PDF is printed from the EPUB's pages."""
     try:
         printer.chromium()
     except SystemExit as missing:
@@ -51,7 +51,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def epub(folder):
-    """The EPUB: its files by name, its pages as trees."""
+    """Return the EPUB's files by name."""
     with zipfile.ZipFile(folder / "paper/_build/epub/all-ranks.epub") as book:
         assert book.infolist()[0].filename == "mimetype"
         assert book.infolist()[0].compress_type == zipfile.ZIP_STORED
@@ -60,19 +60,19 @@ def epub(folder):
 
 @pytest.fixture(scope="module")
 def trees(epub):
-    """Every page of the EPUB, parsed as the XML that it must be."""
+    """Return every page of the EPUB, parsed as XML."""
     pages = [name for name in epub if name.endswith(".xhtml")]
     return {name: ElementTree.fromstring(epub[name]) for name in pages}
 
 
 @pytest.fixture(scope="module")
 def pdf(folder) -> PdfReader:
-    """The PDF."""
+    """Return the PDF, opened for reading."""
     return PdfReader(io.BytesIO((folder / "all-ranks.pdf").read_bytes()))
 
 
 def test_the_epub_holds_every_page_in_the_books_order(epub):
-    """The spine: cover, then the pages of the table of contents."""
+    """The spine holds the cover, then the pages of the table of contents."""
     opf = epub["content.opf"].decode()
     files = dict(re.findall(r'href="([^"]+)"[^>]*? ?id="([^"]+)"', opf))
     files |= {b: a for a, b in re.findall(r'id="([^"]+)" href="([^"]+)"', opf)}
@@ -85,7 +85,7 @@ def test_the_epub_holds_every_page_in_the_books_order(epub):
 
 
 def test_the_epub_says_what_it_is(epub, trees):
-    """Cover, language, an identifier; formulas and drawings declared page by page."""
+    """It has a cover, a language and an id, and declares each page's MathML and SVG."""
     opf = epub["content.opf"].decode()
     assert 'properties="cover-image"' in opf
     assert "<dc:language>en<" in opf and "urn:uuid:" in opf
@@ -97,7 +97,7 @@ def test_the_epub_says_what_it_is(epub, trees):
 
 
 def test_no_control_is_left_on_paper(trees):
-    """Nothing to press, to fold or to run; no style that a script would change."""
+    """Nothing can be pressed, folded or run, and no style waits for a script."""
     assert len(trees) > len(PAGES)
     for name, tree in trees.items():
         tags = {tag.tag.removeprefix(XHTML) for tag in tree.iter()}
@@ -106,7 +106,7 @@ def test_no_control_is_left_on_paper(trees):
 
 
 def test_links_of_the_epub_lead_somewhere(epub, trees):
-    """Files and anchors; every picture is in the book."""
+    """Every link and picture leads to a file of the EPUB, and to an anchor in it."""
     ids = {n: {t.get("id") for t in tree.iter()} for n, tree in trees.items()}
     broken, checked = [], 0
     for name, tree in trees.items():
@@ -127,22 +127,22 @@ def test_links_of_the_epub_lead_somewhere(epub, trees):
 
 @pytest.fixture(scope="module")
 def places(pdf) -> dict[str, int]:
-    """Where each heading is, from page 1."""
+    """Return the page of each heading, counted from 1."""
     return printer.targets(pdf.stream.getvalue())
 
 
 def words(pdf, number: int) -> str:
-    """The text of a page, from 1; Chinese signs as one types them."""
+    """Return the text of a page, counted from 1, with Chinese as one would type it."""
     text = unicodedata.normalize("NFKC", pdf.pages[number - 1].extract_text())
     return re.sub(r"\s+", " ", text)
 
 
 def test_the_pdf_has_a_contents_page_numbers_and_bookmarks(pdf, places):
-    """Each page of the book begins on its own, where contents and bookmark say."""
+    """Each page of the book begins on a new one, where contents and bookmark say."""
     first = places[tool.name(PAGES[0])]
     contents = " ".join(words(pdf, number) for number in range(2, first))
     marks = [row for row in pdf.outline if not isinstance(row, list)]
-    titles = [row["/Title"] for row in marks[1:]]  # without that of the contents
+    titles = [row["/Title"] for row in marks[1:]]  # the first is the contents
     assert len(titles) == len(PAGES)
     for page, mark, title in zip(PAGES, marks[1:], titles, strict=True):
         number, text = places[tool.name(page)], words(pdf, places[tool.name(page)])
@@ -153,7 +153,7 @@ def test_the_pdf_has_a_contents_page_numbers_and_bookmarks(pdf, places):
 
 
 def test_chinese_terms_can_be_searched(pdf, places):
-    """Where the machine that makes the PDF has letters for them."""
+    """Chinese terms are text, if the machine that makes the PDF has a font for them."""
     if not shutil.which("fc-list"):
         pytest.skip("no fc-list: it cannot be known whether there is a Chinese font")
     fonts = subprocess.run(["fc-list", ":lang=zh-cn"], capture_output=True, text=True)
@@ -164,14 +164,14 @@ def test_chinese_terms_can_be_searched(pdf, places):
 
 
 def test_the_pdf_is_for_everybody(pdf, places):
-    """Pictures are there; screen readers have tags."""
+    """The PDF has its picture, its title, and tags for screen readers."""
     assert len(pdf.pages[0].images) == 1
     assert "/StructTreeRoot" in pdf.trailer["/Root"]
     assert pdf.metadata.title == "All Ranks"
 
 
 def test_what_is_wider_than_the_paper_is_refused(tmp_path):
-    """A line of code is wrapped, or the PDF is not written."""
+    """A line that would be cut off at the right keeps the PDF from being written."""
     path = tmp_path / "wide.html"
     path.write_text('<div class="doc"><pre>' + "x" * 200)
     with printer.Printer() as one, pytest.raises(SystemExit, match="cut at the right"):
@@ -186,7 +186,7 @@ FORM = """<form><fieldset hidden><p>x</p></fieldset><p>Which?</p>
 
 
 def test_a_quiz_becomes_a_question_its_options_and_the_answer():
-    """What can be read stays, what is pressed goes."""
+    """Whatever can be read stays, and every control goes."""
     text = readable.parse(readable.readable(FORM)).get_text(" ", strip=True)
     assert text == "Which? ○ one ______ q Answer two"
     html = readable.readable(FORM)
@@ -195,7 +195,7 @@ def test_a_quiz_becomes_a_question_its_options_and_the_answer():
 
 
 def test_drawings_keep_their_capitals_and_get_plain_colours():
-    """SVG is case-sensitive, and an e-reader knows none of our variables."""
+    """SVG is case-sensitive, and an e-reader doesn't know our CSS variables."""
     svg = '<svg viewBox="0 0 1 1"><linearGradient gradientUnits="x"/>'
     svg += '<path fill="var(--rank-1, #abc)" stroke="var(--odd, #123)"/></svg>'
     html = readable.readable(svg)
@@ -206,7 +206,7 @@ def test_drawings_keep_their_capitals_and_get_plain_colours():
 
 
 def test_an_explorable_becomes_its_picture():
-    """The picture, the caption, and a word on where it is more."""
+    """The picture and the caption stay, with a note that the site has controls."""
     page = '<figure class="explorable" data-state="{}"><svg></svg><button>+</button>'
     page += "<figcaption>Four ranks.</figcaption></figure>"
     html = readable.readable(page)
@@ -215,7 +215,7 @@ def test_an_explorable_becomes_its_picture():
 
 
 def test_an_id_is_on_a_page_once():
-    """A second one would make the EPUB invalid."""
+    """A repeated id is dropped, because it would make the EPUB invalid."""
     assert readable.readable('<p id="a"></p><p id="a"></p>').count("id=") == 1
 
 
@@ -224,5 +224,5 @@ def test_an_id_is_on_a_page_once():
     [("<math/>", "mathml"), ("<p><svg/></p>", "svg"), ("<p>math</p>", "")],
 )
 def test_what_a_page_holds_is_told(page, expected):
-    """By its tags, not by its words."""
+    """A page's MathML and SVG are found by its tags, not by its words."""
     assert readable.properties(page) == expected

@@ -32,7 +32,7 @@ CONTRAST = """box => {
 
 
 class Reader:
-    """A window of its own, with what it complained about."""
+    """A reader with a browser window and a list of the errors on its pages."""
 
     def __init__(self, browser, base: str, **options):
         self.base = base
@@ -52,26 +52,26 @@ class Reader:
             self.page.keyboard.press(key)
 
     def quiz(self, name: str):
-        """A quiz's box."""
+        """Return a quiz's box."""
         return self.page.locator(f"#quiz-{name}")
 
     def status(self, name: str) -> str:
-        """What a quiz last said."""
+        """Return what a quiz said last."""
         text = self.quiz(name).get_by_role("status").inner_text()
         return re.sub(r"\n+", "\n", text)
 
     def focused(self) -> str:
-        """The text or the kind of what has the focus."""
+        """Return the text or the type of the element that has the focus."""
         return self.page.evaluate(
             "document.activeElement.textContent || document.activeElement.type"
         )
 
     def tally(self, name: str) -> str:
-        """What the head of a quiz says of progress."""
+        """Return what the head of a quiz says about progress."""
         return self.quiz(name).locator(".progress-tally").inner_text()
 
     def solve(self, name: str) -> None:
-        """Tick what is right, by keyboard."""
+        """Answer a quiz with its right options, by keyboard."""
         for reason in self.quiz(name).locator(".quiz-reasons > li").all():
             if reason.text_content().startswith("Right."):
                 letter = reason.evaluate("e => [...e.parentNode.children].indexOf(e)")
@@ -82,13 +82,13 @@ class Reader:
 
 @pytest.fixture(params=["http", "file"])
 def base(request, site, http) -> str:
-    """Where the site is: on a server, or in a folder."""
+    """Return where the site is: on a server, or in a folder."""
     return http if request.param == "http" else site.as_uri()
 
 
 @pytest.fixture
 def reader(browser, http):
-    """A reader who has done nothing yet."""
+    """Yield a reader who has done nothing yet, and check that no page had an error."""
     reader = Reader(browser, http)
     yield reader
     reader.context.close()
@@ -96,7 +96,7 @@ def reader(browser, http):
 
 
 def test_one_right_option_by_keyboard(reader):
-    """Arrows choose, Enter checks; the reason of a wrong choice, then the right one."""
+    """Arrows choose, Enter checks, and each choice gets its own reason."""
     page, name = reader.open(PAGE), "ch4_device"
     group = reader.quiz(name).get_by_role("group")
     assert "Two machines with four GPUs each" in group.locator("legend").inner_text()
@@ -117,7 +117,7 @@ def test_one_right_option_by_keyboard(reader):
 
 
 def test_several_right_options(reader):
-    """All right ones and no other; what is missing is counted, not shown."""
+    """All right options and no others are needed; missing ones are only counted."""
     reader.open(PAGE)
     name = "ch4_rank_or_local"
     boxes = reader.quiz(name).locator("input[type=checkbox]")
@@ -136,7 +136,7 @@ def test_several_right_options(reader):
 
 
 def test_numbers_are_fresh_at_each_try(reader):
-    """A slip is named, the answer is right, and other numbers want another answer."""
+    """A common mistake is named, and new numbers ask for a new answer."""
     reader.open(PAGE)
     name = "ch4_global_batch"
     numbers = json.loads(reader.quiz(name).get_attribute("data-numbers"))
@@ -178,7 +178,7 @@ def test_numbers_are_fresh_at_each_try(reader):
 
 
 def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
-    """Reload, another page, the overview; the question before all is forgotten."""
+    """Progress survives a reload and reaches other pages; clearing it asks first."""
     reader.base = base
     reader.open(PAGE)
     reader.solve("ch4_device")
@@ -218,7 +218,7 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
 
 
 def test_a_second_window_follows(browser, http):
-    """What is solved in one is seen in the other."""
+    """A quiz solved in one window shows as solved in the other."""
     reader = Reader(browser, http)
     reader.open(PAGE)
     other = Reader.__new__(Reader)
@@ -232,7 +232,7 @@ def test_a_second_window_follows(browser, http):
 
 
 def test_blocked_storage_is_no_error(browser, http):
-    """The page counts for itself, and forgets when it is left."""
+    """Without storage a page still counts, but forgets when the reader leaves it."""
     reader = Reader(browser, http)
     reader.context.add_init_script(BLOCKED)
     reader.open(PAGE)
@@ -246,7 +246,7 @@ def test_blocked_storage_is_no_error(browser, http):
 
 
 def test_without_javascript_nothing_is_dead(browser, site):
-    """Question, options and a folded answer; no field, no button, no tick box."""
+    """A quiz is a question, options and a folded answer, without any control."""
     reader = Reader(browser, site.as_uri(), java_script_enabled=False)
     page = reader.open(PAGE)
     assert page.locator(".quiz :is(input, button)").count() == 0
@@ -265,7 +265,7 @@ def test_without_javascript_nothing_is_dead(browser, site):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_verdicts_can_be_read(browser, http, theme):
-    """4.5 : 1 for every text of answered quizzes, which fit a phone."""
+    """Every text of an answered quiz has a contrast of 4.5 : 1, and fits a phone."""
     options = {"color_scheme": theme, "viewport": {"width": 390, "height": 844}}
     reader = Reader(browser, http, **options)
     reader.open(PAGE)

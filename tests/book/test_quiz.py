@@ -1,4 +1,4 @@
-"""The {quiz} directive: what it shows, what it refuses, and that page = build."""
+"""The {quiz} directive shows and refuses the right things; page and build agree."""
 
 import doctest
 import io
@@ -60,7 +60,7 @@ NUMBER = """
 
 @pytest.fixture
 def build(tmp_path):
-    """A function that builds pages: (the first page's text, the build's warnings)."""
+    """Return a function that builds pages: (the first one's text, the warnings)."""
 
     def build(*pages: str, builder: str = "html") -> tuple[str, str]:
         source = tmp_path / "source"
@@ -91,7 +91,7 @@ def build(tmp_path):
 
 
 def test_a_quiz_is_a_question_with_a_folded_answer(build):
-    """Markdown everywhere; no control that only a script would make work."""
+    """Markdown works everywhere, and there is no control that needs a script."""
     html, warnings = build(RADIO)
     assert not warnings
     quiz = BeautifulSoup(html, "html.parser").select_one("#quiz-ch0_radio")
@@ -112,7 +112,7 @@ def test_a_quiz_is_a_question_with_a_folded_answer(build):
 
 
 def test_a_number_quiz_marks_what_changes(build):
-    """One draw is shown; each value says which it is, in code as well."""
+    """One draw is shown, and each value carries its name, also inside code."""
     html, warnings = build(NUMBER)
     assert not warnings
     quiz = BeautifulSoup(html, "html.parser").select_one("#quiz-ch0_number")
@@ -133,7 +133,7 @@ def test_a_number_quiz_marks_what_changes(build):
 
 @pytest.mark.parametrize("builder", ["text", "latex", "singlehtml", "epub"])
 def test_on_paper_the_answer_stands_below(build, builder):
-    """Question, options, answer, reasons; nothing folded, nothing to press."""
+    """Question, options, answer and reasons are all shown, with nothing to press."""
     text, _ = build(RADIO + NUMBER, builder=builder)
     assert not re.search(r"<details|<summary|<input|<button", text)
     plain = re.sub(r"<[^>]+>|\\sphinx\w+|[{}*]", "", text)
@@ -142,7 +142,7 @@ def test_on_paper_the_answer_stands_below(build, builder):
 
 
 def radio(options: str, head: str = ":name: ch0_x\n\nWhy?\n\n") -> str:
-    """A quiz with these options."""
+    """Return a quiz with these options."""
     return f"```{{quiz}}\n{head}{options}\n```\n"
 
 
@@ -180,7 +180,7 @@ GOOD = "- (x) a\n\n  b\n\n- ( ) c\n\n  d\n"
     ],
 )
 def test_a_wrong_quiz_is_one_sentence_with_file_and_line(build, page, complaint):
-    """The build fails; the sentence names the quiz and what to do."""
+    """The build fails with a sentence that names the quiz and what to do."""
     _, warnings = build(page)
     problems = re.findall(r"^(\S+:\d+): ERROR: (.*)$", warnings, re.MULTILINE)
     assert [text for _, text in problems if complaint in text], warnings
@@ -189,7 +189,7 @@ def test_a_wrong_quiz_is_one_sentence_with_file_and_line(build, page, complaint)
 
 
 def test_a_name_belongs_to_one_quiz_of_the_book(build):
-    """Two pages may not share one; and a page that is read again may keep its own."""
+    """Two pages may not share a name, but a page that is read again keeps its own."""
     _, warnings = build(RADIO, RADIO)
     assert "has a quiz of this name" in warnings
     _, warnings = build(RADIO, NUMBER)
@@ -219,7 +219,7 @@ FORMULAS = st.recursive(
 
 @given(FORMULAS, st.sampled_from([1, 7, 13]), st.sampled_from([2, 5]))
 def test_a_formula_is_what_python_computes(text, a, b):
-    """The tree's value is that of the text."""
+    """Evaluating a formula's tree gives what Python computes for its text."""
     values = {"a": a, "b": b, "c": 0.5}
     tree = formula.parse(text, values)
     try:
@@ -236,20 +236,20 @@ def test_a_formula_is_what_python_computes(text, a, b):
              "a < 1", "ceil(a, 1)", "max(a)", "lambda: 1", "a; 1", "", "a == 1", "f(a)"]
 )  # fmt: skip
 def test_a_formula_is_arithmetic_and_nothing_else(text):
-    """One sentence, and nothing is called."""
+    """Anything else is refused in one sentence, and nothing is called."""
     with pytest.raises(ValueError, match="formula"):
         formula.parse(text, ["a"])
 
 
 def test_examples_in_docstrings_hold():
-    """The examples are run."""
+    """Every example in the formula module gives what it says."""
     result = doctest.testmod(formula)
     assert result.attempted
     assert not result.failed
 
 
 def on_the_page(work: str, given) -> list:
-    """Run some JavaScript with the page's functions as ``quiz``."""
+    """Return what some JavaScript gives for each input, with the page's ``quiz``."""
     from playwright._impl._driver import compute_driver_executable
 
     code = (
@@ -267,12 +267,12 @@ def on_the_page(work: str, given) -> list:
 
 
 def plain(numbers: formula.Numbers, drawn: dict) -> dict:
-    """What a page knows of a number quiz."""
+    """Return what a page knows about a number quiz."""
     return {**vars(numbers), "drawn": drawn}
 
 
 def test_the_page_computes_what_the_build_computes():
-    """Every formula of every number quiz, for hundreds of draws: the same bits."""
+    """Python and JavaScript agree to the bit on all formulas, for hundreds of draws."""
     pick, cases = random.Random(0), []
     for numbers in NUMBERS.values():
         draws = numbers.draws()
@@ -288,7 +288,7 @@ def test_the_page_computes_what_the_build_computes():
 
 
 def test_every_operator_is_the_same_on_the_page():
-    """Also those that no quiz uses, and with negative numbers."""
+    """All operators agree, also unused ones, and with negative numbers."""
     texts = [f"a {sign} b" for sign in ("+", "-", "*", "/", "//", "%")]
     texts += ["2 ** b", "ceil(a / b)", "floor(a / b)", "max(a, b)", "min(a, b)", "-a"]
     cases = [
@@ -303,7 +303,7 @@ def test_every_operator_is_the_same_on_the_page():
 
 
 def test_fresh_numbers_are_others_and_tell_answers_apart():
-    """200 draws of each quiz: allowed, not the last ones, and judged as they should."""
+    """200 draws of each quiz are allowed, never the current one, and judged right."""
     given = [plain(numbers, numbers.draws()[0]) for numbers in NUMBERS.values()]
     work = "Array.from({length: 200}, () => quiz.draw(one))"
     for numbers, one, draws in zip(
@@ -327,7 +327,7 @@ def test_fresh_numbers_are_others_and_tell_answers_apart():
      ("4OO", None), ("400 KB", None), ("24 rank", None), ("1e", None)],
 )  # fmt: skip
 def test_numbers_as_people_write_them(text, value):
-    """What a reader may type; no number is null."""
+    """A reader may write a number in all these ways; anything else reads as null."""
     assert on_the_page('quiz.read(one, "ranks")', [text]) == [value]
 
 
@@ -335,7 +335,7 @@ def test_numbers_as_people_write_them(text, value):
 
 
 def test_each_chapter_has_five_quizzes_and_one_with_numbers():
-    """Enough to stop at, on each page."""
+    """Each chapter's page has enough quizzes, and one of them is a number quiz."""
     chapters = {path.stem for path in ROOT.glob("book/ch*.md")}
     count = Counter(quiz.page for quiz in QUIZZES)
     assert {chapter for chapter in chapters if count[chapter] < 5} == set()
@@ -344,13 +344,13 @@ def test_each_chapter_has_five_quizzes_and_one_with_numbers():
 
 
 def test_names_say_their_chapter():
-    """Progress is kept under them, so they must stay when a quiz moves on its page."""
+    """Names begin with the chapter, not a position: progress is stored under them."""
     for quiz in QUIZZES:
         assert quiz.name.startswith(quiz.page.partition("_")[0] + "_"), quiz.name
 
 
 def test_quizzes_stand_where_their_matter_is():
-    """Not all in a row at the end: never three without text between them."""
+    """No three quizzes follow each other without text between them."""
     for page in {quiz.page for quiz in QUIZZES}:
         text = (ROOT / "book" / f"{page}.md").read_text("utf8")
         marked = re.sub(r"\s+", "", FENCE.sub("QUIZ!", text))

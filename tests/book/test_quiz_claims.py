@@ -1,8 +1,8 @@
-"""Each quiz has a proof: what its answer says is run, or computed in another way.
+"""Each quiz has a proof: its answer is run here, or computed in a second way.
 
-``@proves`` is a test of a quiz with options. ``@law`` computes the answer of a number
-quiz without its formula; it is compared for every draw. What needs hardware is listed
-with the place that backs it.
+``@proves`` registers the test behind a quiz with options. ``@law`` computes the answer
+of a number quiz without using its formula, and the two are compared for every draw.
+``BACKED`` lists the quizzes that can't be proved here, each with what backs it.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from allranks.sums.topology import device_of, equal_nodes, rank_of, visible_devi
 from tests.book.quizzes import NUMBERS, QUIZZES
 
 PROOFS, LAWS = {}, {}
-BACKED = {  # by what cannot be run here, or is run elsewhere
+BACKED = {  # by something that can't run here, or that runs elsewhere
     "ch1_utilisation": "needs a GPU; nvidia-smi's manual, as the page says",
     "ch1_what_to_install": "needs a CUDA wheel; the thread linked on the page",
     "ch1_too_late": "errata/a3_visible_devices_too_late.py",
@@ -52,20 +52,20 @@ def proves(name):
 
 
 def law(name):
-    """Register another way to a number quiz's answer."""
+    """Register a second way to compute a number quiz's answer."""
     return lambda compute: LAWS.setdefault(name, compute)
 
 
 @pytest.fixture(scope="module")
 def two():
-    """Two live ranks."""
+    """Yield two live ranks."""
     with Ranks(2) as ranks:
         yield ranks
 
 
 @contextlib.contextmanager
 def hang(ranks, **how):
-    """Expect a hang: a second in which no rank computes, however slow the machine."""
+    """Expect a hang: for one second no rank computes, however slow the machine is."""
     ranks.stall = 1.0
     with pytest.raises(RanksError, **how):
         yield
@@ -73,7 +73,7 @@ def hang(ranks, **how):
 
 
 def test_every_quiz_is_backed():
-    """Nothing is claimed without a run, a law or a named source; nothing is stale."""
+    """Every quiz has a run, a law or a named source, and no entry is stale."""
     known = {**PROOFS, **LAWS, **BACKED}
     assert set(known) == {quiz.name for quiz in QUIZZES}
     assert len(known) == len(PROOFS) + len(LAWS) + len(BACKED)
@@ -81,7 +81,7 @@ def test_every_quiz_is_backed():
 
 
 def test_what_backs_a_quiz_elsewhere_exists():
-    """A test or a specimen that was renamed is missed."""
+    """The tests and specimens that ``BACKED`` names exist under these names."""
     for source in BACKED.values():
         path, _, test = source.partition("::")
         if path.endswith(".py"):
@@ -91,7 +91,7 @@ def test_what_backs_a_quiz_elsewhere_exists():
 
 @pytest.mark.parametrize("name", LAWS)
 def test_law(name):
-    """The quiz's formula and ours agree on every draw."""
+    """The quiz's formula and the law agree on every draw."""
     from book._ext.quiz.formula import evaluate
 
     numbers = NUMBERS[name]
@@ -115,7 +115,7 @@ def test_proof(name, request):
 
 @proves("ch1_stale_variables")
 def _(monkeypatch):
-    """Rank 0 of 2 waits; a port in use and a missing variable are errors at once."""
+    """Rank 0 of 2 waits, but a busy port or a missing variable fails at once."""
     short = {"timeout": datetime.timedelta(seconds=1)}
     with pytest.raises(dist.DistStoreError, match="1/2 clients joined"):
         dist.TCPStore("127.0.0.1", 0, 2, is_master=True, **short)
@@ -146,7 +146,7 @@ def _():
 
 @proves("ch2_sum_or_mean")
 def _():
-    """PyTorch's own class on four virtual GPUs: the undivided gradient."""
+    """PyTorch's own class on four virtual GPUs gives the undivided gradient."""
     with vgpu.plugged_in(4):
         torch.manual_seed(0)
         net, x = nn.Linear(3, 1), torch.randn(64, 3)
@@ -161,7 +161,7 @@ def _():
 
 @proves("ch2_test_without_gpu")
 def _():
-    """One call with the whole batch; device_ids is thrown away; the keys look right."""
+    """One call gets the whole batch, device_ids is dropped, and the keys look right."""
     seen = []
     net = nn.Linear(2, 1)
     net.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
@@ -186,7 +186,7 @@ def _(batch, gpus):
 
 @proves("ch2_what_survives")
 def _():
-    """PyTorch's own class: only what replica 0 writes in place stays."""
+    """With PyTorch's own class, only what replica 0 writes in place survives."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -214,7 +214,7 @@ def _(weights, gpus):
 
 @proves("ch2_more_gpus")
 def _():
-    """All outputs come to the first GPU, of three as of two; or a loss from each."""
+    """All outputs reach the first GPU, however many there are; or only their losses."""
     batch, classes = 12, 5000
 
     class Net(nn.Linear):
@@ -231,7 +231,7 @@ def _():
         x = torch.ones(batch, 2, device="vgpu:0")
         y = torch.zeros(batch, dtype=torch.long, device="vgpu:0")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of gathered scalars
+            warnings.simplefilter("ignore")  # torch warns when it gathers scalars
             return nn.DataParallel(net, list(range(num_gpus)))(x, y).numel()
 
     with vgpu.plugged_in(3):
@@ -250,7 +250,7 @@ def _(batch, gpus):
 
 @proves("ch3_prefix")
 def _():
-    """The message, its reason, and the repair."""
+    """Loading keys with a prefix gives this message, and stripping it repairs that."""
     wrapped = nn.DataParallel(nn.Sequential(nn.Linear(2, 1))).state_dict()
     net = nn.Sequential(nn.Linear(2, 1))
     with pytest.raises(RuntimeError, match=r"Unexpected key.*module\.0\.weight"):
@@ -261,7 +261,7 @@ def _():
 
 @proves("ch3_strict")
 def _():
-    """Nothing is loaded; another shape is an error all the same."""
+    """With strict=False nothing is loaded, but a wrong shape is still an error."""
     wrapped = nn.DataParallel(nn.Linear(2, 1)).state_dict()
     net = nn.Linear(2, 1)
     before = net.weight.clone()
@@ -274,7 +274,7 @@ def _():
 
 @proves("ch3_fresh_adam")
 def _():
-    """The first loss is the same; the first step moves each weight by the rate."""
+    """The first loss is the same, but the first step moves each weight by the rate."""
     torch.manual_seed(0)
     x, rate = torch.randn(8, 4), 0.1
     net = nn.Linear(4, 1)
@@ -309,7 +309,7 @@ def _(last, total):
 
 @proves("ch3_who_saves")
 def _():
-    """Ranks with local rank 0: one per machine. With rank 0: one."""
+    """One rank per machine has local rank 0, but only one of all has rank 0."""
     nodes = equal_nodes(2, 4)
     ranks = [(rank_of(nodes, n, i), i) for n in range(2) for i in range(4)]
     assert sum(local_rank == 0 for _, local_rank in ranks) == 2
@@ -318,7 +318,7 @@ def _():
 
 @proves("ch3_barrier")
 def _(two, tmp_path):
-    """After the rename all read the new file; inside of the if, rank 0 waits."""
+    """After the barrier all read the new file; inside the if, it hangs rank 0."""
 
     def save(folder, inside):
         import os
@@ -345,19 +345,19 @@ def _(two, tmp_path):
 
 
 class Trap:
-    """Its pickle is a call."""
+    """An object whose pickle is a call of os.mkdir."""
 
     def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
-        """What is called on loading."""
+        """Return the call that unpickling makes."""
         return os.mkdir, (self.path,)
 
 
 @proves("ch3_unpickling")
 def _(tmp_path):
-    """The check refuses it; without the check it runs; map_location is no help."""
+    """The check refuses the call; without it the call runs, map_location or not."""
     file, sign = tmp_path / "model.pt", tmp_path / "ran"
     torch.save(Trap(str(sign)), file)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
@@ -369,7 +369,7 @@ def _(tmp_path):
 
 @proves("ch3_map_location")
 def _():
-    """The device in the file counts, not the one that was set."""
+    """A tensor loads onto the device that the file names, not onto the default one."""
     with vgpu.plugged_in(2):
         file = io.BytesIO()
         torch.save(torch.ones(1, device="vgpu:0"), file)
@@ -390,7 +390,7 @@ def _(nodes, gpus, node, local):
 
 @proves("ch4_device")
 def _():
-    """Local ranks name the four GPUs of a machine; rank 4 names none."""
+    """Local ranks 0 to 3 are the four GPUs of a machine; a 4 is no device there."""
     gpus = visible_devices(None, num_gpus=4)
     assert [device_of(local_rank, gpus) for local_rank in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="is 4"):
@@ -399,7 +399,7 @@ def _():
 
 @proves("ch4_rank_or_local")
 def _():
-    """With local ranks, two machines read the same half of the data."""
+    """If samplers get the local rank, two machines read the same half of the data."""
 
     def read(place):
         samplers = [
@@ -415,20 +415,20 @@ def _():
 
 @proves("ch4_visible")
 def _():
-    """The list ends at −1; a GPU named twice hides all."""
+    """The list of visible devices ends at −1, and naming a GPU twice hides them all."""
     assert visible_devices("0,2,-1,1", num_gpus=4) == [0, 2]
     assert visible_devices("1,1", num_gpus=4) == []
 
 
 @proves("ch4_backend")
 def _():
-    """PyTorch names the backend of a device."""
+    """PyTorch itself names gloo for the CPU and NCCL for CUDA."""
     assert dist.get_default_backend_for_device("cpu") == "gloo"
     assert dist.get_default_backend_for_device("cuda") == "nccl"
 
 
 def rendezvous(*flags):
-    """What torchrun would meet with, given these flags."""
+    """Return the rendezvous handler that torchrun would use with these flags."""
     from torch.distributed import run
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
@@ -461,11 +461,11 @@ C10D = "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"
     ],
 )
 def test_each_rendezvous_has_a_limit_of_its_own_name(flags, seconds):
-    """c10d reads join_timeout, static reads timeout; neither complains of the other.
+    """c10d reads join_timeout, static reads timeout; both ignore the other's option.
 
     Source: create_handler in torch.distributed.elastic.rendezvous.dynamic_rendezvous
     and create_rdzv_handler in static_tcp_rendezvous; torch.distributed.launcher.api's
-    LaunchConfig sets timeout to 900 where nobody does.
+    LaunchConfig sets timeout to 900 if the user doesn't set it.
     """
     handler = rendezvous("--nnodes=2", *flags)
     static = handler.get_backend() == "static"
@@ -474,7 +474,7 @@ def test_each_rendezvous_has_a_limit_of_its_own_name(flags, seconds):
 
 
 def test_no_page_gives_c10d_the_limit_of_a_static_rendezvous():
-    """A line that states ``timeout=`` alone says that it is for static."""
+    """A line that gives ``timeout=`` on its own says that it is for static."""
     lines = "\n".join(p.read_text("utf8") for p in ROOT.glob("book/*.md")).splitlines()
     found = [line for line in lines if re.search(r"rdzv-conf \S*timeout=", line)]
     bare = re.compile(r"[\s`,]timeout=")
@@ -483,7 +483,7 @@ def test_no_page_gives_c10d_the_limit_of_a_static_rendezvous():
 
 @proves("ch4_rdzv_count")
 def _():
-    """The rendezvous ends before any rank is started: static, as in the command."""
+    """The static rendezvous of the command gives up before any rank is started."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     how = "--nnodes=2", "--nproc-per-node=4", f"--master-port={port}"
@@ -499,20 +499,20 @@ def _(ranks):
 
 
 def test_all_reduce_is_the_sum_of_the_law(two):
-    """What the law computes, two ranks do."""
+    """Two live ranks compute the same sum as the law."""
     code = "x = torch.tensor([rank + 1.0]); dist.all_reduce(x); x.item()"
     assert two.run(code) == [LAWS["ch4_all_reduce"](2)] * 2
 
 
 @proves("ch4_skipped_collective")
 def _(two):
-    """Rank 0 waits; rank 1 is through."""
+    """Rank 0 waits in its collective, while rank 1 has finished."""
     with hang(two, match="rank 1 finished"):
         two.run("if rank == 0: dist.all_reduce(torch.ones(1))", timeout=60)
 
 
 def test_minus_fifteen_is_sigterm():
-    """The exit code of those that torchrun ended."""
+    """Exit code -15, which torchrun reports for the ranks that it ended, is SIGTERM."""
     assert signal.SIGTERM == 15
 
 
@@ -539,12 +539,15 @@ def _(many, few, low, high):
 
 
 def sampler(num_samples, num_ranks, rank=0, **options):
-    """A sampler without a process group."""
+    """Return a sampler that needs no process group."""
     return DistributedSampler(range(num_samples), num_ranks, rank, **options)
 
 
 def ddp_grads(how):
-    """On a live rank: one weight, the gradient rank + 1; how it is after each part."""
+    """On a live rank, return what each of two backward passes does to the gradient.
+
+    The net has one weight, and its gradient on each rank is rank + 1.
+    """
     import contextlib
 
     import torch
@@ -574,7 +577,7 @@ def ddp_grads(how):
 
 @proves("ch5_who_averages")
 def _(two):
-    """None before backward, the average after it, which step() takes as it is."""
+    """The gradient is averaged by backward, and step() takes it as it is."""
     assert two.run(ddp_grads, "") == [[True, 1.5, False, 3.0, True]] * 2
 
 
@@ -585,13 +588,13 @@ def _(first, second):
 
 @proves("ch5_module_bypass")
 def _(two):
-    """Each rank keeps its own gradient, and nothing complains."""
+    """Each rank keeps its own gradient, without an error."""
     assert two.run(ddp_grads, "module") == [[1.0], [2.0]]
 
 
 @proves("ch5_no_sync")
 def _(two):
-    """Backward alone inside: averaged at once. Both inside: only by the last pass."""
+    """no_sync around backward alone still averages; around both, the last pass does."""
     backward_only = two.run(ddp_grads, "backward")
     assert [found[1] for found in backward_only] == [1.5, 1.5]
     both = two.run(ddp_grads, "both")
@@ -601,7 +604,7 @@ def _(two):
 
 @proves("ch5_uneven")
 def _(two):
-    """One backward more on rank 0: it waits."""
+    """Rank 0 makes one backward pass more than rank 1, so it waits."""
 
     def train():
         import torch
@@ -617,7 +620,7 @@ def _(two):
 
 @proves("ch5_no_sampler")
 def _():
-    """Without a sampler each rank has all batches; with it, its share."""
+    """Without a sampler each rank gets all batches; with one, only its share."""
     data = range(1000)
     assert len(DataLoader(data, 10, shuffle=True)) == 100
     assert len(DataLoader(data, 10, sampler=sampler(1000, 4))) == 25
@@ -625,7 +628,7 @@ def _():
 
 @proves("ch5_set_epoch")
 def _():
-    """Shares are apart and shuffled, and the same in each epoch until it is told."""
+    """Shares are disjoint and shuffled, and the same each epoch until set_epoch()."""
     samplers = [sampler(40, 4, rank) for rank in range(4)]
     first = [list(one) for one in samplers]
     assert sorted(itertools.chain(*first)) == list(range(40))
@@ -643,7 +646,10 @@ def _(samples, ranks):
 
 @proves("ch5_rank_zero_only")
 def _(two):
-    """ddp.module needs nobody; DDP's forward does, even in eval; shares overlap."""
+    """ddp.module works on one rank; DDP's forward needs all of them, even in eval.
+
+    If only rank 0 calls set_epoch(), the ranks' shares overlap.
+    """
 
     def alone(evaluate):
         import torch
@@ -669,8 +675,9 @@ def _(two):
 
 
 def test_buffers_are_sent_after_a_forward_that_synchronises(two):
-    """Counted where DDP calls torch's broadcast; the page's table says the same.
+    """DDP broadcasts buffers in the forward after a synchronising one, also in eval.
 
+    The broadcasts are counted where DDP calls torch; the page's table says the same.
     Source: torch.nn.parallel.distributed, require_forward_param_sync.
     """
 
@@ -700,7 +707,7 @@ def test_buffers_are_sent_after_a_forward_that_synchronises(two):
 
 
 def test_dropout_makes_w_ranks_another_training_than_one(two):
-    """With equal seeds on the ranks and with different ones; without it they agree."""
+    """W ranks differ from one with dropout, whatever the seeds, but not without it."""
 
     def distance(dropout, spread):
         import copy
@@ -732,7 +739,7 @@ def test_dropout_makes_w_ranks_another_training_than_one(two):
 
 
 def test_the_optimizer_may_be_made_before_the_wrap_or_after(two):
-    """DDP writes into the parameters that are there: same objects, same bits."""
+    """DDP writes into the existing parameters: the same objects, and the same bits."""
 
     def train(wrap_first):
         import torch
@@ -758,7 +765,10 @@ def test_the_optimizer_may_be_made_before_the_wrap_or_after(two):
 
 
 def test_bits_depend_on_threads_and_torchrun_sets_them_for_several_ranks(monkeypatch):
-    """Source: torch.distributed.run, config_from_args."""
+    """Another number of threads gives other bits; torchrun sets one for several ranks.
+
+    Source: torch.distributed.run, config_from_args.
+    """
     from torch.distributed import run
 
     from scripts import ch5_single
@@ -790,10 +800,10 @@ def test_bits_depend_on_threads_and_torchrun_sets_them_for_several_ranks(monkeyp
 
 
 def test_restarted_ranks_meet_in_a_store_of_their_own_with_the_variable(monkeypatch):
-    """Without it all attempts share the launcher's, and gloo's keys in it.
+    """Without the variable all attempts share the launcher's store and gloo's keys.
 
-    ``_create_c10d_store`` in torch.distributed.rendezvous adds no prefix for an attempt
-    to the agent's store: it counts on a new one for each.
+    ``_create_c10d_store`` in torch.distributed.rendezvous adds no prefix per attempt to
+    the agent's store, because it relies on a new store for each attempt.
     """
     shared = []
     for value in ("0", "1"):
@@ -807,7 +817,7 @@ def test_restarted_ranks_meet_in_a_store_of_their_own_with_the_variable(monkeypa
 
 @proves("ch5_pays")
 def _():
-    """Gradients are as many for any batch; more ranks send more of them each."""
+    """A rank's traffic follows the gradients' size and grows with the world size."""
     assert ring_bytes(2, 100) < ring_bytes(4, 100) < ring_bytes(8, 100) < 200
     assert ring_bytes(4, 50) == ring_bytes(4, 100) / 2
 
@@ -816,7 +826,7 @@ def _():
 
 
 def makespan(orders):
-    """When the last piece of work ends."""
+    """Return the time at which the last piece of work ends."""
     return max(work.end for work in timetable(orders))
 
 
@@ -845,7 +855,7 @@ def _(stages, batches):
 
 @proves("ch6_size_or_number")
 def _():
-    """The figures in the answer."""
+    """The percentages in the answer are the bubble's."""
     assert round(100 * bubble(4, 8)) == 27
     assert round(100 * bubble(4, 4)) == 43
 
@@ -865,7 +875,7 @@ def _(rank):
 
 @proves("ch6_column_row")
 def _():
-    """First by outputs, then by inputs: summands of the whole, added once."""
+    """A split by outputs, then by inputs, gives summands that are added once."""
     torch.manual_seed(0)
     x, first, second = torch.randn(5, 3), torch.randn(8, 3), torch.randn(2, 8)
     whole = torch.relu(x @ first.T) @ second.T
@@ -875,18 +885,18 @@ def _():
     assert not torch.allclose(summands[0], whole)
 
 
-# ---- What chapter 6 says of zero-bubble schedules
+# ---- What chapter 6 says about zero-bubble schedules
 
 
 def own_idle(works, rank):
-    """The idle time of a rank between its own first and last work."""
+    """Return a rank's idle time between its own first and last piece of work."""
     mine = [work for work in works if work.rank == rank]
     span = max(work.end for work in mine) - min(work.start for work in mine)
     return span - sum(work.end - work.start for work in mine)
 
 
 def test_the_pages_linear_layer_is_torchs():
-    """The two halves of a backward pass, worked out on the page, are autograd's."""
+    """The two halves of a backward pass on the page agree with autograd."""
     x = torch.tensor([[1.0, 2.0]], requires_grad=True)
     weight = torch.tensor([[1.0, 0.0], [3.0, 1.0]], requires_grad=True)
     dy = torch.tensor([[1.0, 1.0]])
@@ -899,7 +909,7 @@ def test_the_pages_linear_layer_is_torchs():
 
 @pytest.mark.parametrize("name", ["1F1B", "InterleavedZeroBubble"])
 def test_the_pages_table_of_what_ranks_hold(name):
-    """Counted from the orders, which other tests compare with torch's own."""
+    """The table holds the peaks of the orders, which other tests compare with torch."""
     page = (ROOT / "book" / "ch6_model_parallel.md").read_text("utf8")
     (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", page, re.MULTILINE)
     held = [peak_held(order) for order in write_orders(name, 4, 8)]
@@ -908,8 +918,9 @@ def test_the_pages_table_of_what_ranks_hold(name):
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_zero_bubble_schedules_keep_what_the_page_promises(ranks):
-    """A third of the bubble; up to r weights' parts put off; no rank fuller than 1F1B.
+    """A third of the bubble remains, and no rank holds more than with 1F1B.
 
+    Rank r puts off the weights' part of at most r micro-batches.
     Source: Qi et al., 2023, sections 2.1 (ZB-H1) and 6 (ZBV).
     """
     count = 2 * ranks
@@ -919,7 +930,8 @@ def test_zero_bubble_schedules_keep_what_the_page_promises(ranks):
     assert idle == [3 * (ranks - 1), ranks - 1]
     for rank, order in enumerate(split):
         owed = itertools.accumulate({"I": 1, "W": -1}.get(x[0], 0) for x in order)
-        assert max(owed) == rank + 1  # itself among them, before its own W
+        # Just before a W, its own micro-batch still counts among those put off.
+        assert max(owed) == rank + 1
     assert {peak_held(order) for order in split} == {peak_held(plain[0])} == {ranks}
 
     for enough in (2 * ranks - 1, count, 3 * ranks):

@@ -1,4 +1,4 @@
-"""Search finds what readers look for: the glossary's terms, and messages they met."""
+"""Search finds what readers look for: terms of the glossary, and error messages."""
 
 import json
 import re
@@ -20,7 +20,7 @@ FIND = """
 
 
 def find(browser, base: str, queries: list[str]) -> dict[str, list[str]]:
-    """What the search page finds for each query."""
+    """Return the pages that the search finds for each query."""
     tab = browser.new_page()
     tab.goto(f"{base}/search.html?q=rank")
     tab.wait_for_selector("#search-results li a")
@@ -30,7 +30,7 @@ def find(browser, base: str, queries: list[str]) -> dict[str, list[str]]:
 
 
 def test_search_finds_the_terms_of_the_glossary(browser, http):
-    """Each term, in English and Chinese, also with spaces for _ and -."""
+    """Each term is found in English and Chinese, also with spaces for _ and -."""
     terms = TERM.findall((ROOT / "book" / "app_glossary.md").read_text("utf8"))
     assert len(terms) > 100
     queries = [word.strip("`") for pair in terms for word in pair]
@@ -40,7 +40,7 @@ def test_search_finds_the_terms_of_the_glossary(browser, http):
 
 
 def test_search_finds_the_messages_that_pages_show(browser, http, site, pages):
-    """A message is typed as it stands on the page; of a long one, its first words."""
+    """A message is found as the page shows it, or by its first words if it is long."""
     shown: dict[str, set[str]] = {}
 
     def add(text: str, page: str) -> None:

@@ -1,4 +1,4 @@
-"""The built book, read as files: no broken link, one title a page, no path of ours."""
+"""The built book's files have no broken link, and one title and no local path each."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,13 @@ from allranks.paths import ROOT
 
 
 def parse(path: Path) -> BeautifulSoup:
-    """A page as a tree."""
+    """Return a page as a tree."""
     return BeautifulSoup(path.read_text("utf8"), "html.parser")
 
 
 @pytest.fixture(scope="session")
 def trees(site) -> dict[Path, BeautifulSoup]:
-    """Every HTML file of the site, parsed."""
+    """Return every HTML file of the site, parsed."""
     pages = [p for p in site.rglob("*.html") if "_static" not in p.parts]
     return {path: parse(path) for path in pages}
 
@@ -46,11 +46,11 @@ def test_every_link_and_anchor_leads_somewhere(trees):
             elif fragment and target in ids and fragment not in ids[target]:
                 broken.append(f"{path.name}: {link} is no anchor")
     assert not broken
-    assert checked > 20 * len(trees)  # otherwise this looked at nothing
+    assert checked > 20 * len(trees)  # otherwise the test has missed the links
 
 
 def test_every_picture_says_what_it_shows(trees):
-    """Images and drawings have a text; outside of the article, or are decoration."""
+    """Images and drawings have a text; outside the article they may be decoration."""
     silent = []
     for path, tree in trees.items():
         for tag in tree(["img", "svg"]):
@@ -65,7 +65,7 @@ def test_every_picture_says_what_it_shows(trees):
 
 
 def test_each_page_has_one_title_and_a_description(site, pages, trees):
-    """What a search engine and a screen reader read first."""
+    """Search engines and screen readers find a title, a description and a language."""
     for page in pages:
         tree = trees[site / f"{page}.html"]
         assert len(tree.select("article h1")) == 1, page
@@ -78,7 +78,7 @@ def test_each_page_has_one_title_and_a_description(site, pages, trees):
 
 
 def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):
-    """Anyone's build gives the same pages."""
+    """No page shows the folder in which it was built."""
     for path in [*trees, site / "searchindex.js"]:
         assert str(ROOT) not in path.read_text("utf8"), path.name
 

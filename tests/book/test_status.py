@@ -1,4 +1,4 @@
-"""The page of runs: honest about changes, skips and failures; and all of it has run."""
+"""The status page admits changes, skips and failures, and all of the book has run."""
 
 import doctest
 import json
@@ -16,7 +16,7 @@ from book._tools import execute
 
 
 def test_every_notebook_script_and_specimen_ran_as_it_is_now():
-    """None is new, none changed since its last run, none failed."""
+    """No file is new, changed since its last run, or failed in it."""
     runs = executed.load(ROOT)
     ends = {name: executed.verdict(ROOT, name, runs) for name in executed.files(ROOT)}
     assert len(ends) > 60
@@ -25,7 +25,7 @@ def test_every_notebook_script_and_specimen_ran_as_it_is_now():
 
 
 def test_each_script_is_run_by_its_chapters_page():
-    """Otherwise no run of it would ever be recorded."""
+    """A script that its page doesn't run would never have a recorded run."""
     pages = sorted(ROOT.glob("book/ch*.md"))
     run = {name for page in pages for name in execute.scripts(page)}
     assert run == {path.name for path in ROOT.glob("scripts/ch*.py")}
@@ -33,7 +33,7 @@ def test_each_script_is_run_by_its_chapters_page():
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch) -> Path:
-    """A book of one notebook, one page and its script."""
+    """Return a book of one notebook, one page and its script."""
     for folder in ("book/_data", "book/_runs", "notebooks", "scripts", "errata"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "scripts/ch9_x.py").write_text("print('[rank 0/3] hello')\n")
@@ -50,12 +50,12 @@ def tree(tmp_path, monkeypatch) -> Path:
 
 
 def verdict(tree: Path, name: str) -> str:
-    """What the page would say of a file."""
+    """Return what the status page would say about a file."""
     return executed.verdict(tree, name, executed.load(tree))
 
 
 def test_a_run_is_recorded_and_an_edit_undoes_it(tree):
-    """Of a notebook only an edit of its code does."""
+    """An edit of a notebook's code undoes its run, but one of its text doesn't."""
     notebook = tree / "notebooks/ch9_x.ipynb"
     name = "notebooks/ch9_x.ipynb"
     assert verdict(tree, name) == "never run"
@@ -73,7 +73,7 @@ def test_a_run_is_recorded_and_an_edit_undoes_it(tree):
 
 
 def test_a_page_records_its_scripts(tree):
-    """Time, world size, and what the output says."""
+    """A page's run records each script's outcome and world size."""
     execute.record(tree / "book/ch9_x.md")
     run = executed.load(tree)["scripts/ch9_x.py"]
     assert run["outcome"] == "passed" and run["world_sizes"] == [3]
@@ -88,7 +88,7 @@ def test_a_page_records_its_scripts(tree):
 
 
 def test_a_failing_notebook_is_recorded_as_failed(tree):
-    """And the exception goes on."""
+    """A failing notebook is recorded, and the exception is raised."""
     path = tree / "notebooks/ch9_x.ipynb"
     path.write_text(path.read_text().replace("print(1)", "1/0"))
     with pytest.raises(ValueError, match="ZeroDivisionError"):
@@ -97,7 +97,7 @@ def test_a_failing_notebook_is_recorded_as_failed(tree):
 
 
 def test_what_is_gone_leaves_the_records(tree):
-    """A renamed file does not stay on the page."""
+    """Writing a record drops those of files that no longer exist."""
     gone = {"scripts/ch8_gone.py": {"digest": ""}}
     (tree / executed.DATA).write_text(json.dumps(gone))
     executed.Run.of(tree, tree / "scripts/ch9_x.py").write(tree)
@@ -114,14 +114,14 @@ def test_what_is_gone_leaves_the_records(tree):
     ],
 )
 def test_a_skip_is_told_by_its_words(output, skips):
-    """In any output; a count of none is none."""
+    """A skip is recognised in any output, but "0 skip" is none."""
     run = executed.Run("x", "")
     run.add(1.0, "", output)
     assert (run.outcome == executed.SKIPPED) == skips
 
 
 def test_the_page_lists_every_file_and_bolds_what_is_not_in_order(site):
-    """Each notebook and script has a row; each folder of specimens shares one."""
+    """Each notebook and script has a row, and each folder of specimens shares one."""
     path = site / "book" / "app_status.html"
     page = BeautifulSoup(path.read_text("utf8"), "html.parser")
     table = page.select_one("table.status-table")
@@ -145,7 +145,7 @@ REPORT = """<testsuites><testsuite>
 
 
 def test_a_skipped_test_counts_as_a_failure(tmp_path):
-    """A report of pytest's, one row for each file."""
+    """In the table from pytest's report, a file with a skipped test has failed."""
     (tmp_path / "tests.xml").write_text(REPORT)
     assert status.tests(tmp_path / "tests.xml") == [
         ["notebooks.b.ipynb", "passed", "1", "0", "0", "3 s"],
@@ -154,7 +154,7 @@ def test_a_skipped_test_counts_as_a_failure(tmp_path):
 
 
 def test_examples_in_docstrings_hold():
-    """The examples are run."""
+    """Every example in the module gives what it says."""
     result = doctest.testmod(executed)
     assert result.attempted
     assert not result.failed

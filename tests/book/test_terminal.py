@@ -1,4 +1,4 @@
-"""What a failing torchrun shows: recorded whole, the same in each run, folded."""
+"""A failing torchrun's output is recorded whole, compares equal, and is folded."""
 
 import doctest
 
@@ -12,7 +12,7 @@ from tests.book.test_extensions import build, words
 __all__ = ["build"]  # the fixture
 
 RUNS = ROOT / "book" / "_runs"
-# As two runs on two machines left it: another rank was first, the other had not ended.
+# From two runs on two machines; another rank failed first, and one had not ended yet.
 HERE = """\
 W1122 13:29:33.289000 11892 torch/distributed/run.py:874] \n\
 W1122 13:29:33.289000 11892 torch/distributed/run.py:874] Setting OMP_NUM_THREADS
@@ -82,13 +82,14 @@ Root Cause (first observed failure):
 
 
 def test_a_second_run_and_another_machine_count_as_the_same():
-    """Times, ids, hosts, folders, whose turn it was."""
+    """Times, ids, hosts, folders and the order of ranks don't count."""
     here, there = terminal.stand_in(HERE), terminal.stand_in(THERE)
     assert terminal.same(here, there)
     for word in ("1122", "11897", "11892", "node-7", "/work", "2026-11"):
         assert word not in here
     assert "process 4002 closing" in here and "PID 4002" in here
-    assert "(pid: 4001)" in here and "run.py:874]" in here  # no id, though it looks so
+    # 874 in run.py:874 is a line number, though it looks like a process id.
+    assert "(pid: 4001)" in here and "run.py:874]" in here
     assert terminal.stand_in(here) == here
     merged = here.replace("above 0\n", "above 0", 1).replace(
         "above 0\nW", "above 0\n\nW"
@@ -109,13 +110,13 @@ def test_a_second_run_and_another_machine_count_as_the_same():
     ],
 )
 def test_another_failure_does_not(old, new):
-    """A test of the page fails if what it shows is no longer what happens."""
+    """A different failure isn't taken for the one that the page shows."""
     here = terminal.stand_in(HERE)
     assert not terminal.same(here, here.replace(old, new))
 
 
 def test_the_examples_in_the_docstrings_hold():
-    """The examples are run."""
+    """Every example in the module gives what it says."""
     result = doctest.testmod(terminal)
     assert result.attempted and not result.failed
 
@@ -126,7 +127,7 @@ RECORD = f"$ {COMMAND.line}\nexit 1\n{terminal.stand_in(HERE)}\n"
 
 
 def test_a_page_shows_the_ranks_lines_and_folds_the_whole(build):
-    """The sentence once; all in <details>, which needs no script; open on paper."""
+    """The ranks' line shows once; a <details> holds everything, and paper opens it."""
     html, warnings = build(RUN, **{f"book/_runs/{COMMAND.record}": RECORD})
     assert not warnings
     first, _, rest = html.partition("<details")
@@ -143,7 +144,7 @@ def test_a_page_shows_the_ranks_lines_and_folds_the_whole(build):
 
 
 def test_a_terminal_may_stand_open(build):
-    """Where it is what the section is about."""
+    """With :open:, the whole output is shown, for a section that is about it."""
     page = RUN.replace(":exit: 1", ":exit: 1\n:open:")
     html, warnings = build(page, **{f"book/_runs/{COMMAND.record}": RECORD})
     assert not warnings
@@ -151,13 +152,13 @@ def test_a_terminal_may_stand_open(build):
 
 
 def failing() -> list[records.Command]:
-    """Every torchrun command of the book that fails."""
+    """Return every torchrun command of the book that fails."""
     pages = [path.read_text("utf8") for path in sorted(ROOT.glob("book/*.md"))]
     return [c for page in pages for c in records.commands(page) if c.terminal]
 
 
 def test_every_failing_torchrun_of_the_book_has_its_whole_terminal():
-    """Not a digest of it: the notice, torchrun's traceback, the table."""
+    """Records are not abridged: they have the notice, the traceback and the table."""
     assert len(failing()) >= 5
     for command in failing():
         ranks, own = terminal.split(records.read(RUNS, command))
@@ -167,7 +168,7 @@ def test_every_failing_torchrun_of_the_book_has_its_whole_terminal():
 
 
 def test_the_lesson_shows_what_it_says():
-    """Rank 1 is the cause, rank 0 was ended; @record fills the table."""
+    """Rank 1 is the cause, rank 0 was ended, and @record fills in the traceback."""
     plain, recorded = [c for c in failing() if "fails.py" in c.line]
     for command, told in (plain, False), (recorded, True):
         text = records.read(RUNS, command)

@@ -1,4 +1,4 @@
-"""The tools behind ``make notebooks``: parsing, comparing, canonical form."""
+"""The tools behind ``make notebooks`` parse, compare and write a canonical form."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ torchrun = 1
 
 
 def test_commands_are_found_in_order_with_their_exit_codes():
-    """Both kinds of fence; other blocks are no commands."""
+    """Both kinds of fence hold commands; other blocks are ignored."""
     assert records.commands(PAGE) == [
         Command("torchrun --standalone scripts/a.py"),
         Command("python scripts/a.py", 1),
@@ -32,7 +32,7 @@ def test_commands_are_found_in_order_with_their_exit_codes():
 
 
 def test_a_record_reads_back(tmp_path):
-    """Write, then read: the same output; of another exit code: none."""
+    """A record reads back as written, but not for another exit code."""
     command = Command("torchrun scripts/a.py")
     records.write(tmp_path, command, "one\n\n  two\n\n")
     assert records.read(tmp_path, command) == "one\n\n  two"
@@ -41,7 +41,7 @@ def test_a_record_reads_back(tmp_path):
 
 
 def test_records_of_different_commands_have_different_names():
-    """Also where a long name is cut."""
+    """Names differ, even if long ones have to be cut."""
     lines = [f"torchrun {'--flag ' * 20}--epochs {n}" for n in range(3)]
     names = {Command(line).record for line in lines}
     assert len(names) == 3
@@ -63,12 +63,12 @@ def test_records_of_different_commands_have_different_names():
     ],
 )
 def test_outputs_are_compared_without_their_timings(old, new, same):
-    """A timing may differ, a rounding may, a word may not."""
+    """Timings and roundings may differ, but a word may not."""
     assert records.same(old, new) is same
 
 
 def test_of_a_machines_own_output_only_what_the_page_names_is_compared():
-    """Each machine has its cores; ``:only:`` says what all must print."""
+    """Machines differ, in cores for example; ``:only:`` says what all must print."""
     (command,) = records.commands("```{run} python x.py\n:only: ^ok +(\\w+)\n```\n")
     assert command == records.Command("python x.py", 0, r"^ok +(\w+)")
     here, there = "ok  torch 2.13\n2 cores", "ok    torch 2.14\n64 cores"
@@ -79,7 +79,7 @@ def test_of_a_machines_own_output_only_what_the_page_names_is_compared():
 
 
 def test_lines_of_ranks_are_put_in_rank_order():
-    """A stable sort; text without ranks stays as it is."""
+    """Lines are sorted by rank and stay in order within one; other text is kept."""
     mixed = "[rank 1/2] a\n[rank 0/2] b\n[rank 1/2] c"
     assert commands.in_rank_order(mixed) == "[rank 0/2] b\n[rank 1/2] a\n[rank 1/2] c"
     assert commands.in_rank_order("b\na") == "b\na"
@@ -104,7 +104,7 @@ def test_a_page_is_run_in_a_folder_of_its_own(tmp_path):
     ],
 )
 def test_a_command_that_breaks_its_promise_is_refused(tmp_path, command, complaint):
-    """Another exit code, or output that differs from machine to machine."""
+    """Another exit code is refused, and so is output that differs per machine."""
     page = tmp_path / "page.md"
     page.write_text(f"```{{run}} {command}\n```\n")
     with pytest.raises(ValueError, match=complaint):
@@ -119,7 +119,7 @@ def notebook(path: Path, *cells: str, **metadata) -> Path:
 
 
 def test_a_second_run_writes_the_same_bytes(tmp_path):
-    """Ids stay, and neither time nor version is written."""
+    """Ids stay, and no time or version is written."""
     path = notebook(tmp_path / "a.ipynb", "print(1)\nprint(2)", "3")
     assert notebooks.check(path)  # not executed yet
     notebooks.execute(path)
@@ -140,7 +140,7 @@ def test_a_second_run_writes_the_same_bytes(tmp_path):
 def test_a_notebook_that_may_not_be_published_stays_as_it_was(
     tmp_path, source, tags, complaint
 ):
-    """A failing cell, a failure that is gone, a machine's own output."""
+    """A failing cell, a missing failure or a machine's own output changes nothing."""
     path = notebook(tmp_path / "a.ipynb", source, tags=tags)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=complaint):
@@ -149,7 +149,7 @@ def test_a_notebook_that_may_not_be_published_stays_as_it_was(
 
 
 def test_streams_cut_by_timing_are_joined():
-    """Two pieces of stdout are one; stderr between them keeps them apart."""
+    """Adjacent pieces of stdout are joined, unless stderr lies between them."""
     out, err = (v4.new_output("stream", name=n, text="x") for n in ("stdout", "stderr"))
     pieces = [nbformat.from_dict(dict(o)) for o in (out, out, err, out)]
     assert [o.text for o in notebooks.merged(pieces)] == ["xx", "x", "x"]

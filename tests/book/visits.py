@@ -1,7 +1,7 @@
-"""One visit of a page in a real browser, for all that is looked at there.
+"""Visit a page in a real browser, and look at everything that tests check there.
 
-Loading a page costs more than most looks at it, so whoever wants to see something of
-every page does so during the visits of ``tests/book/test_pages.py``.
+Loading a page costs more than most looks at it, so a test that needs to see every page
+does so during the visits of ``tests/book/test_pages.py``.
 """
 
 from playwright.sync_api import Browser, Page, Request
@@ -10,7 +10,8 @@ STILL = (
     "*, ::before, ::after { animation: none !important; transition: none !important }"
 )
 WIDTHS = {"phone": (390, 844), "laptop": (1280, 800)}
-# First what moved while it loaded. What a click shows must fit, too: answers, hints.
+# Measure first what moved while the page loaded. Then unfold answers and hints, because
+# they must fit into the window too.
 LOOK = """
 async () => {
   const painted = () =>
@@ -54,7 +55,7 @@ async () => {
 
 
 class Visitor:
-    """A reader's window: what its pages ask for and complain about."""
+    """A reader's window, with what its pages ask for and complain about."""
 
     def __init__(self, browser: Browser, base: str, theme: str, width: str):
         x, y = WIDTHS[width]
@@ -70,18 +71,18 @@ class Visitor:
         self.asked: set[str] = set()
 
     def hear(self, request: Request) -> None:
-        """Only the site's own files may be asked for; the browser refuses the rest."""
+        """Keep each request, and complain if it isn't for one of the site's files."""
         self.asked.add(request.url)
         if not request.url.startswith((f"{self.base}/", "data:", "blob:")):
             self.complaints.append(f"asked the network for {request.url}")
 
     def listen(self, message) -> None:
-        """Keep errors and warnings of the console."""
+        """Keep the console's errors and warnings."""
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
 
     def open(self, page: str) -> dict:
-        """Load ``book/ch5_ddp.html``, unfold it and look at it; complaints are kept."""
+        """Load a page such as ``book/ch5_ddp.html``, unfold it, and look at it."""
         self.complaints.clear(), self.asked.clear()
         self.page.goto(f"{self.base}/{page}")
         look = self.page.evaluate(LOOK)
@@ -90,7 +91,7 @@ class Visitor:
         return look
 
     def stop_motion(self) -> None:
-        """Stop what moves: it would look otherwise each time."""
+        """Stop animations, which would look different each time."""
         self.page.add_style_tag(content=STILL)
 
     def close(self) -> None:

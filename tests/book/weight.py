@@ -1,4 +1,4 @@
-"""What a page weighs as a browser gets it: all that it loads, compressed by the server.
+"""Weigh a page as a browser gets it: all that it loads, compressed by the server.
 
 A test weighs the heaviest page of each kind, ``python tests/bench pages`` all of them.
 """
@@ -13,18 +13,18 @@ KIB = 1024
 LIMITS = {"book": 90, "notebooks": 120}  # KiB, by the folder of a page's source
 MOST_FILES = 20
 TEXT = {".html", ".css", ".js", ".svg"}  # servers compress these; pictures already are
-LEVEL = 6  # gzip's own choice, and that of most servers
+LEVEL = 6  # the default of gzip and of most servers
 
 
 def packed(path: Path) -> int:
-    """Return the bytes in which a server sends a file."""
+    """Return the number of bytes in which a server sends a file."""
     data = path.read_bytes()
     return len(gzip.compress(data, LEVEL) if path.suffix in TEXT else data)
 
 
 def weigh(browser: Browser, site: Path, page: str) -> dict[str, int]:
-    """Load ``book/ch5_ddp`` as its first reader does: the bytes of each file."""
-    files, context = set(), browser.new_context()  # with an empty cache
+    """Load a page such as ``book/ch5_ddp``; return the bytes of each file it loads."""
+    files, context = set(), browser.new_context()  # a new context has an empty cache
     tab = context.new_page()
     tab.on("request", lambda request: files.add(unquote(urlsplit(request.url).path)))
     tab.goto(f"{site.as_uri()}/{page}.html")  # returns when all is loaded
@@ -34,7 +34,7 @@ def weigh(browser: Browser, site: Path, page: str) -> dict[str, int]:
 
 
 def too_heavy(page: str, size: int, num_files: int) -> str:
-    """Say by how much a page is above its limits; nothing if it keeps them."""
+    """Say by how much a page exceeds its limits, or return "" if it keeps them."""
     limit = LIMITS[page.partition("/")[0]]
     if size > limit * KIB:
         return f"{page} weighs {size / KIB:.1f} KiB, more than {limit}"

@@ -1,16 +1,16 @@
-"""How well the diagnosis works on real logs: ``python tests/clinic/measure.py``.
+"""Measure the diagnosis on real logs: ``python tests/clinic/measure.py``.
 
-A row names the cases that are a right answer; none means that the clinic does not have
-it, and "not known" is right; ``"healthy": true`` means that nothing is wrong.
+A row names the cases that are a right answer. If it names none, the clinic has no such
+case, and "not known" is right. ``"healthy": true`` means that nothing is wrong.
 
-``logs/dev.jsonl`` is what signs are written for: its misses are printed. Of the others
-only figures are. ``logs/fresh*.jsonl`` are those that nobody has looked at: put the
-file there, and ``--record`` writes the figures of all sets to book/_data/diagnose.json,
-which the page shows. As soon as a sign is changed for it, it is fresh no more: rename
-it, and say in ``SEEN`` when it was looked at.
+Signs are written for ``logs/dev.jsonl``, so its misses are printed; of all other sets,
+only figures are. ``logs/fresh*.jsonl`` are sets that have not been looked at: put a new
+one there, and ``--record`` writes the figures of all sets to book/_data/diagnose.json,
+which the page shows. A set is no longer fresh once a sign was changed for it: then
+rename it, and say in ``SEEN`` when it was looked at.
 
-``logs/healthy`` are runs in which nothing is wrong, our own and those that others quote
-(``logs/healthy_sources.txt``).
+``logs/healthy`` holds logs of runs in which nothing is wrong, our own and some that
+others quote (``logs/healthy_sources.txt``).
 """
 
 import argparse
@@ -28,7 +28,7 @@ from allranks.paths import ROOT
 LOGS = Path(__file__).parent / "logs"
 DATA = ROOT / "book" / "_data" / "diagnose.json"
 DEV = "dev"
-SEEN = {  # when tuning saw a set; what is not here is fresh
+SEEN = {  # when each set was looked at for tuning; any other set is fresh
     DEV: "always: signs are written for these",
     "heldout": "held out at first, looked at since; labels older than the last cases",
     "heldout4": "held out at first, looked at since; labels older than the last cases",
@@ -38,14 +38,17 @@ COUNTS = "known", "first", "shown", "unknown", "guessed", "healthy", "alarms"
 
 @dataclass
 class Figures:
-    """What came of some logs.
+    """How well some logs were diagnosed.
 
     Attributes:
-        known: how many have a case; of these ``first`` and ``shown`` count those whose
-            right case came first, and among those shown.
-        unknown: how many have none; for ``guessed`` of them one was named.
-        healthy: in how many nothing is wrong; ``alarms``: and something was named.
-        misses: (row, what was named) of those that were not first, and of guesses.
+        known: logs that have a case.
+        first: those of ``known`` whose right case was named first.
+        shown: those of ``known`` whose right case was among those shown.
+        unknown: logs that have no case.
+        guessed: those of ``unknown`` for which a case was named.
+        healthy: logs in which nothing is wrong.
+        alarms: those of ``healthy`` for which a case was named.
+        misses: (row, cases named) for each log that was not diagnosed right.
     """
 
     known: int = 0
@@ -58,7 +61,7 @@ class Figures:
     misses: list[tuple[dict, list[str]]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Only figures: what a log says is not shown."""
+        """Return the figures only, because a fresh log must not be seen."""
         return (
             f"{self.known} logs with a case: first {self.first} "
             f"({self.first / max(1, self.known):.1%}), among the first {SHOWN} "
@@ -69,24 +72,24 @@ class Figures:
 
 
 def rows(name: str) -> list[dict]:
-    """The rows of a set of logs."""
+    """Return the rows of a set of logs."""
     lines = (LOGS / f"{name}.jsonl").read_text("utf8").splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
 
 def healthy() -> dict[str, str]:
-    """Logs of runs that went well, by name."""
+    """Return the logs of runs that went well, by name."""
     return {p.name: p.read_text("utf8") for p in sorted((LOGS / "healthy").glob("*"))}
 
 
 def sets() -> list[str]:
-    """All sets of logs: what was developed on, what was looked at, what is fresh."""
+    """Return the names of all sets of logs, those already looked at first."""
     fresh = sorted(path.stem for path in LOGS.glob("fresh*.jsonl"))
     return [*SEEN, *fresh]
 
 
 def measure(found: Iterable[dict], cases: list[clinic.Specimen]) -> Figures:
-    """Diagnose each row."""
+    """Diagnose each row, and count how well that works."""
     figures = Figures()
     for row in found:
         suspects = diagnose(Log(("log", row["text"])), cases)
@@ -109,7 +112,7 @@ def measure(found: Iterable[dict], cases: list[clinic.Specimen]) -> Figures:
 
 
 def alarms(logs: dict[str, str], cases: list[clinic.Specimen]) -> dict[str, list]:
-    """What is named for logs in which nothing is wrong."""
+    """Return the cases that are named, wrongly, for healthy logs."""
     found = {}
     for name, text in logs.items():
         for suspect in diagnose(Log((name, text)), cases):
@@ -119,13 +122,13 @@ def alarms(logs: dict[str, str], cases: list[clinic.Specimen]) -> dict[str, list
 
 
 def counted(name: str, figures: Figures) -> dict:
-    """The counts of a set, as the page takes them."""
+    """Return the counts of a set in the form that the page reads."""
     counts = {count: getattr(figures, count) for count in COUNTS}
     return {"name": name, "seen": SEEN.get(name, ""), **counts}
 
 
 def main() -> None:
-    """Print the figures; for the set that one develops on, the misses too."""
+    """Print the figures, and for the development set its misses too."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--held-out", action="store_true", help="figures of all sets")
     parser.add_argument("--record", action="store_true", help="and write the page's")

@@ -1,4 +1,4 @@
-"""What a case has to do when it is played; test_live and test_launched share it."""
+"""Check a case by playing it; test_live and test_launched share this."""
 
 import re
 
@@ -12,12 +12,12 @@ LIVE = [case for case in CASES if case.runs and not case.commands]
 
 
 def slug(case) -> str:
-    """A test's id."""
+    """Return a test's id."""
     return case.slug
 
 
 def check(case) -> None:
-    """Broken ends with its signature, fixed without it, and the guard tells in time."""
+    """Check that broken shows its signature, fixed doesn't, and the guard reports."""
     signature, symptom = case.fields["signature"], case.fields["symptom"]
     broken = play(case, "broken")
     assert broken.status in clinic.SYMPTOMS[symptom], f"{broken.status}\n{broken.text}"

@@ -1,4 +1,4 @@
-"""What the prose of a case claims of torch, and no cell of it plays."""
+"""Claims about torch in the prose of a case hold, where no cell of it plays them."""
 
 import os
 import re
@@ -18,25 +18,28 @@ CLINIC = Path(__file__).resolve().parents[2] / "clinic"
 
 
 def prose(slug, part):
-    """A paragraph of a case as one line."""
+    """Return a paragraph of a case as one line."""
     return " ".join(clinic.read(CLINIC / f"{slug}.py").parts[part].split())
 
 
 def test_the_default_timeouts_differ():
-    """nccl waits 10 minutes for the ranks that never come, gloo 30."""
+    """By default NCCL waits 10 minutes for ranks that never come, and gloo 30."""
     says = prose("world-size-too-big", "You see")
     short, long = re.search(
         r'(\d+) minutes for "nccl", and (\d+) for "gloo"', says
     ).groups()
     document = torch.distributed.init_process_group.__doc__
     assert f"{short} minutes for NCCL and {long} minutes for other" in document
-    for name in "gloo", "undefined":  # no name at all
+    for name in "gloo", "undefined":  # "undefined": if no backend is named
         assert distributed_c10d._get_default_timeout(name).seconds == 60 * int(long)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_fused_optimizer_fails_one_line_later(fused):
-    """And zero gradients move weights that no gradient would leave alone."""
+    """A fused optimizer fails one line later: in update(), not in step().
+
+    Gradients that are zero, unlike none at all, move the weights by momentum.
+    """
     net, says = nn.Linear(1, 1), prose("amp-no-inf-checks", "You see")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=fused)
     scaler = torch.amp.GradScaler("cpu")
@@ -61,7 +64,7 @@ def test_a_fused_optimizer_fails_one_line_later(fused):
 
 
 def test_a_guard_sees_the_figure_and_not_the_handle():
-    """What is caught was handed to metric; the case says so."""
+    """The guard catches what is passed to metric(), and the case says so."""
     case = clinic.read(CLINIC / "async-no-wait.py")
     assert "metric: reported is" in clinic.recorded(case)["guarded"].text
     says = prose("async-no-wait", "Next time")
@@ -69,7 +72,7 @@ def test_a_guard_sees_the_figure_and_not_the_handle():
 
 
 def test_cures_say_what_the_repaired_code_does():
-    """A stage's cure is the reduction below it; NCCL's variable is in both."""
+    """The words of a cure name what the repaired code really does."""
     stage = clinic.read(CLINIC / "pp-rank-skips-step.py")
     assert "ReduceOp.MIN" in stage.cells["fixed"]
     assert "smallest number" in stage.parts["Cure"]
@@ -78,12 +81,12 @@ def test_cures_say_what_the_repaired_code_does():
     assert "NVLink" in peer.parts["Cure"]
     watchdog = clinic.read(CLINIC / "nccl-watchdog.py")
     assert "dist.barrier()" in watchdog.cells["broken"]
-    assert "NumelIn=1," in watchdog.path.read_text("utf8")  # of the quoted line
+    assert "NumelIn=1," in watchdog.path.read_text("utf8")  # in the quoted line
     assert "or a barrier, as below" in " ".join(watchdog.parts["Next time"].split())
 
 
 def test_heads_are_divided_by_what_the_case_says():
-    """40 of them 2, 4, 5 and 8 ways."""
+    """The ways to divide attention heads that the case names are right."""
     says = prose("tp-indivisible", "Cure")
     heads, ways, never = re.search(
         r"and (\d+) of them can be cut ([\d, ]+) ways, but never (\d+)", says
@@ -94,7 +97,7 @@ def test_heads_are_divided_by_what_the_case_says():
 
 @pytest.mark.parametrize("tool", ["ss", "lsof"])
 def test_the_holder_of_a_port_is_named(tool):
-    """The command of the case, on a port that this process holds."""
+    """The case's command names this process as the holder of its port."""
     if not shutil.which(tool):
         pytest.skip(f"no {tool} on this machine")
     command = re.search(rf"`({tool} [^`]+)`", prose("port-in-use", "Cure"))[1]
@@ -115,7 +118,7 @@ def test_the_holder_of_a_port_is_named(tool):
 def test_torchrun_takes_a_free_port_unless_one_is_named(
     flags, backend, endpoint, monkeypatch
 ):
-    """As the case on a port in use says of torch 2.13."""
+    """torchrun chooses a port as the case on a port in use says."""
     taken = []
     monkeypatch.setattr(
         run,

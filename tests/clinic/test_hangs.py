@@ -1,4 +1,4 @@
-"""What the page says about hangs: the verdicts hold, and the rules that read them."""
+"""What the page says about hangs holds: its verdicts, and the rules behind them."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from allranks.paths import ROOT
 
 PAGE = (ROOT / "book" / "app_clinic_hangs.md").read_text("utf8")
 MEASURE = "the hangs have changed: measure them again, python tests/bench hangs"
-AGAIN = {  # a hang of each kind, and the tools that it tells apart
+AGAIN = {  # a hang of each kind, with tools that see it differently
     "ddp-barrier-in-rank0": ["timeout", "monitored_barrier", "detail", "live_ranks"],
     "collective-order": ["detail", "flight_recorder"],
     "new-group-subset": ["monitored_barrier", "flight_recorder"],
@@ -25,17 +25,17 @@ AGAIN = {  # a hang of each kind, and the tools that it tells apart
 
 
 def recorded() -> dict:
-    """What was measured, by case and tool."""
+    """Return what was measured, by case and tool."""
     return json.loads((ROOT / hangs.DATA).read_text("utf8"))["hangs"]
 
 
 def case(slug: str) -> clinic.Specimen:
-    """A case of the clinic."""
+    """Return a case of the clinic."""
     return clinic.read(ROOT / "clinic" / f"{slug}.py")
 
 
 def test_every_hang_was_measured_with_every_tool():
-    """A new specimen or tool needs a new measurement."""
+    """Every pair of hang and tool is measured; a new one of either needs it too."""
     wanted = {case.slug: sorted(tools.TOOLS) for case in hangs.cases(ROOT)}
     found = {slug: sorted(by_tool) for slug, by_tool in recorded().items()}
     assert found == wanted, MEASURE
@@ -47,14 +47,14 @@ PAIRS = [(slug, key) for slug, keys in AGAIN.items() for key in keys]
 
 @pytest.mark.parametrize(("slug", "key"), PAIRS)
 def test_a_tool_still_says_what_it_said(slug, key):
-    """Whether it finds the hang, and whom it names."""
+    """A tool measured again gives the same verdict and names the same ranks."""
     finding, then = measure(case(slug), key), recorded()[slug][key]
     assert finding.verdict == then["verdict"], finding
     assert finding.named == then["named"], finding
 
 
 def test_what_cannot_be_attached_says_why():
-    """A tool that needs a group or your own code is not tried without."""
+    """A tool that needs a process group, or your own code, isn't tried without it."""
     alone = measure(case("world-size-too-big"), "detail")
     assert (alone.verdict, alone.words) == (verdicts.NONE, tools.NO_GROUP)
     launched = measure(case("node-missing-c10d"), "live_ranks")
@@ -62,7 +62,7 @@ def test_what_cannot_be_attached_says_why():
 
 
 def test_a_hang_without_a_culprit_is_refused(tmp_path):
-    """Its author says who is waited for."""
+    """The author of a case has to say for whom the ranks wait."""
     (tmp_path / "clinic").mkdir()
     text = (ROOT / "clinic" / "ddp-barrier-in-rank0.py").read_text("utf8")
     (tmp_path / "clinic" / "new-one.py").write_text(text, "utf8")
@@ -83,7 +83,7 @@ def test_a_hang_without_a_culprit_is_refused(tmp_path):
     ],
 )
 def test_messages_name_the_ranks_that_they_accuse(text, named):
-    """Not the one that speaks."""
+    """The rank that reports is not among those it accuses."""
     assert verdicts.in_message(text) == named
 
 
@@ -99,7 +99,7 @@ def test_messages_name_the_ranks_that_they_accuse(text, named):
     ],
 )
 def test_stacks_name_who_stands_elsewhere(places, named):
-    """The one that is gone, the minority, or all."""
+    """Stacks name the rank that is gone, else the minority, else all that differ."""
     assert verdicts.in_places(places) == named
 
 
@@ -115,12 +115,12 @@ def test_stacks_name_who_stands_elsewhere(places, named):
     ],
 )
 def test_verdicts_compare_with_who_is_waited_for(named, guilty, text, verdict):
-    """One innocent rank among those named is one too many."""
+    """A verdict compares the named ranks with the guilty; one innocent is too many."""
     assert verdicts.judge(named, guilty, text) == verdict
 
 
 def test_both_tools_stacks_are_read():
-    """py-spy's form and faulthandler's; the main thread's only."""
+    """Stacks of py-spy and of faulthandler are read, but only the main thread's."""
     sources = {"broken": "x = 1\ndist.barrier()"}
     spied = (
         'Thread 7 (idle): "pool"\n    work (other.py:3)\n'
@@ -141,13 +141,13 @@ def test_both_tools_stacks_are_read():
 
 
 def test_the_reports_of_live_ranks_are_read():
-    """Who waits, and who does not."""
+    """The report of live ranks is read for who waits and who doesn't."""
     report = "ranks 0–1 and 3 wait in `a()` at cell line 1\nrank 2 finished"
     assert verdicts.in_places(verdicts.places_in_report(report, 4)) == {2}
 
 
 def record(*names: str, group="0", ranks="[0, 1, 2]") -> dict:
-    """A dump: these collectives, in order."""
+    """Return a dump that holds these collectives, in order."""
     entries = [
         {
             "process_group": (group, ""),
@@ -163,7 +163,7 @@ def record(*names: str, group="0", ranks="[0, 1, 2]") -> dict:
 
 
 def test_dumps_tell_who_is_behind():
-    """The rank whose numbers end first; also one that recorded nothing at all."""
+    """The suspect is the rank whose record ends first, or that has none at all."""
     dumps = {0: record("a", "b"), 1: record("a"), 2: record("a", "b")}
     sentences, suspects = flight.compare(dumps)
     assert suspects == [1]
@@ -176,7 +176,7 @@ def test_dumps_tell_who_is_behind():
 
 
 def test_dumps_tell_who_differs():
-    """One number, two operations; equal histories say nothing."""
+    """Two operations under one number differ; equal records accuse no rank."""
     dumps = {0: record("a", "b"), 1: record("a", "c"), 2: record("a", "b")}
     sentences, suspects = flight.compare(dumps)
     assert suspects == [0, 1, 2]
@@ -185,14 +185,14 @@ def test_dumps_tell_who_differs():
 
 
 def test_two_groups_are_two_histories():
-    """Only the members of a group can be behind in it."""
+    """Only the members of a group can fall behind in it."""
     both = record("a", "b", group="1", ranks="[0, 1]")
     one = record("a", group="1", ranks="[0, 1]")
     assert flight.compare({0: both, 1: one, 2: record("a", ranks="[2]")})[1] == [1]
 
 
 def test_dumps_of_a_live_hang_are_read_by_us_and_by_torch(tmp_path):
-    """A thread writes them; the command and torchfrtrace name the same rank."""
+    """A thread writes the dumps; our command and torchfrtrace name the same rank."""
 
     def prepare(folder):
         from allranks.hangs import flight
@@ -209,7 +209,7 @@ def test_dumps_of_a_live_hang_are_read_by_us_and_by_torch(tmp_path):
     ours = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "rank 1 is behind (last: 0); rank 0 began gloo:barrier" in ours
     assert ours.endswith("look at rank 1\n")
-    with Ranks(1) as ranks:  # it has torch already
+    with Ranks(1) as ranks:  # a live rank has imported torch already
         where = f"{flight.PREFIX!r}, {str(tmp_path)!r}"
         code = "from torch.distributed.flight_recorder.fr_trace import main"
         ranks.run(f"{code}\nmain(['--prefix', {where}])", quiet=True)
@@ -218,14 +218,14 @@ def test_dumps_of_a_live_hang_are_read_by_us_and_by_torch(tmp_path):
 
 
 def test_the_command_says_what_it_needs(tmp_path):
-    """One folder, with dumps in it."""
+    """The command asks for one folder with dumps in it."""
     for arguments, words in ([], "one folder of dumps"), ([tmp_path], "no dump in"):
         with pytest.raises(SystemExit, match=words):
             flight.main(arguments)
 
 
 def test_what_the_page_says_of_the_table():
-    """Its lessons, in the figures."""
+    """The recorded figures bear out the lessons that the page draws from its table."""
     found, late = recorded(), {c.slug for c in hangs.cases(ROOT) if meets_late(c)}
     group = [by_tool for slug, by_tool in found.items() if slug not in late]
     assert {by_tool["timeout"]["verdict"] for by_tool in group} == {verdicts.SHOWS}
@@ -242,7 +242,7 @@ def test_what_the_page_says_of_the_table():
 
 
 def test_a_monitored_barrier_does_not_miss_rank_0():
-    """The others wait for the group's timeout, not for the barrier's."""
+    """Without rank 0, the others wait for the group's timeout, not the barrier's."""
 
     def wait():
         import time
@@ -265,7 +265,7 @@ def test_a_monitored_barrier_does_not_miss_rank_0():
 
 
 def test_the_page_shows_each_tool():
-    """A section, an output, and what it cannot see; no figure typed by hand."""
+    """Each tool has a section with an output and with what the tool cannot see."""
     shown = set(re.findall(r"\{hang-output\} (\w+) ", PAGE))
     assert shown == set(tools.TOOLS)
     assert PAGE.count("*What it cannot see:*") == len(tools.TOOLS)

@@ -1,6 +1,6 @@
 """Every failure that needs a command still fails, and every cure still cures.
 
-And what the pages say of all of them: there are enough, each was recorded.
+There are also as many cases as the pages say, and each was recorded.
 """
 
 import json
@@ -11,7 +11,7 @@ import pytest
 from allranks import clinic
 from tests.clinic.playing import CASES, LAUNCHED, LIVE, ROOT, check, slug
 
-STARTED = {  # not forked: what these are about a fork has not
+STARTED = {  # really started, because a fork doesn't have what these are about
     "child-sigkill-oom": "what torchrun says of a program's own child",
     "object-collective-numpy": "what torch finds while it is imported",
     "shadowed-module": "an import that finds another file",
@@ -23,21 +23,21 @@ STARTED = {  # not forked: what these are about a fork has not
 
 @pytest.mark.parametrize("case", LAUNCHED, ids=slug)
 def test_fails_as_it_says_and_is_cured(case, monkeypatch):
-    """Its signature appears, and is gone with the cure."""
+    """A case's signature appears, and is gone with the cure."""
     if case.slug in STARTED:
         monkeypatch.delenv("ALLRANKS_POPEN")
     check(case)
 
 
 def test_there_are_enough():
-    """At least 120 cases that run; some of each class; all silent ones of the list."""
+    """At least 120 cases run, and there are some of each class and each symptom."""
     assert len(LIVE) + len(LAUNCHED) >= 120
     assert {case.fields["class"] for case in CASES} == set(clinic.CLASSES)
     assert {case.fields["symptom"] for case in CASES} == set(clinic.SYMPTOMS)
 
 
 def test_a_case_that_was_not_run_quotes_its_source():
-    """It names a thread, and its message was never recorded as if it had run."""
+    """A quoted case links to its source, and has no recorded outcome."""
     recorded = json.loads((ROOT / "clinic" / clinic.RECORDS).read_text("utf8"))
     for case in CASES:
         if not case.runs:
@@ -46,12 +46,12 @@ def test_a_case_that_was_not_run_quotes_its_source():
     assert set(recorded) == {case.slug for case in CASES if case.runs}
 
 
-LONGER = {"exit-abort-gloo": 55}  # lines: it has to end a process at one moment
+LONGER = {"exit-abort-gloo": 55}  # lines; it has to end a process at one moment
 
 
 @pytest.mark.parametrize("case", LIVE + LAUNCHED, ids=slug)
 def test_the_page_shows_what_the_tests_demand(case):
-    """The recorded run has the signature too, and the guard's sentence."""
+    """The recorded run has the signature and the guard's message, too."""
     recorded, signature = clinic.recorded(case), case.fields["signature"]
     assert re.search(signature, recorded["broken"].text)
     assert recorded["broken"].status in clinic.SYMPTOMS[case.fields["symptom"]]
@@ -63,7 +63,7 @@ def test_the_page_shows_what_the_tests_demand(case):
 
 @pytest.mark.parametrize("case", CASES, ids=slug)
 def test_a_case_is_short_and_about_a_chapter_that_exists(case):
-    """A page shows it to people on phones."""
+    """Code and text are short, because pages are also read on phones."""
     assert (ROOT / "book" / f"{case.fields['chapter']}.md").is_file()
     for code in (case.given, *case.cells.values(), case.check):
         assert len(code.splitlines()) <= LONGER.get(case.slug, 30)

@@ -7,5 +7,5 @@ from tests.clinic.playing import LIVE, check, slug
 
 @pytest.mark.parametrize("case", LIVE, ids=slug)
 def test_fails_as_it_says_and_is_cured(case):
-    """Its signature appears, and is gone with the cure."""
+    """A case's signature appears, and is gone with the cure."""
     check(case)

@@ -1,13 +1,14 @@
-"""Play on this machine's GPUs all that the book could only quote or say (``make gpu``).
+"""Play on this machine's GPUs all that the book could only quote (``make gpu``).
 
-The doctor on a real nvidia-smi, the scripts with NCCL on 1 to all GPUs, AMP, memory,
-the guard's cost, and the failures of the clinic that a GPU can play. What came out goes
-to book/_data/gpu.json, and the page "What was run" shows it: what failed with its last
-line, what was not run with the reason. Without a GPU nothing is run or written.
+That is the doctor on a real nvidia-smi, the scripts with NCCL on 1 to all GPUs, AMP,
+memory, the guard's cost, and the failures of the clinic that a GPU can play. Results go
+to book/_data/gpu.json, and the page "What was run" shows them: failures with their last
+line, and items that were not run with the reason. Without a GPU, nothing is run or
+written.
 
     python tests/gpu                                   # make gpu
-    python tests/gpu --only doctor memory              # some groups; the rest stays
-    python tests/gpu --rehearse out.json --gpus 2      # the same on CPUs, elsewhere
+    python tests/gpu --only doctor memory              # some groups; others are kept
+    python tests/gpu --rehearse out.json --gpus 2      # on CPUs, into another file
 """
 
 import argparse
@@ -26,13 +27,13 @@ GROUPS = "doctor", "scripts", "AMP", "memory", "guard", "clinic"
 
 
 def items(num_gpus: int, device: str) -> list[Item]:
-    """All that there is to play, in the order of the groups."""
+    """Return all items, in the order of the groups."""
     found = launches.items(num_gpus) + measures.items(num_gpus, device)
     return found + cases.items(num_gpus)
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    """Read the command line; --gpus belongs to --rehearse."""
+    """Read the command line, where --rehearse and --gpus go together."""
     parser = argparse.ArgumentParser(
         "python tests/gpu",
         description=__doc__,
@@ -50,7 +51,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play, print a line each, write the file; 1 without a GPU, or if one fails."""
+    """Play and record all items; return 1 without a GPU, or if an item fails."""
     args = parse_args(argv)
     try:
         machine = hardware.look()
@@ -82,16 +83,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def line(record: dict) -> str:
-    """One item for the terminal."""
+    """Return one item's line for the terminal."""
     end, why = record["outcome"], record.get("why", "")
     took = f" ({record['seconds']} s)" if "seconds" in record else ""
     return f"{end:8} {record['group']}: {record['name']}{took}{': ' * bool(why)}{why}"
 
 
 def write(path: Path, machine: dict, records: list[dict], played: set[str]) -> None:
-    """Write the records; groups that were not played stay, if the machine is the same.
+    """Write the records, and keep old groups if they are from the same machine.
 
-    What another GPU, driver or torch showed is not kept beside what this one did.
+    Results of another GPU, driver or torch are not kept beside the new ones.
     """
     old = json.loads(path.read_text("utf8")) if path.is_file() else {}
     same = ("names", "driver", "torch", "cuda", "nccl")

@@ -1,8 +1,8 @@
-"""The clinic's quoted cases: played for real, and their messages compared.
+"""Play the clinic's quoted cases on GPUs, and compare their messages.
 
-Each program makes the mistake of a case on as few GPUs as show it. It passes if it ends
-as a mistake does (not with exit code 0, unless it is only a warning), if a sign of the
-case matches what it prints, and if ``allranks.diagnose`` names the case first.
+Each program makes the mistake of a case on as few GPUs as will show it. It passes if it
+fails (unless the mistake only causes a warning), if a sign of the case matches what it
+prints, and if ``allranks.diagnose`` names the case first.
 """
 
 import re
@@ -35,9 +35,9 @@ torch.cuda.synchronize()
 
 @dataclass(frozen=True)
 class Program:
-    """A mistake: its code, its ranks (0: no torchrun), the GPUs that it takes.
+    """A mistake: its code, its ranks (0: no torchrun), and the GPUs it needs.
 
-    ``says`` is what it must print where the clinic has no case of this name.
+    ``says`` is what it must print if the clinic has no case of this name.
     """
 
     code: str
@@ -49,7 +49,7 @@ class Program:
 
 PLAYED = {
     "cuda-oom": Program(
-        # A fraction of the memory: nobody else's job may suffer.
+        # Only a fraction of the memory, so that no other job on the GPU suffers.
         "torch.cuda.set_per_process_memory_fraction(0.02)\n"
         "total = torch.cuda.get_device_properties(0).total_memory\n"
         "torch.empty(total // 8, device='cuda')\n"
@@ -107,7 +107,7 @@ NOT_PLAYED = {
 
 
 def judge(case: clinic.Specimen | None, all_cases: list, program: Program):
-    """Return the judge of a case: what it printed, against signs and the diagnosis."""
+    """Return a judge that compares a case's output with its signs and diagnosis."""
 
     def compare(ended: Ended) -> tuple[str, dict]:
         log = Log(("log", ended.text))
@@ -133,7 +133,7 @@ def judge(case: clinic.Specimen | None, all_cases: list, program: Program):
 
 
 def said(ended: Ended, signs: list[str]) -> str:
-    """The line that a sign matches, or the last."""
+    """Return the line that a sign matches, or else the last line."""
     lines = [line.strip() for line in ended.text.splitlines() if line.strip()]
     for sign in signs:
         for line in lines:
@@ -143,7 +143,7 @@ def said(ended: Ended, signs: list[str]) -> str:
 
 
 def items(num_gpus: int) -> list[Item]:
-    """All quoted cases, those that are not played with the reason."""
+    """Return an item for each quoted case, with the reason if it can't be played."""
     cases = {case.slug: case for case in clinic.folder(ROOT / "clinic")}
     found = []
     for slug, program in PLAYED.items():

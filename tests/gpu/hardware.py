@@ -1,4 +1,4 @@
-"""What this machine has: asked in a process of its own, so that no GPU stays taken."""
+"""Ask what this machine has, in a process of its own, so that no GPU stays in use."""
 
 import datetime
 import json
@@ -42,7 +42,7 @@ def look() -> dict:
 
 
 def driver() -> str | None:
-    """Ask nvidia-smi for the driver's version; None if it does not say."""
+    """Return the driver's version that nvidia-smi reports, or None."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""The doctor and the chapters' scripts: as their pages launch them, a GPU per rank."""
+"""Launch the doctor and the chapters' scripts as their pages do, a GPU per rank."""
 
 import json
 import re
@@ -13,7 +13,7 @@ ALONE = {  # started with python
     "ch5_single": (),
     "ch6_model_parallel": (),
 }
-RANKS = {  # by torchrun: the least number of ranks
+RANKS = {  # started by torchrun, with this number of ranks or more
     "ch1_environment": 1,
     "ch2_after": 1,
     "ch3_resume": 1,
@@ -28,7 +28,10 @@ SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 
 
 def doctor(ended: Ended) -> tuple[str, dict]:
-    """Passed if it answered and no check failed; with what it found, check by check."""
+    """Judge the doctor: it passes if it answered and no check failed.
+
+    The facts are what it found, check by check.
+    """
     try:
         found = json.loads(ended.text[ended.text.index("{") :])
         checks = {c["name"]: [c["status"], c["found"]] for c in found["checks"]}
@@ -40,7 +43,10 @@ def doctor(ended: Ended) -> tuple[str, dict]:
 
 
 def launched(ended: Ended) -> tuple[str, dict]:
-    """Passed if it ended well; with the devices that it named, and NCCL's version."""
+    """Judge a launch: it passes with exit code 0.
+
+    The facts are the devices that it named, and NCCL's version.
+    """
     outcome = PASSED if ended.code == 0 else FAILED
     facts = {"last": ended.last}
     if devices := sorted(set(re.findall(r"\bcuda:\d+", ended.text))):
@@ -51,7 +57,7 @@ def launched(ended: Ended) -> tuple[str, dict]:
 
 
 def items(num_gpus: int) -> list[Item]:
-    """The doctor, and each script on 1 to ``num_gpus`` ranks."""
+    """Return items for the doctor, and for each script on 1 to ``num_gpus`` ranks."""
     scripts = ROOT / "scripts"
     command = (sys.executable, "-m", "allranks.doctor", "--json")
     found = [Item("doctor", "allranks.doctor --json", 1, command, judge=doctor)]

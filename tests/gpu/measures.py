@@ -1,4 +1,4 @@
-"""What a GPU's steps, memory and the guard cost: ``on_gpu.py`` measures, on the GPU."""
+"""Items that measure steps, memory and the guard's cost, by running ``on_gpu.py``."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ MARK = "FIGURES "
 
 
 def figures(ended: Ended) -> tuple[str, dict]:
-    """Passed if it ended well and printed its figures, with no fault among them."""
+    """Judge a measurement: it passes with exit code 0 and figures without a fault."""
     lines = [line for line in ended.text.splitlines() if line.startswith(MARK)]
     if ended.code != 0 or not lines:
         return FAILED, {}
@@ -21,9 +21,9 @@ def figures(ended: Ended) -> tuple[str, dict]:
 
 
 def items(num_gpus: int, device: str) -> list[Item]:
-    """AMP and memory on one GPU, the guard on one rank and on all."""
+    """Return items for AMP and memory on one GPU, and the guard on one rank and all."""
     alone = (sys.executable, PROGRAM)
-    # Memory is rehearsed on virtual GPUs: the CPU does not count what it hands out.
+    # Memory is rehearsed on virtual GPUs, as torch doesn't count the CPU's memory.
     counted = "vgpu" if device == "cpu" else device
     found = [
         Item("AMP", "step and loss", 1, (*alone, "amp", device), judge=figures),

@@ -15,19 +15,19 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 SIZES = {"cuda": (4096, 1024, 20), "cpu": (64, 32, 3), "vgpu": (256, 32, 3)}
-ROUNDS = 7  # blocks of each kind, by turns
+ROUNDS = 7  # blocks of each kind, in turns
 KINDS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def network(width: int, device: torch.device) -> nn.Module:
-    """Four square layers, the same for all kinds."""
+    """Return four square layers with the same weights each time."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(4)]
     return nn.Sequential(*layers).to(device)
 
 
 def milliseconds(device: torch.device, work) -> float:
-    """Time some work on a device: by its own clock, or with it at rest at both ends."""
+    """Time some work on a device, on a GPU by the GPU's own clock."""
     if device.type == "cuda":
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -41,7 +41,7 @@ def milliseconds(device: torch.device, work) -> float:
 
 
 def amp(device: torch.device) -> dict:
-    """Return the step's median milliseconds and the last loss, by kind of number.
+    """Return a step's median milliseconds and the last loss for each kind of number.
 
     Each kind trains a network of its own from the same weights on the same batches.
     """
@@ -112,13 +112,17 @@ def memory(device: torch.device) -> dict:
     }
     for what, want in found["formula"].items():
         got = found["allocated"][what]
-        if abs(got / want - 1) > 0.02:  # blocks are rounded up, steps are counted
+        # Not exactly equal: blocks are rounded up, and AdamW also counts its steps.
+        if abs(got / want - 1) > 0.02:
             found["fault"] = f"{what} take {got} bytes; by the formula it is {want}"
     return found
 
 
 def guard(device: torch.device) -> dict:
-    """Return what steps with allranks.guard take of those without: blocks by turns."""
+    """Return how long steps take with allranks.guard and without, in turns.
+
+    The figures are rank 0's; all other ranks return {}.
+    """
     from allranks.guard import Guard
 
     width, batch, steps = SIZES[device.type]
@@ -160,7 +164,7 @@ def guard(device: torch.device) -> dict:
     block(None)
     times = {"without": [], "with": []}
     with Guard(ddp, optimizer, every=every) as watch:
-        block(watch)  # past the first steps, where its checks are dense
+        block(watch)  # the guard checks the first steps more often, so skip them
         for number in range(ROUNDS):
             ways = [("without", None), ("with", watch)][:: 1 if number % 2 else -1]
             for way, one in ways:

@@ -1,4 +1,4 @@
-"""Play one item in a process of its own: it ends in time, and nothing stays behind."""
+"""Play an item in a process of its own, which ends in time and leaves nothing."""
 
 import os
 import re
@@ -22,7 +22,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: exit code (None: it was stopped), what it printed, when."""
+    """How a command ended: its exit code (None: stopped), its output, its seconds."""
 
     code: int | None
     text: str
@@ -30,7 +30,7 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The last line that says something; of a launch, the ranks' last."""
+        """Return the last line with words, for a launch the last one of the ranks."""
         ranks = _LAUNCHER.split(self.text, maxsplit=1)[0]
         text = ranks if ranks.strip() else self.text
         lines = [line.strip() for line in text.splitlines() if line.strip(" -=")]
@@ -38,18 +38,18 @@ class Ended:
 
 
 def by_exit_code(ended: Ended) -> tuple[str, dict]:
-    """Judge a command that should simply succeed."""
+    """Judge a command that only has to succeed."""
     return (PASSED if ended.code == 0 else FAILED), {"last": ended.last}
 
 
 @dataclass(frozen=True)
 class Item:
-    """What is to be played.
+    """A command to be played, and how to judge it.
 
     Attributes:
-        needs: GPUs that it takes.
-        command: the arguments of a process; none if ``why`` says why it is not played.
-        judge: the outcome, and more facts about it, from how the command ended.
+        needs: the number of GPUs that it needs.
+        command: the arguments of a process; none if ``why`` says why it isn't played.
+        judge: returns the outcome, and facts about it, from how the command ended.
     """
 
     group: str
@@ -87,12 +87,12 @@ def play(item: Item, num_gpus: int, env: dict[str, str] | None = None) -> dict:
 
 
 def run(command, folder: str, timeout_s: float, env=None) -> Ended:
-    """Run a command in a folder; after ``timeout_s`` seconds it and all below end."""
+    """Run a command in a folder; end it and its children after ``timeout_s``."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     given = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     given |= {"PYTHONUNBUFFERED": "1", "GROUP_TIMEOUT_S": "60"} | (env or {})
     start, out = time.monotonic(), Path(folder, "output.txt")
-    with out.open("wb") as file:  # a file: no pipe that a lost child could hold open
+    with out.open("wb") as file:  # not a pipe, which a lost child could hold open
         process = subprocess.Popen(
             [*command],
             cwd=folder,
@@ -113,7 +113,7 @@ def run(command, folder: str, timeout_s: float, env=None) -> Ended:
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and all that it started: first by SIGTERM, so that torchrun can."""
+    """End a process and its children; SIGTERM first, so torchrun can end its ranks."""
     if process.poll() is not None:
         return
     try:

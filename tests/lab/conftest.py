@@ -1,4 +1,4 @@
-"""A real JupyterLab, started as ``make lab`` starts it, and a browser in it."""
+"""Start a real JupyterLab as ``make lab`` does, and open notebooks in a browser."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ EXECUTED = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """JupyterLab on copies of the notebooks: its process, and where it answers."""
+    """Yield JupyterLab on copies of the notebooks: its process and its address."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     (folder / ".venv").symlink_to(ROOT / ".venv")
@@ -67,7 +67,7 @@ def lab(tmp_path_factory):
 
 
 def wait_for_address(process, log: Path) -> str:
-    """The address that the server prints, with its token."""
+    """Return the address that the server prints, with its token."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         found = ADDRESS.findall(log.read_text("utf8"))
@@ -78,15 +78,15 @@ def wait_for_address(process, log: Path) -> str:
 
 
 class Notebook:
-    """An open notebook, driven as a reader does: click a cell, Shift+Enter."""
+    """An open notebook, used as a reader would: click a cell, press Shift+Enter."""
 
     def __init__(self, page, path: Path, num_cells: int):
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
-        expect(self.cells).to_have_count(num_cells, timeout=180_000)  # they come slowly
+        expect(self.cells).to_have_count(num_cells, timeout=180_000)  # slow to load
         self.idle()
-        with contextlib.suppress(Exception):  # the question on news, asked once
+        with contextlib.suppress(Exception):  # JupyterLab asks about news only once
             page.get_by_role("button", name="No", exact=True).click(timeout=2000)
         self.clear()
 
@@ -98,13 +98,13 @@ class Notebook:
         )
 
     def clear(self) -> None:
-        """Forget all outputs and numbers, so that whatever shows next is new."""
+        """Clear all outputs and numbers, so that whatever appears next is new."""
         self.command("Edit", "Clear Outputs of All Cells")
         expect(self.panel.get_by_text(EXECUTED)).to_have_count(0)
 
     @property
     def cells(self):
-        """All code cells."""
+        """Return all code cells."""
         return self.panel.locator(".jp-CodeCell")
 
     def start(self, cell) -> None:
@@ -113,7 +113,7 @@ class Notebook:
         self.page.keyboard.press("Shift+Enter")
 
     def run(self, cell, timeout: float = 150) -> str:
-        """Run a cell, wait for its end, return the text that it shows."""
+        """Run a cell, wait until it ends, and return the text that it shows."""
         prompt = cell.locator(".jp-InputPrompt")
         before = prompt.inner_text()
         self.start(cell)
@@ -122,7 +122,7 @@ class Notebook:
             assert time.monotonic() < deadline, f"still running: {cell.inner_text()}"
             self.page.wait_for_timeout(100)
         self.idle(timeout)
-        # Not inner_text: JupyterLab draws nothing that is out of view.
+        # Not inner_text, because JupyterLab doesn't draw what is out of view.
         return cell.locator(".jp-Cell-outputArea").text_content()
 
     def write(self, cell, source: str) -> None:
@@ -138,7 +138,7 @@ class Notebook:
         while True:
             self.page.wait_for_timeout(50)
             if self.path.stat().st_mtime_ns != before:
-                with contextlib.suppress(ValueError):  # it is being written
+                with contextlib.suppress(ValueError):  # only a part is written yet
                     return json.loads(self.path.read_text("utf8"))
 
     def command(self, menu: str, entry: str) -> None:
@@ -173,8 +173,8 @@ def window(browser):  # noqa: F811
 def opened(lab, window):
     """Open a copy of a notebook by its name; end its kernel afterwards.
 
-    A copy, since JupyterLab saves by itself every two minutes, and Shift+Enter in the
-    last cell adds one: what a test did, the next must not find.
+    It has to be a copy, because JupyterLab saves by itself every two minutes, and
+    Shift+Enter in the last cell adds a cell, which the next test must not find.
     """
     server, address = lab
     folder = Path(server.cwd()) / "notebooks"

@@ -1,4 +1,4 @@
-"""Notebooks in a real JupyterLab: cells, live ranks, widgets, stop and restart."""
+"""Notebooks work in a real JupyterLab: cells, live ranks, widgets, stop, restart."""
 
 import re
 import time
@@ -18,7 +18,7 @@ if rank != 1:
 
 
 def sources(name: str) -> list[tuple[str, bool]]:
-    """The code cells of a notebook, and whether each is meant to fail."""
+    """Return the code cells of a notebook, and whether each is meant to fail."""
     nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     return [
         (cell.source, "raises-exception" in cell.metadata.get("tags", ()))
@@ -28,18 +28,18 @@ def sources(name: str) -> list[tuple[str, bool]]:
 
 
 def find_cell(notebook, text: str):
-    """The first code cell of chapter 4 whose source holds a text; edited or not."""
+    """Return chapter 4's first code cell whose original source holds a text."""
     found = (n for n, (source, _) in enumerate(sources("ch4_ranks")) if text in source)
     return notebook.cells.nth(next(found))
 
 
 def children(process) -> set[int]:
-    """Every process below this one."""
+    """Return the ids of all processes below this one."""
     return {child.pid for child in process.children(recursive=True)}
 
 
 def gone(pids: set[int], within_s: float = 10) -> bool:
-    """Whether these processes end in time."""
+    """Tell whether these processes end in time."""
     deadline = time.monotonic() + within_s
     while left := {pid for pid in pids if psutil.pid_exists(pid)}:
         if time.monotonic() > deadline:
@@ -50,9 +50,9 @@ def gone(pids: set[int], within_s: float = 10) -> bool:
 
 
 def wait_until_all_sleep(pids: set[int], page) -> None:
-    """Wait until no process has work: a rank in a barrier sleeps, a slow one does not.
+    """Wait until all processes sleep, as ranks do in a barrier but not while they work.
 
-    A process that only lacks a core is runnable, so load cannot be taken for a wait.
+    A process that waits for a core is runnable, so a busy machine isn't taken for it.
     """
     used = None
     while True:
@@ -64,10 +64,10 @@ def wait_until_all_sleep(pids: set[int], page) -> None:
         page.wait_for_timeout(250)
 
 
-@pytest.mark.timeout(600)  # far above what it takes, for a busy machine
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
 @pytest.mark.parametrize("name", ["ch4_ranks", "app_vgpu"])
 def test_a_notebook_runs_cell_by_cell(opened, name):
-    """Live ranks and virtual GPUs: Shift+Enter in each cell, nothing fails."""
+    """Shift+Enter in each cell works, with live ranks and with virtual GPUs."""
     notebook = opened(name)
     cells = sources(name)
     for number in range(len(cells)):
@@ -84,7 +84,7 @@ def test_a_notebook_runs_cell_by_cell(opened, name):
 
 
 def explorable_is_live_both_ways(notebook) -> None:
-    """What the reader turns, Python sees; what Python sets, the reader sees."""
+    """Check that Python sees a control's new value, and the control Python's."""
     cell = find_cell(notebook, "WhoIsWho(nodes=")
     cell.scroll_into_view_if_needed()  # JupyterLab draws what is in view
     box = cell.locator(".x")
@@ -100,7 +100,7 @@ def explorable_is_live_both_ways(notebook) -> None:
 
 
 def exercise_is_checked(notebook) -> None:
-    """A stub is told so; the solution, typed over it, is right."""
+    """Check that a stub is called a stub, and the solution typed over it right."""
     name = "ex4_1"
     stub = find_cell(notebook, f"def {name}(")
     check = find_cell(notebook, f"check({name})")
@@ -110,9 +110,9 @@ def exercise_is_checked(notebook) -> None:
     assert f"{name}: right" in notebook.run(check)
 
 
-@pytest.mark.timeout(600)  # far above what it takes, for a busy machine
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
 def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
-    """The stop button answers with who waits where; a restart ends all ranks."""
+    """The stop button reports which rank waits where; a restart ends all ranks."""
     server, _ = lab
     notebook = opened("ch4_ranks")
     before = children(server)  # the kernel itself, and those of other notebooks
@@ -133,7 +133,7 @@ def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     assert "3" in notebook.run(hang)  # fresh ranks
 
     family = children(server) - before
-    assert len(family) >= 4  # the ranks live
+    assert len(family) >= 4  # the four ranks are alive
     notebook.command("Kernel", re.compile("Restart Kernel…"))
     notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
     assert gone(family)

@@ -1,7 +1,7 @@
 """Run the tests that a change touches, as far as a minute allows: ``make quick``.
 
-A test is touched if something that it reads is not as it was when it last passed. Those
-that take long are left out, and named. CI leaves out nothing.
+A test is touched if something that it reads has changed since it last passed. Tests
+that take too long are left out, and named. CI runs all of them.
 """
 
 import json
@@ -18,19 +18,19 @@ from tests.quick.inputs import OWN, ROOT, Tree
 from tests.quick.plugin import ONLY, load
 
 WORKERS = 3
-BUDGET_S = 60.0  # of all workers; two cores do it in half of that
-NEW_S = 10.0  # what a file of tests counts that has never passed here
+BUDGET_S = 60.0  # summed over all workers; on two cores it takes half of that
+NEW_S = 10.0  # the guess for a file of tests that has never passed here
 
 
 def choose(touched: dict[str, float], budget: float) -> set[str]:
-    """Return the tests that fit into a time, the shortest files first.
+    """Return the tests that fit into a budget, taking the shortest files first.
 
-    Before all of them come those that read one page, case or exercise each: if they are
-    touched, they are about the very thing that was edited.
+    Tests that read one page, case or exercise each come before all others, because a
+    touched one is about the very file that was edited.
 
     Args:
-        touched: seconds by test. What the first test of a file does for all of them,
-            such as to start a browser, is in its time.
+        touched: seconds by test. The first test of a file includes what it does for
+            all of them, such as starting a browser.
         budget: seconds.
     """
     files: Counter[str] = Counter()
@@ -59,7 +59,7 @@ def report(touched: dict[str, float], chosen: set[str], total: int) -> str:
 
 
 def main() -> int:
-    """Choose, run, say again what was left out; return pytest's exit code."""
+    """Choose and run tests, repeat what was left out; return pytest's exit code."""
     memory, tree = load(), Tree()
     if not memory["tests"]:
         raise SystemExit("No test has passed here yet: make test runs all of them.")

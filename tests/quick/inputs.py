@@ -1,8 +1,8 @@
-"""What a test reads, and whether that has changed since it last passed.
+"""Find what a test reads, and whether that has changed since it last passed.
 
-The inputs of a test are: its own file, what that file imports from this tree, directly
+The inputs of a test are its own file, what that file imports from this tree, directly
 or through others, and what the test was seen to open or start while it ran. Tests of
-one file share these, apart from those that ``OWN`` and ``VIEWS`` make finer.
+one file share these, except where ``OWN`` and ``VIEWS`` are more specific.
 """
 
 import ast
@@ -16,14 +16,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = "_build/html", "_build/.doctrees/whole.css"  # not in git, but read by tests
-REPORT = "_build/html/book/app_status.html"  # shows how the tests themselves ended
+REPORT = "_build/html/book/app_status.html"  # left out: it shows the tests' results
 INDEX = (
     "_build/html/_sources/",
     "_build/html/searchindex.js",
     "_build/html/objects.inv",
 )
 ALWAYS = ("pyproject.toml", "requirements.txt", "tests/conftest.py")
-# Of the files of this form, a test reads the one that its parameter names.
+# Among files of this form, a test reads only the one that its parameter names.
 OWN = {
     "tests/book/test_pages.py": "_build/html/{}.html",
     "tests/book/test_commands.py": "book/{}.md",
@@ -47,7 +47,7 @@ def _cells(text: bytes) -> bytes:
     ).encode()
 
 
-# What counts of a file for a test: a page's commands, a notebook's code and outputs.
+# The part of a file that a test reads: a page's commands, a notebook's code cells.
 VIEWS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "tests/book/test_commands.py": (r"book/\w+\.md", _commands),
     "notebooks/": (r"notebooks/\w+\.ipynb", _cells),
@@ -60,7 +60,7 @@ class Tree:
     Args:
         root: a checkout.
     Raises:
-        SystemExit: git cannot list the files.
+        SystemExit: if git cannot list the files.
     """
 
     def __init__(self, root: Path = ROOT):
@@ -81,11 +81,11 @@ class Tree:
 
     @functools.cache  # noqa: B019 - a tree lives as long as the program
     def bytes(self, name: str) -> bytes:
-        """Return what stands in a file."""
+        """Return the content of a file."""
         return (self.root / name).read_bytes()
 
     def digest(self, name: str, test_file: str = "") -> str:
-        """Hash a file, or what counts of it for the tests of ``test_file``."""
+        """Hash a file, or the part of it that the tests of ``test_file`` read."""
         pattern, view = next(
             (rule for start, rule in VIEWS.items() if test_file.startswith(start)),
             ("", None),
@@ -110,7 +110,7 @@ class Tree:
         return frozenset(found - {name})
 
     def _direct(self, name: str) -> frozenset[str]:
-        """Return what a file imports itself, and what lies beside it under its name."""
+        """Return the files that a file imports itself, and those beside it by name."""
         if name not in self._imports:
             stem = name.removesuffix(".py")
             beside = {f"{stem}{end}" for end in (".js", ".css", ".json")}
@@ -147,13 +147,13 @@ class Tree:
         """Return the files that the tests of a file depend on."""
         roots = {test_file, *ALWAYS, *reads}
         roots |= {f"{p.as_posix()}/conftest.py" for p in Path(test_file).parents}
-        if b"browser" in self.bytes(test_file):  # what it opens, Python does not hear
+        if b"browser" in self.bytes(test_file):  # Python can't see what a browser opens
             roots |= {name for name in self.files if name.startswith(BUILT)}
         roots &= self.files
         return frozenset(roots.union(*map(self.imports, roots)))
 
     def state(self, nodeid: str, reads: Iterable[str]) -> str:
-        """Hash all that a test depends on; "" if its file is gone."""
+        """Return a hash of all that a test depends on, or "" if its file is gone."""
         test_file = nodeid.partition("::")[0]
         if test_file not in self.files:
             return ""

@@ -1,7 +1,7 @@
-"""A plugin of pytest's that remembers what passed, on which inputs, in how long.
+"""A pytest plugin that remembers which tests passed, on which inputs, and how fast.
 
-``make test`` writes it down in ``_build/passed.json``, and ``make quick`` reads there
-what need not run again. Each worker listens to what Python opens and starts.
+``make test`` writes this to ``_build/passed.json``, where ``make quick`` reads which
+tests need not run again. Each worker records what Python opens and starts.
 """
 
 import contextlib
@@ -16,26 +16,26 @@ import pytest
 from tests.quick.inputs import ROOT, Tree
 
 PASSED = ROOT / "_build" / "passed.json"
-ONLY = "ALLRANKS_ONLY"  # a file with the tests to run; tests that it does not know run
+ONLY = "ALLRANKS_ONLY"  # names a JSON file: whether to run each test it knows
 
 
 def load(path: Path = PASSED) -> dict:
-    """Return what is remembered: of each test its inputs' digest and its seconds."""
+    """Return what is remembered: the digest of each test's inputs, and its seconds."""
     if not path.exists():
         return {"tests": {}, "reads": {}}
     return json.loads(path.read_text("utf8"))
 
 
 class Ear:
-    """Hears which files of the tree are opened, and which programs started."""
+    """An audit hook that hears which files are opened and which programs started."""
 
     def __init__(self) -> None:
         self.reads: dict[str, set[str]] = {}
-        self.file = ""  # of the test that runs now
+        self.file = ""  # the file of the test that runs now
         sys.addaudithook(self.hear)
 
     def hear(self, event: str, args: tuple) -> None:
-        """Add a file to those that the tests of the present file read."""
+        """Add a file to those that the tests of the current file read."""
         if not self.file or event not in ("open", "subprocess.Popen"):
             return
         words = [args[0]] if event == "open" else list(args[1] or ())
@@ -52,32 +52,32 @@ class Ear:
 
 
 class Memory:
-    """What of this run is to be remembered."""
+    """What is to be remembered about this run."""
 
     def __init__(self) -> None:
         self.tree, self.ends, self.seconds = Tree(), {}, {}
-        for name in self.tree.files:  # as they are when the tests begin
+        for name in self.tree.files:  # read now, as an edit may follow during the run
             self.tree.bytes(name)
         self.reads: dict[str, set[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep how a test ended: whatever of it fails, all of it has failed."""
+        """Keep how a test ended: it has failed if any of its phases has."""
         name = report.nodeid
         self.seconds[name] = self.seconds.get(name, 0) + report.duration
         self.ends[name] = self.ends.get(name, True) and not report.failed
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node, error) -> None:
-        """Take over what one of xdist's workers heard."""
+        """Add what one of xdist's workers heard."""
         self.add(getattr(node, "workeroutput", {}).get("reads", {}))
 
     def add(self, reads: dict) -> None:
-        """Add to what the tests of each file read."""
+        """Add files to those that the tests of each file read."""
         for test_file, names in reads.items():
             self.reads.setdefault(test_file, set()).update(names)
 
     def write(self, path: Path = PASSED) -> None:
-        """Remember what passed, forget what failed; files that are gone as well."""
+        """Remember what passed; forget what failed, and files that are gone."""
         old = load(path)
         reads = {k: set(v) for k, v in old["reads"].items()}
         for test_file, names in self.reads.items():
@@ -104,14 +104,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.ear = Ear()
     config.memory = None
     if not hasattr(config, "workerinput"):
-        with contextlib.suppress(SystemExit, FileNotFoundError):  # without git
+        # Without git there is no list of files, so nothing is remembered.
+        with contextlib.suppress(SystemExit, FileNotFoundError):
             config.memory = Memory()
             config.pluginmanager.register(config.memory)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
-    """Say whose files are heard from now on."""
+    """Set the test file to which whatever is opened now belongs."""
     item.config.ear.file = item.nodeid.partition("::")[0]
     try:
         return (yield)
@@ -121,7 +122,7 @@ def pytest_runtest_protocol(item: pytest.Item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Leave out what ``make quick`` did not choose."""
+    """Deselect the tests that ``make quick`` did not choose; unknown tests run."""
     if ONLY not in os.environ:
         return
     chosen = json.loads(Path(os.environ[ONLY]).read_text("utf8"))
@@ -131,7 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over what was heard; write down what is to be remembered."""
+    """Pass on what a worker heard, or write down what is to be remembered."""
     config = session.config
     reads = {k: sorted(v) for k, v in config.ear.reads.items()}
     if hasattr(config, "workeroutput"):

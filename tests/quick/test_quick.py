@@ -1,4 +1,4 @@
-"""``make quick``: what a change touches runs, what it leaves alone does not."""
+"""``make quick`` runs the tests that a change touches, and no others."""
 
 import os
 import shutil
@@ -54,14 +54,14 @@ def tree(project, tmp_path) -> Path:
 
 
 def run(tree: Path, *command: str) -> subprocess.CompletedProcess:
-    """Run Python in the small project, as if nothing was set here."""
+    """Run Python in the small project, without this process's PYTHONPATH."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     words = [sys.executable, *command]
     return subprocess.run(words, cwd=tree, env=kept, capture_output=True, text=True)
 
 
 def quick(tree: Path, *flags: str) -> str:
-    """Return what ``make quick`` says first; with ``--list`` that is all it does."""
+    """Return the first line that ``make quick`` prints; ``--list`` runs no tests."""
     return run(tree, "tests/quick", *flags).stdout.partition("\n")[0]
 
 
@@ -77,7 +77,7 @@ def quick(tree: Path, *flags: str) -> str:
     ],
 )
 def test_what_a_test_reads_touches_it(tree, name, touched):
-    """By what it holds, not by its date."""
+    """A file touches the tests that read it by its content, not by its date."""
     os.utime(tree / name)
     assert quick(tree, "--list") == "0 of 3 tests are touched; 0 of them run now."
     with open(tree / name, "a") as file:
@@ -87,7 +87,7 @@ def test_what_a_test_reads_touches_it(tree, name, touched):
 
 
 def test_what_fails_runs_until_it_passes(tree):
-    """And a file of tests that is new runs as well."""
+    """A failing test runs every time until it passes, and a new file of tests runs."""
     (tree / "data.txt").write_text("5")
     for _ in range(2):
         assert quick(tree).startswith("1 of 3 tests are touched")
@@ -98,7 +98,7 @@ def test_what_fails_runs_until_it_passes(tree):
 
 
 def test_without_a_memory_a_sentence_says_what_to_do(tree):
-    """Nothing has passed: nothing can be left out."""
+    """If no test has passed yet, none can be left out, so make test is needed."""
     (tree / "_build/passed.json").unlink()
     ended = run(tree, "tests/quick")
     assert ended.returncode == 1
@@ -106,7 +106,7 @@ def test_without_a_memory_a_sentence_says_what_to_do(tree):
 
 
 def test_without_git_the_tests_run_all_the_same(tree):
-    """Nothing is remembered then, as in an unpacked archive."""
+    """Without git, as in an unpacked archive, tests run but nothing is remembered."""
     shutil.rmtree(tree / ".git")
     (tree / "_build/passed.json").unlink()
     ended = run(tree, *("-m", "pytest", "-q", "-p", "tests.quick.plugin", "tests"))
@@ -117,11 +117,11 @@ def test_without_git_the_tests_run_all_the_same(tree):
 
 
 def test_what_takes_too_long_is_left_out_and_named():
-    """The shortest files first, each as a whole."""
+    """The shortest files are chosen first, each as a whole, and the rest is named."""
     touched = {"a.py::x": 1.0, "b.py::x": 5.0, "b.py::y": 4.0, "c.py::x": 30.0}
     chosen = choose(touched, 20)
     assert chosen == {"a.py::x", "b.py::x", "b.py::y"}
-    page = {"tests/book/test_pages.py::x": 16.0}  # what was edited comes first
+    page = {"tests/book/test_pages.py::x": 16.0}  # tests of one page come first
     assert choose(touched | page, 20) == {*page, "a.py::x"}
     assert choose({"tests/test_errata.py::x": 99.0} | touched, 20) == chosen
     assert report(touched, chosen, 9) == (
@@ -159,14 +159,14 @@ NOTEBOOK = "notebooks/ch5_ddp.ipynb"
 def test_of_a_page_commands_count_and_of_a_notebook_cells(
     name, old, new, test, touched
 ):
-    """Prose may change: what its neighbours print stays as it is."""
+    """Prose may change without touching the tests of a page's commands or cells."""
     reads = [PAGE, "book/ch4_ranks.md", "scripts/ch5_ddp.py"]
     before, after = Tree(), edited(name, old, new)
     assert (before.state(test, reads) != after.state(test, reads)) == touched
 
 
 def test_a_test_of_one_file_depends_on_no_other():
-    """As its parameter says: the cases of the clinic, one page, one exercise."""
+    """A test whose parameter names a case of the clinic depends on no other case."""
     tree = Tree()
     slug = "ddp-sum-loss"
     test = f"tests/clinic/test_live.py::test_x[{slug}-4]"
@@ -179,7 +179,7 @@ def test_a_test_of_one_file_depends_on_no_other():
 
 
 def test_a_visited_page_depends_on_no_other_nor_on_the_index(tmp_path):
-    """An edit of one page rewrites the index of all, which only search reads."""
+    """Only search reads the index of all pages, which an edit of any page rewrites."""
     built = ["_build/html/book/a.html", "_build/html/book/b.html"]
     built += ["_build/html/searchindex.js", "_build/html/_static/all.css"]
     tests = "tests/book/test_pages.py"

@@ -1,10 +1,10 @@
-"""Start Python programs by forking a process that has imported torch already.
+"""Start Python programs by forking a process that has already imported torch.
 
-Most of what a short torchrun costs is that each of its processes imports torch. Here a
-server imports it once; ``Popen`` has it fork, and the child runs the program as
-``python`` would. A forked torchrun forks a server of its own before it starts any
-thread, and its ranks are forked from that. How an interpreter starts and ends is
-shown by the programs that the tests start for real: the status page says which.
+A short torchrun spends most of its time on importing torch in each of its processes.
+Here a server imports it once; ``Popen`` asks it to fork, and the child runs the program
+as ``python`` would. A forked torchrun forks a server of its own before it starts any
+thread, and its ranks are forked from that one. Some tests still start a real
+interpreter, to cover how it starts and ends; the status page lists them.
 """
 
 import atexit
@@ -36,10 +36,10 @@ from pathlib import Path
 
 import psutil
 
-VARIABLE = "ALLRANKS_FORKS"  # the path of the server's socket, which begins "PID-"
-MOST = 2**20  # bytes of a request: its environment is most of it
+VARIABLE = "ALLRANKS_FORKS"  # the path of the server's socket: FOLDER/PID-NAME
+MOST = 2**20  # bytes of a request, most of which is its environment
 PRELOAD = (
-    "torch._dynamo",  # the first optimizer would import it
+    "torch._dynamo",  # otherwise the first optimizer imports it
     "torch.distributed.run",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
@@ -54,14 +54,14 @@ PRELOAD = (
 
 
 class Popen:
-    """A program that was forked, with what is used of ``subprocess.Popen``.
+    """A forked program, with the part of ``subprocess.Popen`` that the tests use.
 
     Args:
         args: ``[python, ...]`` with a script or ``-m`` module, as for an interpreter.
         stdin, stdout, stderr: files, descriptors, ``DEVNULL``, or for stderr
             ``STDOUT``; ``None`` is this process's own.
-        preexec_fn: ignored; the child ends with its server in any case.
-        server: the path of a socket; default: the one that all tests share.
+        preexec_fn: ignored, because the child ends with its server in any case.
+        server: the path of a server's socket; by default the one that all tests share.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Popen:
         self.pid = int(self._control.recv(32))
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended: -N after signal N."""
+        """Return the exit code (-N after signal N), or None while the program runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, ``timeout`` seconds at most.
+        """Wait for the program to end, for at most ``timeout`` seconds.
 
         Raises:
-            subprocess.TimeoutExpired: it runs on.
+            subprocess.TimeoutExpired: if it still runs.
         """
         if self.returncode is None:
             ready, _, _ = select.select([self._control], [], [], timeout)
@@ -116,7 +116,7 @@ class Popen:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the program has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -131,7 +131,7 @@ class Popen:
 
 
 def popen(args: Sequence[str], server: str | None = None, **how):
-    """Fork what is a Python program in a file or module; start anything else."""
+    """Fork a Python program that is a file or a module; start anything else."""
     words = [word for word in args if word != "-u"]
     program = words[0] == sys.executable and len(words) > 1
     if program and (words[1] == "-m" or os.path.isfile(words[1])):
@@ -162,7 +162,7 @@ def _connect(path: str) -> socket.socket:
 
 
 def _connect_or_start() -> socket.socket:
-    """Connect to the server of all tests; whoever comes first starts it."""
+    """Connect to the server that all tests share, and start it if it isn't running."""
     path = os.environ[VARIABLE]
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -184,7 +184,7 @@ def _connect_or_start() -> socket.socket:
 
 
 def serve(listener: socket.socket, owner: int) -> None:
-    """Fork a child for each request, report its end; end when the owner is gone."""
+    """Fork a child for each request and report its end, until the owner is gone."""
     wakes, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -226,7 +226,7 @@ def _lives(pid: int) -> bool:
 
 
 def _end_with_parent() -> None:
-    """Have Linux end this process when the one that started it dies: no orphans."""
+    """Ask Linux to end this process when its parent dies, so that none is orphaned."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
@@ -242,12 +242,12 @@ def _reap(controls: dict[int, socket.socket]) -> None:
 
 
 def _become(request: dict, files: list[int]) -> None:
-    """In a fresh fork: be the program that was asked for, to its very end."""
+    """Run the requested program in a fresh fork, and exit with its code."""
     code = 1
     try:
         _prepare(request, files)
         code = _run(request["args"])
-    except BaseException:  # of this file, or of a program's exit functions
+    except BaseException:  # raised in this file, or in a program's exit functions
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(BaseException):
@@ -258,7 +258,7 @@ def _become(request: dict, files: list[int]) -> None:
 
 
 def _prepare(request: dict, files: list[int]) -> None:
-    """Take over the files, the folder, the environment and the habits of a start."""
+    """Set up files, folder, environment and signals as a new interpreter has them."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -305,7 +305,7 @@ def _run(args: list[str]) -> int:
     try:
         if module:
             sys.path.insert(0, os.getcwd())
-            sys.modules.pop(words[0], None)  # it is executed again, as __main__
+            sys.modules.pop(words[0], None)  # it has to run again, as __main__
             runpy._run_module_as_main(words[0], alter_argv=True)
         else:
             main.__file__ = path = os.path.abspath(words[0])  # as an interpreter does
@@ -331,7 +331,7 @@ def _run(args: list[str]) -> int:
 
 
 def _fork_ranks_too() -> None:
-    """In a torchrun: fork a server while there is one thread; ranks come from it."""
+    """Fork a server for a torchrun's ranks while the process has only one thread."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import (
         subprocess_handler as handler,
     )
@@ -349,7 +349,7 @@ def _fork_ranks_too() -> None:
 
 
 def main() -> None:
-    """Import once, then serve until the tests' first process is gone."""
+    """Import everything once, then serve until the tests' first process is gone."""
     path = sys.argv[1]
     gc.disable()
     for name in PRELOAD:
@@ -357,7 +357,7 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     sys.path.pop(0)  # this file's folder
-    Path(path).unlink(missing_ok=True)  # of a server that somebody killed
+    Path(path).unlink(missing_ok=True)  # a killed server leaves its socket behind
     with _socket() as listener:
         listener.bind(path)
         listener.listen(64)

@@ -1,7 +1,7 @@
-"""Python runs this at the start of each process that a test starts.
+"""Collect garbage less often: Python runs this file in each process a test starts.
 
-A quarter of the time that torch takes to import goes into looking for garbage among
-objects that live for ever, and the tests import it some hundred times.
+A quarter of the time that importing torch takes goes into looking for garbage among
+objects that live for ever, and the tests import torch some hundred times.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""A forked program does and says what it does if it is started."""
+"""A forked program does and prints the same as one that is really started."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
-    """With the same exit code, the same lines, nothing more."""
+    """A forked program ends with the same exit code and the same output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EXTRA", "x")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -80,7 +80,7 @@ def test_a_forked_torchrun_forks_its_ranks(tmp_path, torchrun):
 
 
 def test_nothing_outlives_the_one_that_asked(tmp_path):
-    """The server ends, and what it had forked."""
+    """When the process that asked is gone, the server and its children end."""
     (tmp_path / "program.py").write_text("import time; time.sleep(60)")
     code = (
         "import forks, os, sys, time\n"

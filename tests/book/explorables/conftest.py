@@ -1,4 +1,4 @@
-"""One page of the built site with its explorables, driven by the keyboard."""
+"""Open a page of the built site and use its explorables by keyboard."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.book.conftest import browser, http, site  # noqa: F401
 QUIET = ("error", "warning")
 
 
-# Draws a figure anew as in a live notebook, with something measured.
+# Draw a figure again as in a live notebook, with a measurement.
 ALIVE = """([figure, name, measured]) => {
     const state = JSON.parse(figure.dataset.state), el = document.createElement("div");
     const values = { ...state, initial: state, live: true, measured };
@@ -20,7 +20,7 @@ ALIVE = """([figure, name, measured]) => {
 
 
 class Driver:
-    """An explorable on a page: find its parts by the names that a reader hears."""
+    """An explorable on a page, whose parts are found by their accessible names."""
 
     def __init__(self, page, name: str, nth: int = 0):
         self.page, self.name = page, name
@@ -29,19 +29,19 @@ class Driver:
         self.box.scroll_into_view_if_needed()
 
     def measure(self, measured: dict) -> None:
-        """Play a kernel that has measured something."""
+        """Show a measurement, as a kernel would send it."""
         self.page.evaluate(ALIVE, [self.box.element_handle(), self.name, measured])
 
     def field(self, label: str):
-        """The control with this label."""
+        """Return the control with this label."""
         return self.box.get_by_label(label, exact=True)
 
     def button(self, name: str):
-        """The button (or part of a picture) with this name."""
+        """Return the button (or the part of a picture) with this name."""
         return self.box.get_by_role("button", name=name, exact=True)
 
     def fill(self, label: str, value) -> None:
-        """Type over a field, as a reader does: select all, type."""
+        """Replace a field's content as a reader does: select all, then type."""
         field = self.field(label)
         field.focus()
         self.page.keyboard.press("ControlOrMeta+a")
@@ -54,18 +54,18 @@ class Driver:
 
     @property
     def summary(self) -> str:
-        """What a screen reader is told."""
+        """Return what a screen reader is told."""
         return self.box.locator(".x-summary").inner_text()
 
     @property
     def error(self) -> str:
-        """Why a state is not possible."""
+        """Return why a state is not possible."""
         return self.box.locator(".x-error").inner_text()
 
 
 @pytest.fixture
 def explore(browser, site):  # noqa: F811
-    """Open a page, give its explorable; fail on whatever the console says."""
+    """Yield a function that opens an explorable; fail on console errors or warnings."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
     complaints = []
 

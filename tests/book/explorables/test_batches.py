@@ -1,4 +1,4 @@
-"""Who gets which sample, by keyboard, at 390 px."""
+"""Readers see which rank gets which sample, by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Sampler
 
@@ -6,12 +6,12 @@ FIRST = {"num_samples": 10, "world_size": 4, "batch_size": 2}
 
 
 def said(**changes) -> str:
-    """Python's sentence."""
+    """Return Python's summary."""
     return Sampler(**{**FIRST, **changes}).facts["summary"]
 
 
 def test_the_page_shares_samples_out_as_python_does(explore):
-    """Numbers, flags, steps; what would have no effect is not offered."""
+    """The summary is Python's, and fields without an effect are hidden."""
     x = explore("book/ch5_ddp", "batches")
     cells = x.box.locator(".x-cells .x-cell")
     assert x.summary == said()
@@ -32,11 +32,11 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     assert x.summary == said()
     x.fill("world size (ranks)", 17)
     assert x.error.endswith("world size (ranks): must be at most 16, not 17")
-    assert x.summary == said(world_size=1)  # what was there after the first digit
+    assert x.summary == said(world_size=1)  # the state after the first digit, 1
 
 
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
-    """The picture of epoch 3 is the picture of epoch 0."""
+    """Without set_epoch(), epoch 3 looks the same as epoch 0."""
     x = explore("book/ch5_ddp", "batches")
     picture = x.box.locator(".x-cells")
     first = picture.inner_text()
@@ -51,7 +51,7 @@ def test_an_epoch_without_set_epoch_replays_the_first(explore):
 
 
 def test_what_was_measured_stays_while_a_reader_steps(explore):
-    """It stands beside the model; any other change makes it old."""
+    """A measurement stays while a reader steps, but any other change removes it."""
     x = explore("book/ch5_ddp", "batches")
     measured = Sampler(**FIRST).facts["batches"]
     measured[3][1] = [9]
@@ -67,7 +67,7 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
 
 
 def test_the_legend_names_every_frame(explore):
-    """Also the double one, which the picture shows at the last step."""
+    """The legend also explains the double frame, which marks repeated samples."""
     x = explore("book/ch5_ddp", "batches")
     x.press("Next")
     assert x.box.locator(".x-cells .x-twice").count() == 2

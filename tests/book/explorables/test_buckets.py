@@ -1,4 +1,4 @@
-"""Buckets and a trace beside them, by keyboard, at 390 px."""
+"""Buckets and a reader's trace work by keyboard, in a 390 px wide window."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ TRACE = "Your trace (.json)"
 
 
 def test_knobs_move_the_step_and_bad_ones_say_why(explore):
-    """The sentence below the form is Python's."""
+    """The summary is Python's, and a bad value is refused until it is possible."""
     x = explore("book/ch5_ddp", "buckets")
     wide = "document.documentElement.scrollWidth <= innerWidth"
     assert x.page.evaluate(wide)
@@ -25,7 +25,7 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
     refused = "TFLOP/s per rank: must be above 0, not 0"
     assert refused in x.error and "in 1 bucket." in x.summary
     x.field("Model").select_option("own")
-    assert refused in x.error  # it still stands there, and is still not possible
+    assert refused in x.error  # the 0 is still in its field, and still not possible
     x.fill("Layers, numbers:MFLOP", "1000:2; 5")
     assert "'1000:2; 5' is no layer: write numbers:MFLOP" in x.error
     x.fill("Layers, numbers:MFLOP", "1000000:2, 500000:1")
@@ -38,7 +38,7 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
 
 
 def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
-    """Chosen from a folder, or by the button; a bad one gets one sentence."""
+    """A trace comes from a file or the example button; a bad one gets a sentence."""
     x = explore("book/ch5_ddp", "buckets")
     pictures = x.box.locator("svg")
     assert pictures.count() == 1
@@ -62,11 +62,11 @@ def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
     x.press("Show an example trace", " ")
     assert x.summary == summary and pictures.count() == 2
     x.fill("Ranks, W", 2)
-    assert pictures.count() == 2  # it stays while the model turns
+    assert pictures.count() == 2  # the trace stays while the model changes
 
 
 def test_each_box_says_what_it_is_and_the_picture_fits_on_a_phone(explore):
-    """A name or number where there is room, a tooltip everywhere."""
+    """Boxes have a name or number where there is room, and always a tooltip."""
     x = explore("book/ch5_ddp", "buckets")
     boxes = x.box.locator("svg g")
     facts = Buckets(batch_size=8).facts

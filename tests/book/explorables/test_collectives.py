@@ -1,15 +1,15 @@
-"""Collectives, by keyboard, at 390 px."""
+"""Collectives can be stepped through by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Collectives
 
 
 def holdings(x) -> list[str]:
-    """What each rank holds, as a screen reader hears it."""
+    """Return what each rank holds, as a screen reader says it."""
     return x.box.locator("svg").first.get_attribute("aria-label").split("; ")
 
 
 def test_steps_move_chunks_until_all_hold_the_sum(explore):
-    """The slider and the buttons step; the last step ends with the definition."""
+    """The slider and the buttons step, and after the last step all hold the sum."""
     x = explore("book/ch4_ranks", "collectives")
     assert "Step 3, reduce" in x.summary
     x.press("Back")
@@ -25,7 +25,7 @@ def test_steps_move_chunks_until_all_hold_the_sum(explore):
 
 
 def test_collective_and_algorithm_follow_each_other(explore):
-    """Only algorithms of the collective are offered; the step stays possible."""
+    """Only the collective's own algorithms are offered, and bad numbers are refused."""
     x = explore("book/ch4_ranks", "collectives")
     x.field("Algorithm").select_option("tree")
     x.field("Collective").select_option("all_to_all")
@@ -50,7 +50,7 @@ def test_collective_and_algorithm_follow_each_other(explore):
 
 
 def test_n_and_k_are_said_with_their_values(explore):
-    """What n counts differs between collectives; Bruck's k is a number."""
+    """The page says what n counts, which differs by collective, and Bruck's k."""
     x = explore("book/ch4_ranks", "collectives")
     x.field("Collective").select_option("all_gather")
     assert "n = 4 MB (what each rank has at the end)" in x.box.inner_text()

@@ -1,4 +1,4 @@
-"""DataParallel's step, by keyboard, at 390 px."""
+"""DataParallel's step can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import DataParallelForward
 
@@ -6,12 +6,12 @@ FIRST = {"batch_size": 32, "num_devices": 4}
 
 
 def said(**changes) -> str:
-    """Python's sentence."""
+    """Return Python's summary."""
     return DataParallelForward(**{**FIRST, **changes}).facts["summary"]
 
 
 def test_a_reader_steps_through_and_changes_the_sizes(explore):
-    """The sentence and the tables are Python's; the picture fits on a phone."""
+    """The summary and the tables are Python's, and the picture fits on a phone."""
     x = explore("book/ch2_data_parallel", "data_parallel")
     assert x.summary == said()
     for _ in range(2):
@@ -38,7 +38,7 @@ def test_a_reader_steps_through_and_changes_the_sizes(explore):
 
 
 def test_what_was_played_stands_beside_the_model(explore):
-    """Equal or not, in words."""
+    """Measured values stand beside the model's, and words say if they are equal."""
     x = explore("book/ch2_data_parallel", "data_parallel")
     stages = {"replicate": {"held": [1208, 408, 408, 0], "moved": [[0, 1, 400]]}}
     x.measure({"summary": "as a kernel says", "stages": stages})

@@ -1,11 +1,11 @@
-"""What every explorable shares: what is typed is kept, and said in a reader's words."""
+"""All explorables keep what a reader types, and explain errors in the page's words."""
 
 PAGE = "book/ch6_model_parallel"
 STEP = "document.querySelector('.x-step input').value !== '%s'"
 
 
 def test_what_was_refused_waits_for_what_makes_it_possible(explore):
-    """A typed number stays in its field, and counts as soon as it can."""
+    """A refused number stays in its field, and counts as soon as it is possible."""
     x = explore(PAGE, "pipelines")
     x.field("Schedule").select_option("Interleaved1F1B")
     for label, value in (("Ranks", 8), ("Micro-batches", 16)):
@@ -22,7 +22,7 @@ def test_what_was_refused_waits_for_what_makes_it_possible(explore):
     assert "on 3 ranks" in x.summary
     x.fill("Ranks", 99)
     assert x.error.endswith("Ranks is 99: at most 8 fit here")
-    batches.fill("")  # two at a time: each says why not
+    batches.fill("")  # two fields are wrong now, and each says why
     assert "Micro-batches: type a whole number" in x.error
     x.fill("Micro-batches", 6)
     assert "Ranks is 99" in x.error and ranks.input_value() == "99"
@@ -35,7 +35,7 @@ def test_what_was_refused_waits_for_what_makes_it_possible(explore):
 
 
 def test_play_stops_for_a_reader(explore):
-    """Only the timer's own steps go on; what is typed is not overwritten."""
+    """Anything a reader does stops Play, so that it can't overwrite what they type."""
     x = explore(PAGE, "pipelines", reduced_motion="no-preference")
     stop = {
         "Reset": lambda: x.press("Reset"),

@@ -1,4 +1,4 @@
-"""Every control of every explorable on every page does something, by keyboard."""
+"""Every control of every explorable on every page does something by keyboard."""
 
 import pytest
 from playwright.sync_api import TimeoutError
@@ -9,8 +9,8 @@ from tests.book.conftest import browser, pages, site  # noqa: F401
 SEEN = """box => box.innerHTML + [...box.querySelectorAll("input, select")]
     .map(e => e.type === "checkbox" ? e.checked : e.value).join()"""
 CHANGED = f"([box, before]) => ({SEEN})(box) !== before"
-# What says of itself that it does nothing now: at an end, or chosen already. A file
-# field has a test of its own.
+# Skip controls that are marked as idle: at an end, or already chosen. A file field has
+# a test of its own.
 IDLE = """e => e.ariaDisabled === "true" || e.ariaPressed === "true"
     || e.type === "file" """
 CONTROLS = "input:visible, select:visible, button:visible, .x-press:visible"
@@ -18,14 +18,14 @@ CONTROLS = "input:visible, select:visible, button:visible, .x-press:visible"
 
 @pytest.fixture(scope="module")
 def page(browser):  # noqa: F811
-    """One window without motion of its own."""
+    """Yield one browser window for all pages."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
     yield context.new_page()
     context.close()
 
 
 def use(page, control) -> None:
-    """Change a control as its kind is changed by keyboard."""
+    """Change a control with the keys for its kind."""
     control.focus()
     kind = control.evaluate("e => e.type || e.getAttribute('role')")
     if kind in ("range", "number"):
@@ -42,9 +42,9 @@ def use(page, control) -> None:
         page.keyboard.press("Space" if kind == "checkbox" else "Enter")
 
 
-@pytest.mark.timeout(600)  # a minute, unless others keep both cores busy
+@pytest.mark.timeout(600)  # it takes a minute, unless both cores are busy
 def test_no_control_is_dead(page, pages, site):  # noqa: F811
-    """Each is used in the first state, and the reader sees a difference."""
+    """Using any control in its explorable's first state makes a visible difference."""
     dead, used = [], 0
     for name in pages:
         url = (site / f"{name}.html").as_uri()

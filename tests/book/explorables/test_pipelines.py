@@ -1,4 +1,4 @@
-"""Pipeline schedules, by keyboard, at 390 px."""
+"""Pipeline schedules work by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import Pipeline
 
@@ -7,7 +7,7 @@ STATE = {"num_ranks": 4, "num_microbatches": 8, "step": 7}
 
 
 def test_schedule_and_moment_are_chosen_by_keyboard(explore):
-    """The sentence is Python's at each step; the grid has a box for each work."""
+    """The summary is Python's at each step, and each piece of work has a box."""
     x = explore(PAGE, "pipelines")
     python = Pipeline(**STATE)
     assert x.summary == python.facts["summary"]
@@ -28,14 +28,14 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
 
 
 def test_torchs_refusal_is_shown_and_nothing_lost(explore):
-    """1F1B needs as many micro-batches as stages; the table says who refuses."""
+    """A state that torch refuses shows torch's message, and nothing else changes."""
     x = explore(PAGE, "pipelines")
     before = x.summary
     x.fill("Micro-batches", 2)
     assert "(2) must be greater than or equal to the number of stages (4)." in x.error
     assert x.summary == before
     x.field("Schedule").focus()
-    x.page.keyboard.press("Home")  # GPipe takes the number that still stands there
+    x.page.keyboard.press("Home")  # GPipe accepts the number that 1F1B refused
     assert not x.error and x.summary.startswith("GPipe on 4 ranks")
     row = x.box.get_by_role("row", name="1F1B refused")
     assert row.first.is_visible()
@@ -44,7 +44,7 @@ def test_torchs_refusal_is_shown_and_nothing_lost(explore):
 
 
 def test_the_largest_grid_has_a_number_in_every_box(explore):
-    """Two digits too; the kinds differ by what the legend says."""
+    """Even two digits fit, and the legend says how the kinds of work differ."""
     x = explore(PAGE, "pipelines")
     for label, value in (("Micro-batches", 16), ("Ranks", 8)):
         x.fill(label, value)
@@ -59,7 +59,7 @@ def test_the_largest_grid_has_a_number_in_every_box(explore):
 
 
 def test_a_click_into_the_grid_sets_the_moment(explore):
-    """A short way for the mouse; the slider does the same by keyboard."""
+    """A click chooses the moment, as the slider does by keyboard."""
     x = explore(PAGE, "pipelines")
     x.box.locator("svg g").nth(3).click()
     assert x.field("Moment").input_value() == "3"

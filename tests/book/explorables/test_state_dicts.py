@@ -1,4 +1,4 @@
-"""State-dict keys, by keyboard, at 390 px."""
+"""State-dict keys can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import StateDictKeys
 
@@ -6,7 +6,7 @@ PAGE = "book/ch3_save_load"
 
 
 def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
-    """Each choice opens the next; the summary and the programs are Python's."""
+    """Each choice shows the next, and the summary and the programs are Python's."""
     x = explore(PAGE, "state_dicts")
     python = StateDictKeys(saved=["DDP"])
     assert x.summary == python.facts["summary"]
@@ -28,7 +28,7 @@ def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
 
 
 def test_what_torch_refuses_is_refused_in_its_words(explore):
-    """DDP around FSDP2; and a wrapper in the middle can be taken away."""
+    """DDP around FSDP2 shows torch's error, and a wrapper can be removed again."""
     x = explore(PAGE, "state_dicts")
     x.field("The reader wraps in").focus()
     x.page.keyboard.press("End")  # FSDP2

@@ -1,4 +1,4 @@
-"""Who is who, by keyboard, at 390 px."""
+"""Ranks, nodes and GPUs can be explored by keyboard, in a 390 px wide window."""
 
 from allranks.explorables import WhoIsWho
 
@@ -6,7 +6,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES, on every node"
 
 
 def test_fields_and_gpus_follow_each_other(explore):
-    """Any number leads to the others; a GPU is a button; errors leave the state."""
+    """Each number determines the others, a GPU is a button, errors change nothing."""
     x = explore("book/ch4_ranks", "topology")
     x.fill("rank", 3)
     assert x.field("node rank").input_value() == "1"
@@ -20,11 +20,11 @@ def test_fields_and_gpus_follow_each_other(explore):
     assert "Rank 0 of 4" in x.summary and not x.error
     assert x.button(gpu).get_attribute("aria-pressed") == "true"
     focused = "document.activeElement.getAttribute('aria-label')"
-    assert x.page.evaluate(focused) == gpu  # though the picture was drawn anew
+    assert x.page.evaluate(focused) == gpu  # though the picture was drawn again
 
 
 def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
-    """The sentence below the form is Python's."""
+    """The summary and the commands are Python's, for hidden GPUs and unequal nodes."""
     x = explore("book/ch4_ranks", "topology")
     x.fill("Processes per node (--nproc-per-node)", "2, 1")
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
@@ -39,7 +39,7 @@ def test_unequal_nodes_and_hidden_gpus_say_what_python_says(explore):
 
 
 def test_a_process_without_a_gpu_is_drawn_and_named(explore):
-    """The variable holds on every node, whichever rank is chosen."""
+    """CUDA_VISIBLE_DEVICES counts on every node, whichever rank is chosen."""
     x = explore("book/ch4_ranks", "topology")
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
@@ -55,7 +55,7 @@ def test_a_process_without_a_gpu_is_drawn_and_named(explore):
 
 
 def test_a_number_on_the_way_to_another_changes_nothing_else(explore):
-    """Who types 12 passes 1; who types 3, 1 passes 3."""
+    """Typing 12 passes through 1, and typing "3, 1" through 3, without side effects."""
     x = explore("book/ch4_ranks", "topology")
     x.fill("Processes per node (--nproc-per-node)", "12")
     assert "Rank 2 of 24" in x.summary
