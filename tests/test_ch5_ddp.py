@@ -531,7 +531,7 @@ LINE = re.compile(
 
 
 def test_defaults_read_digits():
-    """As recorded, and run again for the page: 95 of 100 unseen digits, or more."""
+    """The run that the page shows reads 95 of 100 unseen digits or more."""
     line = "torchrun --standalone --nproc-per-node 2 scripts/ch5_ddp.py"
     page = records.commands((ROOT / "book" / "ch5_ddp.md").read_text("utf8"))
     (command,) = (one for one in page if one.line == line)

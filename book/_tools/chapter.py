@@ -131,7 +131,7 @@ def test_each_rank_gets_what_one_process_would_compute():
 
 @pytest.mark.parametrize("flag", ["--numbers=0", "--numbers=1001"])
 def test_refuses_impossible_numbers(flag):
-    """One sentence that names the value."""
+    """A bad value is refused in one sentence that names it."""
     with pytest.raises(SystemExit, match=r"^--numbers (0|1001): must be 1 to 1000$"):
         {name}.parse_args([flag])
 '''

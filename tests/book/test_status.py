@@ -161,7 +161,7 @@ def test_examples_in_docstrings_hold():
 
 
 def test_each_program_of_a_page_is_started_once_for_real():
-    """The status page names these commands, and what the tests fork is all others."""
+    """One command per program starts an interpreter; the tests fork all others."""
     pages = sorted(ROOT.glob("book/*.md"))
     lines = [command.line for _, command in records.started(pages)]
     names = [records.PROGRAM.search(line)[0] for line in lines]

@@ -171,7 +171,7 @@ def window(browser):  # noqa: F811
 
 @pytest.fixture
 def opened(lab, window):
-    """Open a copy of a notebook by its name; end its kernel afterwards.
+    """Yield a function that opens a copy of a notebook; end its kernel afterwards.
 
     It has to be a copy, because JupyterLab saves by itself every two minutes, and
     Shift+Enter in the last cell adds a cell, which the next test must not find.

@@ -57,7 +57,7 @@ def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
     ids=["module", "file"],
 )
 def test_a_forked_torchrun_forks_its_ranks(tmp_path, torchrun):
-    """They are descendants of it, none of them has started an interpreter."""
+    """They descend from the torchrun, and none has started an interpreter."""
     program = tmp_path / "program.py"
     code = """
         import os, psutil
