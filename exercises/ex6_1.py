@@ -73,7 +73,9 @@ def judge(sizes, costs, num_stages):
     if len(sizes) != num_stages:
         raise Wrong(f"{task} are {len(sizes)} stages.")
     if sum(sizes) != len(costs):
-        ends = " These look like ends; sizes are asked for." * (sizes[-1] == len(costs))
+        ends = ""
+        if sizes[-1] == len(costs):
+            ends = " These look like ends; sizes are asked for."
         raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
     if min(sizes) < 1:
         raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")

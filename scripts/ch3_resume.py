@@ -128,7 +128,9 @@ def train(args, device, stop=0, resume=False, forget="") -> torch.Tensor:
     sampler = DistributedSampler(data)
     own = torch.Generator()  # else a loader draws from torch's each epoch
     loader = DataLoader(data, 20, None, sampler, generator=own)
-    gen = [torch] + [torch.get_device_module(device)] * (device.type != "cpu")
+    gen = [torch]
+    if device.type != "cpu":
+        gen.append(torch.get_device_module(device))
     optimizer = torch.optim.SGD(net.to(device).parameters(), 0.1, 0.9)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, 9)
     parts = {"model": net, "optim": optimizer, "schedule": decay}

@@ -135,7 +135,7 @@ class TestFaults:
         """It can't write the file that pages show, and it needs --gpus."""
         argv = [str(gpu.main.DATA) if word == "DATA" else word for word in argv]
         with pytest.raises(SystemExit) as ended:
-            gpu.main.main(argv + ["--gpus", "1"] * (len(argv[-1]) > 4))
+            gpu.main.main(argv + (["--gpus", "1"] if len(argv[-1]) > 4 else []))
         assert ended.value.code == 2
         assert "rehears" in capsys.readouterr().err
 

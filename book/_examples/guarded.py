@@ -18,24 +18,26 @@ def loss_of(model, batch):
 def train(epochs=3):
     """Train for some epochs; return the test error of all ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)  # the same data and weights on all ranks
+    torch.manual_seed(0)  # to make the same data on all ranks
     data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
     model = DDP(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, 8, sampler=sampler)
 
-    watch = Guard(model, optimizer)
+    torch.manual_seed(rank)  # from here on, each draws its own, as dropout should
+
+    watch = Guard(model, optimizer)  # 1
     watch.preflight(loss_of, data[8 * rank : 8 * rank + 8])
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        for batch in watch.epoch(loader, epoch):
+        for batch in watch.epoch(loader, epoch):  # 2
             optimizer.zero_grad()
             loss_of(model, batch).backward()
-            watch.step()
+            watch.step()  # 3
             optimizer.step()
 
-    x, y = data[rank::size]  # every sample on one rank
+    x, y = data[rank::size]  # each sample on exactly one rank
     with torch.no_grad():
         total = (model.module(x) - y).square().sum()
     error = watch.mean(total, len(x))

@@ -97,15 +97,15 @@ def measure(found: Iterable[dict], cases: list[clinic.Specimen]) -> Figures:
         right = not names
         if row.get("healthy"):
             figures.healthy += 1
-            figures.alarms += not right
+            figures.alarms += 0 if right else 1
         elif row["accept"]:
             right = names[:1] != [] and names[0] in row["accept"]
             figures.known += 1
-            figures.first += right
-            figures.shown += not set(names).isdisjoint(row["accept"])
+            figures.first += 1 if right else 0
+            figures.shown += 0 if set(names).isdisjoint(row["accept"]) else 1
         else:
             figures.unknown += 1
-            figures.guessed += not right
+            figures.guessed += 0 if right else 1
         if not right:
             figures.misses.append((row, names))
     return figures
@@ -140,7 +140,7 @@ def main() -> None:
             good = healthy()
             named = alarms(good, cases)
             figures.healthy, figures.alarms = len(good), len(named)
-            print(*named.items(), sep="\n", end="\n" * bool(named))
+            print(*named.items(), sep="\n", end="\n" if named else "")
             for row, names in figures.misses:
                 print(f"- {row['accept'] or 'not known'}, not {names}: {row['link']}")
         print(f"{name}: {figures}")

@@ -232,7 +232,8 @@ def test_what_the_page_says_of_the_table():
     names = {key: 0 for key in tools.TOOLS}
     for by_tool in group:
         for key in names:
-            names[key] += by_tool[key]["verdict"] == verdicts.NAMES
+            if by_tool[key]["verdict"] == verdicts.NAMES:
+                names[key] += 1
     stacks = {names[key] for key in ("py_spy", "faulthandler", "live_ranks")}
     others = {names[key] for key in ("detail", "flight_recorder", "monitored_barrier")}
     assert min(stacks) > max(others) > 0

@@ -86,7 +86,8 @@ def line(record: dict) -> str:
     """Return one item's line for the terminal."""
     end, why = record["outcome"], record.get("why", "")
     took = f" ({record['seconds']} s)" if "seconds" in record else ""
-    return f"{end:8} {record['group']}: {record['name']}{took}{': ' * bool(why)}{why}"
+    because = f": {why}" if why else ""
+    return f"{end:8} {record['group']}: {record['name']}{took}{because}"
 
 
 def write(path: Path, machine: dict, records: list[dict], played: set[str]) -> None:

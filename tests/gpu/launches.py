@@ -71,7 +71,7 @@ def items(num_gpus: int) -> list[Item]:
             command = (*TORCHRUN, *size, script)
             if name == SPAWNS:
                 command = (sys.executable, script, *size)
-            ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+            ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
             item = Item("scripts", f"{name}, {ranks}", world_size, command)
             found.append(Item(**vars(item) | {"judge": launched}))
     return found

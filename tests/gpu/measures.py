@@ -33,7 +33,7 @@ def items(num_gpus: int, device: str) -> list[Item]:
     ]
     for world_size in sorted({1, max(2, num_gpus)}):
         command = (*TORCHRUN, "--nproc-per-node", str(world_size), PROGRAM)
-        ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+        ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
         arguments = (*command, "guard", device)
         found.append(Item("guard", ranks, world_size, arguments, judge=figures))
     return found

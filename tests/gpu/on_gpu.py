@@ -69,7 +69,8 @@ def amp(device: torch.device) -> dict:
     for number in range(ROUNDS + 1):
         for kind in KINDS:
             took = milliseconds(device, lambda kind=kind: train(kind)) / steps
-            times[kind] += [took] * (number > 0)  # the first warms up
+            if number > 0:  # the first warms up
+                times[kind].append(took)
     found = {"width": width, "batch": batch, "steps": steps * (ROUNDS + 1)}
     found["float32_matmul"] = torch.get_float32_matmul_precision()
     right = losses["float32"].item()

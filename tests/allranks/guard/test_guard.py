@@ -444,6 +444,43 @@ def test_the_example_on_the_page_trains(ranks):
     assert errors[0] == errors[1] < 2
 
 
+def test_the_backward_on_the_page_accumulates_and_is_the_mean(ranks):
+    """It passes as it is, and raises without its division."""
+    page = (ROOT / "book" / "app_clinic_invariants.md").read_text("utf8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+    def run(path, block):
+        import contextlib
+        import runpy
+
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        from allranks.guard import Guard, GuardError
+
+        model = DDP(torch.nn.Linear(4, 1))
+        torch.manual_seed(dist.get_rank())
+        names = {
+            "batches": [(torch.randn(3, 4), torch.randn(3, 1)) for _ in range(2)],
+            "contextlib": contextlib,
+            "loss_of": runpy.run_path(path)["loss_of"],
+            "model": model,
+        }
+        with Guard(model) as watch:
+            try:
+                exec(block, names | {"watch": watch})
+            except GuardError as error:
+                return str(error)
+        return ""
+
+    assert ranks.run(run, str(EXAMPLE), block, timeout=60) == ["", ""]
+    summed = block.replace(" / len(batches)", "")
+    assert summed != block
+    for said in ranks.run(run, str(EXAMPLE), summed, timeout=60):
+        assert "2 times the gradient" in said
+
+
 def test_every_silent_case_of_the_clinic_is_caught_or_has_its_reason():
     """The guard catches more than two in three of them; tests/clinic plays those."""
     cases = clinic.folder(ROOT / "clinic")

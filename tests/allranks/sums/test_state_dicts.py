@@ -98,12 +98,9 @@ def play(pairs: list) -> list:
                 runs.save(state_dicts.programs(from_, from_, True)[save], net)
                 for order in readers:
                     into, reader = state_dicts.describe(order), nets[tuple(order)][1]
-                    loads = (
-                        [("repair", True)] if save == "save" else [("load_plain", True)]
-                    )
-                    loads += [("load", strict) for strict in (True, False)] * (
-                        save == "save"
-                    )
+                    loads = [("load_plain", True)]
+                    if save == "save":
+                        loads = [("repair", True), ("load", True), ("load", False)]
                     for load, strict in loads:
                         program = state_dicts.programs(from_, into, strict)[load]
                         text, num = runs.load(program, reader, aim)
