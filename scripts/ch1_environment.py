@@ -83,7 +83,7 @@ def describe_torch() -> str:
 
 
 def ask_driver() -> list[str]:
-    """Ask nvidia-smi for the driver's version, which it prints once per GPU."""
+    """Ask nvidia-smi for the driver's version; it prints one line per GPU."""
     query = "--query-gpu=driver_version", "--format=csv,noheader"
     how = {"capture_output": True, "text": True, "timeout": 10}
     try:

@@ -78,7 +78,7 @@ def read(path: str) -> dict:
 
 
 def load_as_it_is(net: nn.Module, optimizer, state: dict):
-    """Raise: all names in the file begin with module., none in the net does."""
+    """Raise: each name in the file begins with module., none in the net."""
     return net.load_state_dict(state["model"])
 
 

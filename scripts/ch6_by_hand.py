@@ -87,7 +87,7 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 def train_step(stage, shape, x, y, num: int) -> torch.Tensor:
-    """Run all micro-batches forward, then backward; return the loss, if last."""
+    """Run all micro-batches forward, then back; return the loss, if last."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     held = []  # what each micro-batch keeps until its backward pass
     for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):

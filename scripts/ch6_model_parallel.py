@@ -66,7 +66,7 @@ class Split(nn.Module):
 
 
 def report(part: str, module: nn.Module) -> str:
-    """Say where a part lies, how large it is, and its device's peak memory."""
+    """Say where a part lies, its size, and its device's peak memory."""
     device, size = home(module), sum(p.numel() for p in module.parameters())
     text = f"{part} part: {size} parameters on {device}"
     if device.type == "cpu":

@@ -85,7 +85,7 @@ class Block(nn.TransformerEncoderLayer):
 
 
 def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
-    """Make pieces of Python's own library, and a net to guess the next byte."""
+    """Make pieces of Python's library, and a net to guess the next byte."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     text = bytearray(b"".join(path.read_bytes() for path in files))
     net = [nn.Embedding(256, WIDTH)]
@@ -96,7 +96,7 @@ def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
 
 
 def cut(net: nn.Sequential, num: int) -> list[nn.Sequential]:
-    """Split the blocks evenly into num stages; the ends keep the net's ends."""
+    """Split the blocks evenly into num stages, and keep the net's two ends."""
     edges = [0, *(1 + BLOCKS * i // num for i in range(1, num)), len(net)]
     return [net[edges[i] : edges[i + 1]] for i in range(num)]
 
