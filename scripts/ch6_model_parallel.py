@@ -34,7 +34,7 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 def find_devices(num: int) -> list[torch.device]:
-    """Return num devices: the first one stands in for those that are missing."""
+    """Return num devices; the first one stands in for any that are missing."""
     devices = [torch.device("cpu")]
     gpu = torch.accelerator.current_accelerator(check_available=True)
     if gpu is not None:
