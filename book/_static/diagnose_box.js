@@ -165,8 +165,8 @@
           + " The pages on hangs and on invariants, below, have the tools.");
         return;
       }
-      this.say((found.length > 1 ? found.length + " cases show" + where + ". The likeliest: "
-        : "One case shows" + where + ": ") + found[0].case[1].replaceAll("`", "") + ".");
+      this.say((found.length > 1 ? found.length + " cases match" + where + ". The likeliest: "
+        : "One case matches" + where + ": ") + found[0].case[1].replaceAll("`", "") + ".");
       this.list.replaceChildren(...found.map((suspect) => result(log, suspect)));
     }
   }

@@ -73,11 +73,15 @@ def test_a_pasted_log_needs_no_button(tab):
 @pytest.mark.parametrize(
     ("name", "content", "status"),
     [
-        ("a.log", LOG.encode(), "One case shows in a.log: "),
-        ("a.log", LOG.encode("utf-16"), "One case shows in a.log: "),
-        ("a.log", LOG.encode("utf-16-le"), "One case shows in a.log: "),
-        ("a.log", LOG.encode("utf-16-be"), "One case shows in a.log: "),
-        ("a.log", b"> python a.py\n" * 700 + LOG.encode("utf-16-le"), "One case shows"),
+        ("a.log", LOG.encode(), "One case matches in a.log: "),
+        ("a.log", LOG.encode("utf-16"), "One case matches in a.log: "),
+        ("a.log", LOG.encode("utf-16-le"), "One case matches in a.log: "),
+        ("a.log", LOG.encode("utf-16-be"), "One case matches in a.log: "),
+        (
+            "a.log",
+            b"> python a.py\n" * 700 + LOG.encode("utf-16-le"),
+            "One case matches",
+        ),
         ("a.log", STOPPED, "Ctrl-C ended this job, in line 2 in a.log"),
         ("a.bin", b"\x7fELF" + bytes(100), "a.bin is no text"),
         ("a.log", b" \n", "Nothing to look at"),
