@@ -171,3 +171,19 @@ def test_what_does_not_fit_one_device_fits_two():
     assert said.startswith(start) and said.endswith(" Try another --split."), said
     peaks = [float(m) for m in re.findall(r"([\d.]+) MiB at its peak", ends[1].stdout)]
     assert len(peaks) == 2 and max(peaks) < 20 < sum(peaks)
+
+
+def test_the_memory_of_the_unsplit_net_is_what_the_page_says():
+    """It is the peak of forward and backward with all nine layers on one device."""
+    page = (ROOT / "book" / "ch6_model_parallel.md").read_text("utf8")
+    said = re.search(r"one device alone would need\s+([\d.]+)\s+MiB", page)[1]
+    torch.set_default_dtype(torch.float32)
+    try:
+        with vgpu.plugged_in(1):
+            train_set, _, net = ch6_model_parallel.make_task(192)
+            x, y = (part.to("vgpu:0") for part in train_set[:])
+            torch.nn.functional.cross_entropy(net.to("vgpu:0")(x), y).backward()
+            peak = torch.vgpu.max_memory_allocated(0) / 2**20
+    finally:
+        torch.set_default_dtype(torch.float64)
+    assert (len(net), f"{peak:.1f}") == (9, said)

@@ -126,6 +126,22 @@ def test_zero_bubble_saves_time_at_the_memory_of_1f1b():
         assert max(map(peak_held, third)) == max(map(peak_held, whole)) == ranks
 
 
+def test_what_the_page_says_of_its_figure():
+    """Chapter 6 quotes the idle shares on four ranks, and what each schedule holds."""
+    shares, held = {}, {}
+    for forward, count in (1, 8), (2, 8), (1, 16):
+        for name in NAMES:
+            per_rank = 1 if name in ("GPipe", "1F1B") else 2
+            share = idle(name, 4, count, per_rank, (forward, 1, 1))
+            shares.setdefault((forward, count), []).append(round(100 * share))
+            orders = write_orders(name, 4, count, per_rank)
+            held[count, name] = max(map(peak_held, orders))
+    assert shares[1, 8] == [27, 27, 16, 6, 6]
+    assert shares[2, 8] == [27, 27, 16, 9, 11]
+    assert all(map(int.__gt__, shares[1, 8], shares[1, 16]))
+    assert [held[16, n] - held[8, n] for n in NAMES] == [8, 0, 0, 0, 0]
+
+
 def test_zbv_has_no_idle_time_within_if_all_takes_equally_long():
     """No rank then holds more than the first of 1F1B, R micro-batches of its share."""
     for ranks, count in ((1, 3), (2, 8), (4, 8), (6, 12)):
