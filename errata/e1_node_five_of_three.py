@@ -17,7 +17,8 @@ import socket
 from torch.distributed import run
 
 with open("train.py", "w") as file:
-    file.write("import os; print('world size', os.environ['WORLD_SIZE'])")
+    file.write("import os\nsize = os.environ['WORLD_SIZE']\n")
+    file.write("print(f'world size {size}\\n', end='')")  # in one write
 port = torch.zeros(1, dtype=torch.int64)
 if rank == 0:
     port[0] = socket.create_server(("127.0.0.1", 0)).getsockname()[1]  # a free one
