@@ -5,11 +5,14 @@ import re
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _ENGINE = str(Path(__file__).with_name("live"))
+
+# How tqdm ends a bar: elapsed time, time left, and rate.
+BAR_TIMES = re.compile(r"\[[\d:?]+<[\d:?]+,[^]]*\]")
 
 
 class RanksError(RuntimeError):
@@ -42,7 +45,8 @@ class RanksError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """Tell IPython to show the report alone, not the frames of the engine."""
-        return [f"{type(self).__name__}: {self}"]
+        text = f"{type(self).__name__}: {self}"
+        return [plain(text, sys.stdout.encoding)]
 
 
 class RanksInterrupted(RanksError, KeyboardInterrupt):
@@ -61,7 +65,7 @@ def fold(outputs: list[str], ranks: list[int]) -> str:
     rank 2: 7
     """
     lines = []
-    for who, text in group_ranks(dict(zip(ranks, outputs, strict=True))):
+    for who, text in group_ranks(dict(zip(ranks, outputs, strict=True)), key_of):
         lines += [f"{who}: {line}".rstrip() for line in text.splitlines()]
     return "\n".join(lines)
 
@@ -163,12 +167,57 @@ def is_user_code(filename: str) -> bool:
     )
 
 
-def group_ranks(texts: dict[int, str]) -> list[tuple[str, str]]:
-    """Name the ranks of each distinct text, ordered by their lowest rank."""
+def group_ranks(
+    texts: dict[int, str], key: Callable[[str], str] = str
+) -> list[tuple[str, str]]:
+    """Name the ranks of each distinct text, ordered by their lowest rank.
+
+    Args:
+        texts: by rank.
+        key: what has to be equal for two texts to count as one; the text of the lowest
+            rank stands for all.
+    """
     groups: dict[str, list[int]] = {}
     for rank in sorted(texts):
-        groups.setdefault(texts[rank], []).append(rank)
-    return [(name_ranks(ranks), text) for text, ranks in groups.items()]
+        groups.setdefault(key(texts[rank]), []).append(rank)
+    return [(name_ranks(ranks), texts[ranks[0]]) for ranks in groups.values()]
+
+
+def key_of(text: str) -> str:
+    """Return a text without the times of its progress bars, which differ by rank.
+
+    >>> key_of("50%|##  | 5/10 [00:01<00:01,  4.9it/s]")
+    '50%|##  | 5/10 '
+    """
+    return BAR_TIMES.sub("", text) if "<" in text else text
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print text, also where the stream knows less than Unicode.
+
+    Args:
+        text: may have the dash of "ranks 0–3", or anything that a rank printed.
+        end: what follows it.
+    """
+    print(plain(text, sys.stdout.encoding), end=end, flush=True)
+
+
+def plain(text: str, encoding: str | None) -> str:
+    """Return text in what an encoding has; the rest is written with backslashes.
+
+    Args:
+        text: what is to be printed.
+        encoding: of the stream; None for one that takes any text.
+
+    >>> plain("ranks 0–1: 1 → 2", "ascii")
+    'ranks 0-1: 1 \\\\u2192 2'
+    """
+    try:
+        text.encode(encoding or "utf8")
+        return text
+    except UnicodeEncodeError:
+        code = text.replace("–", "-").encode(encoding or "utf8", "backslashreplace")
+        return code.decode(encoding or "utf8")
 
 
 def _conjugate(who: str, text: str) -> str:

@@ -1,18 +1,29 @@
 """A job: the parent packs it, a rank executes it and answers with a value or an error.
 
-A job is ``(pickled call,)`` or ``(source text, file name, echo, values)``.
+A job is a tuple, and its first entry says what to do: ``("source", text, file name,
+echo, values)`` and ``("call", pickled call)`` run the reader's code, while ``("push",
+pickled values)`` and ``("pull", name)`` move variables. The others are questions of the
+engine itself (see ``worker``).
 """
 
 import ast
+import asyncio
+import inspect
 import linecache
 import sys
 import traceback
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import cloudpickle
+from IPython.core.inputtransformer2 import TransformerManager
 
 from allranks.report import is_user_code
+
+# So that a cell may await, as cells of a notebook may.
+FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+NOT_OURS = ("pinfo", "pinfo2", "matplotlib")  # line magics that a rank understands
 
 
 def source(text: str, filename: str, echo: bool, values: bool) -> tuple:
@@ -21,19 +32,23 @@ def source(text: str, filename: str, echo: bool, values: bool) -> tuple:
     It is checked here, in the parent, because a typo then costs the ranks nothing.
 
     Args:
-        text: the cell's source.
+        text: the cell's source; lines such as ``!ls`` and ``x?`` are translated.
         filename: the name that tracebacks give it.
-        echo: whether a rank prints the value of the last expression.
+        echo: whether a rank shows the value of the last expression.
         values: whether a rank sends that value back.
 
     Raises:
         SyntaxError: if the text is not Python.
+        ValueError: if it uses a magic that only the kernel has.
     """
-    compile(text, filename, "exec")
-    return text, filename, echo, values
+    try:
+        _compile(text, filename)
+    except SyntaxError as error:
+        text = _translated(text, filename, error)
+    return "source", text, filename, echo, values
 
 
-def call(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes]:
+def call(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple:
     """Pack a call as a job, by value, so that the ranks run the caller's current code.
 
     Args:
@@ -45,36 +60,55 @@ def call(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[b
     module = sys.modules.get(getattr(fn, "__module__", None))
     path = getattr(module, "__file__", None)
     if path is None or "site-packages" in path:
-        return (cloudpickle.dumps((fn, args, kwargs)),)
+        return "call", cloudpickle.dumps((fn, args, kwargs))
     cloudpickle.register_pickle_by_value(module)
     try:
-        return (cloudpickle.dumps((fn, args, kwargs)),)
+        return "call", cloudpickle.dumps((fn, args, kwargs))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def execute(job: tuple, namespace: dict) -> bytes:
+def execute(job: tuple, namespace: dict, show: Callable[[Any], None]) -> bytes:
     """Run a job in the namespace of the cells; return the pickled value.
+
+    Args:
+        job: what the parent packed.
+        namespace: of the cells.
+        show: what shows a cell's last value.
 
     Raises:
         TypeError: if the value cannot be pickled.
+        NameError: if a variable to be pulled does not exist.
     """
-    if len(job) == 1:
-        fn, args, kwargs = cloudpickle.loads(job[0])
-        return _pickle(fn(*args, **kwargs))
-    source, filename, echo, values = job
+    match job:
+        case "call", packed:
+            fn, args, kwargs = cloudpickle.loads(packed)
+            return pack(fn(*args, **kwargs))
+        case "push", packed:
+            namespace.update(cloudpickle.loads(packed))
+            return pack(None)
+        case "pull", name:
+            if name not in namespace:
+                raise NameError(f"name {name!r} is not defined")
+            return pack(namespace[name])
+    _, source, filename, echo, values = job
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     tree, last = ast.parse(source, filename), None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)
-    exec(compile(tree, filename, "exec"), namespace)
-    value = eval(compile(last, filename, "eval"), namespace) if last else None
+    _run(_compile(tree, filename), namespace)
+    value = _run(_compile(last, filename, "eval"), namespace) if last else None
     if echo and value is not None:
-        print(repr(value))
-    return _pickle(value if values else None)
+        show(value)
+    return pack(value if values else None)
 
 
-def _pickle(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
+    """Pickle a value that is to leave its rank.
+
+    Raises:
+        TypeError: if that is impossible; the sentence names the value's type.
+    """
     try:
         return cloudpickle.dumps(value)
     except Exception as e:
@@ -95,3 +129,44 @@ def describe(error: BaseException) -> str:
             frame.colno = None  # no ^^^^ marks, which differ between Python versions
         part = part.__cause__ or part.__context__
     return "".join(summary.format()).rstrip()
+
+
+def _compile(code: str | ast.AST, filename: str, mode: str = "exec") -> CodeType:
+    return compile(code, filename, mode, flags=FLAGS, dont_inherit=True)
+
+
+def _run(code: CodeType, namespace: dict) -> Any:
+    """Run compiled code, in the rank's event loop if it awaits something."""
+    value = eval(code, namespace)
+    if code.co_flags & inspect.CO_COROUTINE:
+        try:
+            loop = asyncio.get_event_loop_policy().get_event_loop()
+        except RuntimeError:  # the first cell that awaits
+            loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+        value = loop.run_until_complete(value)
+    return value
+
+
+def _translated(text: str, filename: str, error: SyntaxError) -> str:
+    """Return a cell with ``!cmd`` and ``x?`` as Python, if that is what was wrong."""
+    # IPython would drop the empty lines before a cell, and line numbers with them.
+    empty = text[: len(text) - len(text.lstrip("\n"))]
+    translated = empty + TransformerManager().transform_cell(text[len(empty) :])
+    try:
+        tree = _compile(translated, filename, "exec") and ast.parse(translated)
+    except SyntaxError:
+        tree = None
+    if tree is None or translated.rstrip() == text.rstrip():
+        raise error.with_traceback(None) from None
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="run_line_magic" | "run_cell_magic"),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if name not in NOT_OURS:
+                raise ValueError(
+                    f"%{name} is a magic of the kernel, and ranks have none: use it in "
+                    "a cell without %%ranks, or write what it does in Python"
+                )
+    return translated

@@ -5,13 +5,36 @@ objects that are never freed. So the garbage collector is off during the import.
 it skips what is frozen here, which also stays in memory that all ranks share.
 """
 
+import atexit
 import gc
+import os
+import shutil
+from multiprocessing import forkserver
+from pathlib import Path
 
 gc.disable()
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401 - else the first optimizer imports it
 
 import allranks.live.worker  # noqa: E402, F401
+from allranks.live import shell  # noqa: E402
+
+shell.prepare()
+PARENT, SERVER = os.getppid(), os.getpid()
+
+
+@atexit.register
+def remove_folder_of_killed_parent() -> None:
+    """Remove multiprocessing's temporary folder, if the parent no longer can.
+
+    It has the socket of this fork server, which ends when nobody holds its other end.
+    """
+    address = forkserver._forkserver._forkserver_address
+    if os.getpid() == SERVER and os.getppid() != PARENT and isinstance(address, str):
+        folder = Path(address).parent
+        if folder.name.startswith("pymp-"):
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 gc.freeze()
 gc.enable()

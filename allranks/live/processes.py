@@ -1,6 +1,7 @@
 """The processes behind live ranks: how they start, are watched, and are ended."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import shutil
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -18,6 +19,8 @@ from pathlib import Path
 import psutil
 
 from allranks.live import worker
+from allranks.live.stdout import full_disk
+from allranks.live.transcript import KEPT, Transcript
 from allranks.report import need_unix
 
 MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
@@ -38,13 +41,14 @@ class RankProcesses:
     Attributes:
         conns: the parent's end of each rank's pipe, by rank.
         processes: the processes, by rank.
+        transcripts: what each rank has shown in the cell that runs, or ran last.
     """
 
     def __init__(self, world_size: int, device: str) -> None:
         warm_up()
         self.processes, self.conns = [], []
-        self._folder = Path(tempfile.mkdtemp(prefix="allranks-"))
-        self._read_bytes = [0] * world_size  # of each rank's output
+        self._folder = _new_folder()
+        self.transcripts = [Transcript(0) for _ in range(world_size)]
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         context = multiprocessing.get_context(_start_method())
         ours, theirs = context.Pipe()
@@ -74,12 +78,12 @@ class RankProcesses:
             self.end()
             raise
 
-    def receive(self, rank: int) -> tuple[bytes | None, str | None] | int:
-        """Return the rank's answer, or its exit code if it died.
+    def begin_cell(self, rank: int) -> None:
+        """Start a new transcript, which begins with late prints of the cell before."""
+        self.transcripts[rank] = Transcript(self.transcripts[rank].end)
 
-        Returns:
-            ``(value, error)``: the pickled value and None, or None and a traceback.
-        """
+    def receive(self, rank: int) -> tuple | int:
+        """Return the rank's next message, or its exit code if it died."""
         with contextlib.suppress(EOFError, OSError):
             if self.conns[rank].poll():
                 return self.conns[rank].recv()
@@ -88,13 +92,23 @@ class RankProcesses:
         self.processes[rank].join()
         return self.processes[rank].exitcode
 
-    def new_output(self, rank: int) -> str:
-        """Return what the rank printed since the last call."""
-        with open(self._folder / f"{rank}.out", "rb") as file:
-            file.seek(self._read_bytes[rank])
-            data = file.read()
-        self._read_bytes[rank] += len(data)
-        return data.decode("utf8", "replace")
+    def read_output(self, rank: int) -> None:
+        """Add what the rank has printed meanwhile to its transcript."""
+        transcript, path = self.transcripts[rank], self._folder / f"{rank}.out"
+        if not path.exists():  # the rank is only starting
+            return
+        with open(path, "rb") as file:
+            file.seek(transcript.end)
+            while data := file.read(KEPT):
+                transcript.add(data)
+
+    def interrupt(self, ranks: Iterable[int]) -> None:
+        """Raise KeyboardInterrupt in the reader's code on these ranks."""
+        self._signal(ranks, signal.SIGINT)
+
+    def hold(self, ranks: Iterable[int]) -> None:
+        """Stop these ranks' processes, so that they use no processor time."""
+        self._signal(ranks, signal.SIGSTOP)
 
     def native_stderr(self, rank: int) -> str:
         """Return what code below Python wrote to the rank's stderr."""
@@ -107,9 +121,8 @@ class RankProcesses:
             The stacks by rank; "" or the beginning of one for a rank that does not
             answer in time.
         """
-        for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.processes[rank].pid, signal.SIGUSR1)
+        self._forget_stacks(ranks)
+        self._signal(ranks, signal.SIGUSR1)
         deadline = time.monotonic() + 0.3  # seconds that a rank has to answer
         stacks = {rank: "" for rank in ranks}
         while not all(" in serve\n" in stack for stack in stacks.values()):
@@ -117,7 +130,17 @@ class RankProcesses:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
+        self._forget_stacks(ranks)  # else a rank that dies later seems to stand there
         return stacks
+
+    def _forget_stacks(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            os.truncate(self._folder / f"{rank}.stack", 0)
+
+    def _signal(self, ranks: Iterable[int], number: int) -> None:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.processes[rank].pid, number)
 
     def stack(self, rank: int) -> str:
         """Return the stack that the rank wrote when it was asked, or as it crashed."""
@@ -162,6 +185,7 @@ def check_possible(world_size: int, device: str) -> None:
         raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
     if not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
+    _check_open_files(world_size)
     if device == "cpu":
         return
     import torch
@@ -176,6 +200,45 @@ def check_possible(world_size: int, device: str) -> None:
             f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
             f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
         )
+
+
+def _check_open_files(world_size: int) -> None:
+    """Raise if the parent would run out of file descriptors.
+
+    Each rank has a pipe and a sentinel there, and each start needs some more for a
+    moment.
+    """
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = psutil.Process().num_fds() + 3 * world_size + 24
+    if needed > limit:
+        raise ValueError(
+            f"{world_size} ranks need about {needed} open files, and this process may "
+            f"have {limit}: raise the limit (ulimit -n {max(1024, 2 * needed)}) in the "
+            "shell that starts it, or ask for fewer ranks"
+        )
+
+
+def _new_folder() -> Path:
+    """Return a new folder, on a disk that has room for what ranks write.
+
+    Raises:
+        OSError: if the disk is full; the sentence names the folder.
+    """
+    where = tempfile.gettempdir()
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="allranks-"))
+        (folder / "room").write_bytes(bytes(1 << 16))
+        (folder / "room").unlink()
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(full_disk(where)) from None
+    return folder
 
 
 def _start_method() -> str:

@@ -2,23 +2,20 @@
 
 import contextlib
 import pickle
-import time
 from collections.abc import Callable, Iterable
-from multiprocessing.connection import wait
 from typing import Any, Self
 
-from allranks.live import jobs
+import cloudpickle
+
+from allranks.live import jobs, screen
+from allranks.live.clock import in_step
+from allranks.live.collect import GRACE, Collector
 from allranks.live.processes import RankProcesses, check_possible
-from allranks.report import (
-    RanksError,
-    RanksInterrupted,
-    describe_death,
-    describe_stack,
-    fold,
-)
+from allranks.report import say
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
-GRACE = 0.25  # seconds without any progress, once a rank has failed
+ANSWER_S = 2.0  # seconds for a question of the engine's own
+HOURS = 1e6  # seconds that a reader may take in the debugger
 
 
 class Ranks:
@@ -30,9 +27,16 @@ class Ranks:
             device r, and the backend is the one that torch names for it.
         timeout: seconds after which a call counts as hung, unless it sets its own.
 
+    Attributes:
+        outputs: what each rank printed in the last call.
+        stall: seconds without any progress that count as a hang; None for no limit.
+        hold: whether ranks that wait when another fails are kept until the next call,
+            so that ``debug`` can look at the one that failed.
+
     Raises:
         ValueError: if the world size is impossible, here or on this machine.
         RuntimeError: on Windows.
+        OSError: if temporary files or open files run out.
     """
 
     def __init__(
@@ -40,10 +44,12 @@ class Ranks:
     ) -> None:
         check_possible(world_size, device)
         self.world_size, self.device, self.timeout = world_size, device, timeout
-        self.stall: float | None = None  # seconds without any progress that are a hang
-        self.outputs: list[str] = []  # what each rank printed in the last call
+        self.stall: float | None = None
+        self.hold = False
+        self.outputs: list[str] = []
         self._sources: dict[str, str] = {}  # text of each cell, by file name
-        self._lost = False  # after a failure, until the reader has been told
+        self._lost: str | None = None  # why the ranks' state is gone, until told
+        self._held: set[int] = set()  # ranks that are stopped where they waited
         self._start()
 
     def run(
@@ -67,8 +73,9 @@ class Ranks:
             **kwargs: the function's keyword arguments.
 
         Raises:
-            RanksError: if a rank fails, dies or hangs. The ranks are then ended, and
-                the next call starts fresh ones and says so.
+            RanksError: if a rank fails, dies or hangs. If that leaves nobody waiting,
+                the ranks keep their variables. Otherwise they are ended, and the next
+                call starts fresh ones and says so.
             TypeError: if source text comes with arguments.
             ValueError: if ``on`` names no rank, or one that does not exist.
         """
@@ -78,7 +85,7 @@ class Ranks:
             raise TypeError("source text takes no arguments; send a function instead")
         else:
             job = jobs.source(work, "<source>", echo=False, values=True)
-        return self._send(job, on, timeout, quiet)
+        return self._send(job, on, timeout, screen.Hidden() if quiet else None)
 
     def run_cell(
         self,
@@ -86,38 +93,112 @@ class Ranks:
         filename: str,
         timeout: float | None = None,
         on: Iterable[int] | None = None,
-        quiet: bool = False,
         values: bool = False,
+        shown: screen.Silent | None = None,
+        progress: bool = False,
     ) -> list[Any]:
-        """Run source text as a cell, whose last expression each rank prints.
+        """Run source text as a cell, whose last expression each rank shows.
 
         Args:
             source: the cell's text.
             filename: the name that tracebacks and reports give it.
             timeout: as in ``run``.
             on: as in ``run``.
-            quiet: as in ``run``.
             values: whether to return the last expressions; otherwise each is None.
+            shown: where the output appears; by default as ``screen.choose`` finds.
+            progress: whether to show where the ranks stand while they run.
 
         Raises:
             RanksError: as in ``run``.
             SyntaxError: if the text is not Python; no rank has run it then.
+            ValueError: if it uses a magic of the kernel.
         """
         job = jobs.source(source, filename, echo=True, values=values)
-        return self._send(job, on, timeout, quiet)
+        return self._send(job, on, timeout, shown, progress)
+
+    def push(self, values: dict[str, Any], on: Iterable[int] | None = None) -> None:
+        """Set variables of the ranks; each rank gets a copy.
+
+        Args:
+            values: by the variables' names.
+            on: as in ``run``.
+
+        Raises:
+            TypeError: if a value cannot be pickled.
+        """
+        try:
+            job = "push", cloudpickle.dumps(values)
+        except Exception as error:
+            names = ", ".join(values)
+            raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
+        self._send(job, on, None, screen.Hidden())
+
+    def pull(self, name: str, on: Iterable[int] | None = None) -> list[Any]:
+        """Return a variable of the ranks, by rank.
+
+        Args:
+            name: of the variable.
+            on: as in ``run``.
+
+        Raises:
+            RanksError: if a rank has no such variable, or it cannot leave its rank.
+        """
+        return self._send(("pull", name), on, None, screen.Hidden())
+
+    def debug(self, rank: int, ask: Callable[[str], str]) -> None:
+        """Open the debugger where a rank failed, while the other ranks hold.
+
+        Args:
+            rank: the one to look at.
+            ask: what shows a prompt and returns the reader's line; "" ends the session.
+
+        Raises:
+            ValueError: if the rank does not exist, or has no exception to look at.
+        """
+        [rank] = self.check([rank])
+        there = self._crew is not None and rank not in self._held
+        if not there or not self._ask(("debug",), [rank], HOURS, ask):
+            raise ValueError(f"rank {rank} has no exception to look at")
+
+    def spans(self) -> list[dict[str, Any]]:
+        """Return when each rank worked and waited in the last cell, by rank.
+
+        Raises:
+            ValueError: if the ranks that could tell have ended.
+        """
+        told = self._crew and self._ask(("spans",), list(range(self.world_size)))
+        if not told:
+            raise ValueError("the ranks of the last cell have ended")
+        return told
 
     def status(self) -> str:
         """Say in one line which processes are alive."""
-        if self._crew is None:
+        if self._crew is None or self._lost is not None:
             return f"{self.world_size} ranks, ended; the next cell starts them afresh"
         pids = ", ".join(str(p.pid) for p in self._crew.processes)
         return f"{self.world_size} ranks live on {self.device}, process ids {pids}"
+
+    def check(self, on: Iterable[int] | None) -> list[int]:
+        """Return the ranks to run on, sorted: by default all.
+
+        Raises:
+            ValueError: if there is none, or one of them does not exist.
+        """
+        ranks = list(range(self.world_size)) if on is None else sorted(set(on))
+        bounds = f"ranks go from 0 to {self.world_size - 1}"
+        if not ranks:
+            raise ValueError(f"no rank to run on: {bounds}")
+        for rank in ranks:
+            if rank not in range(self.world_size):
+                raise ValueError(f"there is no rank {rank}: {bounds}")
+        return ranks
 
     def close(self) -> None:
         """End all ranks at once; a second call does nothing."""
         if self._crew is not None:
             self._crew.end()
             self._crew = None
+        self._held = set()
 
     def __enter__(self) -> Self:
         return self
@@ -127,8 +208,11 @@ class Ranks:
 
     def _start(self) -> None:
         self._crew = RankProcesses(self.world_size, self.device)
+        everyone = list(range(self.world_size))
+        collector = Collector(self._crew, everyone, {}, "<start>", screen.Hidden())
         try:
-            self._collect(list(range(self.world_size)), START_TIMEOUT, "<start>")
+            if error := collector.collect(START_TIMEOUT).error():
+                raise error
         except BaseException:
             self.close()
             raise
@@ -138,110 +222,79 @@ class Ranks:
         job: tuple,
         on: Iterable[int] | None,
         timeout: float | None,
-        quiet: bool,
+        shown: screen.Silent | None = None,
+        progress: bool = False,
     ) -> list[Any]:
-        """Send a job to the ranks, print what they print, and return their results."""
-        ranks, timeout = self._pick(on), timeout or self.timeout
+        """Send a job to the ranks, show what they print, and return their results."""
+        ranks, shown = self.check(on), shown or screen.choose()
+        if self._lost is not None:
+            self.close()  # those that were held for the debugger
         if self._crew is None:
             self._start()
-        if self._lost:
-            self._lost = False
-            print("(fresh ranks: the variables of earlier cells are gone)")
-        filename = job[1] if len(job) > 1 else ""
-        self._sources[filename] = job[0] if filename else ""
+        if self._lost is not None:
+            say(f"(fresh ranks{self._lost}: the variables of earlier cells are gone)")
+            self._lost = None
+        filename = job[2] if job[0] == "source" else ""
+        self._sources[filename] = job[1] if filename else ""
         for rank in ranks:
-            with contextlib.suppress(OSError):  # it has died since; _collect says how
+            self._crew.begin_cell(rank)
+            with contextlib.suppress(OSError):  # it has died since; the collector sees
                 self._crew.conns[rank].send(job)
-        answers, failure = [], None
-        try:
-            answers = self._collect(ranks, timeout, filename)
-        except RanksError as error:
-            failure = error
-        self.outputs = [self._crew.new_output(rank) for rank in ranks]
-        if failure is not None:
+        collector = Collector(self._crew, ranks, self._sources, filename, shown)
+        patient = self.device == "cpu"
+        outcome = collector.collect(
+            timeout or self.timeout, self.stall, patient, progress=progress
+        )
+        if error := outcome.error():
+            self._lost = self._why_lost(collector)
+        for rank in ranks:
+            self._crew.read_output(rank)
+        transcripts = {rank: self._crew.transcripts[rank] for rank in ranks}
+        self.outputs = [transcript.text() for transcript in transcripts.values()]
+        if self._lost is not None and self.hold and outcome.errors:
+            self._held = collector.pending | set(outcome.deaths)
+            self._crew.hold(collector.pending)
+        elif self._lost is not None:
             self.close()
-            self._lost = True
-        if any(self.outputs) and not quiet:
-            print(fold(self.outputs, ranks))
-        if failure is not None:
-            raise failure
-        return [pickle.loads(answer) for answer in answers]
+        shown.finish(transcripts)
+        if error:
+            raise error
+        return [pickle.loads(outcome.answers[rank]) for rank in ranks]
 
-    def _collect(
-        self, ranks: list[int], timeout: float, filename: str
-    ) -> list[bytes | None]:
-        """Wait for every rank; once one has failed, only while others make progress."""
-        answers, errors, deaths = {}, {}, {}
-        pending, headline, kind, seen = set(ranks), "", RanksError, []
-        progress = time.monotonic()
-        deadline = progress + timeout
-        try:
-            while pending:
-                now = time.monotonic()
-                left = deadline - now
-                if left <= 0:
-                    headline = f"timeout after {timeout:g} s"
-                    break
-                grace = GRACE if errors or deaths else self.stall
-                if grace is not None:
-                    left = min(left, 0.05)
-                    busy = [self._crew.is_busy(rank) for rank in pending]
-                    # A rank that waits for a GPU spins, so a busy processor is a sign
-                    # of progress on the CPU only.
-                    if self.device == "cpu" and any(busy):
-                        progress = now
-                    if grace == self.stall:
-                        before, seen = seen, [self._crew.switches(r) for r in pending]
-                        progress = progress if before == seen else now
-                    if now > progress + grace:
-                        break
-                for rank in self._ready(pending, left):
-                    pending.discard(rank)
-                    progress = time.monotonic()
-                    match self._crew.receive(rank):
-                        case (value, None):
-                            answers[rank] = value
-                        case (_, error):
-                            errors[rank] = error
-                        case exit_code:
-                            deaths[rank] = self._death_of(rank, exit_code, filename)
-        except KeyboardInterrupt:
-            headline, kind = "interrupted", RanksInterrupted
-        if not (pending or errors or deaths):
-            return [answers[rank] for rank in ranks]
-        waiting = self._where(sorted(pending), filename)
-        raise kind(headline, errors, deaths, waiting, sorted(answers))
+    def _why_lost(self, collector: Collector) -> str | None:
+        """Return None if the ranks can go on after a failure, else why they cannot.
 
-    def _ready(self, ranks: set[int], timeout: float) -> set[int]:
-        """Return the ranks that answered or died, after ``timeout`` seconds at most."""
-        owner = {self._crew.conns[rank]: rank for rank in ranks}
-        owner |= {self._crew.processes[rank].sentinel: rank for rank in ranks}
-        return {owner[handle] for handle in wait(owner, timeout)}
+        They can if nobody is dead or still waits, if all have joined the same
+        collectives, so that the next one finds its partners, and if a barrier works.
+        """
+        if collector.outcome.headline:  # stopped, or out of time
+            # Python code obeys an interrupt; a rank inside a collective does not.
+            collector.stop(GRACE)
+        if collector.outcome.deaths or collector.pending:
+            return ""
+        everyone = list(range(self.world_size))
+        issued = self._ask(("issued",), everyone)
+        if not issued:
+            return ""
+        if difference := in_step(issued):
+            return f", since {difference}"
+        return None if self._ask(("meet",), everyone) else ""
 
-    def _death_of(self, rank: int, exit_code: int, filename: str) -> str:
-        """Describe how a rank ended, and in which of the reader's lines."""
-        stack = self._crew.stack(rank)
-        place = stack and f" in {describe_stack(stack, self._sources, filename)}"
-        return describe_death(exit_code, self._crew.native_stderr(rank), place)
-
-    def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
-        """Say where each rank stands, and whether it waits there or computes."""
+    def _ask(
+        self,
+        question: tuple,
+        ranks: list[int],
+        timeout: float = ANSWER_S,
+        ask: Callable[[str], str] | None = None,
+    ) -> list[Any] | None:
+        """Ask ranks something for the engine; None unless all of them answer."""
         for rank in ranks:
-            self._crew.is_busy(rank)  # the next call counts from here
-        time.sleep(0.05 if ranks else 0)
-        verbs = {r: "run" if self._crew.is_busy(r) else "wait in" for r in ranks}
-        return {
-            rank: f"{verbs[rank]} {describe_stack(stack, self._sources, filename)}"
-            for rank, stack in self._crew.ask_stacks(ranks).items()
-        }
-
-    def _pick(self, on: Iterable[int] | None) -> list[int]:
-        """Return the ranks to run on, sorted; refuse those that do not exist."""
-        ranks = list(range(self.world_size)) if on is None else sorted(set(on))
-        bounds = f"ranks go from 0 to {self.world_size - 1}"
-        if not ranks:
-            raise ValueError(f"no rank to run on: {bounds}")
-        for rank in ranks:
-            if rank not in range(self.world_size):
-                raise ValueError(f"there is no rank {rank}: {bounds}")
-        return ranks
+            with contextlib.suppress(OSError):
+                self._crew.conns[rank].send(question)
+        collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
+        outcome = collector.collect(timeout, ask=ask)
+        if outcome.error():
+            if collector.pending:  # it would take the next job for an answer to this
+                self._lost = ""
+            return None
+        return [pickle.loads(outcome.answers[rank]) for rank in ranks]

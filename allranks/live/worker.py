@@ -2,15 +2,17 @@
 
 import datetime
 import faulthandler
-import io
 import os
 import signal
 import sys
+import threading
 import types
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-from allranks.live import jobs
+from allranks.live import clock, debugger, jobs, shell
+from allranks.live.stdout import Stdout
 
 # A cell's own timeout ends it long before this one.
 GROUP_TIMEOUT = datetime.timedelta(minutes=30)
@@ -26,39 +28,115 @@ def serve(
 ) -> None:
     """Run jobs as ``rank`` until the parent closes the pipe or kills this process.
 
+    While a job runs, ``("display", ...)`` and ``("clear", ...)`` go out for what the
+    rank shows. At its end goes ``("done", value, error)``: the pickled value and None,
+    or None and a traceback.
+
     Args:
         rank: of this process.
         world_size: number of ranks in the group.
         device: ``"cpu"``, or the type of an accelerator.
         folder: where the output goes, and the file by which the ranks meet.
         environ: the parent's environment variables.
-        conn: the pipe: jobs come in, ``(value, error)`` goes out.
+        conn: the pipe: jobs come in, messages go out.
     """
     # In a process group of its own, so that a rank's children end with the rank, while
     # a Ctrl-C in the kernel does not reach it.
     os.setsid()
-    _redirect(folder, rank)
+    stdout = _redirect(folder, rank)
     os.environ.clear()  # a fork server still has the environment of its own start
     os.environ.update(environ)
+    lock = threading.Lock()
+
+    def send(message: tuple) -> None:
+        with lock:  # a thread of the reader's may display something at any time
+            conn.send(message)
+
     try:
         namespace = _join(rank, world_size, device, folder)
+        shell.connect(namespace, send)
+        clock.install()
     except BaseException as e:
-        conn.send((None, jobs.describe(e)))
+        send(("done", None, jobs.describe(e)))
         return
-    conn.send((None, None))
+    worker = _Worker(conn, send, namespace, stdout)
+    signal.signal(signal.SIGINT, worker.interrupt)
+    send(("done", None, None))
     while True:
         try:
             job = conn.recv()
         except EOFError:
             return
+        send(worker.answer(job))
+
+
+class _Worker:
+    """What runs the jobs of one rank.
+
+    Attributes:
+        running: whether the reader's code runs, which an interrupt may stop.
+        error: of the job that failed last, until the next one begins.
+    """
+
+    def __init__(
+        self, conn: Connection, send: shell.Send, namespace: dict, stdout: Stdout
+    ) -> None:
+        self.conn, self.send, self.namespace = conn, send, namespace
+        self.stdout, self.running = stdout, False
+        self.error: BaseException | None = None
+
+    def interrupt(self, _signal: int, _frame: object) -> None:
+        """Stop the reader's code, for the stop button; between cells do nothing."""
+        if self.running:
+            raise KeyboardInterrupt
+
+    def answer(self, job: tuple) -> tuple:
+        """Do what the parent asks; return the message that ends it."""
+        match job:
+            case ("spans",):
+                return "done", jobs.pack(clock.spans()), None
+            case ("issued",):
+                return "done", jobs.pack(clock.issued()), None
+            case ("meet",):
+                return self._attempt(_meet)
+            case ("debug",):
+                talk = debugger.Talk(self.send, self.conn)
+                return self._attempt(lambda: debugger.post_mortem(self.error, talk))
+        self.error = None
+        with self.stdout.cell():
+            clock.begin()
+            try:
+                return self._attempt(
+                    lambda: jobs.execute(job, self.namespace, shell.show), keep=True
+                )
+            finally:
+                clock.end()
+                shell.after_cell()
+
+    def _attempt(self, work: Any, keep: bool = False) -> tuple:
+        """Return the answer that a piece of work gives, whatever it raises."""
         try:
-            answer = (jobs.execute(job, namespace), None)
+            self.running = True
+            value = work()
+            self.running = False
+            return "done", value, None
         except BaseException as e:  # SystemExit too, since the cell has to see it
-            answer = (None, jobs.describe(e))
-        conn.send(answer)
+            self.running = False
+            if keep:
+                self.error = e
+            return "done", None, jobs.describe(e)
 
 
-def _redirect(folder: Path, rank: int) -> None:
+def _meet() -> bytes:
+    """Join a barrier, which shows that the group still works after an exception."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+    return jobs.pack(None)
+
+
+def _redirect(folder: Path, rank: int) -> Stdout:
     """Send output to files, because what a rank printed has to survive the rank.
 
     ``N.out`` has stdout and Python's stderr. ``N.err`` has the stderr of native code,
@@ -71,12 +149,12 @@ def _redirect(folder: Path, rank: int) -> None:
         )
         os.dup2(file, fd)
         os.close(file)
-    raw = io.FileIO(1, "wb", closefd=False)
-    sys.stdout = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    sys.stderr = sys.stdout
-    stack = open(folder / f"{rank}.stack", "w")  # noqa: SIM115 - open for life
+    sys.stdout = sys.stderr = stdout = Stdout(folder)
+    # For appending, so that the parent can empty it before it asks again.
+    stack = open(folder / f"{rank}.stack", "a")  # noqa: SIM115 - open for life
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    return stdout
 
 
 def _join(

@@ -92,8 +92,11 @@ def test_stop_and_status(four):
     [
         ("%ranks 0", "0 ranks: the number must be 1 to 64"),
         ("%ranks -1", "-1 ranks: the number must be 1 to 64"),
-        ("%ranks four", "%ranks four: say how many (%ranks 4), status or stop"),
-        ("%ranks", "%ranks: the following arguments are required: what"),
+        (
+            "%ranks four",
+            "%ranks four: say how many (%ranks 4), or status, stop, --timeline",
+        ),
+        ("%ranks", "%ranks: say how many (%ranks 4), or status, stop, --timeline"),
         ("%ranks 2 --device cuda", "this machine has no accelerator; try 'cpu'"),
         ("%ranks 2 --timeout -1", "invalid number of seconds value: '-1'"),
         ("%%ranks --on 7\n1", "there is no rank 7: ranks go from 0 to 3"),

@@ -159,11 +159,11 @@ def test_a_failure_waits_for_ranks_that_still_compute(ranks):
     assert "late" in caught.value.errors[1]
 
 
-def test_after_a_failure_ranks_are_fresh_and_say_so(ranks, capsys):
+def test_after_a_failure_that_leaves_somebody_waiting_ranks_are_fresh(ranks, capsys):
     """The next cell finds no variables, and a line says why, but only once."""
     ranks.run("kept = 1")
     with pytest.raises(RanksError):
-        ranks.run("1 / 0")
+        ranks.run("if rank: dist.barrier()\n1 / 0")
     capsys.readouterr()
     assert ranks.run("'kept' in globals()") == [False] * 4
     assert "fresh ranks: the variables of earlier cells are gone" in (
@@ -171,6 +171,52 @@ def test_after_a_failure_ranks_are_fresh_and_say_so(ranks, capsys):
     )
     ranks.run("1")
     assert capsys.readouterr().out == ""  # said once
+
+
+FAILURES = {
+    "on all ranks alike": "1 / 0",
+    "a name that is misspelled": "undefined_name",
+    "on one rank, while the others finish": "if rank == 1: raise ValueError(1)",
+    "after a collective of all": "dist.barrier()\nraise ValueError(rank)",
+    "sys.exit": "import sys; sys.exit(4)",
+    "a result that cannot travel": "(i for i in [1])",
+}
+
+
+@pytest.mark.parametrize("cell", FAILURES.values(), ids=FAILURES)
+def test_a_failure_that_leaves_nobody_waiting_keeps_all(ranks, cell, capsys):
+    """Ranks and variables are kept, and the group still works."""
+    before = ranks.run("import os; kept = [rank]; os.getpid()")
+    with pytest.raises(RanksError):
+        ranks.run(cell)
+    capsys.readouterr()
+    assert ranks.run("dist.barrier(); kept, os.getpid()") == [
+        ([rank], before[rank]) for rank in range(4)
+    ]
+    assert capsys.readouterr().out == ""
+
+
+def test_ranks_that_are_out_of_step_are_not_kept(ranks, capsys):
+    """A collective that some ranks have begun would be taken for the next one."""
+    ranks.run("kept = 1")
+    with pytest.raises(RanksError, match="ranks 0, 2 and 3 finished"):
+        ranks.run(
+            "if rank == 1: raise ValueError(1)\n"
+            "work = dist.all_reduce(torch.ones(1), async_op=True)"
+        )
+    capsys.readouterr()
+    assert ranks.run("'kept' in globals()") == [False] * 4
+    said = capsys.readouterr().out
+    assert said.startswith("(fresh ranks, since rank 1 has joined 0 collectives")
+    assert said.endswith("the variables of earlier cells are gone)\n")
+
+
+def test_an_endless_loop_is_stopped_and_costs_nothing(ranks):
+    """Python code obeys an interrupt, so a timeout there keeps the variables."""
+    ranks.run("kept = rank")
+    with pytest.raises(RanksError, match="timeout after 0.5 s\nranks 0–3 run"):
+        ranks.run("while True:\n    pass", timeout=0.5)
+    assert ranks.run("kept") == [0, 1, 2, 3]
 
 
 def test_a_typo_costs_the_ranks_nothing(ranks):

@@ -1,0 +1,204 @@
+"""Wait for the ranks' answers; notice who fails, dies or hangs, and who waits."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
+
+from allranks.live.processes import RankProcesses
+from allranks.live.screen import TICK, Silent
+from allranks.report import (
+    RanksError,
+    RanksInterrupted,
+    describe_death,
+    describe_stack,
+    name_ranks,
+)
+
+GRACE = 0.25  # seconds without any progress, once a rank has failed
+GLANCE = 1.0  # seconds between two looks at where the ranks stand
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a job ended on each rank.
+
+    Attributes:
+        answers: the pickled value of each rank that finished, by rank.
+        errors: the traceback of each rank that raised.
+        deaths: how each rank that died ended.
+        waiting: where each rank stands that has not ended.
+        headline: what ended the waiting, if no rank did.
+        kind: of the error that all this makes.
+    """
+
+    answers: dict[int, bytes | None] = dataclasses.field(default_factory=dict)
+    errors: dict[int, str] = dataclasses.field(default_factory=dict)
+    deaths: dict[int, str] = dataclasses.field(default_factory=dict)
+    waiting: dict[int, str] = dataclasses.field(default_factory=dict)
+    headline: str = ""
+    kind: type[RanksError] = RanksError
+
+    def error(self) -> RanksError | None:
+        """Return the report, or None if all ranks finished."""
+        if not (self.errors or self.deaths or self.waiting or self.headline):
+            return None
+        return self.kind(
+            self.headline, self.errors, self.deaths, self.waiting, sorted(self.answers)
+        )
+
+
+class Collector:
+    """Waits for the answers to one job.
+
+    Args:
+        crew: the processes.
+        ranks: those that got the job.
+        sources: the text of each cell, by the file name under which it was compiled.
+        filename: of the cell that runs; "" if it is none.
+        screen: where output appears meanwhile.
+    """
+
+    def __init__(
+        self,
+        crew: RankProcesses,
+        ranks: list[int],
+        sources: Mapping[str, str],
+        filename: str,
+        screen: Silent,
+    ) -> None:
+        self._crew, self._ranks = crew, ranks
+        self._sources, self._filename = sources, filename
+        self._screen = screen
+        self.pending = set(ranks)
+        self.outcome = Outcome()
+
+    def collect(
+        self,
+        timeout: float,
+        stall: float | None = None,
+        patient: bool = True,
+        ask: Callable[[str], str] | None = None,
+        progress: bool = False,
+    ) -> Outcome:
+        """Wait for every rank; once one has failed, only while others make progress.
+
+        Args:
+            timeout: seconds until the job is hung.
+            stall: seconds without any progress that count as a hang as well; None for
+                no such limit.
+            patient: whether a busy processor counts as progress. On a GPU it does not,
+                because a rank that waits for one spins.
+            ask: what asks the reader for a line, if a rank may want one.
+            progress: whether to show where the ranks stand.
+        """
+        outcome, began = self.outcome, time.monotonic()
+        moved, look, seen = began, began + TICK, []
+        status, glance = "", began + GLANCE
+        try:
+            while self.pending:
+                now = time.monotonic()
+                left = began + timeout - now
+                if left <= 0:
+                    outcome.headline = f"timeout after {timeout:g} s"
+                    break
+                grace = GRACE if outcome.errors or outcome.deaths else stall
+                if grace is not None:
+                    left = min(left, 0.05)
+                    busy = [self._crew.is_busy(rank) for rank in self.pending]
+                    if patient and any(busy):
+                        moved = now
+                    if grace == stall:
+                        before = seen
+                        seen = [self._crew.switches(rank) for rank in self.pending]
+                        moved = moved if before == seen else now
+                    if now > moved + grace:
+                        break
+                if now >= look:
+                    if progress and now >= glance:
+                        status, glance = self._status(now - began), now + GLANCE
+                    self.show(status)
+                    look = time.monotonic() + TICK
+                for rank in self._ready(min(left, max(0, look - now))):
+                    moved = time.monotonic()
+                    self._receive(rank, ask)
+        except KeyboardInterrupt:
+            outcome.headline, outcome.kind = "interrupted", RanksInterrupted
+        if self.pending:
+            outcome.waiting = self._where(sorted(self.pending))
+        return outcome
+
+    def stop(self, within: float) -> None:
+        """Interrupt the ranks that have not ended, and wait a moment for them."""
+        self._crew.interrupt(self.pending)
+        deadline = time.monotonic() + within
+        told, self.outcome = self.outcome, Outcome()  # how they stop is no news
+        while self.pending and (left := deadline - time.monotonic()) > 0:
+            for rank in self._ready(left):
+                self._receive(rank, None)
+        told.deaths |= self.outcome.deaths
+        self.outcome = told
+
+    def show(self, status: str = "") -> None:
+        """Show what the ranks have printed so far."""
+        for rank in self._ranks:
+            self._crew.read_output(rank)
+        self._screen.update(
+            {rank: self._crew.transcripts[rank] for rank in self._ranks}, status
+        )
+
+    def _receive(self, rank: int, ask: Callable[[str], str] | None) -> None:
+        """Take a message of a rank, or note that it has died."""
+        match self._crew.receive(rank):
+            case ("display" | "clear", *_) as message:
+                self._crew.transcripts[rank].message(message)
+            case ("say", text):
+                print(text, end="")
+            case ("ask", prompt):
+                self._crew.conns[rank].send(ask(prompt) if ask else "")
+            case ("done", value, None):
+                self.pending.discard(rank)
+                self.outcome.answers[rank] = value
+            case ("done", _, error):
+                self.pending.discard(rank)
+                self.outcome.errors[rank] = error
+            case exit_code:
+                self.pending.discard(rank)
+                self.outcome.deaths[rank] = self._death_of(rank, exit_code)
+
+    def _ready(self, timeout: float) -> set[int]:
+        """Return the ranks that said something or died, after ``timeout`` seconds."""
+        owner = {self._crew.conns[rank]: rank for rank in self.pending}
+        owner |= {self._crew.processes[rank].sentinel: rank for rank in self.pending}
+        return {owner[handle] for handle in wait(owner, timeout)}
+
+    def _death_of(self, rank: int, exit_code: int) -> str:
+        """Describe how a rank ended, and in which of the reader's lines."""
+        stack = self._crew.stack(rank)
+        place = stack and f" in {self._place(stack)}"
+        return describe_death(exit_code, self._crew.native_stderr(rank), place)
+
+    def _where(self, ranks: list[int]) -> dict[int, str]:
+        """Say where each rank stands, and whether it waits there or computes."""
+        for rank in ranks:
+            self._crew.is_busy(rank)  # the next call counts from here
+        time.sleep(0.05 if ranks else 0)
+        verbs = {r: "run" if self._crew.is_busy(r) else "wait in" for r in ranks}
+        return {
+            rank: f"{verbs[rank]} {self._place(stack)}"
+            for rank, stack in self._crew.ask_stacks(ranks).items()
+        }
+
+    def _status(self, seconds: float) -> str:
+        """Say in one line who has finished, and where the others are."""
+        parts = [f"{seconds:.0f} s"]
+        if done := sorted(set(self._ranks) - self.pending):
+            parts.append(f"{name_ranks(done)} finished")
+        places: dict[str, list[int]] = {}
+        for rank, stack in self._crew.ask_stacks(sorted(self.pending)).items():
+            places.setdefault(self._place(stack), []).append(rank)
+        parts += [f"{name_ranks(ranks)} in {place}" for place, ranks in places.items()]
+        return "; ".join(parts)
+
+    def _place(self, stack: str) -> str:
+        return describe_stack(stack, self._sources, self._filename)

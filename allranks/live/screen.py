@@ -1,0 +1,292 @@
+"""Where a cell's output appears: while it runs, and in its final form.
+
+While a cell runs, its lines come in the order of time, and equal lines of several ranks
+are folded into one. When it is over, they are shown as :func:`allranks.report.fold`
+orders them, by rank. That form doesn't depend on which rank was faster, so a notebook
+that is saved is the same after each run.
+"""
+
+import os
+import sys
+import time
+from base64 import b64encode
+from html import escape
+from typing import Any
+
+from allranks.live.transcript import Display, Tail, Transcript
+from allranks.report import fold, group_ranks, key_of, name_ranks, say
+
+LIMIT = 100_000  # characters that a cell may show at most, with all its ranks
+TICK = 0.1  # seconds between two looks at what the ranks print
+ROWS = 30  # lines that are shown while the cell runs
+RATE = 300_000  # bytes a second; Jupyter's servers allow 1,000,000
+BESIDE = "display:flex;flex-wrap:wrap;gap:1em 2em;align-items:flex-start"
+
+Transcripts = dict[int, Transcript]  # by rank
+
+
+class Silent:
+    """Nobody is watching: show the output when the cell is over.
+
+    This is the case in scripts, tests, nbconvert and papermill.
+    """
+
+    def update(self, shown: Transcripts, status: str = "") -> None:
+        """Take note of what the ranks have shown so far.
+
+        Args:
+            shown: the transcripts, by rank.
+            status: a line on what the ranks are doing; "" for none.
+        """
+
+    def finish(self, shown: Transcripts) -> None:
+        """Show the final form of the output."""
+        for part in final(shown):
+            if isinstance(part, str):
+                say(part)
+            else:
+                say(part["text/plain"])
+
+
+class Hidden(Silent):
+    """Show nothing, for quiet calls; the transcripts have it all."""
+
+    def finish(self, shown: Transcripts) -> None:
+        """Show nothing."""
+
+
+class Part(Silent):
+    """Show on another screen what comes from some of the ranks."""
+
+    def __init__(self, screen: Silent, ranks: list[int]) -> None:
+        self._screen, self._ranks = screen, ranks
+
+    def update(self, shown: Transcripts, status: str = "") -> None:
+        """Pass on what the chosen ranks have shown so far."""
+        self._screen.update(self._chosen(shown), status)
+
+    def finish(self, shown: Transcripts) -> None:
+        """Show their final form."""
+        self._screen.finish(self._chosen(shown))
+
+    def _chosen(self, shown: Transcripts) -> Transcripts:
+        return {rank: shown[rank] for rank in self._ranks if rank in shown}
+
+
+class Terminal(Silent):
+    """Print lines as they come; lines that are not finished are redrawn in place."""
+
+    def __init__(self) -> None:
+        self._printed = 0  # lines of each rank that are on the screen for good
+        self._redrawn = 0  # lines below them that will be drawn again
+        self._since: dict[int, float] = {}  # when a line was first seen, by its number
+
+    def update(self, shown: Transcripts, status: str = "", over: bool = False) -> None:
+        """Print what is new.
+
+        A line waits for its equals on other ranks, but not longer than a moment.
+        """
+        now = time.monotonic()
+        tails = {rank: transcript.tail(500) for rank, transcript in shown.items()}
+        # What a rank still writes in its last line is not for good.
+        whole = [t.end if over or t.whole else t.end - 1 for t in tails.values()]
+        good = []
+        while any(self._printed < number for number in whole):
+            number = self._printed
+            since = self._since.setdefault(number, now)
+            if not all(number < w for w in whole) and not over and now - since < TICK:
+                break
+            good += _row(tails, number)
+            self._printed += 1
+            self._since.pop(number, None)
+        bars = [] if over else _rows(tails, self._printed)[:ROWS]
+        bars += [status] if status and not over else []
+        up = f"\x1b[{self._redrawn}A\x1b[J" if self._redrawn else ""
+        if up or good or bars:
+            width = os.get_terminal_size().columns if sys.stdout.isatty() else 80
+            drawn = good + [bar[: width - 1] for bar in bars]
+            say(up + "\n".join(drawn), end="\n" if drawn else "")
+            self._redrawn = len(bars)
+
+    def finish(self, shown: Transcripts) -> None:
+        """Print what is still missing, and displays as text."""
+        self.update(shown, over=True)
+        for part in final(shown):
+            if not isinstance(part, str):
+                say(part["text/plain"])
+
+
+class Notebook(Silent):
+    """Draw an area in the cell's output again and again; replace it at the end.
+
+    Args:
+        alone: whether the cell's output has nothing else in it, so that it can be
+            cleared; otherwise the area stays, and shows the final form.
+    """
+
+    def __init__(self, alone: bool) -> None:
+        self._alone, self._area = alone, None
+        self._next, self._last = 0.0, None
+
+    def update(self, shown: Transcripts, status: str = "") -> None:
+        """Draw the area, if it has changed and the front end can follow."""
+        if time.monotonic() < self._next:
+            return
+        bundle = _area(shown, status)
+        if bundle == self._last or (self._area is None and not any(bundle.values())):
+            return
+        self._draw(bundle)
+        size = sum(len(text) for text in bundle.values())
+        self._next, self._last = time.monotonic() + size / RATE, bundle
+
+    def finish(self, shown: Transcripts) -> None:
+        """Show the final form."""
+        from IPython.display import clear_output, display
+
+        parts = final(shown)
+        if self._area is not None and not self._alone:
+            text = "\n".join(part for part in parts if isinstance(part, str))
+            self._draw({"text/plain": text})
+            parts = [part for part in parts if not isinstance(part, str)]
+        elif self._area is not None:
+            clear_output(wait=bool(parts))
+        for part in parts:
+            if isinstance(part, str):
+                say(part)
+            else:
+                display(part, raw=True)
+
+    def _draw(self, bundle: dict[str, str]) -> None:
+        from IPython.display import display
+
+        if self._area is None:
+            self._area = display(bundle, raw=True, display_id=True)
+        else:
+            self._area.update(bundle, raw=True)
+
+
+def choose(alone: bool = False) -> Silent:
+    """Return the screen that fits: whether somebody watches, and on what.
+
+    Args:
+        alone: whether a notebook's cell shows nothing but the output of the ranks.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        # A front end with a person before it can be asked for input. What executes
+        # notebooks for files cannot, and shall find the final form alone.
+        watched = getattr(kernel, "_allow_stdin", False)
+        return Notebook(alone) if watched else Silent()
+    return Terminal() if sys.stdout.isatty() else Silent()
+
+
+def final(shown: Transcripts) -> list[str | dict[str, str]]:
+    """Return what a cell shows when it is over: texts, and bundles by MIME type.
+
+    Displays of several ranks stand beside each other, equal ones once.
+    """
+    parts = {rank: transcript.parts() for rank, transcript in shown.items()}
+    pieces: list[str | dict[str, str]] = []
+    for number in range(max((len(own) for own in parts.values()), default=0)):
+        at = {rank: own[number] for rank, own in parts.items() if number < len(own)}
+        if number % 2:
+            pieces += _beside(at)
+        elif text := fold(list(at.values()), list(at)):
+            pieces.append(_shortened(text))
+    return pieces
+
+
+def _beside(displays: dict[int, Display]) -> list[dict[str, str]]:
+    """Put displays of several ranks into one bundle, each under its ranks' name."""
+    labels = {rank: repr(d.data) for rank, d in displays.items()}
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(displays):
+        groups.setdefault(labels[rank], []).append(rank)
+    figures, texts, raw = [], [], []
+    for ranks in groups.values():
+        data, who = displays[ranks[0]].data, name_ranks(ranks)
+        texts += [f"{who}: {line}" for line in data.get("text/plain", "").splitlines()]
+        if (html := _html(data)) is None:
+            raw.append((who, data))
+            continue
+        figures.append(
+            '<figure style="margin:0;min-width:0;max-width:100%;overflow-x:auto">'
+            f"<figcaption>{who}</figcaption>{html}</figure>"
+        )
+    bundles = [{"text/plain": f"{who}:"} | data for who, data in raw]
+    if figures:
+        html = f'<div style="{BESIDE}">{"".join(figures)}</div>'
+        bundles.insert(0, {"text/plain": "\n".join(texts), "text/html": html})
+    return bundles
+
+
+def _html(data: dict[str, Any]) -> str | None:
+    """Return a bundle as HTML; None if only the front end can draw it."""
+    if "text/html" in data:
+        return data["text/html"]
+    if "image/svg+xml" in data:
+        return data["image/svg+xml"]
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            code = data[kind]
+            code = b64encode(code).decode() if isinstance(code, bytes) else code
+            alt = escape(data.get("text/plain", "a picture"), quote=True)
+            source = f"data:{kind};base64,{code.replace(chr(10), '')}"
+            return f'<img src="{source}" alt="{alt}" style="max-width:100%">'
+    drawn = {"text/markdown", "text/latex"} | {
+        kind for kind in data if kind.startswith("application/")
+    }
+    if drawn & set(data) - {"application/vnd.jupyter.widget-view+json"}:
+        return None
+    return f"<pre>{escape(data.get('text/plain', ''))}</pre>"
+
+
+def _area(shown: Transcripts, status: str) -> dict[str, str]:
+    """Return what a notebook shows while its cell runs."""
+    tails = {rank: transcript.tail(ROWS) for rank, transcript in shown.items()}
+    begin = max(0, max((tail.end for tail in tails.values()), default=0) - ROWS)
+    rows = _rows(tails, begin)
+    if begin:
+        rows.insert(0, f"(... {begin:,} lines before these ...)")
+    text = "\n".join([*rows, *([status] if status else [])])
+    displays = {
+        rank: [part for part in transcript.parts() if isinstance(part, Display)]
+        for rank, transcript in shown.items()
+    }
+    pictures = []
+    for number in range(max((len(own) for own in displays.values()), default=0)):
+        at = {rank: own[number] for rank, own in displays.items() if number < len(own)}
+        pictures += [bundle.get("text/html", "") for bundle in _beside(at)]
+    if not any(pictures):
+        return {"text/plain": text}
+    pre = f"<pre>{escape(text)}</pre>" if text else ""
+    return {"text/plain": text, "text/html": pre + "".join(pictures)}
+
+
+def _rows(tails: dict[int, Tail], begin: int) -> list[str]:
+    """Return the lines from a number on, in their order, each with its ranks."""
+    end = max((tail.end for tail in tails.values()), default=0)
+    return [row for number in range(begin, end) for row in _row(tails, number)]
+
+
+def _row(tails: dict[int, Tail], number: int) -> list[str]:
+    """Return the line of this number of each rank, equal ones folded."""
+    lines = {rank: tail.line(number) for rank, tail in tails.items()}
+    lines = {rank: line for rank, line in lines.items() if line is not None}
+    return [f"{who}: {text}".rstrip() for who, text in group_ranks(lines, key_of)]
+
+
+def _shortened(text: str) -> str:
+    """Leave out the middle of a text that no page should show, and count it."""
+    if len(text) <= LIMIT:
+        return text
+    head, tail = text[: LIMIT // 2], text[-LIMIT // 2 :]
+    # Whole lines, unless a line alone is longer than that.
+    head = head[: head.rfind("\n")] if "\n" in head else head
+    tail = tail[tail.find("\n") + 1 :] if "\n" in tail else tail
+    left = len(text) - len(head) - len(tail)
+    lines = text.count("\n") - head.count("\n") - tail.count("\n") - 1
+    what = f"{lines:,} lines, " if lines > 1 else ""
+    return f"{head}\n(... {what}{left:,} characters left out here ...)\n{tail}"
