@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import wait
 
 from allranks.live.processes import RankProcesses
 from allranks.live.screen import TICK, Silent
@@ -16,6 +15,7 @@ from allranks.report import (
 )
 
 GRACE = 0.25  # seconds without any progress, once a rank has failed
+OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt
 GLANCE = 1.0  # seconds between two looks at where the ranks stand
 
 
@@ -75,7 +75,7 @@ class Collector:
 
     def collect(
         self,
-        timeout: float,
+        limit: float,
         stall: float | None = None,
         patient: bool = True,
         ask: Callable[[str], str] | None = None,
@@ -84,7 +84,7 @@ class Collector:
         """Wait for every rank; once one has failed, only while others make progress.
 
         Args:
-            timeout: seconds until the job is hung.
+            limit: seconds until the job is hung.
             stall: seconds without any progress that count as a hang as well; None for
                 no such limit.
             patient: whether a busy processor counts as progress. On a GPU it does not,
@@ -98,9 +98,9 @@ class Collector:
         try:
             while self.pending:
                 now = time.monotonic()
-                left = began + timeout - now
+                left = began + limit - now
                 if left <= 0:
-                    outcome.headline = f"timeout after {timeout:g} s"
+                    outcome.headline = f"timeout after {limit:g} s"
                     break
                 grace = GRACE if outcome.errors or outcome.deaths else stall
                 if grace is not None:
@@ -119,23 +119,30 @@ class Collector:
                         status, glance = self._status(now - began), now + GLANCE
                     self.show(status)
                     look = time.monotonic() + TICK
-                for rank in self._ready(min(left, max(0, look - now))):
+                timeout = min(left, max(0, look - now))
+                for rank, spoke in self._crew.ready(self.pending, timeout).items():
                     moved = time.monotonic()
-                    self._receive(rank, ask)
+                    self._receive(rank, spoke, ask)
         except KeyboardInterrupt:
             outcome.headline, outcome.kind = "interrupted", RanksInterrupted
         if self.pending:
             outcome.waiting = self._where(sorted(self.pending))
         return outcome
 
-    def stop(self, within: float) -> None:
-        """Interrupt the ranks that have not ended, and wait a moment for them."""
+    def stop(self) -> None:
+        """Interrupt the ranks that have not ended, and wait for those that obey.
+
+        Python code obeys as soon as it gets a processor, so a busy rank has more time.
+        A rank inside a collective neither obeys nor computes.
+        """
         self._crew.interrupt(self.pending)
-        deadline = time.monotonic() + within
+        began = moved = time.monotonic()
         told, self.outcome = self.outcome, Outcome()  # how they stop is no news
-        while self.pending and (left := deadline - time.monotonic()) > 0:
-            for rank in self._ready(left):
-                self._receive(rank, None)
+        while self.pending and time.monotonic() < min(moved + GRACE, began + OBEY_S):
+            for rank, spoke in self._crew.ready(self.pending, 0.05).items():
+                self._receive(rank, spoke, None)
+            if any(self._crew.is_busy(rank) for rank in self.pending):
+                moved = time.monotonic()
         told.deaths |= self.outcome.deaths
         self.outcome = told
 
@@ -147,9 +154,11 @@ class Collector:
             {rank: self._crew.transcripts[rank] for rank in self._ranks}, status
         )
 
-    def _receive(self, rank: int, ask: Callable[[str], str] | None) -> None:
+    def _receive(
+        self, rank: int, spoke: bool, ask: Callable[[str], str] | None
+    ) -> None:
         """Take a message of a rank, or note that it has died."""
-        match self._crew.receive(rank):
+        match self._crew.receive(rank, spoke):
             case ("display" | "clear", *_) as message:
                 self._crew.transcripts[rank].message(message)
             case ("say", text):
@@ -165,12 +174,6 @@ class Collector:
             case exit_code:
                 self.pending.discard(rank)
                 self.outcome.deaths[rank] = self._death_of(rank, exit_code)
-
-    def _ready(self, timeout: float) -> set[int]:
-        """Return the ranks that said something or died, after ``timeout`` seconds."""
-        owner = {self._crew.conns[rank]: rank for rank in self.pending}
-        owner |= {self._crew.processes[rank].sentinel: rank for rank in self.pending}
-        return {owner[handle] for handle in wait(owner, timeout)}
 
     def _death_of(self, rank: int, exit_code: int) -> str:
         """Describe how a rank ended, and in which of the reader's lines."""

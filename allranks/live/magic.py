@@ -12,8 +12,9 @@ from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
-from allranks.live.processes import check_possible, warm_up
+from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
+from allranks.live.room import check_possible
 from allranks.live.screen import Hidden, Part, choose
 from allranks.live.values import same
 from allranks.report import RanksError, group_ranks, name_ranks, plain, say
@@ -56,7 +57,7 @@ VGPUS.add_argument("--memory", default="1 GiB", help='of each: "64 MiB"')
 
 CELL = _Parser("%%ranks", add_help=False)
 CELL.add_argument("--on", "--only", **RANKS, help="run on these ranks only: 0,2")
-CELL.add_argument("--from", dest="shown", **RANKS, help="show these ranks' output only")
+CELL.add_argument("--from", dest="shown", **RANKS, help="show only these ranks")
 CELL.add_argument("--timeout", type=_seconds, help="seconds until the cell is hung")
 CELL.add_argument("--quiet", action="store_true", help="don't show what ranks print")
 CELL.add_argument("--progress", action="store_true", help="show where ranks stand")

@@ -1,17 +1,15 @@
 """The processes behind live ranks: how they start, are watched, and are ended."""
 
 import contextlib
-import errno
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -19,11 +17,8 @@ from pathlib import Path
 import psutil
 
 from allranks.live import worker
-from allranks.live.stdout import full_disk
+from allranks.live.room import new_folder
 from allranks.live.transcript import KEPT, Transcript
-from allranks.report import need_unix
-
-MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
 
 
 def warm_up() -> None:
@@ -47,7 +42,7 @@ class RankProcesses:
     def __init__(self, world_size: int, device: str) -> None:
         warm_up()
         self.processes, self.conns = [], []
-        self._folder = _new_folder()
+        self._folder = new_folder()
         self.transcripts = [Transcript(0) for _ in range(world_size)]
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         context = multiprocessing.get_context(_start_method())
@@ -82,10 +77,27 @@ class RankProcesses:
         """Start a new transcript, which begins with late prints of the cell before."""
         self.transcripts[rank] = Transcript(self.transcripts[rank].end)
 
-    def receive(self, rank: int) -> tuple | int:
-        """Return the rank's next message, or its exit code if it died."""
+    def ready(self, ranks: Iterable[int], timeout: float) -> dict[int, bool]:
+        """Wait until ranks say something or die, ``timeout`` seconds at most.
+
+        Returns:
+            Those ranks, and whether there is something in the pipe.
+        """
+        talks = {self.conns[rank]: rank for rank in ranks}
+        ends = {self.processes[rank].sentinel: rank for rank in ranks}
+        handles = wait([*talks, *ends], timeout)
+        spoke = {talks[handle]: True for handle in handles if handle in talks}
+        return {ends[h]: False for h in handles if h in ends} | spoke
+
+    def receive(self, rank: int, spoke: bool) -> tuple | int:
+        """Return a rank's next message, or its exit code if it died.
+
+        Args:
+            rank: one that is ready.
+            spoke: whether there is something in the pipe.
+        """
         with contextlib.suppress(EOFError, OSError):
-            if self.conns[rank].poll():
+            if spoke:
                 return self.conns[rank].recv()
         self.processes[rank].join(1)
         self.processes[rank].kill()  # in case it has only closed its pipe
@@ -94,10 +106,11 @@ class RankProcesses:
 
     def read_output(self, rank: int) -> None:
         """Add what the rank has printed meanwhile to its transcript."""
-        transcript, path = self.transcripts[rank], self._folder / f"{rank}.out"
-        if not path.exists():  # the rank is only starting
-            return
-        with open(path, "rb") as file:
+        transcript = self.transcripts[rank]
+        with (
+            contextlib.suppress(FileNotFoundError),  # the rank is only starting
+            open(f"{self._folder}/{rank}.out", "rb", buffering=0) as file,
+        ):
             file.seek(transcript.end)
             while data := file.read(KEPT):
                 transcript.add(data)
@@ -171,74 +184,6 @@ class RankProcesses:
         # is ready to run.
         wants = sys.platform == "linux" and status in ("running", "disk-sleep")
         return wants or used > 0.02
-
-
-def check_possible(world_size: int, device: str) -> None:
-    """Raise, with one sentence, for ranks that this machine cannot have.
-
-    Raises:
-        ValueError: if the number is impossible, or the device is missing here.
-        RuntimeError: on Windows.
-    """
-    need_unix("live ranks")
-    if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
-    if not 1 <= world_size <= MAX_RANKS:
-        raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
-    _check_open_files(world_size)
-    if device == "cpu":
-        return
-    import torch
-
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is None or gpu.type != device:
-        found = f"an accelerator of type {gpu.type}" if gpu else "no accelerator"
-        raise ValueError(f"device {device!r}: this machine has {found}; try 'cpu'")
-    num_gpus = torch.accelerator.device_count()
-    if world_size > num_gpus:
-        raise ValueError(
-            f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
-            f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
-        )
-
-
-def _check_open_files(world_size: int) -> None:
-    """Raise if the parent would run out of file descriptors.
-
-    Each rank has a pipe and a sentinel there, and each start needs some more for a
-    moment.
-    """
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = psutil.Process().num_fds() + 3 * world_size + 24
-    if needed > limit:
-        raise ValueError(
-            f"{world_size} ranks need about {needed} open files, and this process may "
-            f"have {limit}: raise the limit (ulimit -n {max(1024, 2 * needed)}) in the "
-            "shell that starts it, or ask for fewer ranks"
-        )
-
-
-def _new_folder() -> Path:
-    """Return a new folder, on a disk that has room for what ranks write.
-
-    Raises:
-        OSError: if the disk is full; the sentence names the folder.
-    """
-    where = tempfile.gettempdir()
-    folder = None
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="allranks-"))
-        (folder / "room").write_bytes(bytes(1 << 16))
-        (folder / "room").unlink()
-    except OSError as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise OSError(full_disk(where)) from None
-    return folder
 
 
 def _start_method() -> str:

@@ -9,8 +9,9 @@ import cloudpickle
 
 from allranks.live import jobs, screen
 from allranks.live.clock import in_step
-from allranks.live.collect import GRACE, Collector
-from allranks.live.processes import RankProcesses, check_possible
+from allranks.live.collect import Collector
+from allranks.live.processes import RankProcesses
+from allranks.live.room import check_possible
 from allranks.report import say
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
@@ -268,8 +269,7 @@ class Ranks:
         collectives, so that the next one finds its partners, and if a barrier works.
         """
         if collector.outcome.headline:  # stopped, or out of time
-            # Python code obeys an interrupt; a rank inside a collective does not.
-            collector.stop(GRACE)
+            collector.stop()
         if collector.outcome.deaths or collector.pending:
             return ""
         everyone = list(range(self.world_size))

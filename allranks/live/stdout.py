@@ -1,19 +1,12 @@
 """A rank's stdout: a file, in which late prints of threads are marked."""
 
 import contextlib
-import errno
 import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-
-def full_disk(folder: Path | str) -> str:
-    """Return the sentence about a folder for temporary files that has no room left."""
-    return (
-        f"no space left on the disk of {folder}, where the output of ranks goes: free "
-        "some, or set TMPDIR to another folder and restart"
-    )
+from allranks.live.room import explained
 
 
 class Stdout(io.TextIOWrapper):
@@ -56,9 +49,7 @@ class Stdout(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise OSError(error.errno, full_disk(self._folder)) from None
+            raise explained(error, self._folder) from None
 
     def _is_late(self, thread: threading.Thread) -> bool:
         # Threads that Python has not started belong to torch and serve any cell.

@@ -1,0 +1,93 @@
+"""Whether this machine has what ranks need: devices, open files, room on the disk."""
+
+import errno
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from allranks.report import need_unix
+
+MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
+
+
+def check_possible(world_size: int, device: str) -> None:
+    """Raise, with one sentence, for ranks that this machine cannot have.
+
+    Raises:
+        ValueError: if the number is impossible, or the device is missing here.
+        RuntimeError: on Windows.
+    """
+    need_unix("live ranks")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
+    _check_open_files(world_size)
+    if device == "cpu":
+        return
+    import torch
+
+    gpu = torch.accelerator.current_accelerator(check_available=True)
+    if gpu is None or gpu.type != device:
+        found = f"an accelerator of type {gpu.type}" if gpu else "no accelerator"
+        raise ValueError(f"device {device!r}: this machine has {found}; try 'cpu'")
+    num_gpus = torch.accelerator.device_count()
+    if world_size > num_gpus:
+        raise ValueError(
+            f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
+            f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
+        )
+
+
+def _check_open_files(world_size: int) -> None:
+    """Raise if the parent would run out of file descriptors.
+
+    Each rank has a pipe and a sentinel there, and each start needs some more for a
+    moment.
+    """
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = psutil.Process().num_fds() + 3 * world_size + 24
+    if needed > limit:
+        raise ValueError(
+            f"{world_size} ranks need about {needed} open files, and this process may "
+            f"have {limit}: raise the limit (ulimit -n {max(1024, 2 * needed)}) in the "
+            "shell that starts it, or ask for fewer ranks"
+        )
+
+
+def new_folder() -> Path:
+    """Return a new folder, on a disk that has room for what ranks write.
+
+    Raises:
+        OSError: if the disk is full; the sentence names the folder.
+    """
+    where = tempfile.gettempdir()
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="allranks-"))
+        (folder / "room").write_bytes(bytes(1 << 16))
+        (folder / "room").unlink()
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise explained(error, where) from None
+    return folder
+
+
+def explained(error: OSError, where: str | Path) -> OSError:
+    """Return an error that names the full disk; other errors as they are.
+
+    Args:
+        error: what happened to a file of the ranks' output.
+        where: the folder for temporary files.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return OSError(
+        f"no space left on the disk of {where}, where the output of ranks goes: free "
+        "some, or set TMPDIR to another folder and restart"
+    )
