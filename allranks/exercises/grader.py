@@ -50,7 +50,7 @@ def _examine(answer: Callable) -> Answer:
         text = f"{name}: still the stub. Fill it in, run its cell, then this one."
         return Answer(False, "stub", text)
     try:
-        packed = jobs.call(answer, args=(), kwargs={})[0]
+        _, packed = jobs.call(answer, args=(), kwargs={})
     except Exception as error:
         text = f"{name} uses something that cannot be sent to a rank: {error}"
         return Answer(False, "error", text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from allranks.clinic import outcomes, play
 from allranks.clinic.specimens import PLACES, Specimen
 from allranks.hangs import WAITED_FOR, attach, flight, tools, verdicts
+from allranks.live.processes import RankProcesses
 from allranks.live.ranks import Ranks
 from allranks.report import RanksError
 
@@ -38,16 +39,17 @@ class Finding:
     raw: str = ""
 
 
-class Watched(Ranks):
-    """Live ranks that a tool can look at before they are ended."""
+class Look:
+    """What a tool saw of ranks that hang, before they are ended; and when."""
 
-    look, seen, when = None, None, 0.0
+    def __init__(self, tool: tools.Tool, place: Path) -> None:
+        self._tool, self._place = tool, place
+        self.seen, self.when = None, 0.0
 
-    def _where(self, ranks: list[int], filename: str) -> dict[int, str]:
-        """Say where the ranks stand, after the tool has looked."""
-        if self.look:
-            self.seen, self.when = self.look(self._crew), time.monotonic()
-        return super()._where(ranks, filename)
+    def __call__(self, processes: RankProcesses) -> None:
+        """Let the tool look."""
+        self.seen = self._tool.ask(processes, self._place)
+        self.when = time.monotonic()
 
 
 def measure(case: Specimen, key: str) -> Finding:
@@ -65,14 +67,15 @@ def measure(case: Specimen, key: str) -> Finding:
     given, code = case.given, case.cells["broken"]
     with (
         tempfile.TemporaryDirectory(prefix="allranks-") as place,
-        Watched(num_ranks or 1, timeout=LIMIT_S) as crew,
+        Ranks(num_ranks or 1, timeout=LIMIT_S) as crew,
     ):
+        look = Look(tool, Path(place))
         crew.run(play._prepare, place, not num_ranks, 0)
         if tool.attach and not (meets and tool.attach is attach.limit_groups):
             crew.run(tool.attach, *tool.args)
         crew.run_cell(given, "given", quiet=True)
         if tool.ask:
-            crew.look = lambda processes: tool.ask(processes, Path(place))
+            crew.look = look
         asked = tool.says != tools.MESSAGE
         crew.timeout = ASK_LIMIT_S if asked and meets else LIMIT_S
         start, error, text = time.monotonic(), None, ""
@@ -84,11 +87,11 @@ def measure(case: Specimen, key: str) -> Finding:
                 crew.run_cell(code, "broken", quiet=True)
         except RanksError as failure:
             error = failure
-        end = crew.when if crew.seen is not None else time.monotonic()
+        end = look.when if look.seen is not None else time.monotonic()
     if asked:
         sources = {} if command else {"given": given, "broken": code}
-        text, named = _listen(tool, crew.seen, error, sources, num_ranks or 1)
-        raw = _raw(crew.seen, sources) if tool.says == tools.STACKS else text
+        text, named = _listen(tool, look.seen, error, sources, num_ranks or 1)
+        raw = _raw(look.seen, sources) if tool.says == tools.STACKS else text
     else:
         raw = text = outcomes.clean(text or _message(error))
         named = verdicts.in_message(text)

@@ -70,6 +70,7 @@ class Collector:
         self._crew, self._ranks = crew, ranks
         self._sources, self._filename = sources, filename
         self._screen = screen
+        self.look: Callable[[RankProcesses], None] | None = None
         self.pending = set(ranks)
         self.outcome = Outcome()
 
@@ -79,7 +80,6 @@ class Collector:
         stall: float | None = None,
         patient: bool = True,
         ask: Callable[[str], str] | None = None,
-        progress: bool = False,
     ) -> Outcome:
         """Wait for every rank; once one has failed, only while others make progress.
 
@@ -90,7 +90,6 @@ class Collector:
             patient: whether a busy processor counts as progress. On a GPU it does not,
                 because a rank that waits for one spins.
             ask: what asks the reader for a line, if a rank may want one.
-            progress: whether to show where the ranks stand.
         """
         outcome, began = self.outcome, time.monotonic()
         moved, look, seen = began, began + TICK, []
@@ -115,7 +114,7 @@ class Collector:
                     if now > moved + grace:
                         break
                 if now >= look:
-                    if progress and now >= glance:
+                    if self._screen.progress and now >= glance:
                         status, glance = self._status(now - began), now + GLANCE
                     self.show(status)
                     look = time.monotonic() + TICK
@@ -183,6 +182,8 @@ class Collector:
 
     def _where(self, ranks: list[int]) -> dict[int, str]:
         """Say where each rank stands, and whether it waits there or computes."""
+        if self.look and ranks:
+            self.look(self._crew)
         for rank in ranks:
             self._crew.is_busy(rank)  # the next call counts from here
         time.sleep(0.05 if ranks else 0)

@@ -17,6 +17,7 @@ from types import CodeType
 from typing import Any
 
 import cloudpickle
+from IPython.core.displayhook import DisplayHook
 from IPython.core.inputtransformer2 import TransformerManager
 
 from allranks.report import is_user_code
@@ -98,7 +99,7 @@ def execute(job: tuple, namespace: dict, show: Callable[[Any], None]) -> bytes:
         last = ast.Expression(tree.body.pop().value)
     _run(_compile(tree, filename), namespace)
     value = _run(_compile(last, filename, "eval"), namespace) if last else None
-    if echo and value is not None:
+    if echo and value is not None and not _is_hushed(source):
         show(value)
     return pack(value if values else None)
 
@@ -146,6 +147,13 @@ def _run(code: CodeType, namespace: dict) -> Any:
             asyncio.set_event_loop(loop)
         value = loop.run_until_complete(value)
     return value
+
+
+def _is_hushed(source: str) -> bool:
+    """Tell whether a cell ends with a semicolon, after which nothing is shown."""
+    if ";" not in source:
+        return False
+    return DisplayHook.semicolon_at_end_of_expression(source)
 
 
 def _translated(text: str, filename: str, error: SyntaxError) -> str:

@@ -195,8 +195,8 @@ class RanksMagics(Magics):
             return
         if what != "stop" and not what.lstrip("-").isdecimal():
             raise ValueError(
-                f"{f'%ranks {what}'.rstrip()}: say how many (%ranks 4), or status, stop, "
-                "--timeline"
+                f"{f'%ranks {what}'.rstrip()}: say how many (%ranks 4), or status, "
+                "stop, --timeline"
             )
         if what != "stop":
             check_possible(int(what), options.device)
@@ -221,6 +221,7 @@ class RanksMagics(Magics):
         ranks = self._live()
         self._num_cells += 1  # In[n] would differ from one front end to the next
         shown = Hidden() if options.quiet else choose(alone=True)
+        shown.progress = options.progress or self._progress
         if (only := options.shown) is not None:
             ranks.check(only)
             shown = Part(shown, only)
@@ -232,7 +233,6 @@ class RanksMagics(Magics):
                 on=options.on,
                 values=options.out is not None,
                 shown=shown,
-                progress=options.progress or self._progress,
             )
         except SyntaxError as error:
             raise CellSyntaxError(str(error)) from error

@@ -31,6 +31,7 @@ class Ranks:
     Attributes:
         outputs: what each rank printed in the last call.
         stall: seconds without any progress that count as a hang; None for no limit.
+        look: called with the processes before ranks that wait are ended; may be None.
         hold: whether ranks that wait when another fails are kept until the next call,
             so that ``debug`` can look at the one that failed.
 
@@ -46,6 +47,7 @@ class Ranks:
         check_possible(world_size, device)
         self.world_size, self.device, self.timeout = world_size, device, timeout
         self.stall: float | None = None
+        self.look: Callable[[RankProcesses], None] | None = None
         self.hold = False
         self.outputs: list[str] = []
         self._sources: dict[str, str] = {}  # text of each cell, by file name
@@ -94,9 +96,9 @@ class Ranks:
         filename: str,
         timeout: float | None = None,
         on: Iterable[int] | None = None,
+        quiet: bool = False,
         values: bool = False,
         shown: screen.Silent | None = None,
-        progress: bool = False,
     ) -> list[Any]:
         """Run source text as a cell, whose last expression each rank shows.
 
@@ -105,9 +107,9 @@ class Ranks:
             filename: the name that tracebacks and reports give it.
             timeout: as in ``run``.
             on: as in ``run``.
+            quiet: as in ``run``.
             values: whether to return the last expressions; otherwise each is None.
             shown: where the output appears; by default as ``screen.choose`` finds.
-            progress: whether to show where the ranks stand while they run.
 
         Raises:
             RanksError: as in ``run``.
@@ -115,7 +117,8 @@ class Ranks:
             ValueError: if it uses a magic of the kernel.
         """
         job = jobs.source(source, filename, echo=True, values=values)
-        return self._send(job, on, timeout, shown, progress)
+        shown = screen.Hidden() if quiet else shown
+        return self._send(job, on, timeout, shown)
 
     def push(self, values: dict[str, Any], on: Iterable[int] | None = None) -> None:
         """Set variables of the ranks; each rank gets a copy.
@@ -167,8 +170,7 @@ class Ranks:
         Raises:
             ValueError: if the ranks that could tell have ended.
         """
-        told = self._crew and self._ask(("spans",), list(range(self.world_size)))
-        if not told:
+        if not (told := self._crew and self._ask(("spans",), self.check(None))):
             raise ValueError("the ranks of the last cell have ended")
         return told
 
@@ -209,8 +211,8 @@ class Ranks:
 
     def _start(self) -> None:
         self._crew = RankProcesses(self.world_size, self.device)
-        everyone = list(range(self.world_size))
-        collector = Collector(self._crew, everyone, {}, "<start>", screen.Hidden())
+        who = self.check(None)
+        collector = Collector(self._crew, who, {}, "<start>", screen.Hidden())
         try:
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
@@ -224,7 +226,6 @@ class Ranks:
         on: Iterable[int] | None,
         timeout: float | None,
         shown: screen.Silent | None = None,
-        progress: bool = False,
     ) -> list[Any]:
         """Send a job to the ranks, show what they print, and return their results."""
         ranks, shown = self.check(on), shown or screen.choose()
@@ -242,10 +243,9 @@ class Ranks:
             with contextlib.suppress(OSError):  # it has died since; the collector sees
                 self._crew.conns[rank].send(job)
         collector = Collector(self._crew, ranks, self._sources, filename, shown)
-        patient = self.device == "cpu"
-        outcome = collector.collect(
-            timeout or self.timeout, self.stall, patient, progress=progress
-        )
+        collector.look = self.look
+        limit, patient = timeout or self.timeout, self.device == "cpu"
+        outcome = collector.collect(limit, self.stall, patient)
         if error := outcome.error():
             self._lost = self._why_lost(collector)
         for rank in ranks:
@@ -272,7 +272,7 @@ class Ranks:
             collector.stop()
         if collector.outcome.deaths or collector.pending:
             return ""
-        everyone = list(range(self.world_size))
+        everyone = self.check(None)
         issued = self._ask(("issued",), everyone)
         if not issued:
             return ""
@@ -294,7 +294,7 @@ class Ranks:
         collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
         outcome = collector.collect(timeout, ask=ask)
         if outcome.error():
-            if collector.pending:  # it would take the next job for an answer to this
+            if collector.pending:  # else they would answer this instead of a job
                 self._lost = ""
             return None
         return [pickle.loads(outcome.answers[rank]) for rank in ranks]

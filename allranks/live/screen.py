@@ -13,7 +13,7 @@ from base64 import b64encode
 from html import escape
 from typing import Any
 
-from allranks.live.transcript import Display, Tail, Transcript
+from allranks.live.transcript import Display, Tail, Transcript, shortened
 from allranks.report import fold, group_ranks, key_of, name_ranks, say
 
 LIMIT = 100_000  # characters that a cell may show at most, with all its ranks
@@ -29,7 +29,12 @@ class Silent:
     """Nobody is watching: show the output when the cell is over.
 
     This is the case in scripts, tests, nbconvert and papermill.
+
+    Attributes:
+        progress: whether to tell, while the ranks run, where they stand.
     """
+
+    progress = False
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Take note of what the ranks have shown so far.
@@ -60,6 +65,7 @@ class Part(Silent):
 
     def __init__(self, screen: Silent, ranks: list[int]) -> None:
         self._screen, self._ranks = screen, ranks
+        self.progress = screen.progress
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Pass on what the chosen ranks have shown so far."""
@@ -194,21 +200,23 @@ def final(shown: Transcripts) -> list[str | dict[str, str]]:
         if number % 2:
             pieces += _beside(at)
         elif text := fold(list(at.values()), list(at)):
-            pieces.append(_shortened(text))
+            pieces.append(shortened(text, LIMIT))
     return pieces
 
 
 def _beside(displays: dict[int, Display]) -> list[dict[str, str]]:
     """Put displays of several ranks into one bundle, each under its ranks' name."""
-    labels = {rank: repr(d.data) for rank, d in displays.items()}
+    # Equal in what is seen: the text may have the address of an object.
+    drawn = {rank: _html(display.data) for rank, display in displays.items()}
     groups: dict[str, list[int]] = {}
     for rank in sorted(displays):
-        groups.setdefault(labels[rank], []).append(rank)
+        look = drawn[rank] or repr(displays[rank].data)
+        groups.setdefault(look, []).append(rank)
     figures, texts, raw = [], [], []
     for ranks in groups.values():
         data, who = displays[ranks[0]].data, name_ranks(ranks)
         texts += [f"{who}: {line}" for line in data.get("text/plain", "").splitlines()]
-        if (html := _html(data)) is None:
+        if (html := drawn[ranks[0]]) is None:
             raw.append((who, data))
             continue
         figures.append(
@@ -276,17 +284,3 @@ def _row(tails: dict[int, Tail], number: int) -> list[str]:
     lines = {rank: tail.line(number) for rank, tail in tails.items()}
     lines = {rank: line for rank, line in lines.items() if line is not None}
     return [f"{who}: {text}".rstrip() for who, text in group_ranks(lines, key_of)]
-
-
-def _shortened(text: str) -> str:
-    """Leave out the middle of a text that no page should show, and count it."""
-    if len(text) <= LIMIT:
-        return text
-    head, tail = text[: LIMIT // 2], text[-LIMIT // 2 :]
-    # Whole lines, unless a line alone is longer than that.
-    head = head[: head.rfind("\n")] if "\n" in head else head
-    tail = tail[tail.find("\n") + 1 :] if "\n" in tail else tail
-    left = len(text) - len(head) - len(tail)
-    lines = text.count("\n") - head.count("\n") - tail.count("\n") - 1
-    what = f"{lines:,} lines, " if lines > 1 else ""
-    return f"{head}\n(... {what}{left:,} characters left out here ...)\n{tail}"

@@ -39,12 +39,13 @@ class Stdout(io.TextIOWrapper):
     def write(self, text: str) -> int:
         """Write text; mark lines of threads that belong to an earlier cell."""
         thread = threading.current_thread()
-        if thread is not threading.main_thread() and self._is_late(thread):
+        if thread is not threading.main_thread():
             fresh = thread.ident not in self._midline
-            self._midline.discard(thread.ident)
-            if not text.endswith("\n"):
-                self._midline.add(thread.ident)
-            if fresh and not text.startswith("\r"):  # else it redraws a progress bar
+            (self._midline.discard if text.endswith("\n") else self._midline.add)(
+                thread.ident
+            )
+            # What begins with \r redraws a progress bar.
+            if fresh and not text.startswith("\r") and self._is_late(thread):
                 text = f"({thread.name}, of an earlier cell) {text}"
         try:
             return super().write(text)

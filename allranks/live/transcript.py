@@ -4,10 +4,15 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
-KEPT = 4 << 20  # bytes at each end of a longer output; those between are counted
+KEPT = 1 << 20  # bytes at each end of a longer output; those between are counted
 
 # What moves the cursor of a terminal: carriage return, up, erase the line, backspace.
 MOVES = re.compile(r"(\r|\n|\b|\x1b\[\d*[AK])")
+
+
+NOTE = re.compile(
+    r"\n.*\(\.\.\. (?:([\d,]+) lines, )?([\d,]+) characters left out here \.\.\.\)\n"
+)
 
 
 @dataclasses.dataclass
@@ -59,7 +64,7 @@ class Transcript:
     def __init__(self, start: int) -> None:
         self._start = start
         self._data = bytearray()
-        self._cut = 0  # bytes left out, after the first KEPT
+        self._cut = self._cut_lines = 0  # left out after the first KEPT bytes
         self._displays: list[tuple[int, Display]] = []  # with the place in _data
         self.changed = False  # since someone last looked
 
@@ -75,6 +80,7 @@ class Transcript:
         self.changed = True
         self._data += data
         if (too_many := len(self._data) - 2 * KEPT) > 0:
+            self._cut_lines += self._data.count(b"\n", KEPT, KEPT + too_many)
             del self._data[KEPT : KEPT + too_many]
             self._cut += too_many
 
@@ -91,7 +97,7 @@ class Transcript:
         at -= self._cut if at > KEPT else 0
         if kind == "clear":
             self._displays.clear()
-            self._start, self._cut = place, 0
+            self._start, self._cut, self._cut_lines = place, 0, 0
             del self._data[:at]
             return
         data, metadata, display_id, update = rest
@@ -135,8 +141,34 @@ class Transcript:
         if not (self._cut and begin <= KEPT < end):
             return self._data[begin:end].decode("utf8", "replace")
         head, tail = self._data[begin:KEPT], self._data[KEPT:end]
-        note = f"\n(... {self._cut:,} bytes left out here ...)\n"
+        note = left_out(self._cut_lines, self._cut)
         return head.decode("utf8", "replace") + note + tail.decode("utf8", "replace")
+
+
+def left_out(lines: int, characters: int) -> str:
+    """Return the note that stands for what is left out."""
+    what = f"{lines:,} lines, " if lines else ""
+    return f"\n(... {what}{characters:,} characters left out here ...)\n"
+
+
+def shortened(text: str, most: int) -> str:
+    """Leave out the middle of a text that is too long, in whole lines if there are any.
+
+    Args:
+        text: may have notes of its own, whose counts go into the new one.
+        most: number of characters to keep.
+    """
+    if len(text) <= most:
+        return text
+    begin, end = most // 2, len(text) - most // 2
+    begin = text.rfind("\n", 0, begin) + 1 or begin
+    end = text.find("\n", end, -1) + 1 or end
+    middle = text[begin:end]
+    lines, characters = middle.count("\n"), len(middle)
+    for note in NOTE.finditer(middle):
+        lines += int((note[1] or "0").replace(",", "")) - 2
+        characters += int(note[2].replace(",", "")) - len(note[0])
+    return text[:begin].removesuffix("\n") + left_out(lines, characters) + text[end:]
 
 
 def settle(text: str) -> str:

@@ -214,7 +214,7 @@ def test_ranks_that_are_out_of_step_are_not_kept(ranks, capsys):
 def test_an_endless_loop_is_stopped_and_costs_nothing(ranks):
     """Python code obeys an interrupt, so a timeout there keeps the variables."""
     ranks.run("kept = rank")
-    with pytest.raises(RanksError, match="timeout after 0.5 s\nranks 0–3 run `while"):
+    with pytest.raises(RanksError, match=r"timeout after 0.5 s\nranks 0–3 run `while"):
         ranks.run("while True: pass", timeout=0.5)
     assert ranks.run("kept") == [0, 1, 2, 3]
 
