@@ -22,7 +22,7 @@ LAYERS = {
     "pictures": ("sums",),
     "vgpu": ("pictures",),
     "launch": ("paths", "report"),
-    "live": ("report", "vgpu"),
+    "live": ("report", "sums", "vgpu"),
     "runs": ("sums", "vgpu"),
     "clinic": ("launch", "live", "report", "vgpu"),
     "diagnose": ("clinic", "paths"),
