@@ -147,11 +147,8 @@ class Collector:
 
     def show(self, status: str = "") -> None:
         """Show what the ranks have printed so far."""
-        for rank in self._ranks:
-            self._crew.read_output(rank)
-        self._screen.update(
-            {rank: self._crew.transcripts[rank] for rank in self._ranks}, status
-        )
+        shown = {rank: self._crew.read_output(rank) for rank in self._ranks}
+        self._screen.update(shown, status)
 
     def _receive(
         self, rank: int, spoke: bool, ask: Callable[[str], str] | None

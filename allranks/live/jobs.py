@@ -79,19 +79,10 @@ def execute(job: tuple, namespace: dict, show: Callable[[Any], None]) -> bytes:
 
     Raises:
         TypeError: if the value cannot be pickled.
-        NameError: if a variable to be pulled does not exist.
     """
-    match job:
-        case "call", packed:
-            fn, args, kwargs = cloudpickle.loads(packed)
-            return pack(fn(*args, **kwargs))
-        case "push", packed:
-            namespace.update(cloudpickle.loads(packed))
-            return pack(None)
-        case "pull", name:
-            if name not in namespace:
-                raise NameError(f"name {name!r} is not defined")
-            return pack(namespace[name])
+    if job[0] == "call":
+        fn, args, kwargs = cloudpickle.loads(job[1])
+        return pack(fn(*args, **kwargs))
     _, source, filename, echo, values = job
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     tree, last = ast.parse(source, filename), None
@@ -102,6 +93,22 @@ def execute(job: tuple, namespace: dict, show: Callable[[Any], None]) -> bytes:
     if echo and value is not None and not _is_hushed(source):
         show(value)
     return pack(value if values else None)
+
+
+def move(job: tuple, namespace: dict) -> bytes:
+    """Set variables in the namespace of the cells, or return one, pickled.
+
+    Raises:
+        NameError: if a variable to be pulled does not exist.
+        TypeError: if it cannot be pickled.
+    """
+    what, told = job
+    if what == "push":
+        namespace.update(cloudpickle.loads(told))
+        return pack(None)
+    if told not in namespace:
+        raise NameError(f"name {told!r} is not defined")
+    return pack(namespace[told])
 
 
 def pack(value: Any) -> bytes:

@@ -214,8 +214,7 @@ class RanksMagics(Magics):
 
         from allranks.pictures.timeline import timeline  # here: cells need none of it
 
-        svg, text = timeline(self._live().spans())
-        display({"image/svg+xml": svg, "text/plain": text}, raw=True)
+        display(timeline(self._live().spans(), f"ranks cell {self._num_cells}"))
 
     def _run(self, options: argparse.Namespace, cell: str) -> None:
         ranks = self._live()

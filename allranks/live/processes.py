@@ -104,8 +104,8 @@ class RankProcesses:
         self.processes[rank].join()
         return self.processes[rank].exitcode
 
-    def read_output(self, rank: int) -> None:
-        """Add what the rank has printed meanwhile to its transcript."""
+    def read_output(self, rank: int) -> Transcript:
+        """Add what the rank has printed meanwhile to its transcript; return that."""
         transcript = self.transcripts[rank]
         with (
             contextlib.suppress(FileNotFoundError),  # the rank is only starting
@@ -114,6 +114,7 @@ class RankProcesses:
             file.seek(transcript.end)
             while data := file.read(KEPT):
                 transcript.add(data)
+        return transcript
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the reader's code on these ranks."""

@@ -8,11 +8,12 @@ from typing import Any, Self
 import cloudpickle
 
 from allranks.live import jobs, screen
-from allranks.live.clock import in_step
 from allranks.live.collect import Collector
 from allranks.live.processes import RankProcesses
 from allranks.live.room import check_possible
+from allranks.live.steps import in_step
 from allranks.report import say
+from allranks.sums.timelines import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own
@@ -53,6 +54,7 @@ class Ranks:
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost: str | None = None  # why the ranks' state is gone, until told
         self._held: set[int] = set()  # ranks that are stopped where they waited
+        self._last: list[int] = []  # ranks of the last call that can be drawn
         self._start()
 
     def run(
@@ -105,9 +107,7 @@ class Ranks:
         Args:
             source: the cell's text.
             filename: the name that tracebacks and reports give it.
-            timeout: as in ``run``.
-            on: as in ``run``.
-            quiet: as in ``run``.
+            timeout, on, quiet: as in ``run``.
             values: whether to return the last expressions; otherwise each is None.
             shown: where the output appears; by default as ``screen.choose`` finds.
 
@@ -164,15 +164,15 @@ class Ranks:
         if not there or not self._ask(("debug",), [rank], HOURS, ask):
             raise ValueError(f"rank {rank} has no exception to look at")
 
-    def spans(self) -> list[dict[str, Any]]:
-        """Return when each rank worked and waited in the last cell, by rank.
+    def spans(self) -> dict[int, Job]:
+        """Return when each rank worked and waited in the last call, by rank.
 
         Raises:
-            ValueError: if the ranks that could tell have ended.
+            ValueError: if there was none, or its ranks have ended.
         """
-        if not (told := self._crew and self._ask(("spans",), self.check(None))):
-            raise ValueError("the ranks of the last cell have ended")
-        return told
+        if not (told := self._last and self._ask(("spans",), self._last)):
+            raise ValueError("there is no cell to draw, or its ranks have ended")
+        return dict(zip(self._last, told, strict=True))
 
     def status(self) -> str:
         """Say in one line which processes are alive."""
@@ -201,7 +201,7 @@ class Ranks:
         if self._crew is not None:
             self._crew.end()
             self._crew = None
-        self._held = set()
+        self._held, self._last = set(), []
 
     def __enter__(self) -> Self:
         return self
@@ -211,8 +211,9 @@ class Ranks:
 
     def _start(self) -> None:
         self._crew = RankProcesses(self.world_size, self.device)
-        who = self.check(None)
-        collector = Collector(self._crew, who, {}, "<start>", screen.Hidden())
+        collector = Collector(
+            self._crew, self.check(None), {}, "<start>", screen.Hidden()
+        )
         try:
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
@@ -236,6 +237,8 @@ class Ranks:
         if self._lost is not None:
             say(f"(fresh ranks{self._lost}: the variables of earlier cells are gone)")
             self._lost = None
+        if job[0] in ("source", "call"):
+            self._last = ranks
         filename = job[2] if job[0] == "source" else ""
         self._sources[filename] = job[1] if filename else ""
         for rank in ranks:
@@ -244,13 +247,11 @@ class Ranks:
                 self._crew.conns[rank].send(job)
         collector = Collector(self._crew, ranks, self._sources, filename, shown)
         collector.look = self.look
-        limit, patient = timeout or self.timeout, self.device == "cpu"
-        outcome = collector.collect(limit, self.stall, patient)
+        patient = self.device == "cpu"
+        outcome = collector.collect(timeout or self.timeout, self.stall, patient)
         if error := outcome.error():
             self._lost = self._why_lost(collector)
-        for rank in ranks:
-            self._crew.read_output(rank)
-        transcripts = {rank: self._crew.transcripts[rank] for rank in ranks}
+        transcripts = {rank: self._crew.read_output(rank) for rank in ranks}
         self.outputs = [transcript.text() for transcript in transcripts.values()]
         if self._lost is not None and self.hold and outcome.errors:
             self._held = collector.pending | set(outcome.deaths)
@@ -272,13 +273,12 @@ class Ranks:
             collector.stop()
         if collector.outcome.deaths or collector.pending:
             return ""
-        everyone = self.check(None)
-        issued = self._ask(("issued",), everyone)
+        issued = self._ask(("issued",), self.check(None))
         if not issued:
             return ""
         if difference := in_step(issued):
             return f", since {difference}"
-        return None if self._ask(("meet",), everyone) else ""
+        return None if self._ask(("meet",), self.check(None)) else ""
 
     def _ask(
         self,

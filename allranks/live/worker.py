@@ -102,6 +102,8 @@ class _Worker:
             case ("debug",):
                 talk = debugger.Talk(self.send, self.conn)
                 return self._attempt(lambda: debugger.post_mortem(self.error, talk))
+        if job[0] in ("push", "pull"):
+            return self._attempt(lambda: jobs.move(job, self.namespace))
         self.error = None
         with self.stdout.cell():
             clock.begin()

@@ -22,7 +22,7 @@ LAYERS = {
     "pictures": ("sums",),
     "vgpu": ("pictures",),
     "launch": ("paths", "report"),
-    "live": ("pictures", "report", "vgpu"),
+    "live": ("pictures", "report", "sums", "vgpu"),
     "runs": ("sums", "vgpu"),
     "clinic": ("launch", "live", "report", "vgpu"),
     "diagnose": ("clinic", "paths"),

@@ -207,8 +207,10 @@ def test_ranks_that_are_out_of_step_are_not_kept(ranks, capsys):
     capsys.readouterr()
     assert ranks.run("'kept' in globals()") == [False] * 4
     said = capsys.readouterr().out
-    assert said.startswith("(fresh ranks, since rank 1 has joined 0 collectives")
-    assert said.endswith("the variables of earlier cells are gone)\n")
+    assert said == (
+        "(fresh ranks, since ranks 0, 2 and 3 have joined 1 collective, rank 1 has "
+        "joined 0: the variables of earlier cells are gone)\n"
+    )
 
 
 def test_an_endless_loop_is_stopped_and_costs_nothing(ranks):
