@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from IPython import version_info
 from IPython.core import oinspect
 from IPython.core.builtin_trap import BuiltinTrap
 from IPython.core.displaypub import DisplayPublisher
@@ -72,8 +73,9 @@ class RankShell(InteractiveShell):
         self.display_formatter = DisplayFormatter(parent=self)
         self.display_pub = _Publisher(parent=self)
         self.builtin_trap = BuiltinTrap(shell=self)
-        # Without a theme, whose colours would differ from the reader's.
-        self.inspector = oinspect.Inspector(theme_name="nocolor")
+        # Without colours, which are made for another background than the reader's.
+        plain = {"theme_name": "nocolor"} if version_info[0] > 8 else {}
+        self.inspector = oinspect.Inspector(**plain)
         self.user_module = types.ModuleType("__main__")
         self.user_ns = self.user_module.__dict__
 
