@@ -1,5 +1,6 @@
 """However the parent ends, its ranks end with it, so there are never orphans."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 
 import psutil
 import pytest
+
+from allranks import Ranks
 
 STUCK = "%%ranks\nif rank:\n    dist.barrier()"
 SPIN = "%%ranks\nwhile True:\n    pass"
@@ -134,3 +137,102 @@ def test_a_parent_stopped_in_run_leaves_no_rank(all_gone):
     assert "rank 1 waits in `if rank: dist.barrier()`" in stderr
     assert program.returncode != 0
     all_gone(processes)
+
+
+def test_ranks_held_for_the_debugger_end_with_a_killed_kernel(kernel, all_gone):
+    """They are stopped by a signal, but not by that one alone."""
+    processes = live_ranks(kernel)
+    _, error = kernel.run("%%ranks\nif rank == 1: 1 / 0\ndist.barrier()")
+    assert "ranks 0, 2 and 3 wait in" in error
+    held = [p for p in processes if p.status() == psutil.STATUS_STOPPED]
+    assert len(held) == 3
+    kernel.process.kill()
+    all_gone(processes)
+
+
+def test_a_killed_program_leaves_no_temporary_folder(tmp_path):
+    """Neither ours nor the one in which multiprocessing keeps the fork server's socket.
+
+    The fork server removes that one, when nobody is left whom it could serve.
+    """
+    code = (
+        "import os, signal\nfrom allranks import Ranks\nranks = Ranks(2)\n"
+        "print(len(os.listdir(os.environ['TMPDIR'])), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert int(done.stdout) >= 2
+    deadline = time.monotonic() + 10
+    while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def run_limited(code: str, **env: str) -> str:
+    """Run a program; return the last line that it prints, on stdout or stderr."""
+    command = [sys.executable, "-c", f"from allranks import Ranks\n{code}"]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, env={**os.environ, **env}, text=True, **both)
+    return done.stdout.splitlines()[-1]
+
+
+def test_too_few_open_files_are_told_in_a_sentence():
+    """It names the limit, the need and the command, before anything is started."""
+    limit = (
+        "import resource\n"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))\n"
+    )
+    told = run_limited(f"{limit}Ranks(24)")
+    assert told.startswith("ValueError: 24 ranks need about ")
+    assert "this process may have 64: raise the limit (ulimit -n 1024)" in told
+    assert run_limited(f"{limit}print(Ranks(2).run('rank'))") == "[0, 1]"
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    """At the start, by the folder for temporary files; nothing is left in it."""
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(
+        OSError, match=f"no space left on the disk of {tmp_path}, where"
+    ):
+        Ranks(2)
+    assert not list(tmp_path.glob("allranks-*"))
+
+
+def test_a_disk_that_fills_up_is_named_by_the_rank_that_prints():
+    """The kernel says only "No space left on device"; /dev/full says it to anybody."""
+    code = (
+        "import os, pathlib\nfrom allranks.live.stdout import Stdout\n"
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
+        "Stdout(pathlib.Path('/room/allranks-1')).write('x')"
+    )
+    told = run_limited(code)
+    assert told.startswith(
+        "OSError: no space left on the disk of /room, where the output"
+    )
+
+
+def test_a_terminal_without_unicode_is_enough():
+    """The dash of "ranks 0–1" is a plain one there, and other letters are escaped."""
+    code = (
+        "from allranks import Ranks\nranks = Ranks(2)\nranks.run('print(\"\\u2192\")')\n"
+        "ranks.run_cell('def f(): return 1/0\\nf()', 'cell')"
+    )
+    for encoding in "ascii", "latin-1":
+        done = subprocess.run(
+            [sys.executable, "-m", "IPython", "--colors=nocolor", "-c", code],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=60,
+        )
+        said = (done.stdout + done.stderr).decode(encoding)
+        assert "ranks 0-1: \\u2192" in said, said
+        assert "RanksError: ranks 0-1:" in said and "ZeroDivisionError" in said
+        assert "UnicodeEncodeError" not in said
