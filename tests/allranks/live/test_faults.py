@@ -222,7 +222,8 @@ def test_a_disk_that_fills_up_is_named_by_the_rank_that_prints():
 def test_a_terminal_without_unicode_is_enough():
     """The dash of "ranks 0–1" is a plain one there, and other letters are escaped."""
     code = (
-        "from allranks import Ranks\nranks = Ranks(2)\nranks.run('print(\"\\u2192\")')\n"
+        "from allranks import Ranks\nranks = Ranks(2)\n"
+        "ranks.run('print(\"\\u2192\")')\n"
         "ranks.run_cell('def f(): return 1/0\\nf()', 'cell')"
     )
     for encoding in "ascii", "latin-1":
