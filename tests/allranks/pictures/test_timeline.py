@@ -154,7 +154,7 @@ class TestPicture:
 
     def test_a_lane_is_blank_once_its_rank_has_finished(self):
         """Bars end where the job ends; work is strong and waiting faint."""
-        done = {0: Job(0, 2, []), 1: Job(0.5, 1, [wait("barrier", 0.6, 0.9)])}
+        done = {0: Job(5, 7, []), 1: Job(5.5, 6, [wait("barrier", 5.6, 5.9)])}
         first, second = lanes(timeline(done, CELL))
         assert [bar[:2] for bar in first] == [(0, 100)]
         assert (second[0][0], second[-1][1]) == (25, 50)
