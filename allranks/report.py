@@ -23,6 +23,7 @@ class RanksError(RuntimeError):
         deaths: how each rank that died ended, by rank.
         waiting: where each rank that had not finished stood, by rank.
         finished: the ranks that finished.
+        note: what else the reader has to know; "" for nothing.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class RanksError(RuntimeError):
         deaths: Mapping[int, str] | None = None,
         waiting: Mapping[int, str] | None = None,
         finished: Iterable[int] = (),
+        note: str = "",
     ) -> None:
         self.errors, self.deaths = dict(errors or {}), dict(deaths or {})
         self.waiting, self.finished = dict(waiting or {}), list(finished)
@@ -41,7 +43,7 @@ class RanksError(RuntimeError):
         parts += [_conjugate(who, text) for who, text in group_ranks(self.waiting)]
         if self.finished:
             parts.append(f"{name_ranks(self.finished)} finished")
-        super().__init__("\n".join(parts))
+        super().__init__("\n".join([*parts, note] if note else parts))
 
     def _render_traceback_(self) -> list[str]:
         """Tell IPython to show the report alone, not the frames of the engine."""

@@ -16,6 +16,7 @@ from allranks.report import (
 
 GRACE = 0.25  # seconds without any progress, once a rank has failed
 OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt
+STOPPED = "variables are kept; each rank stopped where it was, perhaps a step apart"
 GLANCE = 1.0  # seconds between two looks at where the ranks stand
 
 
@@ -29,6 +30,7 @@ class Outcome:
         deaths: how each rank that died ended.
         waiting: where each rank stands that has not ended.
         headline: what ended the waiting, if no rank did.
+        note: what else the reader has to know.
         kind: of the error that all this makes.
     """
 
@@ -37,14 +39,16 @@ class Outcome:
     deaths: dict[int, str] = dataclasses.field(default_factory=dict)
     waiting: dict[int, str] = dataclasses.field(default_factory=dict)
     headline: str = ""
+    note: str = ""
     kind: type[RanksError] = RanksError
 
     def error(self) -> RanksError | None:
         """Return the report, or None if all ranks finished."""
         if not (self.errors or self.deaths or self.waiting or self.headline):
             return None
+        finished = sorted(self.answers)
         return self.kind(
-            self.headline, self.errors, self.deaths, self.waiting, sorted(self.answers)
+            self.headline, self.errors, self.deaths, self.waiting, finished, self.note
         )
 
 

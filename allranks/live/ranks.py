@@ -8,7 +8,7 @@ from typing import Any, Self
 import cloudpickle
 
 from allranks.live import jobs, screen
-from allranks.live.collect import Collector
+from allranks.live.collect import STOPPED, Collector
 from allranks.live.processes import RankProcesses
 from allranks.live.room import check_possible
 from allranks.live.steps import in_step
@@ -17,7 +17,6 @@ from allranks.sums.timelines import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own
-HOURS = 1e6  # seconds that a reader may take in the debugger
 
 
 class Ranks:
@@ -117,8 +116,7 @@ class Ranks:
             ValueError: if it uses a magic of the kernel.
         """
         job = jobs.source(source, filename, echo=True, values=values)
-        shown = screen.Hidden() if quiet else shown
-        return self._send(job, on, timeout, shown)
+        return self._send(job, on, timeout, screen.Hidden() if quiet else shown)
 
     def push(self, values: dict[str, Any], on: Iterable[int] | None = None) -> None:
         """Set variables of the ranks; each rank gets a copy.
@@ -161,7 +159,7 @@ class Ranks:
         """
         [rank] = self.check([rank])
         there = self._crew is not None and rank not in self._held
-        if not there or not self._ask(("debug",), [rank], HOURS, ask):
+        if not there or not self._ask(("debug",), [rank], float("inf"), ask):
             raise ValueError(f"rank {rank} has no exception to look at")
 
     def spans(self) -> dict[int, Job]:
@@ -249,8 +247,10 @@ class Ranks:
         collector.look = self.look
         patient = self.device == "cpu"
         outcome = collector.collect(timeout or self.timeout, self.stall, patient)
-        if error := outcome.error():
+        if outcome.error():
             self._lost = self._why_lost(collector)
+            if outcome.waiting and self._lost is None:
+                outcome.note = STOPPED
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks}
         self.outputs = [transcript.text() for transcript in transcripts.values()]
         if self._lost is not None and self.hold and outcome.errors:
@@ -259,7 +259,7 @@ class Ranks:
         elif self._lost is not None:
             self.close()
         shown.finish(transcripts)
-        if error:
+        if error := outcome.error():
             raise error
         return [pickle.loads(outcome.answers[rank]) for rank in ranks]
 

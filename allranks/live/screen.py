@@ -243,10 +243,9 @@ def _html(data: dict[str, Any]) -> str | None:
             alt = escape(data.get("text/plain", "a picture"), quote=True)
             source = f"data:{kind};base64,{code.replace(chr(10), '')}"
             return f'<img src="{source}" alt="{alt}" style="max-width:100%">'
-    drawn = {"text/markdown", "text/latex"} | {
-        kind for kind in data if kind.startswith("application/")
-    }
-    if drawn & set(data) - {"application/vnd.jupyter.widget-view+json"}:
+    if any(kind in ("text/markdown", "text/latex") for kind in data) or any(
+        kind.startswith("application/") for kind in data
+    ):
         return None
     return f"<pre>{escape(data.get('text/plain', ''))}</pre>"
 

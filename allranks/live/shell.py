@@ -28,6 +28,7 @@ RICH = [
     f"_repr_{kind}_" for kind in ("html", "svg", "png", "jpeg", "markdown", "latex")
 ]
 RICH += ["_ipython_display_", "_repr_mimebundle_", "_repr_json_", "_repr_javascript_"]
+WIDGET = "application/vnd.jupyter.widget-view+json"
 CONTAINERS = (list, tuple, dict, set, frozenset)
 
 Send = Callable[[tuple], None]
@@ -49,6 +50,11 @@ class _Publisher(DisplayPublisher):
         **_more: Any,
     ) -> None:
         """Send a bundle of representations, by MIME type."""
+        if data.pop(WIDGET, None):
+            said = data.get("text/plain", "a widget")
+            data = {
+                "text/plain": f"{said} (widgets work in the notebook's process only)"
+            }
         display_id = (transient or {}).get("display_id")
         self.send(("display", _place(), data, metadata or {}, display_id, update))
 
@@ -134,12 +140,13 @@ def connect(namespace: dict[str, Any], send: Send) -> None:
         send: what takes a message to the parent.
     """
     import builtins
+    import getpass
 
     shell = RankShell.instance()
     shell.display_pub.send = send
     shell.user_module, shell.user_ns = sys.modules["__main__"], namespace
     builtins.get_ipython = lambda: shell
-    builtins.input = _no_input
+    builtins.input = getpass.getpass = _no_input
     sys.breakpointhook = _no_breakpoint
 
 
@@ -183,7 +190,7 @@ def _place() -> int:
     return os.fstat(1).st_size
 
 
-def _no_input(prompt: object = "") -> NoReturn:
+def _no_input(*_args: object, **_kwargs: object) -> NoReturn:
     raise RuntimeError(
         "input() would wait for ever: a rank has no keyboard. Ask in a cell without "
         "%%ranks, and send the answer with %push"

@@ -121,7 +121,7 @@ def ticks(length: float, at_most: int = 6) -> list[float]:
     step = 1e-9
     while True:
         for factor in 1, 2, 5:
-            if length / (factor * step) < at_most:
-                number = int(length / (factor * step) + 1e-9)
+            number = int(length / (factor * step) + 1e-9)
+            if number < at_most:
                 return [round(i * factor * step, 12) for i in range(number + 1)]
         step *= 10

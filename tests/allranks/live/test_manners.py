@@ -308,6 +308,9 @@ class TestStateIsKept:
         four.manager.interrupt_kernel()
         _, error = four.finish(msg_id)
         assert error.startswith("RanksInterrupted: interrupted\nranks 0–3 run `while")
+        assert error.endswith(
+            "variables are kept; each rank stopped where it was, perhaps a step apart"
+        )
         assert four.run("%%ranks\nstep > 0") == ("ranks 0–3: True\n", "")
 
 
