@@ -28,7 +28,7 @@ Transcripts = dict[int, Transcript]  # by rank
 class Silent:
     """Nobody is watching: show the output when the cell is over.
 
-    This is the case in scripts, tests, nbconvert and papermill.
+    This is the case in scripts and tests.
 
     Attributes:
         progress: whether to tell, while the ranks run, where they stand.
@@ -128,15 +128,17 @@ class Notebook(Silent):
     Args:
         alone: whether the cell's output has nothing else in it, so that it can be
             cleared; otherwise the area stays, and shows the final form.
+        watched: whether a person is there. What executes notebooks for files, such as
+            nbconvert, papermill and nbval, shall find the final form alone.
     """
 
-    def __init__(self, alone: bool) -> None:
-        self._alone, self._area = alone, None
+    def __init__(self, alone: bool, watched: bool = True) -> None:
+        self._alone, self._watched, self._area = alone, watched, None
         self._next, self._last = 0.0, None
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Draw the area, if it has changed and the front end can follow."""
-        if time.monotonic() < self._next:
+        if not self._watched or time.monotonic() < self._next:
             return
         bundle = _area(shown, status)
         if bundle == self._last or (self._area is None and not any(bundle.values())):
@@ -181,10 +183,8 @@ def choose(alone: bool = False) -> Silent:
     shell = ipython and ipython.get_ipython()
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
-        # A front end with a person before it can be asked for input. What executes
-        # notebooks for files cannot, and shall find the final form alone.
-        watched = getattr(kernel, "_allow_stdin", False)
-        return Notebook(alone) if watched else Silent()
+        # A front end with a person before it can be asked for input.
+        return Notebook(alone, watched=getattr(kernel, "_allow_stdin", False))
     return Terminal() if sys.stdout.isatty() else Silent()
 
 

@@ -70,12 +70,12 @@ def curves(
 def _ticks(largest: float) -> list[float]:
     """Return round numbers from 0 to the first that is not below the largest.
 
-    >>> _ticks(320), _ticks(2.3)
-    ([0, 100, 200, 300, 400], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+    >>> _ticks(320), _ticks(2.3), _ticks(60)
+    ([0, 100, 200, 300, 400], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5], [0, 20, 40, 60])
     """
     largest = largest or 1
     unit = 10 ** floor(log10(largest))
-    step = next(unit * f for f in (0.2, 0.5, 1) if largest / (unit * f) <= 5)
+    step = next(unit * f for f in (0.2, 0.5, 1, 2) if largest / (unit * f) <= 5)
     step = int(step) if step >= 1 else step
     return [round(step * n, 9) for n in range(ceil(largest / step - 1e-9) + 1)]
 

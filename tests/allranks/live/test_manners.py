@@ -232,6 +232,12 @@ for step in range(3):
         printed, error = four.run(f"%%ranks\n{cell}")
         assert "ZeroDivisionError: division by zero" in printed and not error
 
+    def test_what_is_executed_for_a_file_has_pictures_too(self, four):
+        """They are in the saved notebook, as they would be without ranks."""
+        cell = "%%ranks\nfrom IPython.display import HTML\nHTML('<b>saved</b>')"
+        [(_, kind, content)] = messages(four, cell, stdin=False)
+        assert kind == "display_data" and "<b>saved</b>" in content["data"]["text/html"]
+
     def test_markdown_is_left_to_the_front_end(self, four):
         """Only the front end can draw it, so it comes as it is."""
         cell = "%%ranks\nfrom IPython.display import Markdown\nMarkdown('*x*')"
