@@ -19,6 +19,7 @@ METADATA = {
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
+TIMED = "nbval-ignore-output"  # the tag of a cell whose output differs in each run
 KEPT = ("mystnb", "tags")  # cell metadata that means something to a page or a test
 
 
@@ -30,6 +31,7 @@ def execute(path: Path, timeout: float = 120) -> None:
             output contains a path of this machine. The file then stays as it was.
     """
     nb = nbformat.read(path, as_version=4)
+    before = nbformat.from_dict(nb)
     client = NotebookClient(
         nb,
         timeout=timeout,
@@ -42,11 +44,27 @@ def execute(path: Path, timeout: float = 120) -> None:
         client.execute()
     except CellExecutionError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    text = canonical(nb)
     if problems := faults(nb, path.name):
         raise ValueError("\n".join(problems))
+    keep_timings(before, nb)
+    text = canonical(nb)
     if text != path.read_text("utf8"):
         path.write_text(text, "utf8")
+
+
+def keep_timings(before: NotebookNode, after: NotebookNode) -> None:
+    """Put back the old outputs that differ in each run, unless their cell has changed.
+
+    Such a cell has the tag ``nbval-ignore-output``: a timeline, for example.
+    """
+    old = {cell.id: cell for cell in before.cells if cell.cell_type == "code"}
+    for cell in after.cells:
+        if TIMED not in cell.metadata.get("tags", ()) or cell.id not in old:
+            continue
+        was = old[cell.id]
+        kinds = [[o.output_type for o in c.outputs] for c in (was, cell)]
+        if was.source == cell.source and kinds[0] == kinds[1]:
+            cell.outputs = was.outputs
 
 
 def canonical(nb: NotebookNode) -> str:

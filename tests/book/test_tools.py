@@ -148,6 +148,20 @@ def test_a_notebook_that_may_not_be_published_stays_as_it_was(
     assert path.read_bytes() == before
 
 
+def test_timings_are_kept_until_their_cell_changes(tmp_path):
+    """What differs in each run, such as a timeline, is no reason for a new file."""
+    source = "import time\ntime.perf_counter()"
+    path = notebook(tmp_path / "a.ipynb", source, tags=["nbval-ignore-output"])
+    notebooks.execute(path)
+    first = path.read_bytes()
+    notebooks.execute(path)
+    assert path.read_bytes() == first
+    path.write_bytes(first.replace(b"perf_counter()", b"monotonic_ns()"))
+    notebooks.execute(path)
+    old, new = (nbformat.reads(b, 4).cells[0] for b in (first, path.read_bytes()))
+    assert new.outputs[0].data != old.outputs[0].data
+
+
 def test_streams_cut_by_timing_are_joined():
     """Adjacent pieces of stdout are joined, unless stderr lies between them."""
     out, err = (v4.new_output("stream", name=n, text="x") for n in ("stdout", "stderr"))
