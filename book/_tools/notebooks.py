@@ -23,8 +23,13 @@ TIMED = "nbval-ignore-output"  # the tag of a cell whose output differs in each 
 KEPT = ("mystnb", "tags")  # cell metadata that means something to a page or a test
 
 
-def execute(path: Path, timeout: float = 120) -> None:
+def execute(path: Path, timeout: float = 120, timings: bool = True) -> None:
     """Run a notebook from its first cell and write it in canonical form.
+
+    Args:
+        path: of the notebook.
+        timeout: seconds for each cell.
+        timings: whether to write outputs anew that differ in each run.
 
     Raises:
         ValueError: if a cell failed that is not tagged ``raises-exception``, or an
@@ -46,14 +51,15 @@ def execute(path: Path, timeout: float = 120) -> None:
         raise ValueError(f"{path.name}: {error}") from None
     if problems := faults(nb, path.name):
         raise ValueError("\n".join(problems))
-    keep_timings(before, nb)
+    if not timings:
+        keep_timings(before, nb)
     text = canonical(nb)
     if text != path.read_text("utf8"):
         path.write_text(text, "utf8")
 
 
 def keep_timings(before: NotebookNode, after: NotebookNode) -> None:
-    """Put back the old outputs that differ in each run, unless their cell has changed.
+    """Put back the old outputs of cells whose output differs in each run.
 
     Such a cell has the tag ``nbval-ignore-output``: a timeline, for example.
     """
@@ -61,10 +67,7 @@ def keep_timings(before: NotebookNode, after: NotebookNode) -> None:
     for cell in after.cells:
         if TIMED not in cell.metadata.get("tags", ()) or cell.id not in old:
             continue
-        was = old[cell.id]
-        kinds = [[o.output_type for o in c.outputs] for c in (was, cell)]
-        if was.source == cell.source and kinds[0] == kinds[1]:
-            cell.outputs = was.outputs
+        cell.outputs = old[cell.id].outputs
 
 
 def canonical(nb: NotebookNode) -> str:
