@@ -6,7 +6,7 @@ orders them, by rank. That form doesn't depend on which rank was faster, so a no
 that is saved is the same after each run.
 """
 
-import os
+import shutil
 import sys
 import time
 from base64 import b64encode
@@ -84,7 +84,7 @@ class Terminal(Silent):
 
     def __init__(self) -> None:
         self._printed = 0  # lines of each rank that are on the screen for good
-        self._redrawn = 0  # lines below them that will be drawn again
+        self._bars: list[str] = []  # lines below them that will be drawn again
         self._since: dict[int, float] = {}  # when a line was first seen, by its number
 
     def update(self, shown: Transcripts, status: str = "", over: bool = False) -> None:
@@ -107,12 +107,13 @@ class Terminal(Silent):
             self._since.pop(number, None)
         bars = [] if over else _rows(tails, self._printed)[:ROWS]
         bars += [status] if status and not over else []
-        up = f"\x1b[{self._redrawn}A\x1b[J" if self._redrawn else ""
-        if up or good or bars:
-            width = os.get_terminal_size().columns if sys.stdout.isatty() else 80
-            drawn = good + [bar[: width - 1] for bar in bars]
-            say(up + "\n".join(drawn), end="\n" if drawn else "")
-            self._redrawn = len(bars)
+        width = shutil.get_terminal_size().columns - 1  # a longer line would break
+        bars = [bar[:width] for bar in bars]
+        if good or bars != self._bars:
+            up = f"\x1b[{len(self._bars)}A\x1b[J" if self._bars else ""
+            lines = [*good, *bars]
+            say(up + "\n".join(lines), end="\n" if lines else "")
+            self._bars = bars
 
     def finish(self, shown: Transcripts) -> None:
         """Print what is still missing, and displays as text."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 KEPT = 1 << 20  # bytes at each end of a longer output; those between are counted
 
 # What moves the cursor of a terminal: carriage return, up, erase the line, backspace.
-MOVES = re.compile(r"(\r|\n|\b|\x1b\[\d*[AK])")
+MOVES = re.compile(r"(\r|\n|\x08|\x1b\[\d*[AK])")
 
 
 NOTE = re.compile(
@@ -194,7 +194,7 @@ def settle(text: str) -> str:
         elif MOVES.fullmatch(piece) and piece.endswith("A"):
             row = max(0, row - int(piece[2:-1] or 1))
         elif MOVES.fullmatch(piece):
-            lines[row] = lines[row][:column]
+            lines[row] = "" if "2" in piece else lines[row][:column]
         else:
             line = lines[row].ljust(column)
             lines[row] = line[:column] + piece + line[column + len(piece) :]
