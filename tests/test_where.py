@@ -7,6 +7,7 @@ import sys
 import nbformat
 from nbformat import v4
 
+from allranks.live import magic
 from allranks.paths import ROOT
 
 PAGE = (ROOT / "book" / "app_where.md").read_text("utf8")
@@ -48,3 +49,24 @@ def test_ci_runs_where_the_page_says_ci_does():
     """CI runs on macOS, as the page says."""
     workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf8")
     assert "macos-latest" in workflow
+
+
+def test_each_line_of_the_table_of_commands_is_understood():
+    """What the page lists are commands that the magics take, and no option is missing."""
+    table = PAGE.partition("| you write |")[2].partition("\n\n")[0]
+    lines = re.findall(r"`(%\S[^`]*)`", table.replace("`%ranks status`, ", ""))
+    parsers = {"%ranks": magic.LINE, "%%ranks": magic.CELL, "%push": magic.PUSH}
+    parsers |= {"%pull": magic.PULL, "%debug_rank": magic.DEBUG}
+    told = set()
+    for line in lines:
+        name, *words = line.split()
+        parsers[name].parse_args(words)  # raises if it does not know one of them
+        told |= {name, *(word for word in words if word.startswith("--"))}
+    assert set(parsers) <= told
+    options = {
+        o for p in parsers.values() for a in p._actions for o in a.option_strings
+    }
+    assert options - told <= {
+        "--device",
+        "--on",
+    }  # the one is GPUs', the other in words

@@ -195,7 +195,7 @@ def settle(text: str) -> str:
             row = max(0, row - int(piece[2:-1] or 1))
         elif MOVES.fullmatch(piece):
             lines[row] = "" if "2" in piece else lines[row][:column]
-        else:
+        elif piece:
             line = lines[row].ljust(column)
             lines[row] = line[:column] + piece + line[column + len(piece) :]
             column += len(piece)
