@@ -52,7 +52,7 @@ def test_ci_runs_where_the_page_says_ci_does():
 
 
 def test_each_line_of_the_table_of_commands_is_understood():
-    """What the page lists are commands that the magics take, and no option is missing."""
+    """What the page lists is what the magics take, and no option is missing."""
     table = PAGE.partition("| you write |")[2].partition("\n\n")[0]
     lines = re.findall(r"`(%\S[^`]*)`", table.replace("`%ranks status`, ", ""))
     parsers = {"%ranks": magic.LINE, "%%ranks": magic.CELL, "%push": magic.PUSH}

@@ -12,6 +12,9 @@ import shutil
 from multiprocessing import forkserver
 from pathlib import Path
 
+# A kernel is killed together with its process group, but somebody has to tidy up.
+os.setsid()
+PARENT, SERVER = os.getppid(), os.getpid()
 gc.disable()
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401 - else the first optimizer imports it
@@ -20,7 +23,6 @@ import allranks.live.worker  # noqa: E402, F401
 from allranks.live import shell  # noqa: E402
 
 shell.prepare()
-PARENT, SERVER = os.getppid(), os.getpid()
 
 
 @atexit.register

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from allranks.live import worker
-from allranks.live.room import new_folder
+from allranks.live.room import explained, new_folder
 from allranks.live.transcript import KEPT, Transcript
 
 
@@ -27,7 +28,10 @@ def warm_up() -> None:
         from multiprocessing import forkserver
 
         forkserver.set_forkserver_preload(["allranks.live.preload"])
-        forkserver.ensure_running()
+        try:
+            forkserver.ensure_running()
+        except OSError as error:
+            raise explained(error, tempfile.gettempdir()) from None
 
 
 class RankProcesses:
@@ -149,7 +153,8 @@ class RankProcesses:
 
     def _forget_stacks(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
-            os.truncate(self._folder / f"{rank}.stack", 0)
+            with contextlib.suppress(FileNotFoundError):  # the rank is only starting
+                os.truncate(self._folder / f"{rank}.stack", 0)
 
     def _signal(self, ranks: Iterable[int], number: int) -> None:
         for rank in ranks:
@@ -158,7 +163,8 @@ class RankProcesses:
 
     def stack(self, rank: int) -> str:
         """Return the stack that the rank wrote when it was asked, or as it crashed."""
-        return (self._folder / f"{rank}.stack").read_text("utf8", "replace")
+        path = self._folder / f"{rank}.stack"
+        return path.read_text("utf8", "replace") if path.exists() else ""
 
     def switches(self, rank: int) -> int:
         """Return how often a rank's main thread was switched out.

@@ -79,12 +79,17 @@ def new_folder() -> Path:
 
 
 def explained(error: OSError, where: str | Path) -> OSError:
-    """Return an error that names the full disk; other errors as they are.
+    """Return an error that names the folder which is full, or whose name is too long.
 
     Args:
         error: what happened to a file of the ranks' output.
         where: the folder for temporary files.
     """
+    if "path too long" in str(error):  # of a socket, which has no number
+        return OSError(
+            f"the folder for temporary files, {where}, has too long a name for a "
+            "socket: set TMPDIR to a shorter one and restart"
+        )
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return error
     return OSError(

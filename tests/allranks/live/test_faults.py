@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from allranks import Ranks
+from tests.allranks.conftest import Kernel
 
 STUCK = "%%ranks\nif rank:\n    dist.barrier()"
 SPIN = "%%ranks\nwhile True:\n    pass"
@@ -168,6 +169,32 @@ def test_a_killed_program_leaves_no_temporary_folder(tmp_path):
     while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def test_a_killed_kernel_leaves_no_temporary_folder(tmp_path, monkeypatch):
+    """A kernel's whole process group is killed, whether it has ranks or not."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for cell in "%load_ext allranks", "%load_ext allranks\n%ranks 2":
+        kernel = Kernel()
+        kernel.run(cell)
+        assert list(tmp_path.glob("pymp-*"))
+        while not any(os.getsid(p.pid) == p.pid for p in kernel.descendants()):
+            time.sleep(0.02)  # the fork server is only starting
+        kernel.close()
+        deadline = time.monotonic() + 20
+        while left := [*tmp_path.glob("allranks-*"), *tmp_path.glob("pymp-*")]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+
+def test_a_folder_with_too_long_a_name_is_named(tmp_path):
+    """A socket's path may have about a hundred characters."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    told = run_limited("Ranks(2)", TMPDIR=str(folder))
+    assert told.startswith(
+        f"OSError: the folder for temporary files, {folder}, has too"
+    )
 
 
 def run_limited(code: str, **env: str) -> str:
