@@ -117,6 +117,29 @@ function isLost({ get, widget_manager: manager }) {
   return !kernel || kernel.isDisposed || kernel.hasComm?.(layout.model_id) === false;
 }
 
+// JupyterLab saves a figure's view, but not its model, and then finds none when the
+// notebook is opened again. So save with the notebook all models that its outputs show,
+// also those whose kernel has ended since.
+const STATE = "application/vnd.jupyter.widget-state+json", seen = new WeakMap();
+function keepModels(manager) {
+  const notebook = manager?.context?.model;
+  if (!notebook?.setMetadata || !manager.get_state_sync) return; // another host
+  const live = () => manager.get_state_sync({ drop_defaults: true });
+  const first = !seen.has(manager);
+  seen.set(manager, { ...seen.get(manager), ...live().state });
+  if (first) manager.context.saveState.connect((_, moment) => {
+    if (moment !== "started") return;
+    const { state, ...version } = live();
+    const before = notebook.getMetadata("widgets")?.[STATE]?.state;
+    const all = { ...before, ...seen.get(manager), ...state }, ids = Object.keys(all);
+    const named = (what) => ids.filter((id) => what.includes(id));
+    const views = named(JSON.stringify(Array.from(notebook.cells, (cell) => cell.outputs?.toJSON())));
+    const parts = named(JSON.stringify(views.map((id) => all[id]))); // a figure's layout
+    const kept = Object.fromEntries([...views, ...parts].map((id) => [id, all[id]]));
+    if (before || views.length) notebook.setMetadata("widgets", { [STATE]: { ...version, state: kept } });
+  });
+}
+
 // Build an explorable from these parts:
 // fields: [{ name, label, kind, ... }], where kind is "whole", "number", "choice" (with
 // options: [[value, text], ...], or a function of the state that returns them), "flag",
@@ -128,6 +151,7 @@ function isLost({ get, widget_manager: manager }) {
 export function explorable({ label, fields, compute, draw, live = "Run on live ranks" }) {
   return {
     render({ model, el }) {
+      keepModels(model.widget_manager);
       const id = `x${number++}`;
       const names = Object.keys(model.get("initial"));
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));

@@ -80,7 +80,7 @@ def wait_for_address(process, log: Path) -> str:
 class Notebook:
     """An open notebook, used as a reader would: click a cell, press Shift+Enter."""
 
-    def __init__(self, page, path: Path, num_cells: int):
+    def __init__(self, page, path: Path, num_cells: int, clear: bool = True):
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
@@ -88,7 +88,8 @@ class Notebook:
         self.idle()
         with contextlib.suppress(Exception):  # JupyterLab asks about news only once
             page.get_by_role("button", name="No", exact=True).click(timeout=2000)
-        self.clear()
+        if clear:
+            self.clear()
 
     def idle(self, timeout: float = 150) -> None:
         """Wait until the kernel has nothing to do."""
@@ -194,7 +195,7 @@ def opened(lab, window):
     server, address = lab
     folder = Path(server.cwd()) / "notebooks"
 
-    def open_notebook(source: str | Path) -> Notebook:
+    def open_notebook(source: str | Path, clear: bool = True) -> Notebook:
         if isinstance(source, str):
             source = ROOT / "notebooks" / f"{source}.ipynb"
         page = window.new_page()
@@ -204,9 +205,8 @@ def opened(lab, window):
         shutil.copy(source, folder / copy)
         page.goto(f"{base}/tree/{copy}?{token}")
         cells = nbformat.read(source, 4).cells
-        return Notebook(
-            page, folder / copy, sum(cell.cell_type == "code" for cell in cells)
-        )
+        num_cells = sum(cell.cell_type == "code" for cell in cells)
+        return Notebook(page, folder / copy, num_cells, clear)
 
     yield open_notebook
     for page in window.pages:

@@ -1,5 +1,6 @@
 """Explorables in a real JupyterLab answer each button, or say why none can come."""
 
+import json
 import re
 
 import nbformat
@@ -8,12 +9,14 @@ import pytest
 from playwright.sync_api import expect
 
 from allranks.explorables import CLASSES
-from book._tools.notebooks import METADATA
+from book._tools.notebooks import METADATA, WIDGET
+from tests.lab.conftest import ROOT, end_kernels
 
 SHOW = "from allranks.explorables import {0}\n\nx_{0} = {0}()\nx_{0}"
 LOST = re.compile(
     "The kernel of this figure was restarted or shut down, so run the cell"
 )
+STATE = "application/vnd.jupyter.widget-state+json"
 BUSY = "waiting for the kernel: it is busy, and runs this as soon as it can …"
 
 
@@ -127,4 +130,52 @@ def test_after_a_restart_the_button_says_what_to_do(shown, errors):
     notebook.panel.get_by_text("No Kernel").first.wait_for()
     expect(press(box)).to_have_text(LOST)
     assert still_computes(box)
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_a_saved_figure_is_there_when_opened_again(shown, errors, lab):
+    """Its model is saved with it, even if the kernel was restarted before."""
+    notebook = shown("Sampler")
+    figure(notebook)
+    notebook.command("Kernel", re.compile("Restart Kernel…"))
+    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    notebook.idle()
+    saved = notebook.save()
+    (output,) = saved["cells"][0]["outputs"]
+    view = output["data"][WIDGET]["model_id"]
+    state = saved["metadata"]["widgets"][STATE]["state"]
+    assert view in state and len(state) == 2  # and its layout
+    notebook.page.goto("about:blank")
+    end_kernels(lab[1])
+    notebook.page.go_back()
+    notebook.idle()
+    box = figure(notebook)
+    assert still_computes(box)
+    expect(press(box)).to_have_text(LOST)
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_the_chapters_figures_are_still_pictures_until_they_run(
+    opened, errors, tmp_path
+):
+    """What the notebooks store needs no model: opened freshly, nothing is missing."""
+    cells = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        assert WIDGET not in path.read_text("utf8"), path.name
+        cells += [
+            cell
+            for cell in nbformat.read(path, 4).cells
+            if 'class=\\"explorable' in json.dumps(cell.get("outputs"))
+        ]
+    assert len(cells) == len(CLASSES)
+    path = tmp_path / "chapters.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
+    notebook = opened(path, clear=False)
+    for number in range(len(cells)):
+        cell = notebook.cells.nth(number)
+        cell.scroll_into_view_if_needed()
+        expect(cell.locator("figure p").last).to_be_visible()
+    notebook.page.wait_for_timeout(2500)  # a missing model is awaited for 2 s
     assert not errors
