@@ -109,8 +109,8 @@ const BUSY = "waiting for the kernel: it is busy, and runs this as soon as it ca
 // comm, but the layout's lives and ends with it: a restart marks it dead, a crash drops
 // it from the kernel, and after a shutdown there is no kernel. A host that shows none of
 // this is believed, and so is a kernel that is slow.
-function isLost({ get, widget_manager: manager }) {
-  const layout = get("layout");
+function isLost(model) {
+  const layout = model.get("layout"), manager = model.widget_manager;
   if (layout?.comm_live === false) return true;
   if (!layout?.model_id || !manager || !("kernel" in manager)) return false;
   const { kernel } = manager;
