@@ -16,6 +16,7 @@ FIRST = [  # ordered by time, which make test reports, not by the number of test
     "tests/book/test_commands.py",
     "tests/allranks/live/test_faults.py",
     "tests/lab/test_lab.py",
+    "tests/lab/test_explorables.py",
     "tests/book/test_paper.py",
     "tests/test_ch5_ddp.py",
     "tests/test_ch5_ddp_spawn.py",

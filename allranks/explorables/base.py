@@ -14,7 +14,6 @@ import traitlets
 
 from allranks.explorables import bundle
 from allranks.pictures import Picture
-from allranks.report import RanksError
 
 
 class Explorable(anywidget.AnyWidget):
@@ -98,11 +97,18 @@ class Explorable(anywidget.AnyWidget):
                 setattr(self, name, value)
 
     def _run(self, change: object) -> None:
-        """Measure when the button is pressed; an error is shown, not raised."""
+        """Measure when the button is pressed; an error is shown, not raised.
+
+        The view says "asked" until Python says "begun", because a busy kernel is late.
+        """
+        self.measured = {"running": "begun", "summary": "running …"}
         try:
             self.measured = {**self.measure(), "state": self.state}
-        except (RanksError, RuntimeError, ValueError) as error:
-            self.measured = {"error": str(error), "state": self.state}
+        except KeyboardInterrupt:
+            self.measured = {"error": "stopped", "state": self.state}
+        except Exception as error:
+            words = str(error) or type(error).__name__
+            self.measured = {"error": words, "state": self.state}
 
     def figure(self) -> str:
         """Return HTML with the picture, which the page's script brings to life."""

@@ -38,13 +38,14 @@ class Buckets(Explorable):
 
     name = "buckets"
 
-    model = traitlets.Unicode("gpt2").tag(sync=True)
-    layers = traitlets.Unicode("8000000:20000, 1000000:20000").tag(sync=True)
-    batch_size = traitlets.Int(8).tag(sync=True)
-    tflops = traitlets.Float(100).tag(sync=True)
-    world_size = traitlets.Int(8).tag(sync=True)
-    alpha_us = traitlets.Float(10).tag(sync=True)
-    gb_per_s = traitlets.Float(20).tag(sync=True)
+    # The button can run what it begins with: two ranks, on machines like CPU cores.
+    model = traitlets.Unicode("mlp").tag(sync=True)
+    layers = traitlets.Unicode("8000000:16, 1000000:16").tag(sync=True)
+    batch_size = traitlets.Int(64).tag(sync=True)
+    tflops = traitlets.Float(0.05).tag(sync=True)
+    world_size = traitlets.Int(2).tag(sync=True)
+    alpha_us = traitlets.Float(100).tag(sync=True)
+    gb_per_s = traitlets.Float(1).tag(sync=True)
     bucket_cap_mb = traitlets.Float(None, allow_none=True).tag(sync=True)
     trace = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
 
@@ -63,7 +64,7 @@ class Buckets(Explorable):
 
         >>> facts = Buckets().facts
         >>> len(facts["buckets"]), facts["exposed"] < facts["sending"]
-        (13, True)
+        (3, True)
         """
         chosen = models.layers_of(model, layers)
         for name in "batch_size", "world_size":

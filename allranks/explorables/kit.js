@@ -101,6 +101,45 @@ export function amount(value, unit) {
   return `${Math.floor(number * places + 0.5) / places} ${name}`;
 }
 
+const LOST = "The kernel of this figure was restarted or shut down, so run the cell above "
+  + "again; everything but this button works without it.";
+const BUSY = "waiting for the kernel: it is busy, and runs this as soon as it can …";
+
+// Tell whether nothing can reach the Python behind a model any more. anywidget shows no
+// comm, but the layout's lives and ends with it: a restart marks it dead, a crash drops
+// it from the kernel, and after a shutdown there is no kernel. A host that shows none of
+// this is believed, and so is a kernel that is slow.
+function isLost(model) {
+  const layout = model.get("layout"), manager = model.widget_manager;
+  if (layout?.comm_live === false) return true;
+  if (!layout?.model_id || !manager || !("kernel" in manager)) return false;
+  const { kernel } = manager;
+  return !kernel || kernel.isDisposed || kernel.hasComm?.(layout.model_id) === false;
+}
+
+// JupyterLab saves a figure's view, but not its model, and then finds none when the
+// notebook is opened again. So save with the notebook all models that its outputs show,
+// also those whose kernel has ended since.
+const STATE = "application/vnd.jupyter.widget-state+json", seen = new WeakMap();
+function keepModels(manager) {
+  const notebook = manager?.context?.model;
+  if (!notebook?.setMetadata || !manager.get_state_sync) return; // another host
+  const live = () => manager.get_state_sync({ drop_defaults: true });
+  const first = !seen.has(manager);
+  seen.set(manager, { ...seen.get(manager), ...live().state });
+  if (first) manager.context.saveState.connect((_, moment) => {
+    if (moment !== "started") return;
+    const { state, ...version } = live();
+    const before = notebook.getMetadata("widgets")?.[STATE]?.state;
+    const all = { ...before, ...seen.get(manager), ...state }, ids = Object.keys(all);
+    const named = (what) => ids.filter((id) => what.includes(id));
+    const views = named(JSON.stringify(Array.from(notebook.cells, (cell) => cell.outputs?.toJSON())));
+    const parts = named(JSON.stringify(views.map((id) => all[id]))); // a figure's layout
+    const kept = Object.fromEntries([...views, ...parts].map((id) => [id, all[id]]));
+    if (before || views.length) notebook.setMetadata("widgets", { [STATE]: { ...version, state: kept } });
+  });
+}
+
 // Build an explorable from these parts:
 // fields: [{ name, label, kind, ... }], where kind is "whole", "number", "choice" (with
 // options: [[value, text], ...], or a function of the state that returns them), "flag",
@@ -112,11 +151,14 @@ export function amount(value, unit) {
 export function explorable({ label, fields, compute, draw, live = "Run on live ranks" }) {
   return {
     render({ model, el }) {
+      keepModels(model.widget_manager);
       const id = `x${number++}`;
       const names = Object.keys(model.get("initial"));
       const state = () => Object.fromEntries(names.map((name) => [name, model.get(name)]));
       const waiting = new Map(); // from a field's input to the change that was refused
       let quiet = false, timer = null, facts = null, pause = () => {};
+      let pressed = false, since = 0, watch = null; // an answer of the kernel is awaited
+      const save = () => isLost(model) || model.save_changes();
 
       const error = h("p.x-error", { id: `${id}-error`, role: "alert" });
       const stage = h("div.x-stage");
@@ -172,10 +214,12 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         quiet = true;
         for (const [name, value] of Object.entries(next)) model.set(name, value);
         // A measurement stays valid for every step, but not after any other change.
-        if (model.get("measured") && Object.keys(next).some((name) => !views.includes(name)))
-          model.set("measured", null);
+        if (Object.keys(next).some((name) => !views.includes(name))) {
+          pressed = false;
+          if (model.get("measured")) model.set("measured", null);
+        }
         quiet = false;
-        model.save_changes();
+        save();
         update();
         complain(said, input);
       }
@@ -273,14 +317,32 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       let run = null;
       if (model.get("live")) { // there is a kernel to run it
         run = h("button", { type: "button", onclick: () => {
-          model.set("measured", { summary: "running …" });
-          model.set("runs", model.get("runs") + 1);
-          model.save_changes();
+          [pressed, since] = [true, Date.now()];
+          if (!isLost(model)) {
+            model.set("measured", { running: "asked", summary: "running …" });
+            model.set("runs", model.get("runs") + 1);
+            save();
+          }
           update();
         } }, live);
         buttons.prepend(run);
       }
       form.append(buttons);
+
+      // Say what became of the button, and look again while the answer is not there.
+      function report() {
+        const measured = model.get("measured"), { running } = measured ?? {};
+        const lost = (pressed || running) && isLost(model), late = Date.now() - since > 2000;
+        const words = lost ? LOST : running === "asked" && late ? BUSY
+          : measured?.error ?? measured?.summary ?? "";
+        if (answer.textContent !== words) answer.textContent = words; // or it is read again
+        if (!lost && running) watch ??= setInterval(report, 500);
+        else {
+          clearInterval(watch);
+          watch = null;
+          if (!lost) pressed = false;
+        }
+      }
 
       function update() {
         const now = state();
@@ -322,7 +384,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
         for (const box of stage.querySelectorAll(".x-scroll"))
           if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
         if (summary.textContent !== facts.summary) summary.textContent = facts.summary;
-        answer.textContent = measured?.error ?? measured?.summary ?? "";
+        report();
       }
 
       el.classList.add("x");
@@ -339,6 +401,7 @@ export function explorable({ label, fields, compute, draw, live = "Run on live r
       complain(update());
       return () => {
         clearInterval(timer);
+        clearInterval(watch);
         for (const name of names) model.off(`change:${name}`, outside);
         model.off("change:measured", redraw);
       };

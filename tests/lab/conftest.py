@@ -80,7 +80,7 @@ def wait_for_address(process, log: Path) -> str:
 class Notebook:
     """An open notebook, used as a reader would: click a cell, press Shift+Enter."""
 
-    def __init__(self, page, path: Path, num_cells: int):
+    def __init__(self, page, path: Path, num_cells: int, clear: bool = True):
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
@@ -88,7 +88,8 @@ class Notebook:
         self.idle()
         with contextlib.suppress(Exception):  # JupyterLab asks about news only once
             page.get_by_role("button", name="No", exact=True).click(timeout=2000)
-        self.clear()
+        if clear:
+            self.clear()
 
     def idle(self, timeout: float = 150) -> None:
         """Wait until the kernel has nothing to do."""
@@ -170,6 +171,21 @@ def window(browser):  # noqa: F811
 
 
 @pytest.fixture
+def errors(window):
+    """Yield the list of the errors in the browser's console, which grows."""
+    found = []
+
+    def note(message) -> None:
+        if message.type == "error":
+            found.append(message.text)
+
+    window.on("console", note)
+    window.on("weberror", lambda error: found.append(str(error.error)))
+    yield found
+    window.remove_listener("console", note)
+
+
+@pytest.fixture
 def opened(lab, window):
     """Yield a function that opens a copy of a notebook; end its kernel afterwards.
 
@@ -179,17 +195,18 @@ def opened(lab, window):
     server, address = lab
     folder = Path(server.cwd()) / "notebooks"
 
-    def open_notebook(name: str) -> Notebook:
+    def open_notebook(source: str | Path, clear: bool = True) -> Notebook:
+        if isinstance(source, str):
+            source = ROOT / "notebooks" / f"{source}.ipynb"
         page = window.new_page()
         base, _, token = address.partition("?")
-        copies = (f"{name}-{number}.ipynb" for number in itertools.count(1))
+        copies = (f"{source.stem}-{number}.ipynb" for number in itertools.count(1))
         copy = next(copy for copy in copies if not (folder / copy).exists())
-        shutil.copy(ROOT / "notebooks" / f"{name}.ipynb", folder / copy)
+        shutil.copy(source, folder / copy)
         page.goto(f"{base}/tree/{copy}?{token}")
-        cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
-        return Notebook(
-            page, folder / copy, sum(cell.cell_type == "code" for cell in cells)
-        )
+        cells = nbformat.read(source, 4).cells
+        num_cells = sum(cell.cell_type == "code" for cell in cells)
+        return Notebook(page, folder / copy, num_cells, clear)
 
     yield open_notebook
     for page in window.pages:

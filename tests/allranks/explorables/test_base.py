@@ -10,7 +10,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 from traitlets import TraitError
 
-from allranks.explorables import CLASSES, bundle, by_name
+from allranks.explorables import CLASSES, Sampler, bundle, by_name
 from allranks.pictures.svg import RANK_COLORS
 
 REPLAY = Path(__file__).with_name("replay.mjs")
@@ -105,6 +105,28 @@ class TestEach:
         assert refused >= 5
         with pytest.raises(TypeError, match="has no colour"):
             by_name(name)(colour=1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        (OSError("no room"), "no room"),
+        (KeyError(), "KeyError"),
+        (KeyboardInterrupt(), "stopped"),
+    ],
+)
+def test_the_button_hears_that_it_begins_and_how_it_ends(ends, words, monkeypatch):
+    """Python says that it has begun, and no error leaves the view waiting."""
+    widget, said = Sampler(), []
+
+    def measure(self):
+        raise ends
+
+    monkeypatch.setattr(Sampler, "measure", measure)
+    widget.observe(lambda change: said.append(change.new), "measured")
+    widget.runs += 1
+    assert [one.get("running") for one in said] == ["begun", None]
+    assert said[-1] == {"error": words, "state": widget.state}
 
 
 def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ from allranks.sums import traces
 
 EXAMPLE = bundle.FOLDER / "example_trace.json"
 TRACE = "Your trace (.json)"
+PAGE = {"model": "gpt2", "batch_size": 8, "world_size": 8}  # what the page begins with
+PAGE |= {"tflops": 100, "alpha_us": 10, "gb_per_s": 20}
 
 
 def test_knobs_move_the_step_and_bad_ones_say_why(explore):
@@ -15,7 +17,7 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
     wide = "document.documentElement.scrollWidth <= innerWidth"
     assert x.page.evaluate(wide)
     x.fill("Samples per rank", 2)
-    assert x.summary == Buckets(batch_size=2).facts["summary"]
+    assert x.summary == Buckets(**{**PAGE, "batch_size": 2}).facts["summary"]
     assert x.field("bucket_cap_mb, MiB").is_hidden()
     x.field("bucket_cap_mb is set").focus()
     x.page.keyboard.press("Space")
@@ -30,8 +32,13 @@ def test_knobs_move_the_step_and_bad_ones_say_why(explore):
     assert "'1000:2; 5' is no layer: write numbers:MFLOP" in x.error
     x.fill("Layers, numbers:MFLOP", "1000000:2, 500000:1")
     facts = Buckets.compute(
-        **Buckets(batch_size=2, bucket_cap_mb=1000).state
-        | {"model": "own", "layers": "1000000:2, 500000:1"}
+        **Buckets(**PAGE).state
+        | {
+            "batch_size": 2,
+            "bucket_cap_mb": 1000,
+            "model": "own",
+            "layers": "1000000:2, 500000:1",
+        }
     )
     assert x.summary == facts["summary"] and "null" not in x.box.inner_text()
     assert refused in x.error and x.field("TFLOP/s per rank").input_value() == "0"
@@ -53,7 +60,7 @@ def test_a_readers_trace_stands_beside_the_model(explore, tmp_path):
         assert pictures.count() == 1
     x.field(TRACE).set_input_files(EXAMPLE)
     found = traces.lanes(EXAMPLE.read_text("utf8"))
-    summary = Buckets(trace=found).facts["summary"]
+    summary = Buckets(**PAGE, trace=found).facts["summary"]
     x.box.locator(".x-summary", has_text="In the trace").wait_for()
     assert x.summary == summary and not x.error
     assert pictures.count() == 2 and "Trace, 2 ranks" in x.box.inner_text()
@@ -69,7 +76,7 @@ def test_each_box_says_what_it_is_and_the_picture_fits_on_a_phone(explore):
     """Boxes have a name or number where there is room, and always a tooltip."""
     x = explore("book/ch5_ddp", "buckets")
     boxes = x.box.locator("svg g")
-    facts = Buckets(batch_size=8).facts
+    facts = Buckets(**PAGE).facts
     assert boxes.count() == 1 + len(facts["layers"]) + len(facts["buckets"])
     assert x.box.locator("svg g > title").count() == boxes.count()
     titles = x.box.locator("svg g > title").all_text_contents()

@@ -1,0 +1,181 @@
+"""Explorables in a real JupyterLab answer each button, or say why none can come."""
+
+import json
+import re
+
+import nbformat
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from allranks.explorables import CLASSES
+from book._tools.notebooks import METADATA, WIDGET
+from tests.lab.conftest import ROOT, end_kernels
+
+SHOW = "from allranks.explorables import {0}\n\nx_{0} = {0}()\nx_{0}"
+LOST = re.compile(
+    "The kernel of this figure was restarted or shut down, so run the cell"
+)
+STATE = "application/vnd.jupyter.widget-state+json"
+BUSY = "waiting for the kernel: it is busy, and runs this as soon as it can …"
+
+
+@pytest.fixture
+def shown(opened, tmp_path):
+    """Yield a function that runs a new notebook with a cell for each explorable."""
+
+    def show(*names: str):
+        cells = [nbformat.v4.new_code_cell(SHOW.format(name)) for name in names]
+        cells.append(nbformat.v4.new_code_cell("import os\nprint(os.getpid())"))
+        path = tmp_path / "explorables.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
+        notebook = opened(path)
+        for number in range(len(names)):
+            notebook.run(notebook.cells.nth(number))
+        return notebook
+
+    return show
+
+
+def figure(notebook, number: int = 0):
+    """Return an explorable; JupyterLab draws it when it comes into view."""
+    cell = notebook.cells.nth(number)
+    cell.scroll_into_view_if_needed()
+    box = cell.locator(".x")
+    box.locator(".x-summary").wait_for()
+    return box
+
+
+def press(box):
+    """Press the button that needs a kernel, and return what tells its answer."""
+    box.locator(".x-buttons button").first.click()
+    answer = box.locator(".x-measured")
+    assert answer.get_attribute("role") == "status"  # a screen reader reads it
+    return answer
+
+
+def kernel(notebook) -> psutil.Process:
+    """Return the process of the kernel, which the cell below the figure names."""
+    text = notebook.run(notebook.cells.nth(1))
+    return psutil.Process(int(re.findall(r"\d+", text)[-1]))
+
+
+def still_computes(box) -> bool:
+    """Tell whether a control changes what the figure says, which takes the answer."""
+    summary = box.locator(".x-summary")
+    before = summary.inner_text()
+    field = box.get_by_label("samples in the data set")
+    field.fill(str(int(field.input_value()) + 2))
+    return summary.inner_text() != before
+
+
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
+def test_each_button_answers(shown, errors):
+    """In its default state an explorable can be run, and no button is an error."""
+    notebook = shown(*CLASSES)
+    for number in range(len(CLASSES)):
+        answer = press(figure(notebook, number))
+        expect(answer).not_to_have_text(re.compile("^$|…$"), timeout=120_000)
+    scratch = notebook.cells.nth(len(CLASSES))
+    measured = ", ".join(f"x_{name}.measured" for name in CLASSES)
+    notebook.write(scratch, f"[m['error'] for m in ({measured}) if 'error' in m]")
+    assert notebook.run(scratch).endswith("[]")
+    for number in range(len(CLASSES)):
+        box = figure(notebook, number)
+        buttons = box.get_by_role("button")  # pressing one may add or remove others
+        for other in range(1, buttons.count()):
+            if other < buttons.count():
+                buttons.nth(other).dispatch_event("click")
+        assert box.locator(".x-error").inner_text() == ""
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
+    """It waits while the kernel is stopped, and says so when the kernel has died."""
+    notebook = shown("Sampler")
+    process = kernel(notebook)
+    box = figure(notebook)
+    process.suspend()
+    answer = press(box)
+    expect(answer).to_have_text(BUSY)
+    notebook.page.wait_for_timeout(2000)
+    expect(answer).to_have_text(BUSY)  # however long it takes
+    process.resume()
+    expect(answer).to_contain_text("4 real ranks", timeout=120_000)
+    process.suspend()
+    expect(press(box)).to_have_text(BUSY)
+    process.kill()
+    expect(answer).to_have_text(LOST, timeout=60_000)
+    assert still_computes(box)
+    expect(answer).to_be_empty()
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_after_a_restart_the_button_says_what_to_do(shown, errors):
+    """A figure outlives its kernel; only the button needs the cell to be run again."""
+    notebook = shown("Sampler")
+    box = figure(notebook)
+    notebook.command("Kernel", re.compile("Restart Kernel…"))
+    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    notebook.idle()
+    expect(press(box)).to_have_text(LOST)
+    assert still_computes(box)
+    notebook.clear()
+    notebook.run(notebook.cells.nth(0))  # as the sentence says
+    box = figure(notebook)
+    expect(press(box)).to_contain_text("4 real ranks", timeout=120_000)
+    notebook.command("Kernel", re.compile("^Shut Down Kernel"))
+    notebook.panel.get_by_text("No Kernel").first.wait_for()
+    expect(press(box)).to_have_text(LOST)
+    assert still_computes(box)
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_a_saved_figure_is_there_when_opened_again(shown, errors, lab):
+    """Its model is saved with it, even if the kernel was restarted before."""
+    notebook = shown("Sampler")
+    figure(notebook)
+    notebook.command("Kernel", re.compile("Restart Kernel…"))
+    notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    notebook.idle()
+    saved = notebook.save()
+    (output,) = saved["cells"][0]["outputs"]
+    view = output["data"][WIDGET]["model_id"]
+    state = saved["metadata"]["widgets"][STATE]["state"]
+    assert view in state and len(state) == 2  # and its layout
+    notebook.page.goto("about:blank")
+    end_kernels(lab[1])
+    notebook.page.go_back()
+    notebook.idle()
+    box = figure(notebook)
+    assert still_computes(box)
+    expect(press(box)).to_have_text(LOST)
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_the_chapters_figures_are_still_pictures_until_they_run(
+    opened, errors, tmp_path
+):
+    """What the notebooks store needs no model: opened freshly, nothing is missing."""
+    cells = []
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        assert WIDGET not in path.read_text("utf8"), path.name
+        cells += [
+            cell
+            for cell in nbformat.read(path, 4).cells
+            if 'class=\\"explorable' in json.dumps(cell.get("outputs"))
+        ]
+    assert len(cells) == len(CLASSES)
+    path = tmp_path / "chapters.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
+    notebook = opened(path, clear=False)
+    for number in range(len(cells)):
+        cell = notebook.cells.nth(number)
+        cell.scroll_into_view_if_needed()
+        expect(cell.locator("figure p").last).to_be_visible()
+    notebook.page.wait_for_timeout(2500)  # a missing model is awaited for 2 s
+    assert not errors
