@@ -19,6 +19,7 @@ from allranks.report import fold, group_ranks, key_of, name_ranks, say
 LIMIT = 100_000  # characters that a cell may show at most, with all its ranks
 TICK = 0.1  # seconds between two looks at what the ranks print
 ROWS = 30  # lines that are shown while the cell runs
+FLOOD = 500  # lines that a terminal prints at a time
 RATE = 300_000  # bytes a second; Jupyter's servers allow 1,000,000
 BESIDE = "display:flex;flex-wrap:wrap;gap:1em 2em;align-items:flex-start"
 
@@ -93,10 +94,14 @@ class Terminal(Silent):
         A line waits for its equals on other ranks, but not longer than a moment.
         """
         now = time.monotonic()
-        tails = {rank: transcript.tail(500) for rank, transcript in shown.items()}
+        tails = {rank: transcript.tail(FLOOD) for rank, transcript in shown.items()}
         # What a rank still writes in its last line is not for good.
         whole = [t.end if over or t.whole else t.end - 1 for t in tails.values()]
         good = []
+        behind = min((tail.before for tail in tails.values()), default=0)
+        if behind > self._printed:  # a flood, of which nobody could read a line
+            good.append(f"(... {behind - self._printed:,} lines left out here ...)")
+            self._printed = behind
         while any(self._printed < number for number in whole):
             number = self._printed
             since = self._since.setdefault(number, now)

@@ -84,7 +84,7 @@ def place(span: Span, cell: str = "") -> str:
 
     >>> place(Span("barrier", 0, 1, 3, "ranks cell 2", 1), "ranks cell 2")
     'cell line 3'
-    >>> place(Span("barrier", 0, 1, 40, "/home/me/train.py", 1), "ranks cell 2")
+    >>> place(Span("barrier", 0, 1, 40, "scripts/train.py", 1), "ranks cell 2")
     'train.py line 40'
     """
     if not span.line:

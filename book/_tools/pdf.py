@@ -15,7 +15,8 @@ WIDTH = 658  # CSS pixels of a line: A4 minus two margins of 18 mm
 BEYOND = """
 [...document.querySelectorAll(".doc *")]
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1 ||
-        (e.clientWidth && e.scrollWidth > e.clientWidth + 1))
+        // What is inside an SVG does not scroll, whatever the browser says.
+        (!e.ownerSVGElement && e.clientWidth && e.scrollWidth > e.clientWidth + 1))
     .map(e => `${e.tagName} ${e.textContent.trim().slice(0, 60)}`)
 """
 
