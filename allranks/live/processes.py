@@ -116,8 +116,9 @@ class RankProcesses:
             open(f"{self._folder}/{rank}.out", "rb", buffering=0) as file,
         ):
             file.seek(transcript.end)
-            while data := file.read(KEPT):
-                transcript.add(data)
+            # No more than there is, because a buffer of that size is made first.
+            while (left := os.fstat(file.fileno()).st_size - transcript.end) > 0:
+                transcript.add(file.read(min(left, KEPT)))
         return transcript
 
     def interrupt(self, ranks: Iterable[int]) -> None:

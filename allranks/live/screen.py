@@ -117,7 +117,7 @@ class Terminal(Silent):
         if good or bars != self._bars:
             up = f"\x1b[{len(self._bars)}A\x1b[J" if self._bars else ""
             lines = [*good, *bars]
-            say(up + "\n".join(lines), end="\n" if lines else "")
+            say(up + "\n".join(lines), end="\n" if lines else "", flush=True)
             self._bars = bars
 
     def finish(self, shown: Transcripts) -> None:

@@ -29,6 +29,7 @@ RICH = [
 ]
 RICH += ["_ipython_display_", "_repr_mimebundle_", "_repr_json_", "_repr_javascript_"]
 WIDGET = "application/vnd.jupyter.widget-view+json"
+PLAIN = ("builtins", "torch")  # modules whose values are text; to ask costs 20 µs
 CONTAINERS = (list, tuple, dict, set, frozenset)
 
 Send = Callable[[tuple], None]
@@ -173,6 +174,8 @@ def after_cell() -> None:
 
 
 def _has_picture(value: Any, shell: RankShell) -> bool:
+    if type(value).__module__ in PLAIN:
+        return False
     if any(hasattr(type(value), name) for name in RICH):
         return True
     formatters = shell.display_formatter.formatters
