@@ -48,7 +48,7 @@ LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", nargs="?", help="the number of ranks, or: status, stop")
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
 LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
-LINE.add_argument("--progress", action="store_true", help="as of %%%%ranks, always")
+LINE.add_argument("--progress", action="store_true", help="in each cell from now on")
 LINE.add_argument("--timeline", action="store_true", help="draw the last cell")
 
 VGPUS = _Parser("%vgpus", add_help=False)
@@ -188,6 +188,10 @@ class RanksMagics(Magics):
     def _command(self, options: argparse.Namespace) -> None:
         if options.timeline:
             self._draw_timeline()
+            return
+        if options.progress and options.what is None:
+            self._live()  # raises if there are none that could make progress
+            self._progress = True
             return
         what = options.what or ""
         if what == "status":

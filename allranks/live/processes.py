@@ -48,6 +48,8 @@ class RankProcesses:
         self.processes, self.conns = [], []
         self._folder = new_folder()
         self.transcripts = [Transcript(0) for _ in range(world_size)]
+        for rank in range(world_size):
+            (self._folder / f"{rank}.out").touch()
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         context = multiprocessing.get_context(_start_method())
         ours, theirs = context.Pipe()
@@ -111,10 +113,14 @@ class RankProcesses:
     def read_output(self, rank: int) -> Transcript:
         """Add what the rank has printed meanwhile to its transcript; return that."""
         transcript = self.transcripts[rank]
-        with (
-            contextlib.suppress(FileNotFoundError),  # the rank is only starting
-            open(f"{self._folder}/{rank}.out", "rb", buffering=0) as file,
-        ):
+        try:
+            file = open(f"{self._folder}/{rank}.out", "rb", buffering=0)  # noqa: SIM115
+        except FileNotFoundError:
+            raise OSError(
+                f"{self._folder} has been deleted, and with it what ranks print: "
+                "start them again"
+            ) from None
+        with file:
             file.seek(transcript.end)
             # No more than there is, because a buffer of that size is made first.
             while (left := os.fstat(file.fileno()).st_size - transcript.end) > 0:

@@ -159,7 +159,8 @@ def show(value: Any) -> None:
     """
     shell = RankShell.instance()
     if not _has_picture(value, shell):
-        print(pretty(value) if isinstance(value, CONTAINERS) else repr(value))
+        text = pretty(value) if isinstance(value, CONTAINERS) else repr(value)
+        sys.stdout.write(f"{text}\n")  # not print, which a reader may have replaced
         return
     data, metadata = shell.display_formatter.format(value)
     if set(data) == {"text/plain"}:

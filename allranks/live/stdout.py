@@ -36,6 +36,9 @@ class Stdout(io.TextIOWrapper):
         finally:
             self._old = None
 
+    def close(self) -> None:
+        """Stay open, as a notebook's stdout does: a rank has no other."""
+
     def write(self, text: str) -> int:
         """Write text; mark lines of threads that belong to an earlier cell."""
         thread = threading.current_thread()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,3 +265,23 @@ def test_a_terminal_without_unicode_is_enough():
         assert "ranks 0-1: \\u2192" in said, said
         assert "RanksError: ranks 0-1:" in said and "ZeroDivisionError" in said
         assert "UnicodeEncodeError" not in said
+
+
+@pytest.mark.parametrize(
+    "harm", ["import sys; sys.stdout.close()", "import builtins; builtins.print = None"]
+)
+def test_a_cell_that_breaks_printing_does_not_silence_the_next(harm, capsys):
+    """A rank that is kept has to be able to show its values."""
+    with Ranks(2) as ranks:
+        ranks.run(harm)
+        ranks.run_cell("7", "cell")
+        assert capsys.readouterr().out == "ranks 0–1: 7\n"
+
+
+def test_a_deleted_folder_is_told_and_not_taken_for_silence():
+    """What the ranks print can no longer be read."""
+    with Ranks(2) as ranks:
+        folder = ranks._crew._folder
+        shutil.rmtree(folder)
+        with pytest.raises(OSError, match=f"{folder} has been deleted, and with it"):
+            ranks.run("print(1)")

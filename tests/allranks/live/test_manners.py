@@ -122,12 +122,15 @@ class TestOutputAppearsWhileItIsPrinted:
             if told in content.get("data", {}).get("text/plain", ""):
                 (tmp_path / "seen").touch()
 
-        cell = (
-            f"%%ranks --progress\nimport os, time\nos.chdir({str(tmp_path)!r})\n{line}"
-        )
-        found = messages(four, cell, seen=seen)
+        cell = f"import os, time\nos.chdir({str(tmp_path)!r})\n{line}"
+        found = messages(four, f"%%ranks --progress\n{cell}", seen=seen)
         assert (tmp_path / "seen").exists()
         assert shown(found) == []  # the line goes when the cell is over
+
+        (tmp_path / "seen").unlink()
+        four.run("%ranks --progress")  # for all cells from now on
+        messages(four, f"%%ranks\n{cell}", seen=seen)
+        assert (tmp_path / "seen").exists()
 
     def test_a_progress_bar_is_one_line(self, four):
         """It is redrawn in place, and one bar stands for all ranks that are level."""
