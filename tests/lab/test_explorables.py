@@ -30,6 +30,9 @@ def shown(opened, tmp_path):
         path = tmp_path / "explorables.ipynb"
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
         notebook = opened(path)
+        # First a cell without a figure: JupyterLab may call a kernel idle before it
+        # listens for the models that the kernel opens.
+        notebook.run(notebook.cells.nth(len(names)))
         for number in range(len(names)):
             notebook.run(notebook.cells.nth(number))
         return notebook
@@ -42,7 +45,7 @@ def figure(notebook, number: int = 0):
     cell = notebook.cells.nth(number)
     cell.scroll_into_view_if_needed()
     box = cell.locator(".x")
-    box.locator(".x-summary").wait_for()
+    box.locator(".x-summary").wait_for(timeout=120_000)  # the machine may be busy
     return box
 
 
