@@ -194,15 +194,14 @@ def key_of(text: str) -> str:
     return BAR_TIMES.sub("", text) if "<" in text else text
 
 
-def say(text: str, end: str = "\n", flush: bool = False) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Print text, also where the stream knows less than Unicode.
 
     Args:
         text: may have the dash of "ranks 0–3", or anything that a rank printed.
         end: what follows it.
-        flush: whether it must be seen at once, for which a kernel would wait.
     """
-    print(plain(text, sys.stdout.encoding), end=end, flush=flush)
+    print(plain(text, sys.stdout.encoding), end=end)
 
 
 def plain(text: str, encoding: str | None) -> str:

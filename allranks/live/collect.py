@@ -120,7 +120,7 @@ class Collector:
                 if now >= look:
                     if self._screen.progress and now >= glance:
                         status, glance = self._status(now - began), now + GLANCE
-                    self.show(status)
+                    self._show(status)
                     look = time.monotonic() + TICK
                 timeout = min(left, max(0, look - now))
                 for rank, spoke in self._crew.ready(self.pending, timeout).items():
@@ -149,8 +149,10 @@ class Collector:
         told.deaths |= self.outcome.deaths
         self.outcome = told
 
-    def show(self, status: str = "") -> None:
-        """Show what the ranks have printed so far."""
+    def _show(self, status: str) -> None:
+        """Show what the ranks have printed so far, if anybody can see it."""
+        if not self._screen.live:
+            return
         shown = {rank: self._crew.read_output(rank) for rank in self._ranks}
         self._screen.update(shown, status)
 

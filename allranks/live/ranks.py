@@ -32,8 +32,7 @@ class Ranks:
         outputs: what each rank printed in the last call.
         stall: seconds without any progress that count as a hang; None for no limit.
         look: called with the processes before ranks that wait are ended; may be None.
-        hold: whether ranks that wait when another fails are kept until the next call,
-            so that ``debug`` can look at the one that failed.
+        hold: whether ranks that wait when another one fails are kept for ``debug``.
 
     Raises:
         ValueError: if the world size is impossible, here or on this machine.
@@ -235,12 +234,12 @@ class Ranks:
         if self._lost is not None:
             say(f"(fresh ranks{self._lost}: the variables of earlier cells are gone)")
             self._lost = None
-        if job[0] in ("source", "call"):
-            self._last = ranks
+        runs = job[0] in ("source", "call")  # code, which may print
         filename = job[2] if job[0] == "source" else ""
         self._sources[filename] = job[1] if filename else ""
         for rank in ranks:
-            self._crew.begin_cell(rank)
+            if runs:
+                self._crew.begin_cell(rank)
             with contextlib.suppress(OSError):  # it has died since; the collector sees
                 self._crew.conns[rank].send(job)
         collector = Collector(self._crew, ranks, self._sources, filename, shown)
@@ -251,8 +250,10 @@ class Ranks:
             self._lost = self._why_lost(collector)
             if outcome.waiting and self._lost is None:
                 outcome.note = STOPPED
-        transcripts = {rank: self._crew.read_output(rank) for rank in ranks}
-        self.outputs = [transcript.text() for transcript in transcripts.values()]
+        transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
+        if runs:
+            self.outputs = [transcript.text() for transcript in transcripts.values()]
+            self._last = ranks
         if self._lost is not None and self.hold and outcome.errors:
             self._held = collector.pending | set(outcome.deaths)
             self._crew.hold(collector.pending)
@@ -273,8 +274,7 @@ class Ranks:
             collector.stop()
         if collector.outcome.deaths or collector.pending:
             return ""
-        issued = self._ask(("issued",), self.check(None))
-        if not issued:
+        if not (issued := self._ask(("issued",), self.check(None))):
             return ""
         if difference := in_step(issued):
             return f", since {difference}"

@@ -33,9 +33,10 @@ class Silent:
 
     Attributes:
         progress: whether to tell, while the ranks run, where they stand.
+        live: whether anything can be shown before the cell is over.
     """
 
-    progress = False
+    progress = live = False
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Take note of what the ranks have shown so far.
@@ -66,7 +67,7 @@ class Part(Silent):
 
     def __init__(self, screen: Silent, ranks: list[int]) -> None:
         self._screen, self._ranks = screen, ranks
-        self.progress = screen.progress
+        self.progress, self.live = screen.progress, screen.live
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Pass on what the chosen ranks have shown so far."""
@@ -82,6 +83,8 @@ class Part(Silent):
 
 class Terminal(Silent):
     """Print lines as they come; lines that are not finished are redrawn in place."""
+
+    live = True
 
     def __init__(self) -> None:
         self._printed = 0  # lines of each rank that are on the screen for good
@@ -117,7 +120,7 @@ class Terminal(Silent):
         if good or bars != self._bars:
             up = f"\x1b[{len(self._bars)}A\x1b[J" if self._bars else ""
             lines = [*good, *bars]
-            say(up + "\n".join(lines), end="\n" if lines else "", flush=True)
+            say(up + "\n".join(lines), end="\n" if lines else "")
             self._bars = bars
 
     def finish(self, shown: Transcripts) -> None:
@@ -139,12 +142,12 @@ class Notebook(Silent):
     """
 
     def __init__(self, alone: bool, watched: bool = True) -> None:
-        self._alone, self._watched, self._area = alone, watched, None
+        self._alone, self.live, self._area = alone, watched, None
         self._next, self._last = 0.0, None
 
     def update(self, shown: Transcripts, status: str = "") -> None:
         """Draw the area, if it has changed and the front end can follow."""
-        if not self._watched or time.monotonic() < self._next:
+        if time.monotonic() < self._next:
             return
         bundle = _area(shown, status)
         if bundle == self._last or (self._area is None and not any(bundle.values())):

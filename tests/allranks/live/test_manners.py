@@ -181,6 +181,7 @@ for _ in tqdm(range(10), desc="steps"): time.sleep(0.05)"""
         )
         flag.touch()
         wait_for(lambda: len(list(tmp_path.glob("over?"))) == 4)
+        four.run("x = 1\n%push x")  # which shows nothing, and must swallow nothing
         printed, _ = four.run(
             "%%ranks\nt = threading.Thread(target=print, args='p')\nt.start(); t.join()"
         )
@@ -275,6 +276,11 @@ for step in range(3):
         [(_, kind, content)] = messages(four, cell, stdin=False)
         assert kind == "display_data" and "<b>saved</b>" in content["data"]["text/html"]
 
+    def test_a_widget_cannot_leave_its_rank(self, four):
+        """Its model would be in another process than the one that the page talks to."""
+        html = self.html(four, "import ipywidgets\nipywidgets.IntSlider()")
+        assert "IntSlider(value=0) (widgets work in the notebook&#x27;s process" in html
+
     def test_markdown_is_left_to_the_front_end(self, four):
         """Only the front end can draw it, so it comes as it is."""
         cell = "%%ranks\nfrom IPython.display import Markdown\nMarkdown('*x*')"
@@ -314,6 +320,7 @@ class TestWhatIPythonUnderstands:
         ("cell", "told"),
         [
             ("input('name: ')", "a rank has no keyboard"),
+            ("import getpass; getpass.getpass()", "a rank has no keyboard"),
             ("breakpoint()", "%debug_rank opens the debugger"),
         ],
     )
