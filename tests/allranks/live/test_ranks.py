@@ -214,6 +214,27 @@ def test_ranks_that_are_out_of_step_are_not_kept(ranks, capsys):
     )
 
 
+CUT = """
+import contextlib, os, socket
+for fd in map(int, os.listdir("/proc/self/fd")):
+    with contextlib.suppress(OSError):  # it is no socket, or not connected
+        one = socket.socket(fileno=os.dup(fd))
+        if rank == 1 and one.family == socket.AF_INET and one.getpeername():
+            one.shutdown(socket.SHUT_RDWR)  # the network fails
+raise ValueError
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_ranks_whose_group_is_broken_are_not_kept(ranks, capsys):
+    """All are in step, and nobody waits, but the next barrier would fail."""
+    with pytest.raises(RanksError, match="ValueError"):
+        ranks.run(CUT)
+    capsys.readouterr()
+    assert ranks.run("dist.barrier(); 1") == [1] * 4
+    assert "fresh ranks" in capsys.readouterr().out
+
+
 def test_an_endless_loop_is_stopped_and_costs_nothing(ranks):
     """Python code obeys an interrupt, so a timeout there keeps the variables."""
     ranks.run("kept = rank")

@@ -102,6 +102,20 @@ def test_the_area_shows_the_last_lines_and_counts_the_others():
     assert rows[1:] == [f"rank 0: {n}" for n in range(970, 1000)]
 
 
+def test_a_heavy_picture_is_drawn_less_often(monkeypatch):
+    """Ten times a second it would be more than Jupyter's servers let through."""
+    notebook, drawn = screen.Notebook(alone=True), []
+    monkeypatch.setattr(notebook, "_draw", drawn.append)
+    clock = iter(range(100))
+    monkeypatch.setattr(screen.time, "monotonic", lambda: next(clock) / 10)
+    for step in range(20):  # two seconds
+        notebook.update({0: transcript(display(f"{step}" + "x" * 100_000))})
+    assert 3 <= len(drawn) <= 6
+    for step in range(20):
+        notebook.update({0: transcript(f"{step}\n")})
+    assert len(drawn) > 15
+
+
 def test_level_progress_bars_are_one_whatever_their_speed():
     """Elapsed time and rate differ by rank, and say nothing that matters here."""
     bars = [
