@@ -62,12 +62,18 @@ def serve(
     worker = _Worker(conn, send, namespace, stdout)
     signal.signal(signal.SIGINT, worker.interrupt)
     send(("done", None, None))
+    own_pid = os.getpid()
     while True:
         try:
             job = conn.recv()
         except EOFError:
             return
-        send(worker.answer(job))
+        answer = worker.answer(job)
+        if os.getpid() != own_pid:
+            # A cell forked, and its child came out here too: it is no rank, and what
+            # it sent would be taken for this rank's answer.
+            _end_child(answer[2])
+        send(answer)
 
 
 class _Worker:
@@ -127,6 +133,14 @@ class _Worker:
             if keep:
                 self.error = e
             return "done", None, jobs.describe(e)
+
+
+def _end_child(error: str | None) -> None:
+    """End a process that a cell forked as Python would: with its traceback, if any."""
+    if error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+    os._exit(1 if error else 0)
 
 
 def _meet() -> bytes:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import psutil
@@ -285,3 +286,24 @@ def test_a_deleted_folder_is_told_and_not_taken_for_silence():
         shutil.rmtree(folder)
         with pytest.raises(OSError, match=f"{folder} has been deleted, and with it"):
             ranks.run("print(1)")
+
+
+@pytest.mark.parametrize("end", ["pass", "raise ValueError('child')"])
+def test_a_process_that_a_cell_forks_is_no_rank(end, capsys):
+    """A child that leaves the cell, or raises, answers nothing in its rank's place."""
+    raises = end != "pass"
+    fork = f"""
+        import os
+        pid = os.fork()
+        if pid == 0:
+            {end}
+        else:
+            print("child ended with", os.waitpid(pid, 0)[1] >> 8)
+    """
+    with Ranks(2) as ranks:
+        ranks.run(textwrap.dedent(fork))
+        ranks.run("print('next', rank)")
+    shown = capsys.readouterr().out
+    assert f"child ended with {1 if raises else 0}" in shown
+    assert ("ValueError: child" in shown) == raises
+    assert shown.count("next") == 2
