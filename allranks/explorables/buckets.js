@@ -1,6 +1,6 @@
 // Buckets and overlap. Mirrors buckets.py, models.py and traces.py in allranks/sums/.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, table, whole, amount, nice, draggable, explorable } from "./kit.js";
 
 const MIB = 2 ** 20, MOST = 65536, MOST_LAYERS = 40, MOST_SPANS = 500;
 const LEAST = 0.001, LONGEST = 1e6, TINY = 5e-9;
@@ -192,15 +192,17 @@ export function compute({ model, layers, bucket_cap_mb, trace, ...machine }) {
   };
 }
 
-const decimal = (name, label) => ({ name, label, kind: "number", min: 0 });
+const decimal = (name, label, range, rest) => ({ name, label, kind: "number", min: 0, range, ...rest });
+const whole1 = (name, label, range, rest) => ({ name, label, kind: "whole", min: 1, range, ...rest });
 const fields = [
-  { name: "model", label: "Model", kind: "choice", options: [["gpt2", "GPT-2, 124 M"],
+  whole1("world_size", "Ranks, W", [1, 1024, true], { knob: true }),
+  decimal("gb_per_s", "B, GB/s per link", [0.1, 1000, true], { knob: true }),
+  { name: "model", label: "Model", kind: "choice", knob: true, options: [["gpt2", "GPT-2, 124 M"],
     ["mlp", "MLP with one wide layer"], ["digits", "the digits' CNN"], ["own", "your own layers"]] },
   { name: "layers", label: "Layers, numbers:MFLOP", kind: "text", show: (s) => s.model === "own" },
-  { name: "batch_size", label: "Samples per rank", kind: "whole", min: 1 },
-  decimal("tflops", "TFLOP/s per rank"),
-  { name: "world_size", label: "Ranks, W", kind: "whole", min: 1 },
-  decimal("alpha_us", "α, µs per message"), decimal("gb_per_s", "B, GB/s per link"),
+  whole1("batch_size", "Samples per rank", [1, 1024, true]),
+  decimal("tflops", "TFLOP/s per rank", [0.1, 1000, true]),
+  decimal("alpha_us", "α, µs per message", [0, 1000]),
   { label: "bucket_cap_mb is set", kind: "flag", get: (s) => s.bucket_cap_mb !== null,
     set: (on) => ({ bucket_cap_mb: on ? 25 : null }) },
   { ...decimal("bucket_cap_mb", "bucket_cap_mb, MiB"), show: (s) => s.bucket_cap_mb !== null },
@@ -208,69 +210,116 @@ const fields = [
     get: () => null, set: (words) => ({ trace: lanes(words) }) },
 ];
 
-// Draw two lanes over time, what computes and what is sent, and a line where computing
-// ends. A span is [name, from, to, words of a tooltip]. A name is written in its box, or
-// in the gap behind it; if it is too long for both, only its number is. On a phone, the
-// names of the lanes are above them.
-function timeline(label, rows, total, end) {
-  const narrow = innerWidth < 700, left = narrow ? 1 : 84, top = narrow ? 22 : 6, pitch = top + 30;
-  const scale = (narrow ? 304 : 600) / (total || 1), x = (time) => left + time * scale;
-  const bottom = pitch * rows.length;
-  return picture(x(total) + 8, bottom + 22, label,
-    rows.map(([name, hue, spans], row) => [
-      text(0, pitch * row + (narrow ? 16 : 24), name, { "text-anchor": "start" }),
-      spans.map(([words, from, to, tip], i) => {
-        const y = pitch * row + top, width = (to - from) * scale;
-        const gap = ((spans[i + 1]?.[1] ?? total) - to) * scale, short = /\d*$/.exec(words)[0];
-        const fits = (one, room) => one && 6.7 * one.length + 1.5 < room && one;
-        const inside = fits(words, width) || fits(short, width), behind = !inside && fits(short, gap);
+const LANE = 44, TOP = 22, PITCH = LANE + TOP + 8, EDGE = 9;
+
+// Draw two lanes over time, one for what computes and one for what is sent. A span is
+// [name, from, to, words of a tooltip]. A name is written in its box, or in the gap
+// behind it; if it is too long for both, only its number is.
+function timeline(label, rows, { width, until, id }, ...more) {
+  const scale = (width - 2 * EDGE) / until, x = (time) => EDGE + time * scale;
+  const bottom = PITCH * rows.length + 4;
+  return picture(width, bottom + 22, label,
+    rows.map(([name, hue, spans, kind], row) => [
+      text(EDGE, PITCH * row + 15, name, { "text-anchor": "start", class: "x-soft" }),
+      h("svg:g", { class: kind }, spans.map(([words, from, to, tip], i) => {
+        const y = PITCH * row + TOP, across = (to - from) * scale;
+        const gap = ((spans[i + 1]?.[1] ?? until) - to) * scale, short = /\d*$/.exec(words)[0];
+        const fits = (one, room) => one && 7.2 * one.length + 3 < room && one;
+        const inside = fits(words, across) || fits(short, across), behind = !inside && fits(short, gap);
+        const mark = id && { "data-id": `${row} ${words}` }, note = id && { "data-id": `t${row} ${words}` };
         return h("svg:g", {}, h("svg:title", {}, `${tip ?? words}: ${amount(from, "s")} to ${amount(to, "s")}`),
-          h("svg:rect", { x: x(from), y, width: Math.max(0.5, width),
-            height: 28, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
-          inside && text((x(from) + x(to)) / 2, y + 18, inside, { class: "x-small" }),
-          behind && text(x(to) + Math.min(gap / 2, 3.4 * behind.length + 3), y + 18, behind, { class: "x-small" }));
-      }),
+          h("svg:rect", { x: x(from), y, width: Math.max(0.5, across), ...mark,
+            height: LANE, class: "x-box", style: `--hue: ${rankColor(hue)}` }),
+          inside && text((x(from) + x(to)) / 2, y + 27, inside, { class: "x-small", ...note }),
+          behind && text(x(to) + Math.min(gap / 2, 3.6 * behind.length + 3), y + 27, behind, { class: "x-small", ...note }));
+      })),
     ]),
-    h("svg:path", { class: "x-idle", d: `M${x(end)} 2V${bottom + 4}` }),
-    text(x(end), bottom + 18, "computing ends",
-      { "text-anchor": (end < total / 2) ? "start" : "end", class: "x-small" }));
+    h("svg:path", { class: "x-frame", d: `M${x(0)} ${bottom}H${x(until)}` }),
+    [0, 0.5, 1].map((part, i) => [
+      h("svg:path", { class: "x-frame", d: `M${x(until * part)} ${bottom - 4}v8` }),
+      text(x(until * part), bottom + 18, part ? amount(until * part, "s") : "0",
+        { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }),
+    ]),
+    more.map((make) => make?.(x, bottom)));
 }
 
-let planShown = false; // kept here, because each drawing makes the list anew
+// Shade the time in which a rank waits for what is still being sent.
+const exposed = (facts, end) => (x, bottom) => facts.exposed > 0 && h("svg:g", { class: "x-answer" },
+  rect(x(end), TOP, x(facts.total) - x(end), bottom - TOP - 4, { class: "x-wait", "data-id": "exposed", rx: 0 }),
+  text(Math.max(x(facts.total), 130), 15, `exposed: ${amount(facts.exposed, "s")}`,
+    { "text-anchor": "end", class: "x-small" }));
 
-function draw({ state, facts, set, measured }) {
+// The step before the last change, as dashed outlines on the same scale.
+const ghosts = (before) => (x, bottom) => before && h("svg:g", { class: "x-answer" },
+  before.facts.buckets.map(([, , , a, b]) => h("svg:rect", { class: "x-ghost",
+    x: x(a), y: PITCH + TOP, width: Math.max(0.5, x(b) - x(a)), height: LANE })),
+  h("svg:path", { class: "x-ghost", d: `M${x(before.facts.total)} 4V${bottom}` }));
+
+// The edge of a bucket that is full can be pulled: that sets bucket_cap_mb.
+const edge = (state, facts, set) => (x) => {
+  const { buckets } = facts, at = buckets.length > 2 ? 1 : 0, [bytes, , , from, to] = buckets[at];
+  const now = state.bucket_cap_mb ?? 25, across = Math.max(24, x(to) - x(from));
+  const high = 1024, map = (value) => Math.max(1, Math.round(value));
+  return h("svg:g", { class: "x-answer" }, draggable(
+    h("svg:rect", { x: x(to) - 5, y: PITCH + TOP - 4, width: 10, height: LANE + 8, rx: 4, class: "x-handle" }),
+    "edge", { label: "bucket_cap_mb, the edge of a bucket", now: Math.round(now), low: 1, high,
+      said: `${now} MiB; this bucket has ${amount(bytes, "B")}`,
+      move: (by, start) => map(start * (1 + by / across)),
+      step: (by) => map(by > 0 ? Math.max(now + 1, now * 1.1 ** by) : Math.min(now - 1, now * 1.1 ** by)),
+      set: (cap) => set({ bucket_cap_mb: cap }) }));
+};
+
+function draw({ state, facts, before, set, measured, width }) {
   const s = (value) => amount(value, "s"), computed = facts.forward + facts.backward;
   const trace = measured?.trace ?? state.trace, seen = measured?.seen ?? facts.seen;
   const button = (key, words, press) =>
     h("button", { type: "button", "data-key": key, onclick: press }, words);
   const times = (total) => [s(total), computed ? (total / computed).toFixed(2) : "–"];
-  return [
-    h("p", {}, "Model: forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. A number: that of the block, layer or bucket."),
-    timeline(`Modelled step: ${facts.summary}`, [
-      ["compute", 0, [["forward", 0, facts.forward], ...facts.layers.map(([name, , a, b]) => [name, a, b])]],
-      ["all_reduce", 1, facts.buckets.map(([bytes, , , a, b], i) => [String(i), a, b, `bucket ${i}, ${amount(bytes, "B")}`])],
-    ], facts.total, computed),
-    trace && [
-      h("p", {}, `${measured?.trace ? "Measured on live ranks" : "Trace"}${trace.ranks ? `, ${trace.ranks} ranks` : ""}: `
-        + `${s(seen.length)}; ${s(seen.exposed)} of ${s(seen.sending)} of sending is exposed.`),
-      timeline("The trace: backward and collectives over time", [
-        ["compute", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3, "backward"])],
-        ["sending", 1, trace.comm.map(([a, b, name], i) => [String(i), a / 1e3, b / 1e3, name])],
-      ], seen.length, trace.compute.at(-1)[1] / 1e3),
+  const until = nice(Math.max(facts.total, before?.facts.total ?? 0, TINY));
+  return {
+    picture: [
+      timeline(`Modelled step: ${facts.summary}`, [
+        ["computes", 0, [["forward", 0, facts.forward], ...facts.layers.map(([name, , a, b]) => [name, a, b])]],
+        ["all_reduce, bucket by bucket", 1, facts.buckets.map(([bytes, , , a, b], i) =>
+          [String(i), a, b, `bucket ${i}, ${amount(bytes, "B")}`]), "x-answer"],
+      ], { width, until, id: true }, ghosts(before), exposed(facts, computed), edge(state, facts, set)),
+      trace && [
+        h("p", {}, `${measured?.trace ? "Measured on live ranks" : "Trace"}${trace.ranks ? `, ${trace.ranks} ranks` : ""}: `
+          + `${s(seen.length)}; ${s(seen.exposed)} of ${s(seen.sending)} of sending is exposed.`),
+        timeline("The trace: backward and collectives over time", [
+          ["computes", 0, trace.compute.map(([a, b]) => ["", a / 1e3, b / 1e3, "backward"])],
+          ["sends", 1, trace.comm.map(([a, b, name], i) => [String(i), a / 1e3, b / 1e3, name])],
+        ], { width, until: seen.length || 1 }),
+      ],
     ],
-    h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
-      state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
-    table("The step with other buckets", ["bucket_cap_mb", "buckets", "step", "step / computing"], [
-      ...facts.compare.map(([cap, count, total]) => [cap === null ? "default: 25, the first 1"
-        : cap > 1e5 ? "so large that all is one" : cap, count, ...times(total)]),
-      ["no overlap: sent after backward", facts.buckets.length, ...times(facts.after_backward)],
-    ]),
-    h("details", { open: planShown, ontoggle: (event) => { planShown = event.target.open; } }, h("summary", { "data-key": "plan" }, "Each bucket"), table("In the order in which they are sent",
-      ["bucket", "bytes", "ready", "sent", "there", "layers"],
-      facts.buckets.map(([bytes, names, ...when], i) => [i, amount(bytes, "B"), ...when.map(s),
-        names.length > 3 ? `${names[0]} to ${names.at(-1)}` : names.join(", ")]))),
-  ];
+    below: [
+      h("p", {}, "Forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. A number: that of the block, layer or bucket. Dashed: before your last change. Pull the thick edge of a bucket to fill it later or sooner."),
+      h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
+        state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
+      table("The step with other buckets", ["bucket_cap_mb", "buckets", "step", "step / computing"], [
+        ...facts.compare.map(([cap, count, total]) => [cap === null ? "default: 25, the first 1"
+          : cap > 1e5 ? "so large that all is one" : cap, count, ...times(total)]),
+        ["no overlap: sent after backward", facts.buckets.length, ...times(facts.after_backward)],
+      ]),
+      table("Each bucket, in the order in which they are sent",
+        ["bucket", "bytes", "ready", "sent", "there", "layers"],
+        facts.buckets.map(([bytes, names, ...when], i) => [i, amount(bytes, "B"), ...when.map(s),
+          names.length > 3 ? `${names[0]} to ${names.at(-1)}` : names.join(", ")])),
+    ],
+  };
 }
+
+const HIDDEN = ["nearly all of it", "about half of it", "hardly any of it"];
+const ask = {
+  question: ({ facts }) => `Backward takes ${amount(facts.backward, "s")}, and sending all gradients `
+    + `${amount(facts.sending, "s")}. How much of the sending hides behind backward?`,
+  options: HIDDEN,
+  answer({ facts }) {
+    const share = 1 - facts.exposed / (facts.sending || 1);
+    return share > 0.75 ? 0 : share > 0.25 ? 1 : 2;
+  },
+  because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is left when backward has ended.`,
+};
 
 // Recorded on two live ranks: lanes(allranks/explorables/example_trace.json).
 const EXAMPLE = { compute: [[0,0.019], [0.023,0.036], [0.039,0.183], [0.187,65.029], [65.076,65.338],
@@ -288,5 +337,8 @@ const EXAMPLE = { compute: [[0,0.019], [0.023,0.036], [0.039,0.183], [0.187,65.0
   [270.418,296.912,"gloo:all_reduce"], [310.665,317.059,"gloo:all_reduce"]], ranks: 2};
 
 export default explorable({
-  label: "A step of DDP", fields, compute, draw, live: "Profile it on live ranks",
+  name: "buckets", title: "What of a step's communication hides behind backward?",
+  label: "A step of DDP", fields, compute, draw, ask, live: "Profile it on live ranks",
+  sentence: "{world_size} ranks take {batch_size} samples each, compute {tflops} TFLOP/s, and "
+    + "send {gb_per_s} GB/s over each link.",
 });

@@ -1,0 +1,46 @@
+// What is seen between two drawings: parts with the same data-id glide from where they
+// were, and what a reader had opened, scrolled or focused stays so.
+
+const DURATION = 300; // ms
+
+const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+const folded = (stage) => [...stage.querySelectorAll("details")];
+const scrolled = (stage) => [...stage.querySelectorAll(".x-scroll")];
+
+// Replace what `stage` shows by what `make` returns.
+let drawn = new WeakMap(); // when each stage was drawn last
+export function redraw(stage, make) {
+  const now = performance.now(), glide = !still() && now - (drawn.get(stage) ?? 0) > 150;
+  drawn.set(stage, now);
+  const boxes = new Map();
+  if (glide && stage.isConnected) for (const part of stage.querySelectorAll("[data-id]"))
+    boxes.set(part.dataset.id, part.getBBox());
+  const width = stage.querySelector("svg")?.viewBox.baseVal.width;
+  const key = stage.contains(document.activeElement) && document.activeElement.dataset.key;
+  const open = folded(stage).map((one) => one.open);
+  const places = scrolled(stage).map((one) => [one.scrollLeft, one.scrollTop]);
+  stage.replaceChildren(...[make()].flat(9).filter((part) => part != null && part !== false));
+  folded(stage).forEach((one, i) => { if (open[i] !== undefined) one.open = open[i]; });
+  scrolled(stage).forEach((one, i) => {
+    if (places[i]) [one.scrollLeft, one.scrollTop] = places[i];
+    if (one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight) one.tabIndex = 0;
+  });
+  if (key) stage.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  if (boxes.size && width === stage.querySelector("svg")?.viewBox.baseVal.width) move(stage, boxes);
+}
+
+function move(stage, boxes) {
+  for (const part of stage.querySelectorAll("[data-id]")) {
+    const old = boxes.get(part.dataset.id), timing = { duration: DURATION, easing: "ease-out" };
+    if (!old) {
+      part.animate([{ opacity: 0 }, {}], timing);
+      continue;
+    }
+    const box = part.getBBox(), [x, y] = [old.x - box.x, old.y - box.y];
+    const stretch = part.localName === "rect" && box.width && box.height;
+    const [w, h] = stretch ? [old.width / box.width, old.height / box.height] : [1, 1];
+    if (Math.abs(x) + Math.abs(y) + Math.abs(w - 1) + Math.abs(h - 1) < 0.01) continue;
+    part.animate([{ transform: `translate(${x}px, ${y}px) scale(${w}, ${h})` },
+      { transform: "none" }], timing);
+  }
+}
