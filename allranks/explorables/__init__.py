@@ -9,6 +9,7 @@ import importlib
 
 # They are imported on demand, because a notebook needs one or two of them.
 CLASSES = {
+    "Arrivals": "arrivals",
     "Buckets": "buckets",
     "Collectives": "collectives",
     "DataParallelForward": "data_parallel",
@@ -18,8 +19,8 @@ CLASSES = {
     "WhoIsWho": "topology",
 }
 
-__all__ = ["CLASSES", "Buckets", "Collectives", "DataParallelForward", "Pipeline"]
-__all__ += ["Sampler", "StateDictKeys", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "DataParallelForward"]
+__all__ += ["Pipeline", "Sampler", "StateDictKeys", "WhoIsWho", "by_name"]
 
 
 def by_name(name: str) -> type:

@@ -28,7 +28,7 @@ LAYERS = {
     "diagnose": ("clinic", "paths"),
     "hangs": ("clinic", "live", "report"),
     "exercises": ("live", "paths", "report"),
-    "explorables": ("launch", "live", "pictures", "runs", "sums"),
+    "explorables": ("launch", "live", "pictures", "report", "runs", "sums"),
     "__init__": ("launch", "live", "report"),
 }
 MOST = 300  # lines; aim at 200

@@ -17,9 +17,10 @@ export function asking(name, ask, view, el) {
   };
   function reveal(guess, first) {
     el.classList.remove("x-asking");
-    const hit = guess === right ? "Yes" : options[guess] === undefined ? "" : `You said “${options[guess]}”`;
-    verdict.textContent = `${hit}${hit && ": "}${hit === "Yes" ? "" : hit ? "it is " : "It is "}${options[right]}.`
-      + (ask.because ? ` ${of(ask.because)}` : "");
+    const said = options[guess], quote = (words) => `“${words.replace(/\.$/, "")}”`;
+    verdict.textContent = (guess === right ? "Yes. "
+      : `${said ? `You said ${quote(said)}. ` : ""}The answer: ${quote(options[right])}. `)
+      + (ask.because ? of(ask.because) : "");
     box.replaceChildren(h("p", {}, h("b", {}, of(ask.question))), verdict);
     if (first) {
       verdict.tabIndex = -1;
