@@ -174,8 +174,8 @@ function draw(view) {
   const told = state.set_epoch
     ? "set_epoch is called, so the order comes from seed + epoch."
     : "set_epoch is not called, so the order comes from the seed alone, in every epoch.";
-  return [
-    grid(view),
+  return { picture: grid(view), below: [
+
     h("p", {}, "Thick frame: read in this step. Filled: read in it or before. Empty: to come. "
       + "Double frame, and two ranks (r0+r1) or a number (3×): read more than once. Dashed: nobody reads it."),
     facts.steps > 0 && [
@@ -189,9 +189,9 @@ function draw(view) {
         [epoch, first.join(", ") + (epoch && !state.set_epoch ? " (as in epoch 0)" : "")])),
     ],
     code(lines(state), "code"),
-  ].filter(Boolean);
+  ] };
 }
 
 export default explorable({
-  label: "A data set and the ranks that read it", fields, compute, draw,
+  name: "batches", title: "Which rank reads which sample, and when", label: "A data set and the ranks that read it", fields, compute, draw,
 });

@@ -165,12 +165,12 @@ const change = (patch, state) => {
   return { ...patch, algorithm, step: Math.min(state.step, last) };
 };
 const fields = [
-  { name: "collective", label: "Collective", kind: "choice",
+  { name: "collective", label: "Collective", kind: "choice", knob: true,
     options: Object.keys(FORMULAS).map((name) => [name, name]), set: (collective, s) => change({ collective }, s) },
-  { name: "algorithm", label: "Algorithm", kind: "choice",
+  { name: "algorithm", label: "Algorithm", kind: "choice", knob: true,
     options: (s) => Object.keys(FORMULAS[s.collective]).map((way) =>
       [way, way === "naive" ? "naive: through rank 0" : way]), set: (algorithm, s) => change({ algorithm }, s) },
-  { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS,
+  { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS, knob: true, range: [1, MOST_RANKS],
     set: (world_size, s) => change({ world_size }, s) },
   { name: "numbers", label: "float32 numbers in the whole buffer", kind: "whole", min: 1 },
   { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0 },
@@ -212,7 +212,7 @@ function draw({ state, facts, measured }) {
   const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective]
     ?? "what each rank brings";
   const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
-  return [
+  return { picture: [
     picture(x(size), y(size), label,
       cross ? text(124, 16, "what each rank holds: from→to", { "text-anchor": "start" })
         : [text(72, 16, "chunk", { "text-anchor": "start" }),
@@ -223,6 +223,7 @@ function draw({ state, facts, measured }) {
         range(cross ? 0 : size).filter((i) => !row.some(([chunk]) => chunk === i)).map((i) => rect(x(i), y(rank) - 14, width, 28, { class: "x-idle" })),
         row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - 14, width, one, words(one))),
       ])),
+  ], below: [
     h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
       : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
     "A thick frame: arrived in this step."),
@@ -237,7 +238,7 @@ function draw({ state, facts, measured }) {
       facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
         !bytes && !measured?.links?.[rank][i] ? "–"
           : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
-  ];
+  ] };
 }
 
-export default explorable({ label: "A collective, step by step", fields, compute, draw });
+export default explorable({ name: "collectives", title: "Who sends what to whom, step by step", label: "A collective, step by step", fields, compute, draw });

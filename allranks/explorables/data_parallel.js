@@ -160,12 +160,13 @@ function draw(view) {
     const other = found.moved[i]?.[2] ?? 0;
     return `${mb(other)}, ${other === facts.moves[at][i][2] ? "the same" : "differs"}`;
   };
-  return [
+  return { picture: [
     h("p", {}, h("b", {}, `Stage ${at}: ${stage}. `),
       "Dashed: the most that a device holds in the step."),
     picture(WIDTH + 2, state.num_devices * 46,
       devices.map((i) => `device ${i} holds ${mb(facts.totals[at][i])}`).join(", "),
       devices.map((i) => bar(i, view))),
+  ], below: [
     table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
     facts.moves[at].length > 0 && table(`What ${stage} moves`,
       ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],
@@ -173,10 +174,10 @@ function draw(view) {
         [way(from), way(to), mb(size), ...(found ? [seen(i)] : [])])),
     h("p", {}, `In a step device 0 sends ${mb(facts.sent_by_0)} to the others and gets `
       + `${mb(facts.sent_to_0)} from them. In DDP's ring, each device would send ${mb(facts.ddp)}.`),
-  ].filter(Boolean);
+  ] };
 }
 
 export default explorable({
-  label: "A batch, a model and its devices", fields, compute, draw,
+  name: "data_parallel", title: "A step of DataParallel: what each device holds", label: "A batch, a model and its devices", fields, compute, draw,
   live: "Run torch's own on virtual GPUs",
 });

@@ -178,9 +178,9 @@ const count = (name, label, more = {}) =>
   ({ name, label, kind: "whole", min: 1, max: MOST[name], ...more });
 
 const fields = [
-  { name: "schedule", label: "Schedule", kind: "choice", options: Object.entries(shown) },
-  count("num_ranks", "Ranks"),
-  count("num_microbatches", "Micro-batches"),
+  { name: "schedule", label: "Schedule", kind: "choice", knob: true, options: Object.entries(shown) },
+  count("num_ranks", "Ranks", { knob: true, range: [1, 8] }),
+  count("num_microbatches", "Micro-batches", { knob: true, range: [1, 32] }),
   count("stages_per_rank", "Stages per rank", { show: (s) => s.schedule.startsWith("Inter") }),
   count("forward", "Forward takes"),
   count("input_gradient", "Input gradient takes"),
@@ -253,8 +253,9 @@ function draw({ state, facts, set, measured }) {
   const split = state.schedule.endsWith("ZeroBubble");
   const least = Math.min(...rows.flat().map((w) => w[4] - w[3]));
   const press = (at) => set({ step: moments.findLastIndex((t, i) => !i || t <= at) });
-  return [
+  return { picture: [
     grid(rows, end, least, `The grid of ${state.schedule}: see the table below`, time, press),
+  ], below: [
     h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
       : "B, filled: backward"}.`
       + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
@@ -271,7 +272,7 @@ function draw({ state, facts, set, measured }) {
     others(state),
     h("p", {}, "Idle within: from a rank's own first work to its own last, of the rank that "
       + "takes longest. Held: activations of micro-batches through a rank's whole share."),
-  ];
+  ] };
 }
 
-export default explorable({ label: "A pipeline's schedule", fields, compute, draw });
+export default explorable({ name: "pipelines", title: "A pipeline's schedule: who works when, and who waits", label: "A pipeline's schedule", fields, compute, draw });

@@ -1,6 +1,6 @@
 // State-dict keys under wrappers. Mirrors allranks/sums/state_dicts.py.
 
-import { h, picture, rect, text, rankColor, code, table, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, pressable, code, explorable } from "./kit.js";
 
 const SHAPES = { "hidden.weight": [4, 4], "head.weight": [2, 4] };
 const PREFIX = { DDP: "module.", compile: "_orig_mod.", DataParallel: "module.", FSDP2: "" };
@@ -131,48 +131,107 @@ const fields = [
     show: (s, f) => !s.strict || f.saved.prefix !== f.loaded.prefix },
 ];
 
-// Draw the wrappers around each other, and what each of them adds to a key.
-function shells(title, order, side) {
-  const all = ["net", ...order].reverse(), width = 296, height = 12 + 40 * all.length;
-  const drawing = picture(width, height, `${title} ${side.call}: ${side.keys[0]}`,
-    all.map((name, i) => {
-      const y = 1 + 40 * i, adds = i === all.length - 1 ? "hidden.weight"
-        : PREFIX[name] || "no prefix; DTensors";
-      const hue = `--hue: ${rankColor(order.length - i)}`; // the model has one colour on both sides
-      const fill = "fill: color-mix(in srgb, var(--hue) 16%, var(--x-ground))";
-      return [
-        rect(1 + 8 * i, y, width - 2 - 16 * i, height - y - 2 - 4 * i,
-          { class: "x-box", style: `${hue}; ${fill}` }),
-        text(12 + 8 * i, y + 22, name === "net" ? "the model" : name, { "text-anchor": "start" }),
-        text(width - 12 - 8 * i, y + 22, adds, { "text-anchor": "end", "font-family": "monospace" }),
-      ];
-    }));
-  return h("div", {}, h("p", {}, title, " ", h("code", {}, side.call)), drawing);
+const SHORT = { DDP: "DDP", compile: "compile", DataParallel: "DataP.", FSDP2: "FSDP2" };
+
+// Tell why torch would refuse one more wrapper, or return "".
+const refusal = (order, name) => {
+  try {
+    return check([...order, name]) ?? "";
+  } catch (reason) {
+    return reason.message;
+  }
+};
+
+// Draw one side: buttons that wrap, the wrappers around each other, and the keys. The
+// colour of a wrapper is that of the part that it puts before each key.
+function side(which, title, order, facts, set, { x, y, width, level, flip }) {
+  const hue = (i) => `--hue: ${rankColor(i + 1)}`; // i: from the inside out; the model is 0
+  const add = Object.keys(PREFIX).map((name, i, all) => {
+    const wide = width / all.length, why = refusal(order, name), left = x + i * wide;
+    return pressable(h("svg:g", { "aria-disabled": why ? true : null, opacity: why ? 0.45 : null },
+      rect(left + 1, y + 18, wide - 4, 44, { class: "x-frame", style: "fill: var(--x-shade)" }),
+      text(left + wide / 2, y + 45, `+ ${wide < 96 ? SHORT[name] : name}`, { class: "x-small" })),
+    `add ${which} ${name}`, `${title} wraps in ${name}`, () => set({ [which]: [...order, name] }));
+  });
+  const all = ["net", ...order], top = y + 70, deep = 4 * level + 12, num = all.length;
+  const nest = all.map((name, i) => {
+    const out = num - 1 - i, at = top + out * level, height = deep - out * level - 4 * out - 2;
+    const shape = [
+      rect(x + 1 + 7 * out, at, width - 4 - 14 * out, height, { class: "x-box", "data-id": `${which} ${i}`,
+        style: `${hue(i - 1)}; fill: color-mix(in srgb, var(--hue) 16%, var(--x-ground))` }),
+      text(x + 10 + 7 * out, at + level / 2 + 6, i ? name : "the model", { "text-anchor": "start" }),
+      text(x + width - 12 - 7 * out, at + level / 2 + 6, i ? PREFIX[name] || "no prefix" : "hidden.weight",
+        { "text-anchor": "end", "font-family": "monospace", class: "x-small" }),
+    ];
+    return i ? pressable(h("svg:g", {}, shape), `off ${which} ${i}`, `${title} takes ${name} off`,
+      () => set({ [which]: order.filter((_, at) => at !== i - 1) })) : shape;
+  }).reverse();
+  const keys = Object.keys(SHAPES).map((key, row) => {
+    const at = top + deep + 20 + row * 26, parts = [...order].map((name, i) => [PREFIX[name], i]).reverse()
+      .filter(([words]) => words);
+    let left = x + (flip ? width - 7.3 * facts.keys[row].length : 4);
+    return [...parts, [key, -1]].map(([words, i]) => {
+      const here = left;
+      left += 7.3 * words.length;
+      return text(here, at, words, { "text-anchor": "start", "font-family": "monospace", class: "x-small",
+        "data-id": `${which} ${row} ${i}`, style: `fill: color-mix(in srgb, ${rankColor(i + 1)} 55%, var(--x-ink))` });
+    });
+  });
+  return { parts: [text(x, y + 12, title, { "text-anchor": "start", class: "x-strong" }), add, nest, keys],
+    height: 66 + deep + 16 + 26 * keys.length, keys: top + deep + 16 };
 }
 
-function draw({ state, facts }) {
+function draw({ state, facts, set, width, narrow }) {
   const { saved, loaded, programs: lines } = facts, same = saved.prefix === loaded.prefix;
   const works = facts.num > 0, shards = saved.values === "DTensor";
-  return [
-    h("div", { style: "align-items: end; display: flex; flex-wrap: wrap; gap: 0.8rem 2rem" },
-      shells("Saves:", state.saved, saved), shells("Loads:", state.loaded, loaded)),
-    table("The keys", ["in the file", "", "wanted"], saved.keys.map((key, i) =>
-      [h("code", {}, key), same ? "equals" : "differs from", h("code", {}, loaded.keys[i])])),
-    h("p", {}, "The writer runs"), code(lines.save, "save"),
-    h("p", {}, "and the reader"), code(lines.load, "load"),
-    h("p", {}, facts.raises ? "Torch's error:" : "Torch's answer:"),
-    h("div.x-code", {}, h("code", {}, facts.text)),
-    !facts.raises && !works ? h("p", {}, h("strong", {},
-      "strict=False repaired nothing. No tensor was loaded, and this answer is all the warning.")) : [],
-    shards ? h("p", {}, "Each rank's file has only its part: as many ranks must load as saved.") : [],
-    works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.")
-      : [h("p", {}, "The repair, for a file that exists:"), code(lines.repair, "repair")],
-    h("p", {}, `${works ? "Plainly" : "Better"}: save what is inside, under plain names,`),
-    code(lines.save_plain, "plain"),
-    h("p", {}, loaded.prefix ? "and load it inside:" : "and load it:"), code(lines.load_plain, "inside"),
-  ];
+  const level = narrow ? 20 : 36, each = narrow ? width : (width - 90) / 2;
+  const writer = side("saved", "The writer", state.saved, saved, set, { x: 0, y: 0, width: each, level });
+  const reader = side("loaded", "The reader", state.loaded, loaded, set,
+    { x: narrow ? 0 : each + 90, y: narrow ? writer.height + 28 : 0, width: each, level });
+  const link = { class: "x-answer x-strong", style: `fill: ${same ? "var(--x-ink)" : "var(--x-bad)"}` };
+  const dash = { class: "x-answer x-frame", "stroke-dasharray": same ? null : "3 3",
+    style: same ? "" : "stroke: var(--x-bad)" };
+  const between = narrow
+    ? text(4, writer.height + 14, same ? "= the keys are equal" : "≠ unexpected above, missing below",
+      { ...link, "text-anchor": "start" })
+    : saved.keys.map((_, row) => [
+      h("svg:path", { ...dash, d: `M${each + 6} ${writer.keys + 26 * row}h78` }),
+      row === 0 && text(each + 45, writer.keys - 8, same ? "equal" : "differ", { ...link, class: `${link.class} x-small` }),
+    ]);
+  const fold = (words, key, ...parts) =>
+    h("details.x-fold", {}, h("summary", { "data-key": `fold ${key}` }, words), parts);
+  const wrong = narrow || same ? [] : [["unexpected", 4, "start"], ["missing", width - 4, "end"]].map(([words, x, anchor]) =>
+    text(x, writer.height + 12, words, { ...link, class: `${link.class} x-small`, "text-anchor": anchor }));
+  return {
+    picture: picture(width, narrow ? writer.height * 2 + 28 : writer.height + 20, "",
+      writer.parts, reader.parts, between, wrong),
+    below: [
+      h("p", {}, "Press a wrapper to put it on, or one that is on to take it off. Each puts its own part before every key."),
+      h("div.x-answer", {}, h("p.x-tell", {}, facts.raises ? "Torch's error:" : "Torch's answer:"),
+        h("pre.x-report", { tabindex: 0, "aria-label": "What torch says" }, facts.text),
+        !facts.raises && !works ? h("p", {}, h("strong", {},
+          "strict=False repaired nothing. No tensor was loaded, and this answer is all the warning.")) : "",
+        shards ? h("p", {}, "Each rank's file has only its part: as many ranks must load as saved.") : "",
+        works ? h("p", {}, "It loads, since both sides agree. The next reader may not: save plainly.") : ""),
+      works ? "" : fold("The repair, for a file that exists", "repair", code(lines.repair, "repair")),
+      fold(`${works ? "Plainly" : "Better"}: save what is inside, under plain names`, "plain",
+        code(lines.save_plain, "plain"),
+        h("p", {}, loaded.prefix ? "and load it inside:" : "and load it:"), code(lines.load_plain, "inside")),
+      fold("What the two run now", "run", h("p", {}, "The writer runs"), code(lines.save, "save"),
+        h("p", {}, "and the reader"), code(lines.load, "load")),
+    ],
+  };
 }
 
+const ask = {
+  question: ({ state, facts }) => `A file is saved from ${facts.saved.call}, and ${facts.loaded.call} loads it`
+    + `${state.strict ? "" : " with strict=False"}. What does torch do?`,
+  options: ["It loads the weights.", "It raises an error.", "It loads nothing, and raises nothing."],
+  answer: ({ facts }) => (facts.raises ? 1 : facts.num > 0 ? 0 : 2),
+  because: ({ facts }) => `The file has ${facts.saved.keys[0]}, and the reader wants ${facts.loaded.keys[0]}.`,
+};
+
 export default explorable({
-  label: "Wrappers of the model that is saved and of the one that loads", fields, compute, draw,
+  name: "state_dicts", title: "A wrapper puts its name before every key",
+  label: "Wrappers of the model that is saved and of the one that loads", fields, compute, draw, ask,
 });

@@ -1,6 +1,6 @@
 // Who is who: a cluster in which a process is chosen. Mirrors allranks/sums/topology.py.
 
-import { h, picture, rect, text, rankColor, pressable, code, table, whole, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, pressable, draggable, code, table, whole, explorable } from "./kit.js";
 
 const MOST = 16, NAMED = 4;
 const count = (number, thing) =>
@@ -130,10 +130,10 @@ const few = (name, value) => {
 };
 
 const fields = [
-  { label: "Nodes (--nnodes)", kind: "whole", min: 1, max: MOST, get: (s) => s.nodes.length,
+  { label: "Nodes (--nnodes)", kind: "whole", min: 1, max: MOST, knob: true, range: [1, MOST], get: (s) => s.nodes.length,
     set: (n, s) => resized("nodes", s, ({ nodes }) =>
       Array.from({ length: few("nodes", n) }, (_, i) => nodes[i] ?? nodes.at(-1))) },
-  { label: "Processes per node (--nproc-per-node)", kind: "text",
+  { label: "Processes per node (--nproc-per-node)", kind: "text", knob: true,
     get: (s) => new Set(s.nodes).size === 1 ? String(s.nodes[0]) : s.nodes.join(", "),
     set: (typed, s) => {
       const list = typed.split(",").map((part) => {
@@ -144,7 +144,8 @@ const fields = [
       return resized("processes", s, ({ nodes }) =>
         list.length === 1 ? nodes.map(() => few("processes", list[0])) : list);
     } },
-  { name: "gpus_per_node", label: "GPUs in each machine", kind: "whole", min: 1, max: MOST },
+  { name: "gpus_per_node", label: "GPUs in each machine", kind: "whole", min: 1, max: MOST,
+    knob: true, range: [1, MOST] },
   { name: "rank", label: "rank", kind: "whole", min: 0 },
   { label: "node rank", kind: "whole", min: 0, get: (s, f) => f.node_rank,
     set: (n, s) => (index("node_rank", n, s.nodes.length, "node"),
@@ -157,60 +158,98 @@ const fields = [
     show: (s) => s.visible !== null },
 ];
 
-// Draw one node, with its GPUs in rows of eight. A process is drawn on the GPU that it
-// really gets; those that get none are in rows of their own.
-function node(i, { state, facts, set }, y) {
-  const { nodes, gpus_per_node, rank } = state, first = sum(nodes.slice(0, i));
-  const columns = Math.min(gpus_per_node, 8), gpus = facts.visible;
-  const rows = Math.ceil(gpus_per_node / 8), lost = Math.max(0, nodes[i] - gpus.length);
-  const height = 26 + (rows + Math.ceil(lost / 8)) * 66;
-  const parts = [
-    rect(1, y, columns * 58 + 13, height, { class: "x-frame" }),
-    text(9, y + 18, `node ${i}`, { "text-anchor": "start" }),
-  ];
-  const place = (at, row, local, name, empty) => {
-    const x = 9 + (at % 8) * 58, top = y + 26 + (row + Math.floor(at / 8)) * 66;
-    const r = first + local, chosen = r === rank;
-    if (empty) parts.push(rect(x, top, 54, 42, { class: "x-idle" }),
-      text(x + 27, top + 26, empty, { class: "x-small" }));
+const HEIGHT = 264, LABEL = 56, FORMULA = 44;
+
+// Draw one node as a row: each GPU with the process that really gets it, and behind them
+// the processes that get none. The edge of the last process can be dragged.
+function node(i, { state, facts, set, width }, row, columns) {
+  const { nodes, gpus_per_node, rank } = state, first = sum(nodes.slice(0, i)), gpus = facts.visible;
+  const y = i * row, pitch = (width - LABEL - 4) / columns, wide = pitch - 4, high = Math.min(row - 6, 104);
+  const names = row >= 60 && pitch >= 44, large = pitch >= 50 && high >= 36, box = high - (names ? 16 : 0);
+  const before = i < facts.node_rank, here = i === facts.node_rank;
+  const parts = [text(0, y + Math.min(30, row / 2 + 2), `node ${i}`, { "text-anchor": "start",
+    class: here ? "x-strong" : "" })];
+  const place = (at, local, name, empty) => {
+    const x = LABEL + at * pitch, r = first + local, chosen = r === rank, middle = x + wide / 2;
+    if (empty) parts.push(rect(x, y, wide, box, { class: "x-idle" }),
+      large && text(middle, y + box / 2 + 4, empty, { class: "x-small x-soft" }));
     else {
-      const box = rect(x, top, 54, 42, { class: chosen ? "x-box x-chosen" : "x-box",
-        style: `--hue: ${rankColor(r)}`, "stroke-dasharray": row ? "5 3" : null });
-      parts.push(pressable(h("svg:g", {}, box, text(x + 27, top + 18, `rank ${r}`),
-        text(x + 27, top + 34, `local ${local}`, { class: "x-small" })), `rank${r}`,
-      `rank ${r} local ${local}, node ${i}, ${name}`, () => set({ rank: r }), chosen));
+      const counted = before || (here && local < facts.local_rank);
+      const shape = rect(x, y, wide, box, { class: chosen ? "x-box x-chosen" : "x-box",
+        style: `--hue: ${rankColor(r)}; fill-opacity: ${counted || chosen ? 1 : 0.35}`,
+        "stroke-dasharray": at >= gpus_per_node ? "5 3" : null });
+      const mark = { class: "x-answer", "data-id": `name${r}` };
+      parts.push(pressable(h("svg:g", {}, shape,
+        large ? [text(middle, y + box / 2 - 3, `rank ${r}`, mark),
+          text(middle, y + box / 2 + 14, `local ${local}`, { class: "x-small" })]
+          : wide >= 8 * String(r).length && text(middle, y + box / 2 + 4, r, { ...mark, class: "x-answer x-tiny" })),
+      `rank${r}`, `rank ${r} local ${local}, node ${i}, ${name}`, () => set({ rank: r }), chosen));
     }
-    parts.push(text(x + 27, top + 56, name, { class: "x-small" }));
+    if (names) parts.push(text(middle, y + high - 2, name, { class: "x-tiny" }));
   };
   for (let gpu = 0; gpu < gpus_per_node; gpu++) {
     const local = gpus.indexOf(gpu);
-    place(gpu, 0, local, `GPU ${gpu}`, local < 0 ? "hidden" : local >= nodes[i] && "idle");
+    place(gpu, local, `GPU ${gpu}`, local < 0 ? "hidden" : local >= nodes[i] && "idle");
   }
-  for (let at = 0; at < lost; at++) place(at, rows, gpus.length + at, "no GPU");
-  return { parts, height: height + 8, width: columns * 58 + 15 };
+  const lost = Math.max(0, nodes[i] - gpus.length);
+  for (let at = 0; at < lost; at++) place(gpus_per_node + at, gpus.length + at, "no GPU");
+  if (state.visible !== null) return parts; // GPUs are in another order then
+  const edge = LABEL + nodes[i] * pitch - 2;
+  const resize = (n) => {
+    const all = nodes.map((old, at) => (at === i ? n : old));
+    set({ nodes: all, rank: Math.min(rank, sum(all) - 1) });
+  };
+  return [...parts, draggable(h("svg:g", {},
+    h("svg:rect", { x: edge - 8, y, width: 44, height: Math.max(box, 12), fill: "transparent" }),
+    h("svg:rect", { x: edge - 3, y: y + 2, width: 6, height: box - 4, rx: 3, class: "x-handle" })),
+  `edge${i}`, { label: `processes on node ${i}`, now: nodes[i], low: 1, high: gpus_per_node,
+    said: count(nodes[i], "process"), move: (by, start) => Math.round(start + by / pitch),
+    step: (by) => nodes[i] + by, set: resize })];
 }
 
 function draw(view) {
-  const { facts, state } = view;
-  let y = 1;
-  const drawn = state.nodes.map((_, i) => {
-    const one = node(i, view, y);
-    y += one.height;
-    return one;
-  });
-  const alike = facts.commands.length === 1 && state.nodes.length > 1;
-  return [
-    picture(drawn[0].width, y, "", drawn.map((one) => one.parts)),
-    h("p", {}, alike ? "Type the same command on every node (node0 is the name of one of them):"
-      : state.nodes.length > 1 ? "Each node gets the command with its own number of processes:"
-        : "The command:"),
-    facts.commands.map((line, i) => code(line, `command${i}`)),
-    table(`What torchrun tells rank ${state.rank}`, ["variable", "value"],
-      Object.entries(facts.environment)),
-  ];
+  const { facts, state, width, narrow } = view, { nodes, rank } = state;
+  const lost = Math.max(0, ...nodes.map((n) => n - facts.visible.length));
+  const columns = Math.max(4, state.gpus_per_node + lost), row = Math.min(132, HEIGHT / nodes.length);
+  const alike = facts.commands.length === 1 && nodes.length > 1;
+  const first = rank - facts.local_rank;
+  return {
+    picture: picture(width, HEIGHT + FORMULA, "",
+      nodes.map((_, i) => node(i, view, row, columns)),
+      h("svg:g", { class: "x-answer" }, narrow
+        ? [text(0, HEIGHT + 16, `rank ${rank} = ${first} + local rank ${facts.local_rank}`,
+          { "text-anchor": "start", class: "x-strong" }),
+        text(0, HEIGHT + 36, `${first}: processes on the nodes before`, { "text-anchor": "start", class: "x-small" })]
+        : text(0, HEIGHT + 22, `rank ${rank} = ${first} (processes on the nodes before node ${facts.node_rank}) `
+          + `+ ${facts.local_rank} (local rank)`, { "text-anchor": "start", class: "x-strong" }))),
+    below: [
+      h("p", {}, "Press a process to choose it; the filled ones are counted in its rank. Drag the edge "
+        + "behind a node's processes to give it more or fewer. Dashed: idle, hidden, or without a GPU."),
+      h("p", {}, alike ? "Type the same command on every node (node0 is the name of one of them):"
+        : nodes.length > 1 ? "Each node gets the command with its own number of processes:"
+          : "The command:"),
+      facts.commands.map((line, i) => code(line, `command${i}`)),
+      table(`What torchrun tells rank ${rank}`, ["variable", "value"],
+        Object.entries(facts.environment)),
+    ],
+  };
 }
 
+// The question: a process that is not on the first node, if there is another.
+const asked = ({ state: { nodes } }) => {
+  const node = Math.min(1, nodes.length - 1), local = nodes.length > 1 ? 0 : nodes[0] - 1;
+  const right = rankOf(nodes, node, local);
+  return { node, local, right, options: [...new Set([local, node, right])].sort((a, b) => a - b) };
+};
+const ask = {
+  question: (view) => `Which rank has the process on node ${asked(view).node} whose local rank is ${asked(view).local}?`,
+  options: (view) => asked(view).options.map((rank) => `rank ${rank}`),
+  answer: (view) => asked(view).options.indexOf(asked(view).right),
+  because: (view) => `${sum(view.state.nodes.slice(0, asked(view).node))} processes are on the nodes before it.`,
+};
+
 export default explorable({
-  label: "A cluster and one of its processes", fields, compute, draw,
+  name: "topology", title: "A cluster, and who is who in it",
+  label: "A cluster and one of its processes", fields, compute, draw, ask,
   live: "Launch it with torchrun",
 });

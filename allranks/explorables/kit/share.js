@@ -48,7 +48,7 @@ export function sharing(name, stage, link) {
     link && button("Copy link", async () => {
       try {
         await navigator.clipboard.writeText(link());
-        return "copied";
+        return "Link copied";
       } catch { // no clipboard here
         return "The address of this page is the link.";
       }
@@ -57,15 +57,15 @@ export function sharing(name, stage, link) {
       const text = standalone(svg());
       try {
         await navigator.clipboard.writeText(text);
-        return "copied";
+        return "SVG copied";
       } catch {
         download(new Blob([text], { type: "image/svg+xml" }), `${name}.svg`);
-        return "saved as a file";
+        return "SVG saved as a file";
       }
     }),
     button("Save as PNG", async () => {
       download(await png(svg()), `${name}.png`);
-      return "saved as a file";
+      return "PNG saved as a file";
     }),
     said,
   ];

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allranks.explorables import CLASSES
 from tests.book.conftest import browser, http, site  # noqa: F401
 
 QUIET = ("error", "warning")
@@ -19,6 +20,14 @@ ALIVE = """([figure, name, measured]) => {
 }"""
 
 
+# Open what is folded: further controls, tables.
+OPEN = "box => box.querySelectorAll('details').forEach(one => { one.open = true; })"
+
+# The question that comes before the answer is done with, unless a test is about it.
+ANSWERED = f"""for (const name of {list(CLASSES.values())})
+    localStorage.setItem(`allranks.guess.${{name}}`, "-1");"""
+
+
 class Driver:
     """An explorable on a page, whose parts are found by their accessible names."""
 
@@ -27,6 +36,7 @@ class Driver:
         figure = f'figure.explorable[data-explorable="{name}"]'
         self.box = page.locator(figure).nth(nth)
         self.box.scroll_into_view_if_needed()
+        self.box.evaluate(OPEN)
 
     def measure(self, measured: dict) -> None:
         """Show a measurement, as a kernel would send it."""
@@ -69,8 +79,12 @@ def explore(browser, site):  # noqa: F811
     context = browser.new_context(viewport={"width": 390, "height": 844})
     complaints = []
 
-    def open_page(page_name: str, name: str, nth: int = 0, **options) -> Driver:
+    def open_page(
+        page_name: str, name: str, nth: int = 0, asked: bool = False, **options
+    ) -> Driver:
         page = context.new_page()
+        if not asked:
+            page.add_init_script(ANSWERED)
         page.emulate_media(**options) if options else None
         page.on(
             "console",

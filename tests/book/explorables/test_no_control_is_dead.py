@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import TimeoutError
 
 from tests.book.conftest import browser, pages, site  # noqa: F401
+from tests.book.explorables.conftest import ANSWERED, OPEN
 
 # What a reader sees of an explorable: text, pictures, the fields' values.
 SEEN = """box => box.innerHTML + [...box.querySelectorAll("input, select")]
@@ -20,6 +21,7 @@ CONTROLS = "input:visible, select:visible, button:visible, .x-press:visible"
 def page(browser):  # noqa: F811
     """Yield one browser window for all pages."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
+    context.add_init_script(ANSWERED)
     yield context.new_page()
     context.close()
 
@@ -53,6 +55,7 @@ def test_no_control_is_dead(page, pages, site):  # noqa: F811
         page.goto(url)
         for figure in page.locator("figure.explorable").all():
             box = figure.locator(".x")
+            box.evaluate(OPEN)
             for number in range(box.locator(CONTROLS).count()):
                 control = box.locator(CONTROLS).nth(number)
                 what = control.evaluate(
