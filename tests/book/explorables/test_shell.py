@@ -1,0 +1,192 @@
+"""What the shell promises for every explorable: drawing first, no jumps, a link."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+# Where each explorable is first shown.
+PAGES = {
+    "arrivals": "book/intro",
+    "data_parallel": "book/ch2_data_parallel",
+    "state_dicts": "book/ch3_save_load",
+    "topology": "book/ch4_ranks",
+    "collectives": "book/ch4_ranks",
+    "batches": "book/ch5_ddp",
+    "buckets": "book/ch5_ddp",
+    "pipelines": "book/ch6_model_parallel",
+}
+EACH = pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
+SETTLED = "() => document.getAnimations().every(a => a.playState !== 'running')"
+
+
+def place(locator) -> dict:
+    """Return where an element is, in px of the window."""
+    return locator.bounding_box()
+
+
+def layout(x) -> tuple[float, float, float]:
+    """Return how far below the figure's top its drawing and its form are, in px."""
+    x.page.evaluate(
+        "scrollTo({ top: 0, behavior: 'instant' })"
+    )  # else the drawing may stick to the window's top
+    top = place(x.box.locator(".x"))["y"]
+    drawing = place(x.box.locator(".x-stage svg, .x-cells").first)
+    return drawing["y"] - top, place(x.box.locator(".x-form"))["y"] - top
+
+
+@EACH
+def test_the_drawing_comes_first_and_fits_a_phone(explore, name, page):
+    """It begins above all controls, at the top of the figure, and takes its width."""
+    x = explore(page, name, asked=True)
+    asked = x.box.locator(".x-ask")
+    space = place(asked)["height"] if asked.count() else 0
+    above, form = layout(x)
+    drawing = place(x.box.locator(".x-stage svg, .x-cells").first)
+    box = place(x.box)
+    assert above - space < 110
+    assert above + drawing["height"] <= form + 1
+    assert drawing["width"] > 0.85 * box["width"]
+    assert drawing["x"] + drawing["width"] <= box["x"] + box["width"]
+
+
+@EACH
+def test_what_a_finger_touches_is_large_enough(explore, name, page):
+    """Each control outside of the drawing is 44 px high, or its label is."""
+    x = explore(page, name)
+    small = x.box.evaluate(
+        """box => [...box.querySelectorAll(
+            "button, select, input, summary, .x-say")].filter(one => {
+                const { width, height } = one.getBoundingClientRect();
+                const narrow = width < 43.5 && one.type !== "checkbox";
+                return height && (height < 43.5 || narrow);
+            }).map(one => one.outerHTML.slice(0, 90))"""
+    )
+    assert not small
+
+
+@EACH
+def test_nothing_moves_while_a_reader_changes_it(explore, name, page):
+    """The drawing keeps its height, so that what a finger is on stays there."""
+    x = explore(page, name)
+    first, before, changes = layout(x), x.box.inner_html(), 0
+    sliders = x.box.locator("input.x-slider:visible, .x-step:visible input")
+    for number in range(sliders.count()):
+        for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+            sliders.nth(number).focus()
+            x.page.keyboard.press(key)
+            changes += 1 if x.box.inner_html() != before else 0
+            now = layout(x)
+            assert now == pytest.approx(first, abs=1), (number, key)
+    assert changes or not sliders.count()
+
+
+def test_the_address_is_the_picture(explore):
+    """What a reader changed is in the address: a link or a reload shows just that."""
+    x = explore("book/ch5_ddp", "buckets")
+    first = x.summary
+    x.fill("Ranks, W", 64)
+    x.field("Model").select_option("mlp")
+    x.page.wait_for_url(re.compile("buckets.model"))
+    query = parse_qs(urlsplit(x.page.url).query)
+    assert query == {"buckets.world_size": ["64"], "buckets.model": ["mlp"]}
+    changed = x.summary
+    assert changed != first and changed.startswith("64 ranks")
+    x.page.reload()
+    assert x.summary == changed
+    x.press("Reset")
+    x.page.wait_for_url(re.compile(r"\.html$|#"))
+    assert x.summary == first
+    for wrong in ("world_size=0", "world_size=x", "tflops=null", "nonsense=1"):
+        x.page.goto(f"{x.page.url.split('?')[0].split('#')[0]}?buckets.{wrong}")
+        assert x.summary == first
+
+
+def test_a_number_in_the_sentence_is_dragged(explore):
+    """Mouse and arrow keys change it, and a screen reader hears what it is."""
+    x = explore("book/ch5_ddp", "buckets")
+    number = x.box.locator(".x-say").first
+    assert number.get_attribute("aria-valuetext") == "8"
+    box = place(number)
+    x.page.mouse.move(box["x"] + 20, box["y"] + 20)
+    x.page.mouse.down()
+    x.page.mouse.move(box["x"] + 80, box["y"] + 20, steps=4)
+    x.page.mouse.up()
+    dragged = int(number.inner_text())
+    assert dragged > 8 and x.summary.startswith(f"{dragged} ranks")
+    x.page.mouse.move(box["x"] + 200, box["y"] + 20)
+    assert int(number.inner_text()) == dragged  # it was let go
+    number.focus()
+    x.page.keyboard.press("Home")
+    x.page.keyboard.press("ArrowUp")
+    assert number.inner_text() == "2" and x.summary.startswith("2 ranks")
+    assert number.get_attribute("aria-valuenow") == "2"
+
+
+def test_a_part_of_the_drawing_is_dragged(explore):
+    """A bucket's edge sets bucket_cap_mb; the focus stays on it while it moves."""
+    x = explore("book/ch5_ddp", "buckets")
+    edge = x.box.get_by_role("slider", name="bucket_cap_mb, the edge of a bucket")
+    edge.focus()
+    x.page.keyboard.press("ArrowLeft")
+    low = int(edge.get_attribute("aria-valuenow"))
+    x.page.keyboard.press("ArrowLeft")  # it is another element now, and has the focus
+    assert low < 25 and int(edge.get_attribute("aria-valuenow")) < low
+    box = place(edge)
+    x.page.mouse.move(box["x"] + 5, box["y"] + 20)
+    x.page.mouse.down()
+    x.page.mouse.move(box["x"] + 60, box["y"] + 20, steps=5)
+    x.page.mouse.up()
+    assert int(edge.get_attribute("aria-valuenow")) > 25
+    assert not x.error
+
+
+def test_a_question_hides_the_answer_until_it_is_answered(explore):
+    """The answer is computed; it is remembered, and nothing is asked twice."""
+    x = explore("book/ch5_ddp", "buckets", asked=True)
+    summary, veiled = x.box.locator(".x-summary"), x.box.locator(".x-answer").first
+    assert not summary.is_visible() and not veiled.is_visible()
+    x.press("nearly all of it")
+    assert summary.is_visible() and veiled.is_visible()
+    verdict = x.box.locator(".x-verdict").inner_text()
+    assert verdict.startswith(
+        "You said “nearly all of it”. The answer: “about half of it”"
+    )
+    assert "21.2 ms" in verdict and "21.2 ms of it is exposed" in x.summary
+    x.page.reload()
+    assert summary.is_visible() and x.box.locator(".x-options").count() == 0
+    assert x.box.locator(".x-verdict").inner_text() == verdict
+
+
+def test_what_changes_glides_unless_a_reader_wants_no_motion(explore):
+    """Shapes move for 300 ms; with reduced motion they are there at once."""
+    for motion, moves in (("no-preference", True), ("reduce", False)):
+        x = explore("book/ch5_ddp", "buckets", reduced_motion=motion)
+        x.page.wait_for_timeout(200)  # a change that follows at once is not animated
+        running = x.box.evaluate(
+            """box => {
+                const field = box.querySelector("input.x-slider");
+                field.value = 700;
+                field.dispatchEvent(new Event("input"));
+                return box.getAnimations({ subtree: true }).filter(
+                    one => one.effect.getTiming().duration === 300).length; }"""
+        )
+        assert (running > 5) == moves
+        assert x.box.locator(".x-ghost").count() > 5  # where the buckets were before
+
+
+def test_the_picture_can_be_taken_along(explore):
+    """PNG and SVG are those of the drawing, and stand alone."""
+    x = explore("book/ch5_ddp", "buckets")
+    with x.page.expect_download() as saved:
+        x.press("Save as PNG")
+    data = saved.value.path().read_bytes()
+    width, height = (int.from_bytes(data[i : i + 4], "big") for i in (16, 20))
+    drawing = place(x.box.locator(".x-stage svg").first)
+    assert data[:4] == b"\x89PNG" and len(data) > 4000
+    assert (width, height) == tuple(2 * round(drawing[d]) for d in ("width", "height"))
+    x.page.evaluate("navigator.clipboard.writeText = t => { window.copied = t; }")
+    x.press("Copy as SVG")
+    x.box.get_by_text("SVG copied").wait_for()
+    svg = x.page.evaluate("copied")
+    assert svg.startswith("<svg") and "var(" not in svg and "exposed: 21.2 ms" in svg
