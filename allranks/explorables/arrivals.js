@@ -119,7 +119,7 @@ function draw({ state, facts, set, width, narrow }) {
         h("svg:path", { class: "x-frame", d: `M${x(0)} 16V${bottom}M${x(TIMEOUT)} 16V${bottom}` }),
         ranks.map(lane),
         facts.begins !== null && [
-          h("svg:path", { d: `M${x(end)} ${TOP - 4}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2 }),
+          h("svg:path", { d: `M${x(end)} ${TOP - 4}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
           text(Math.min(x(end), width - 120), bottom + 15, "all_reduce: they add up", { class: "x-small" }),
         ]),
       h("p.x-tell", {}, "What the cell prints:"),

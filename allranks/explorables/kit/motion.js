@@ -4,11 +4,13 @@
 const DURATION = 300; // ms
 
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-const folded = (stage) => [...stage.querySelectorAll("details")];
+const folded = (stage) => [...stage.querySelectorAll("details")].map((one) =>
+  [one.firstChild.dataset.key ?? one.firstChild.textContent, one]);
 const scrolled = (stage) => [...stage.querySelectorAll(".x-scroll")];
 
 // Replace what `stage` shows by what `make` returns.
-let drawn = new WeakMap(); // when each stage was drawn last
+const drawn = new WeakMap(); // when each stage was drawn last
+const opened = new WeakMap(); // of each stage: what is open, by its key
 export function redraw(stage, make) {
   const now = performance.now(), glide = !still() && now - (drawn.get(stage) ?? 0) > 150;
   drawn.set(stage, now);
@@ -17,10 +19,12 @@ export function redraw(stage, make) {
     boxes.set(part.dataset.id, part.getBBox());
   const width = stage.querySelector("svg")?.viewBox.baseVal.width;
   const key = stage.contains(document.activeElement) && document.activeElement.dataset.key;
-  const open = folded(stage).map((one) => one.open);
+  const open = opened.get(stage) ?? new Map();
+  opened.set(stage, open);
+  for (const [name, one] of folded(stage)) open.set(name, one.open);
   const places = scrolled(stage).map((one) => [one.scrollLeft, one.scrollTop]);
   stage.replaceChildren(...[make()].flat(9).filter((part) => part != null && part !== false));
-  folded(stage).forEach((one, i) => { if (open[i] !== undefined) one.open = open[i]; });
+  for (const [name, one] of folded(stage)) one.open = open.get(name) ?? one.open;
   scrolled(stage).forEach((one, i) => {
     if (places[i]) [one.scrollLeft, one.scrollTop] = places[i];
     if (one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight) one.tabIndex = 0;

@@ -1,5 +1,5 @@
-// The shell in which every explorable lives: title, drawing, steps, sentence, knobs, and
-// the rest folded below; and the loop state -> compute -> draw. It runs in JupyterLab
+// The shell in which every explorable lives: title, drawing, question, steps, sentence,
+// knobs, and the rest folded below; and the loop state -> compute -> draw. It runs in JupyterLab
 // (anywidget), on a static page and in node (only `compute` there).
 import { h } from "./elements.js";
 import { BUSY, LOST, isLost, keepModels } from "./kernel.js";
@@ -183,7 +183,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       el.classList.add("x");
       const start = { state: state(), facts: compute(state()) };
       el.replaceChildren(...[
-        title && h("p.x-title", {}, title), asking(name, ask, start, el), stage,
+        title && h("p.x-title", {}, title), stage, asking(name, ask, start, el),
         h("form.x-form", { "aria-label": label, onsubmit: (event) => event.preventDefault() },
           steps, said?.element, error, summary, h("div.x-knobs", {}, knobs),
           more.length > 0 && h("details.x-more", {}, h("summary", {}, "More"), h("div.x-knobs", {}, more)),

@@ -62,6 +62,16 @@ class Driver:
         self.button(name).focus()
         self.page.keyboard.press(key)
 
+    def drag(self, part, by: float) -> None:
+        """Drag a part of the figure ``by`` px to the right, from its middle."""
+        part.scroll_into_view_if_needed()
+        box = part.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        self.page.mouse.move(x + by, y, steps=5)
+        self.page.mouse.up()
+
     @property
     def summary(self) -> str:
         """Return what a screen reader is told."""

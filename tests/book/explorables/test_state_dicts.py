@@ -19,7 +19,8 @@ def test_wrappers_are_chosen_and_the_answer_is_torchs(explore):
     shown = x.box.locator(".x-code code").all_inner_texts()
     for name in "save", "load", "repair", "save_plain", "load_plain":
         assert python.facts["programs"][name] in shown
-    assert python.facts["text"].strip() in [text.strip() for text in shown]
+    answer = x.box.locator(".x-report").inner_text()
+    assert answer.strip() == python.facts["text"].strip()
     x.field("strict (of load_state_dict)").focus()
     x.page.keyboard.press("Space")
     assert "strict=False repaired nothing" in x.box.inner_text()
@@ -41,3 +42,30 @@ def test_what_torch_refuses_is_refused_in_its_words(explore):
     x.page.keyboard.press("Home")  # nothing
     assert "It loads." in x.summary
     assert not x.field("strict (of load_state_dict)").is_visible()
+
+
+def keys(x, side: str) -> list[str]:
+    """Return the keys of a side as they are drawn, part by part."""
+    parts = x.box.locator(f'svg text[data-id^="{side} "]')
+    rows = {}
+    for part in parts.all():
+        rows.setdefault(part.get_attribute("data-id").split()[1], []).append(part)
+    return ["".join(p.text_content() for p in row) for row in rows.values()]
+
+
+def test_wrappers_are_put_on_and_taken_off_on_the_drawing(explore):
+    """The drawn keys are Python's, and a line joins those that are equal."""
+    x = explore(PAGE, "state_dicts")
+    x.press("The writer wraps in compile")
+    facts = StateDictKeys(saved=["DDP", "compile"]).facts
+    assert x.summary == facts["summary"]
+    assert keys(x, "saved") == facts["saved"]["keys"]
+    assert keys(x, "loaded") == facts["loaded"]["keys"]
+    assert "≠ unexpected above, missing below" in x.box.locator("svg").text_content()
+    x.press("The writer takes DDP off")
+    assert keys(x, "saved") == ["_orig_mod.hidden.weight", "_orig_mod.head.weight"]
+    x.press("The writer takes compile off", " ")
+    assert "= the keys are equal" in x.box.locator("svg").text_content()
+    for _ in range(2):
+        x.press("The reader wraps in FSDP2")
+    assert "torch refuses fully_shard(fully_shard(net))" in x.error

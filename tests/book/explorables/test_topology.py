@@ -44,12 +44,14 @@ def test_a_process_without_a_gpu_is_drawn_and_named(explore):
     x.field("CUDA_VISIBLE_DEVICES is set").focus()
     x.page.keyboard.press("Space")
     x.fill(VISIBLE, "1")
-    seen = x.box.locator("svg").text_content()
+    nodes = x.box.locator("svg").first
+    seen = nodes.text_content().partition(" = ")[0][:-6]
     assert seen.count("hidden") == 6 and seen.count("no GPU") == 2
     for rank, place in ((3, "node 1, no GPU"), (0, "node 0, GPU 1")):
         x.press(f"rank {rank} local {rank % 2}, {place}")
         assert x.summary == WhoIsWho.compute([2, 2], 4, rank, "1")["summary"]
-        assert x.box.locator("svg").text_content() == seen
+        assert nodes.text_content().startswith(seen)
+        assert f"rank {rank} = {rank // 2 * 2} + local rank" in nodes.text_content()
     x.fill(VISIBLE, "GPU-abc")
     assert "write indices such as 2,1" in x.error
 
@@ -66,3 +68,17 @@ def test_a_number_on_the_way_to_another_changes_nothing_else(explore):
     assert "Rank 2 of 14" in x.summary
     x.fill("Nodes (--nnodes)", "2")
     assert x.field("Processes per node (--nproc-per-node)").input_value() == "3, 1"
+
+
+def test_the_edge_of_a_node_is_dragged(explore):
+    """It gives the node processes, at most as many as it has GPUs."""
+    x = explore("book/ch4_ranks", "topology")
+    edge = x.box.get_by_role("slider", name="processes on node 0")
+    edge.focus()
+    x.page.keyboard.press("ArrowRight")
+    assert "5 ranks on 2 nodes" in x.summary
+    assert edge.get_attribute("aria-valuetext") == "3 processes"
+    x.drag(edge, 300)
+    assert "6 ranks on 2 nodes: 2 of 8 GPUs stay idle (0 + 2)" in x.summary
+    x.page.keyboard.press("Home")
+    assert "3 ranks on 2 nodes" in x.summary and not x.error

@@ -1,0 +1,55 @@
+"""The intro's four ranks wait for one another, by finger and by keyboard."""
+
+from allranks.explorables import Arrivals
+
+PAGE = "book/intro"
+
+
+def printed(x) -> str:
+    """Return what the figure says that the cell prints."""
+    return x.box.locator(".x-report").inner_text()
+
+
+def test_a_rank_is_taken_away_and_the_others_wait(explore):
+    """The report and the summary are Python's; bringing the rank back repairs it."""
+    x = explore(PAGE, "arrivals", asked=True)
+    first = Arrivals().facts
+    assert printed(x) == first["output"] == "ranks 0–3: tensor([6.])"
+    x.press("They wait, without a word.")
+    assert x.box.locator(".x-verdict").inner_text().startswith("Yes. ")
+    x.button("Take rank 1 away").click()
+    facts = Arrivals(arrives=[700, None, 1100, 2200]).facts
+    assert x.summary == facts["summary"] and printed(x) == facts["output"]
+    assert "ranks 0, 2 and 3 wait in `dist.all_reduce(x)`" in printed(x)
+    assert x.box.locator("svg .x-wait").count() == 3
+    x.press("Bring rank 1 back")
+    assert x.summary == first["summary"]
+    assert x.box.locator(".x-code code").inner_text() == first["code"]
+
+
+def test_a_late_rank_makes_the_others_wait_longer(explore):
+    """The drawn widths are the times; the edge of a rank's work can be dragged."""
+    x = explore(PAGE, "arrivals")
+    edge = x.box.get_by_role("slider", name="rank 0 calls all_reduce after, ms")
+    edge.focus()
+    x.page.keyboard.press("End")
+    arrives = [2500, 1600, 1100, 2200]
+    facts = Arrivals(arrives=arrives).facts
+    assert x.summary == facts["summary"] and "Rank 0 comes last" in x.summary
+    works = [
+        float(x.box.locator(f'[data-id="work{r}"]').get_attribute("width"))
+        for r in range(4)
+    ]
+    waits = [
+        float(x.box.locator(f'[data-id="wait{r}"]').get_attribute("width"))
+        for r in (1, 2, 3)
+    ]
+    scale = works[0] / arrives[0]
+    assert all(abs(w - at * scale) < 0.1 for w, at in zip(works, arrives, strict=True))
+    shown = [w / scale / 1000 for w in waits]
+    assert all(
+        abs(a - b) < 0.001 for a, b in zip(shown, facts["waits"][1:], strict=True)
+    )
+    x.drag(edge, -1500 * scale)
+    assert abs(int(edge.get_attribute("aria-valuenow")) - 1000) <= 50
+    assert "Rank 3 comes last" in x.summary
