@@ -1,6 +1,6 @@
 // Collectives, chunk by chunk. Mirrors collectives.py and costs.py in allranks/sums/.
 
-import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, table, whole, amount, nice, explorable } from "./kit.js";
 
 const MOST_RANKS = 8, MOST_NUMBERS = 1e10, LEAST = 0.001, LONGEST = 1e6;
 const RING = "(W − 1) (α + n / (W B))", NAIVE = "(W − 1) (2 α + n / B + n / (W B))";
@@ -172,73 +172,134 @@ const fields = [
       [way, way === "naive" ? "naive: through rank 0" : way]), set: (algorithm, s) => change({ algorithm }, s) },
   { name: "world_size", label: "Ranks, W", kind: "whole", min: 1, max: MOST_RANKS, knob: true, range: [1, MOST_RANKS],
     set: (world_size, s) => change({ world_size }, s) },
-  { name: "numbers", label: "float32 numbers in the whole buffer", kind: "whole", min: 1 },
-  { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0 },
-  { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0 },
+  { name: "numbers", label: "float32 numbers in the whole buffer", kind: "whole", min: 1,
+    range: [1, 1e9, true] },
+  { name: "alpha_us", label: "α, µs per message", kind: "number", min: 0, range: [0, 1000] },
+  { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.1, 1000, true] },
   { name: "step", label: "Steps done", kind: "step", show: (s, f) => f.num_steps > 0, max: (f) => f.num_steps },
 ];
 
+const ROWS = 284, COST = 74; // px: the ranks' part of the drawing, and that of the cost
+
 // Draw an arrow at the left edge from one row to another, wider for a longer way.
-function arrow([source, target], y) {
-  const down = target > source ? 1 : -1, wide = 14 + 6 * Math.abs(target - source);
-  const from = y(source) + 4 * down, to = y(target) - 4 * down;
+function arrow([source, target], y, x) {
+  const down = target > source ? 1 : -1, wide = 12 + (x - 22) * Math.abs(target - source) / MOST_RANKS;
+  const from = y(source) + 5 * down, to = y(target) - 5 * down;
   return [
-    h("svg:path", { class: "x-arrow", d: `M66 ${from}C${66 - wide} ${from} ${66 - wide} ${to} 60 ${to}` }),
-    h("svg:path", { class: "x-tip", d: `M66 ${to}l-9 -4v8z` }),
+    h("svg:path", { class: "x-arrow", d: `M${x} ${from}C${x - wide} ${from} ${x - wide} ${to} ${x - 6} ${to}` }),
+    h("svg:path", { class: "x-tip", d: `M${x} ${to}l-9 -4v8z` }),
   ];
 }
 
-function box(x, y, width, [chunk, who, fresh], words) {
-  const parts = [rect(x, y, width, 28, {
+// Draw a chunk that a rank holds. One that has just arrived comes from where it was.
+function box(x, y, width, height, [chunk, who, fresh], words, rank, source) {
+  const id = `${rank} ${chunk}`, from = source === undefined ? id : `${source} ${chunk}`;
+  const parts = [rect(x, y, width, height, {
     class: (who.length > 1 ? "x-frame" : "x-box") + (fresh ? " x-chosen" : ""),
-    style: `--hue: ${rankColor(who[0])}`,
+    style: `--hue: ${rankColor(who[0])}`, "data-id": id, "data-from": from,
   })];
   const band = (width - 4) / who.length; // a sum shows the colours of all its ranks
   if (who.length > 1) parts.push(who.map((rank, i) => h("svg:rect", {
-    x: x + 2 + i * band, y: y + 22, width: band, height: 4, style: `fill: ${rankColor(rank)}`,
+    x: x + 2 + i * band, y: y + height - 6, width: band, height: 4, style: `fill: ${rankColor(rank)}`,
+    "data-id": `band ${id} ${i}`, "data-from": `band ${from} ${i}`,
   })));
-  return [...parts, text(x + width / 2, y + 17, words)];
+  return [...parts, text(x + width / 2, y + height / 2 + 3, words,
+    { "data-id": `word ${id}`, "data-from": `word ${from}`, class: "x-small" })];
 }
 
-function draw({ state, facts, measured }) {
-  const { collective, world_size: size } = state, y = (rank) => 44 + rank * 36;
-  const cross = collective === "all_to_all";
-  const words = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
+// Draw what the steps cost, to scale: of each, first α and then its bytes.
+function cost(state, facts, before, width, top) {
+  const alpha = state.alpha_us * 1e-6, bandwidth = state.gb_per_s * 1e9;
+  const sizes = sizesOf(state.numbers, state.world_size).map((n) => 4 * n);
+  const steps = messages(schedule(state.collective, state.algorithm, state.world_size), sizes);
+  const until = nice(Math.max(facts.seconds, before?.facts.seconds ?? 0, 1e-9));
+  const scale = (width - 4) / until;
+  let x = 1;
+  return [
+    text(0, top, "what the steps take: α, then bytes", { "text-anchor": "start", class: "x-soft x-small" }),
+    steps.map((step, i) => {
+      const start = x, wait = alpha * scale, bytes = longest(step) / bandwidth * scale;
+      x += wait + bytes;
+      const now = i === state.step - 1;
+      return [
+        h("svg:rect", { x: start, y: top + 8, width: wait, height: 26, class: "x-wait", "data-id": `alpha${i}` }),
+        h("svg:rect", { x: start + wait, y: top + 8, width: bytes, height: 26, "data-id": `bytes${i}`,
+          class: now ? "x-box x-chosen" : "x-box", style: `--hue: ${rankColor(1)}; fill-opacity: ${i < state.step ? 1 : 0.3}` }),
+      ];
+    }),
+    before && h("svg:path", { class: "x-ghost", d: `M${1 + before.facts.seconds * scale} ${top + 2}v38` }),
+    h("svg:path", { class: "x-frame", d: `M1 ${top + 38}H${width - 3}` }),
+    text(0, top + 54, "0", { "text-anchor": "start", class: "x-small" }),
+    text(width - 2, top + 54, amount(until, "s"), { "text-anchor": "end", class: "x-small" }),
+  ];
+}
+
+function draw({ state, facts, before, measured, width, narrow }) {
+  const { collective, world_size: size } = state, cross = collective === "all_to_all";
+  const pitch = Math.min(66, (ROWS - 24) / size), high = Math.min(44, pitch - 6);
+  const y = (rank) => 24 + rank * pitch + high / 2, left = narrow ? 40 : 70, first = left + 56;
+  const across = (width - first - 2) / size, x = (i) => first + i * across;
+  const digits = ([chunk, who]) => cross ? `${Math.floor(chunk / size)}→${chunk % size}`
     : String(sum(who.map((rank) => 10 ** rank)));
-  const width = Math.max(42, 8 * size + 10), x = (i) => 124 + i * (width + 4);
+  const words = (one) => 7.3 * digits(one).length < across - 6 || cross ? digits(one)
+    : one[1].length > 1 ? `${one[1].length}/${size}` : `r${one[1][0]}`;
   const label = facts.held.map((row, rank) => `rank ${rank}: ${row.map((one) =>
-    (cross ? "" : `chunk ${one[0]} `) + words(one)).join(", ") || "nothing"}`).join("; ");
+    (cross ? "" : `chunk ${one[0]} `) + digits(one)).join(", ") || "nothing"}`).join("; ");
   const mb = (bytes) => amount(bytes, "B");
   const n = { all_gather: "what each rank has at the end", broadcast: "what rank 0 brings" }[collective]
     ?? "what each rank brings";
   const now = facts.fastest.map(([way, from]) => from > 0 ? `from ${mb(from)} ${way}` : way);
-  return { picture: [
-    picture(x(size), y(size), label,
-      cross ? text(124, 16, "what each rank holds: from→to", { "text-anchor": "start" })
-        : [text(72, 16, "chunk", { "text-anchor": "start" }),
-          range(size).map((i) => text(x(i) + width / 2, 16, i))],
-      facts.messages.map((message) => arrow(message, y)),
+  const sender = new Map(facts.messages.flatMap(([source, target, chunks]) =>
+    chunks.map((chunk) => [`${target} ${chunk}`, source])));
+  return {
+    picture: picture(width, ROWS + COST, label,
+      cross ? text(first, 14, "what each rank holds: from→to", { "text-anchor": "start", class: "x-small" })
+        : [text(first - 8, 14, "chunk", { "text-anchor": "end", class: "x-small" }),
+          range(size).map((i) => text(x(i) + across / 2, 14, i, { class: "x-small" }))],
+      facts.messages.map((message) => arrow(message, y, left)),
       facts.held.map((row, rank) => [
-        text(72, y(rank) + 5, `rank ${rank}`, { "text-anchor": "start" }),
-        range(cross ? 0 : size).filter((i) => !row.some(([chunk]) => chunk === i)).map((i) => rect(x(i), y(rank) - 14, width, 28, { class: "x-idle" })),
-        row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - 14, width, one, words(one))),
-      ])),
-  ], below: [
-    h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
-      : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
-    "A thick frame: arrived in this step."),
-    h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
-      + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
-      + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
-    table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
-      ["algorithm", "steps", "busiest rank sends", "time"],
-      facts.compare.map(([way, steps, bytes, time]) => [way, steps, mb(bytes), amount(time, "s")])),
-    size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
-      ["from", ...range(size).map((rank) => `to ${rank}`)],
-      facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
-        !bytes && !measured?.links?.[rank][i] ? "–"
-          : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
-  ] };
+        text(left + 4, y(rank) + 5, narrow ? `r ${rank}` : `rank ${rank}`, { "text-anchor": "start" }),
+        range(cross ? 0 : size).filter((i) => !row.some(([chunk]) => chunk === i)).map((i) =>
+          rect(x(i), y(rank) - high / 2, across - 4, high, { class: "x-idle" })),
+        row.map((one, i) => box(x(cross ? i : one[0]), y(rank) - high / 2, across - 4, high, one, words(one),
+          rank, one[2] ? sender.get(`${rank} ${one[0]}`) : undefined)),
+      ]),
+      cost(state, facts, before, width, ROWS + 8)),
+    below: [
+      h("p", {}, cross ? "2→0 is the part of rank 2 for rank 0. "
+        : "Rank 0 brings 1, rank 1 brings 10, rank 2 brings 100: the digits tell who is in a sum. ",
+      "A thick frame: arrived in this step. Dashed line: the time before your last change."),
+      h("p", {}, `Time: ${facts.formula}; W = ${size}, n = ${mb(4 * state.numbers)} (${n})`
+        + `${facts.formula.includes("k ") ? `, k = ${facts.chunks_passed}` : ""}, α = ${state.alpha_us} µs, `
+        + `B = ${state.gb_per_s} GB/s: ${amount(facts.seconds, "s")}.`),
+      table(`The algorithms at this size. The fastest as n grows: ${now.join(", ")}.`,
+        ["algorithm", "steps", "busiest rank sends", "time"],
+        facts.compare.map(([way, steps, bytes, time]) => [way, steps, mb(bytes), amount(time, "s")])),
+      size > 1 && table("Bytes on each link, whole schedule" + (measured?.links ? "; (counted on live ranks)" : ""),
+        ["from", ...range(size).map((rank) => `to ${rank}`)],
+        facts.links.map((row, rank) => [`rank ${rank}`, ...row.map((bytes, i) =>
+          !bytes && !measured?.links?.[rank][i] ? "–"
+            : mb(bytes) + (measured?.links ? ` (${mb(measured.links[rank][i])})` : ""))])),
+    ],
+  };
 }
 
-export default explorable({ name: "collectives", title: "Who sends what to whom, step by step", label: "A collective, step by step", fields, compute, draw });
+// What the busiest rank sends, among what one might think that it sends.
+const sends = ({ state, facts }) => facts.compare.find(([way]) => way === state.algorithm)[2];
+const choices = (view) => {
+  const n = 4 * view.state.numbers, W = view.state.world_size;
+  return sorted([...new Set([sends(view), n * (W - 1), n / W, n * 2])]);
+};
+const ask = {
+  question: ({ state }) => `${state.collective} by ${state.algorithm}: ${state.world_size} ranks with a buffer of `
+    + `${amount(4 * state.numbers, "B")}. How much does the busiest rank send, all steps together?`,
+  options: (view) => choices(view).map((bytes) => amount(bytes, "B")),
+  answer: (view) => choices(view).indexOf(sends(view)),
+  because: ({ facts }) => `There are ${facts.num_steps} steps; go through them and watch one rank.`,
+};
+
+export default explorable({
+  name: "collectives", title: "Who sends what to whom, step by step",
+  label: "A collective, step by step", fields, compute, draw, ask,
+  sentence: "{world_size} ranks, {numbers} numbers, messages of {alpha_us} µs and {gb_per_s} GB/s.",
+});

@@ -1,6 +1,6 @@
 // DataParallel's step, stage by stage. Mirrors allranks/sums/data_parallel.py.
 
-import { h, picture, rect, text, rankColor, amount, table, whole, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, amount, table, whole, nice, draggable, explorable } from "./kit.js";
 
 const BOUNDS = {
   batch_size: [1, 512], num_devices: [1, 8], param_mb: [1, 5000], input_mb: [0, 10],
@@ -106,49 +106,64 @@ export function compute(state) {
   return { ...facts, summary: summary(state, facts) };
 }
 
-const bounded = (name, label) =>
-  ({ name, label, kind: "whole", min: BOUNDS[name][0], max: BOUNDS[name][1] });
+const bounded = (name, label, knob = false) => ({ name, label, kind: "whole", knob,
+  min: BOUNDS[name][0], max: BOUNDS[name][1],
+  range: [...BOUNDS[name], BOUNDS[name][0] > 0 && BOUNDS[name][1] > 100] });
 
 const fields = [
-  bounded("batch_size", "batch size (of all devices)"),
-  bounded("num_devices", "devices"),
-  bounded("param_mb", "parameters (MB)"),
+  bounded("batch_size", "batch size (of all devices)", true),
+  bounded("num_devices", "devices", true),
+  bounded("param_mb", "parameters (MB)", true),
   { name: "optimizer", label: "optimizer", kind: "choice",
     options: Object.keys(OPTIMIZERS).map((name) => [name, name]) },
   bounded("input_mb", "input of a sample (MB)"),
   bounded("activation_mb", "activations of a sample (MB)"),
   bounded("output_mb", "outputs of a sample (MB)"),
   { name: "loss_inside", label: "loss inside of forward", kind: "flag" },
-  { name: "stage", label: "stage", kind: "step", max: () => STAGES.length - 1 },
+  { name: "stage", label: "stage", kind: "step", max: () => STAGES.length - 1,
+    said: (s) => STAGES[s.stage] },
 ];
+
+const LETTERS = "WSGIAOL", ROWS = 296, AXIS = 26, TOP = 24;
 
 // Draw what one device holds as a bar, each part marked with its letter; the dashed
 // frame is the most that it holds during the step.
-const LETTERS = "WSGIAOL", WIDTH = 308;
-function bar(device, { state, facts }) {
-  const y = device * 46, at = state.stage, scale = (WIDTH - 2) / Math.max(...facts.fullest);
-  const move = (end) => sum(facts.moves[at].filter((m) => m[end] === device).map((m) => m[2]));
-  const words = [[0, "sends"], [1, "gets"]]
-    .filter(([end]) => move(end)).map(([end, verb]) => `${verb} ${mb(move(end))}`);
-  let x = 1;
+function bar(device, { state, facts, before }, { left, scale, pitch }) {
+  const at = state.stage, y = TOP + device * pitch + 18, high = Math.min(40, pitch - 24);
+  let x = left;
   const parts = facts.memory[at][device].map((size, i) => {
-    const width = size * scale, left = x;
+    const width = size * scale, start = x;
     x += width;
     if (!size) return null;
     const strong = `fill: color-mix(in srgb, var(--hue) ${6 + 4 * i}%, transparent)`;
-    return [rect(left, y + 20, width, 18, { class: "x-box", style: strong, rx: 0 }),
-      width > 14 && text(left + width / 2, y + 34, LETTERS[i], { class: "x-small" })];
+    return [rect(start, y, width, high, { class: "x-box", style: strong, rx: 0, "data-id": `${device} ${i}` }),
+      width > 14 && text(start + width / 2, y + high / 2 + 4, LETTERS[i], { class: "x-small" })];
   });
+  const ghost = before?.facts.fullest[device];
   return h("svg:g", { style: `--hue: ${rankColor(device)}` },
-    text(1, y + 14, `device ${device}: ${mb(facts.totals[at][device])}`
+    text(left, y - 4, `device ${device}: ${mb(facts.totals[at][device])}`
       + (device < facts.shares.length ? "" : ", no share"), { "text-anchor": "start" }),
-    text(WIDTH, y + 14, words.join(", "), { "text-anchor": "end", class: "x-small" }),
-    rect(1, y + 20, facts.fullest[device] * scale, 18, { class: "x-idle", rx: 0 }),
+    rect(left, y, facts.fullest[device] * scale, high, { class: "x-idle x-answer", rx: 0, "data-id": `full ${device}` }),
+    ghost > 0 && h("svg:path", { class: "x-ghost", d: `M${left + ghost * scale} ${y - 3}v${high + 6}` }),
     parts);
 }
 
+// Draw what moves in this stage, each arrow as thick as its bytes.
+function arrows(moves, most, y, x) {
+  return moves.map(([from, to, size]) => {
+    const start = from === "host" ? TOP - 8 : y(from), end = y(to), wide = 10 + (x - 16) * Math.abs(end - start) / ROWS;
+    const id = { "data-id": `move ${from} ${to}` };
+    return [
+      h("svg:path", { class: "x-arrow", d: `M${x} ${start}C${x - wide} ${start} ${x - wide} ${end} ${x - 6} ${end}`,
+        style: `stroke-width: ${1 + 7 * size / most}px`, ...id }),
+      h("svg:path", { class: "x-tip", d: `M${x + 2} ${end}l-11 -6v12z` }),
+    ];
+  });
+}
+
 function draw(view) {
-  const { state, facts, measured } = view, at = state.stage, devices = upto(state.num_devices);
+  const { state, facts, before, set, measured, width, narrow } = view, at = state.stage;
+  const devices = upto(state.num_devices);
   const stage = STAGES[at], found = measured?.stages?.[stage];
   const rows = PARTS.map((name, i) => [`${LETTERS[i]}: ${name}`,
     ...facts.memory[at].map((parts) => (parts[i] ? mb(parts[i]) : "–"))]);
@@ -160,24 +175,59 @@ function draw(view) {
     const other = found.moved[i]?.[2] ?? 0;
     return `${mb(other)}, ${other === facts.moves[at][i][2] ? "the same" : "differs"}`;
   };
-  return { picture: [
-    h("p", {}, h("b", {}, `Stage ${at}: ${stage}. `),
-      "Dashed: the most that a device holds in the step."),
-    picture(WIDTH + 2, state.num_devices * 46,
-      devices.map((i) => `device ${i} holds ${mb(facts.totals[at][i])}`).join(", "),
-      devices.map((i) => bar(i, view))),
-  ], below: [
-    table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
-    facts.moves[at].length > 0 && table(`What ${stage} moves`,
-      ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],
-      facts.moves[at].map(([from, to, size], i) =>
-        [way(from), way(to), mb(size), ...(found ? [seen(i)] : [])])),
-    h("p", {}, `In a step device 0 sends ${mb(facts.sent_by_0)} to the others and gets `
-      + `${mb(facts.sent_to_0)} from them. In DDP's ring, each device would send ${mb(facts.ddp)}.`),
-  ] };
+  const left = narrow ? 44 : 72, until = nice(Math.max(...facts.fullest, ...(before?.facts.fullest ?? []), 1));
+  const scale = (width - left - 4) / until, pitch = Math.min(68, (ROWS - TOP) / state.num_devices);
+  const middle = (device) => TOP + device * pitch + 18 + Math.min(40, pitch - 24) / 2;
+  const most = Math.max(...facts.moves.flat().map((move) => move[2]), 1);
+  const [first, second] = [facts.fullest[0], facts.fullest[1] ?? facts.fullest[0]];
+  const high = Math.min(40, pitch - 24), weights = left + state.param_mb * scale;
+  const size = (value) => Math.min(5000, Math.max(1, Math.round(value)));
+  return {
+    picture: picture(width, ROWS + AXIS, "",
+      text(left, 14, `stage ${at} of ${STAGES.length - 1}: ${stage}`, { "text-anchor": "start", class: "x-strong" }),
+      first > second && h("svg:g", { class: "x-answer" },
+        rect(left + second * scale, TOP + 18, (first - second) * scale, high, { class: "x-wait", rx: 0, "data-id": "excess" }),
+        text(width - 4, TOP + 14, `device 0 alone: + ${mb(first - second)}`, { "text-anchor": "end", class: "x-small" })),
+      devices.map((i) => bar(i, view, { left, scale, pitch })),
+      arrows(facts.moves[at], most, middle, left - 6),
+      draggable(h("svg:g", {},
+        h("svg:rect", { x: weights - 22, y: TOP + 14, width: 44, height: 44, fill: "transparent" }),
+        h("svg:rect", { x: weights - 4, y: TOP + 16, width: 8, height: high + 4, rx: 4, class: "x-handle" })),
+      "weights", { label: "parameters (MB), the edge of the weights", now: state.param_mb, low: 1, high: 5000,
+        said: mb(state.param_mb), move: (by, start) => size(start + by / scale),
+        step: (by) => size(by > 0 ? Math.max(state.param_mb + 1, state.param_mb * 1.1 ** by)
+          : Math.min(state.param_mb - 1, state.param_mb * 1.1 ** by)),
+        set: (param_mb) => set({ param_mb }) }),
+      h("svg:path", { class: "x-frame", d: `M${left} ${ROWS + 4}H${width - 4}` }),
+      [0, 0.5, 1].map((part, i) => text(left + part * until * scale, ROWS + 20, part ? mb(part * until) : "0",
+        { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }))),
+    below: [
+      h("p", {}, "W: weights, S: optimizer state, G: gradients, I: inputs, A: activations, O: outputs, "
+        + "L: log-probabilities. Dashed: the most that a device holds in the step. An arrow is as thick as its bytes. "
+        + "Drag the edge of the weights."),
+      table(`Memory after ${stage}`, ["part", ...devices.map((i) => `device ${i}`)], rows),
+      facts.moves[at].length > 0 && table(`What ${stage} moves`,
+        ["from", "to", "size", ...(found ? ["on virtual GPUs"] : [])],
+        facts.moves[at].map(([from, to, size], i) =>
+          [way(from), way(to), mb(size), ...(found ? [seen(i)] : [])])),
+      h("p", {}, `In a step device 0 sends ${mb(facts.sent_by_0)} to the others and gets `
+        + `${mb(facts.sent_to_0)} from them. In DDP's ring, each device would send ${mb(facts.ddp)}.`),
+    ],
+  };
 }
 
+const ask = {
+  question: "The batch is shared out evenly. Which device runs out of memory first?",
+  options: ["device 0", "device 1", "All fill up alike."],
+  answer: ({ facts: { fullest: [first, second = first] } }) => (first > second ? 0 : first < second ? 1 : 2),
+  because: ({ facts: { fullest } }) => `Device 0 holds up to ${mb(fullest[0])} in a step`
+    + `${fullest.length > 1 ? `, device 1 up to ${mb(fullest[1])}` : ""}.`,
+};
+
 export default explorable({
-  name: "data_parallel", title: "A step of DataParallel: what each device holds", label: "A batch, a model and its devices", fields, compute, draw,
+  name: "data_parallel", title: "A step of DataParallel: what each device holds",
+  label: "A batch, a model and its devices", fields, compute, draw, ask,
   live: "Run torch's own on virtual GPUs",
+  sentence: "{batch_size} samples on {num_devices} devices; {param_mb} MB of weights, and "
+    + "{activation_mb} MB of activations per sample.",
 });
