@@ -1,6 +1,6 @@
 // Who gets which sample: DistributedSampler and DataLoader, index by index.
 
-import { h, rankColor, code, table, whole, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, code, table, whole, explorable } from "./kit.js";
 
 const BOUNDS = {
   num_samples: [1, 200], world_size: [1, 16], batch_size: [1, 200],
@@ -106,14 +106,14 @@ const flag = (name, label, more = {}) => ({ name, label, kind: "flag", ...more }
 const shuffled = { show: (state) => state.shuffle };
 
 const fields = [
-  bounded("num_samples", "samples in the data set"),
-  bounded("world_size", "world size (ranks)"),
-  bounded("batch_size", "batch size (per rank)"),
+  bounded("num_samples", "samples in the data set", { knob: true, range: BOUNDS.num_samples }),
+  bounded("world_size", "world size (ranks)", { knob: true, range: BOUNDS.world_size }),
+  bounded("batch_size", "batch size (per rank)", { knob: true, range: [1, 32] }),
   flag("drop_last", "DistributedSampler: drop_last"),
   flag("loader_drop_last", "DataLoader: drop_last"),
   flag("shuffle", "DistributedSampler: shuffle"),
   bounded("seed", "seed", shuffled),
-  bounded("epoch", "epoch", shuffled),
+  bounded("epoch", "epoch", { ...shuffled, range: [0, 9] }),
   flag("set_epoch", "set_epoch is called", shuffled),
   { name: "step", label: "step", kind: "step", max: (facts) => Math.max(0, facts.steps - 1),
     show: (state, facts) => facts.steps > 1 },
@@ -122,22 +122,63 @@ const fields = [
 const chip = (rank, words, kind = "") =>
   h(`span.x-cell${kind}`, { style: `--hue: ${rankColor(rank)}` }, words);
 
-// Every sample of the data set, with the ranks that read it, and when.
-function grid({ state, facts }) {
-  const readers = upto(state.num_samples).map(() => []);
-  facts.batches.forEach((mine, rank) => mine.forEach((batch, step) => {
-    for (const sample of batch) readers[sample].push({ rank, step });
-  }));
-  const cells = readers.map((by, sample) => {
-    const number = h("b", {}, sample);
-    if (!by.length) return h("span.x-cell.x-out", {}, number, "none");
-    const now = by.some(({ step }) => step === facts.step) ? ".x-now" : "";
-    const later = by.every(({ step }) => step > facts.step) ? ".x-later" : "";
-    const ranks = by.length > 2 ? `${by.length}×` : by.map(({ rank }) => `r${rank}`).join("+");
-    return chip(by[0].rank, [number, ranks], now + later + (by.length > 1 ? ".x-twice" : ""));
+const BAND = 104, LANES = 208, HEAD = 20; // px: the order's part of the drawing, the ranks'
+
+// Say of each place of the order who gets it: [sample, rank or null, k-th of the rank,
+// again]. Behind the last sample come those that are read again, unless drop_last.
+function placesOf(state, facts) {
+  const { num_samples: n, world_size: W } = state;
+  const order = state.shuffle ? randperm(n, state.seed + (state.set_epoch ? state.epoch : 0)) : upto(n);
+  const used = facts.share * W;
+  return upto(Math.max(n, used)).map((place) => [order[place % n],
+    place < used ? place % W : null, Math.floor(place / W), place >= n]);
+}
+
+// Find the size of cells of which `num` fit into a box.
+function tiling(num, width, height) {
+  for (let rows = 1; ; rows++) {
+    const columns = Math.ceil(num / rows), across = Math.min(60, width / columns), down = Math.min(30, height / rows);
+    if (across >= 0.8 * down || down < 8) return { columns, across, down };
+  }
+}
+
+// Draw the order as a band, and below it what each rank gets; this step's samples are
+// joined to their places in the order.
+function deal({ state, facts, width }) {
+  const places = placesOf(state, facts), { columns, across, down } = tiling(places.length, width, BAND - HEAD);
+  const { world_size: W, batch_size: size } = state, left = 54, read = facts.steps ? facts.batches[0].flat().length : 0;
+  const pitch = Math.min(46, (LANES - HEAD) / W), high = Math.min(30, pitch - 3);
+  const gaps = Math.max(0, Math.ceil(facts.share / size) - 1), gap = Math.min(8, 60 / (gaps || 1));
+  const cell = Math.min(72, (width - left - 4 - gaps * gap) / facts.share);
+  const from = (place) => [place % columns * across, HEAD + Math.floor(place / columns) * down];
+  const into = (rank, k) => [left + k * cell + Math.floor(k / size) * gap, BAND + HEAD + rank * pitch];
+  const word = (sample, x, y, wide, tall, rest) => 7.3 * String(sample).length + 2 < wide && tall > 11
+    && text(x + wide / 2, y + tall / 2 + 4, sample, { class: "x-tiny", ...rest });
+  const parts = [text(0, 13, state.shuffle ? "the order, shuffled: place 0, 1, 2 …" : "the order: place 0, 1, 2 …",
+    { "text-anchor": "start", class: "x-small x-soft" })], lines = [];
+  places.forEach(([sample, rank, k, again], place) => {
+    const [x, y] = from(place), hue = rank === null ? "transparent" : rankColor(rank);
+    const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
+    const step = Math.floor(k / size), now = rank !== null && step === facts.step && k < read;
+    parts.push(h("svg:g", {}, h("svg:title", {}, `sample ${sample}: ${told}`),
+      rect(x, y, across - 2, down - 2, { class: `${rank === null ? "x-idle" : "x-box"}${now ? " x-chosen" : ""}`,
+        style: `--hue: ${hue}`, "stroke-dasharray": again ? "3 2" : null, "data-id": `place ${place}` }),
+      word(sample, x, y, across - 2, down - 2)));
+    if (rank === null) return;
+    const [tx, ty] = into(rank, k), wide = Math.max(2, cell - 2), gone = k >= read;
+    if (now && W <= 8 && places.length <= 80) lines.push(h("svg:path", { class: "x-thread", style: `stroke: ${hue}`,
+      d: `M${x + across / 2 - 1} ${y + down - 2}C${x + across / 2} ${BAND + HEAD} ${tx + wide / 2} ${BAND - 20} ${tx + wide / 2} ${ty}` }));
+    const move = { "data-id": `mine ${rank} ${k}`, "data-from": now ? `place ${place}` : `mine ${rank} ${k}` };
+    parts.push(h("svg:g", {}, h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
+      rect(tx, ty, wide, high, { class: gone ? "x-idle" : now ? "x-box x-chosen x-mine" : "x-box x-mine",
+        style: `--hue: ${hue}; fill-opacity: ${step > facts.step ? 0.25 : 1}`,
+        "stroke-dasharray": again && !gone ? "3 2" : null, ...move }),
+      word(sample, tx, ty, wide, high)));
   });
-  return h("div.x-cells", { role: "img", "aria-label":
-    `All ${state.num_samples} samples, each with the rank that reads it` }, cells);
+  for (const rank of upto(W)) parts.push(text(0, BAND + HEAD + rank * pitch + high / 2 + 4,
+    `rank ${rank}`, { "text-anchor": "start", class: "x-small" }));
+  return picture(width, BAND + LANES + 6, `All ${state.num_samples} samples, each with the rank that reads it`,
+    lines, parts);
 }
 
 function rows({ state, facts, measured }) {
@@ -174,10 +215,11 @@ function draw(view) {
   const told = state.set_epoch
     ? "set_epoch is called, so the order comes from seed + epoch."
     : "set_epoch is not called, so the order comes from the seed alone, in every epoch.";
-  return { picture: grid(view), below: [
+  return { picture: deal(view), below: [
 
-    h("p", {}, "Thick frame: read in this step. Filled: read in it or before. Empty: to come. "
-      + "Double frame, and two ranks (r0+r1) or a number (3×): read more than once. Dashed: nobody reads it."),
+    h("p", {}, "Place 0 of the order goes to rank 0, place 1 to rank 1, and so on in turn. Thick frame: read "
+      + "in this step. Pale: in a later one. Dashed and coloured: read again, so that all ranks have as many. "
+      + "Dashed and empty: left out."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
       h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "
@@ -192,6 +234,20 @@ function draw(view) {
   ] };
 }
 
+// How many samples are read, among what one might think.
+const total = (facts) => facts.batches.flat(2).length;
+const guesses = ({ state: { num_samples: n, world_size: W }, facts }) =>
+  [...new Set([n, total(facts), Math.floor(n / W) * W, n + W])].sort((a, b) => a - b).slice(0, 4);
+const ask = {
+  question: ({ state }) => `${state.num_samples} samples on ${state.world_size} ranks. How many samples do all ranks `
+    + "together read in an epoch?",
+  options: (view) => guesses(view).map(String),
+  answer: (view) => guesses(view).indexOf(total(view.facts)),
+  because: ({ facts }) => `Each rank gets ${facts.share}, because all need the same number of steps.`,
+};
+
 export default explorable({
-  name: "batches", title: "Which rank reads which sample, and when", label: "A data set and the ranks that read it", fields, compute, draw,
+  name: "batches", title: "Which rank reads which sample, and when",
+  label: "A data set and the ranks that read it", fields, compute, draw, ask,
+  sentence: "{num_samples} samples, {world_size} ranks, {batch_size} samples per batch; epoch {epoch}.",
 });

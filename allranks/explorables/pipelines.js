@@ -1,6 +1,6 @@
 // Pipeline schedules: who works when. Mirrors schedules.py and pipelines.py in allranks/sums/.
 
-import { h, picture, rect, text, rankColor, table, whole, explorable } from "./kit.js";
+import { h, picture, rect, text, rankColor, table, whole, draggable, explorable } from "./kit.js";
 
 const NAMES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 const MOST = { num_ranks: 8, num_microbatches: 16, stages_per_rank: 4,
@@ -139,7 +139,20 @@ const inUnits = (ticks, v) => String(Number((ticks / v).toFixed(2)));
 const percent = (part, total) => 0 < part && 200 * part < total ? "under 1 %"
   : `${Math.floor((200 * part + total) / (2 * total))} %`;
 
-export function compute(state) {
+// The schedule beside it, or null if torch refuses these numbers.
+function beside({ against, ...state }) {
+  if (!against) return null;
+  if (!Object.hasOwn(shown, against))
+    throw Error(`against is ${against}: there are ${Object.keys(shown).join(", ")}`);
+  try {
+    const { rows, ticks, peaks, length, work } = compute({ ...state, schedule: against, step: 0, against: "" });
+    return { rows, ticks, peaks, end: Math.round(length * ticks), work: Math.round(work * ticks) };
+  } catch {
+    return null;
+  }
+}
+
+export function compute({ against = "", ...state }) {
   for (const [name, most] of Object.entries(MOST))
     if (whole(name, state[name], 1) > most)
       throw Error(`${name} is ${state[name]}: at most ${most} fit here`);
@@ -164,6 +177,7 @@ export function compute(state) {
     law: idleShare(schedule, num_ranks, count, v, times),
     peaks, peak: Math.max(...peaks) / v, messages: 2 * count * hops,
     moments, time, held: rows.map((row) => heldAt(row, time)), now,
+    other: beside({ ...state, against }),
     summary: `${schedule} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
       + `${inUnits(end, v)} units, of which each rank works ${inUnits(busy, v)}; `
       + `${percent(end - busy, end)} of the time is idle. At most, a rank holds the activations `
@@ -179,51 +193,47 @@ const count = (name, label, more = {}) =>
 
 const fields = [
   { name: "schedule", label: "Schedule", kind: "choice", knob: true, options: Object.entries(shown) },
-  count("num_ranks", "Ranks", { knob: true, range: [1, 8] }),
-  count("num_microbatches", "Micro-batches", { knob: true, range: [1, 32] }),
+  { name: "against", label: "Compare with", kind: "choice", knob: true,
+    options: [["", "nothing"], ...Object.entries(shown)] },
+  count("num_microbatches", "Micro-batches", { knob: true, range: [1, MOST.num_microbatches] }),
+  count("num_ranks", "Ranks", { range: [1, MOST.num_ranks] }),
   count("stages_per_rank", "Stages per rank", { show: (s) => s.schedule.startsWith("Inter") }),
-  count("forward", "Forward takes"),
-  count("input_gradient", "Input gradient takes"),
-  count("weight_gradients", "Weight gradients take"),
+  count("forward", "Forward takes", { range: [1, 9] }),
+  count("input_gradient", "Input gradient takes", { range: [1, 9] }),
+  count("weight_gradients", "Weight gradients take", { range: [1, 9] }),
   { name: "step", label: "Moment", kind: "step", max: (f) => f.moments.length - 1 },
 ];
 
-const LEFT = 56, ROW = 34, BOX = 26;
+const LEFT = 52, HELD = 46, HEAD = 20, ROWS = 160; // px
 
-// Draw a box for each piece of work in `rows`, times in ticks; what runs at `time` is
-// framed.
-function grid(rows, end, least, label, time = null, press = null) {
-  // Fit the page's width as long as two digits fit a box; beyond that scroll, at most 3,400.
-  const wide = Math.max(690 / end, Math.min(17 / least, 3400 / end));
-  const ranks = rows.length, scale = Math.min(30 / least, wide);
-  const parts = [];
+// Draw one schedule: a box for each piece of work, on ground that shows what is idle.
+// `scale` is px per unit; what runs at `time`, in ticks, is framed.
+function grid(rows, ticks, end, words, { y: top, scale: unit, peaks, most, time = null, id }) {
+  const scale = unit / ticks, pitch = Math.min(38, (ROWS - HEAD) / rows.length), high = pitch - 4;
+  const parts = [text(0, top + 13, words, { "text-anchor": "start", class: "x-answer x-small" })];
   rows.forEach((row, rank) => {
-    const y = 4 + rank * ROW, hue = `--hue: ${rankColor(rank)}`;
-    parts.push(text(0, y + 18, `rank ${rank}`, { "text-anchor": "start" }),
-      h("svg:path", { d: `M${LEFT} ${y + BOX + 3}h${end * scale}`, class: "x-frame" }));
+    const y = top + HEAD + rank * pitch, hue = `--hue: ${rankColor(rank)}`;
+    parts.push(text(0, y + high / 2 + 4, `rank ${rank}`, { "text-anchor": "start", class: "x-small" }),
+      rect(LEFT, y, end * scale, high, { class: "x-wait x-answer", rx: 0, "data-id": `${id} idle ${rank}` }));
     for (const [kind, i, stage, start, stop] of row) {
       const x = LEFT + start * scale, width = (stop - start) * scale;
       const on = time !== null && start <= time && time < stop;
-      const fill = { F: 12, W: 0 }[kind] ?? 36; // keeps 4.5:1 contrast, light and dark
-      const room = width - (i > 9 ? 7 : 0), words = room >= 18 ? kind + i : room >= 9 ? i : "";
-      const box = rect(x, y, width, BOX, { class: on ? "x-box x-chosen" : "x-box",
-        style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, transparent)`,
-        "stroke-dasharray": kind === "W" && !on ? "3 2" : null });
-      parts.push(h("svg:g", {}, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
-        box, stage >= ranks && rect(x, y, width, 4, { style: "fill: var(--x-ink)" }),
-        words !== "" && text(x + width / 2, y + 18, words, { class: "x-small" })));
+      const fill = { F: 14, W: 2 }[kind] ?? 40; // keeps 4.5:1 contrast, light and dark
+      const words = width >= (i > 9 ? 26 : 19) ? kind + i : width >= (i > 9 ? 16 : 9) ? i : "";
+      const key = `${id} ${rank} ${kind} ${i} ${stage}`;
+      parts.push(h("svg:g", { class: "x-work" }, h("svg:title", {}, `${WORDS[kind]} of micro-batch ${i}, stage ${stage}`),
+        rect(x, y, width, high, { class: on ? "x-box x-chosen" : "x-box", rx: 2, "data-id": key,
+          style: `${hue}; fill: color-mix(in srgb, var(--hue) ${fill}%, var(--x-ground))`,
+          "stroke-dasharray": kind === "W" && !on ? "3 2" : null }),
+        stage >= rows.length && rect(x, y, width, 3, { style: "fill: var(--x-ink)", "data-id": `bar ${key}` }),
+        words !== "" && high > 11 && text(x + width / 2, y + high / 2 + 4, words, { class: "x-tiny", "data-id": `t ${key}` })));
     }
+    const far = LEFT + end * scale;
+    parts.push(rect(most.x, y + 2, Math.max(1, peaks[rank] / ticks * most.each), high - 4,
+      { class: "x-box", style: hue, "data-id": `${id} held ${rank}` }),
+    far < most.x - 4 && h("svg:path", { class: "x-frame", d: `M${far} ${y}v${high}` }));
   });
-  if (time !== null) {
-    const x = LEFT + time * scale;
-    parts.unshift(h("svg:path", { d: `M${x} 0V${ranks * ROW}`, stroke: "var(--x-ink)", "stroke-width": 2 }));
-  }
-  const box = picture(LEFT + end * scale + 4, ranks * ROW + 4, label, parts);
-  if (press) box.firstChild.addEventListener("click", (event) => {
-    const side = box.firstChild.getBoundingClientRect();
-    press((event.clientX - side.left - LEFT) / scale);
-  });
-  return box;
+  return parts;
 }
 
 // Write a part, in ticks, as a share of the total.
@@ -248,31 +258,78 @@ function others(state) {
     "messages"], rows);
 }
 
-function draw({ state, facts, set, measured }) {
-  const { rows, ticks, moments, time, peaks, law } = facts, end = moments.at(-1);
-  const split = state.schedule.endsWith("ZeroBubble");
-  const least = Math.min(...rows.flat().map((w) => w[4] - w[3]));
-  const press = (at) => set({ step: moments.findLastIndex((t, i) => !i || t <= at) });
-  return { picture: [
-    grid(rows, end, least, `The grid of ${state.schedule}: see the table below`, time, press),
-  ], below: [
-    h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
-      : "B, filled: backward"}.`
-      + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
-      + " The number is the micro-batch; the upright line is the moment."),
-    measured?.rows ? [h("p", {}, "Measured, in the same units:"), grid(measured.rows,
-      Math.max(...measured.rows.map((row) => row.at(-1)[4])), least, "The measured grid")] : [],
-    table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
-      ["rank", "does", "stages' activations held", "at most"],
-      rows.map((_, r) => [h("span", {}, `rank\u00a0${r}`), facts.now[r], facts.held[r], peaks[r]])),
-    h("p", {}, `Idle: ${share(end - facts.work * ticks, end)}`, law ? ` = ${law.formula}, with `
-      + `R = ${state.num_ranks} ranks, M = ${state.num_microbatches} micro-batches, `
-      + `v = ${ticks} per rank${law.formula[0] === "x" ? " and F, I, W as chosen" : ""}.`
-      : ". (No short formula holds here.)"),
-    others(state),
-    h("p", {}, "Idle within: from a rank's own first work to its own last, of the rank that "
-      + "takes longest. Held: activations of micro-batches through a rank's whole share."),
-  ] };
+function draw({ state, facts, before, set, measured, width }) {
+  const { rows, ticks, moments, time, peaks, law, other } = facts, end = moments.at(-1);
+  const split = state.schedule.endsWith("ZeroBubble"), real = measured?.rows;
+  const last = (rows, ticks) => Math.max(...rows.map((row) => row.at(-1)[4])) / ticks;
+  const second = real ? { rows: real, ticks, peaks, words: `measured on live ranks, in the same units` }
+    : other?.rows && { ...other, words: `${shown[state.against]}: ${share(other.end - other.work, other.end)} idle, red` };
+  const until = Math.max(facts.length, second ? last(second.rows, second.ticks) : 0, before?.facts.length ?? 0);
+  const right = width - HELD, scale = (right - LEFT - 8) / until, x = (units) => LEFT + units * scale;
+  const most = { x: right, each: (HELD - 2) / state.num_microbatches }, at = moments.indexOf(time);
+  const bottom = 2 * ROWS + 12, step = (units) => Math.max(0, moments.findLastIndex((t) => t / ticks <= units + 1e-9));
+  const box = picture(width, bottom + 26, "",
+    text(right, 13, "held", { "text-anchor": "start", class: "x-small x-soft" }),
+    grid(rows, ticks, end, `${shown[state.schedule]}: ${share(end - facts.work * ticks, end)} idle, red`,
+      { y: 0, scale, peaks, most, time, id: "a" }),
+    second ? grid(second.rows, second.ticks, Math.max(...second.rows.map((row) => row.at(-1)[4])), second.words,
+      { y: ROWS + 8, scale, peaks: second.peaks, most, id: "b" })
+      : text(0, ROWS + 24, state.against ? `${shown[state.against]}: torch refuses these numbers` : "",
+        { "text-anchor": "start", class: "x-small" }),
+    before && h("svg:path", { class: "x-ghost", d: `M${x(before.facts.length)} ${HEAD}V${ROWS}` }),
+    h("svg:path", { class: "x-frame", d: `M${LEFT} ${bottom}H${right - 8}` }),
+    [0, 0.5, 1].map((part, i) => text(x(part * until), bottom + 16, inUnits(part * until, 1),
+      { "text-anchor": ["start", "middle", "end"][i], class: "x-small" })),
+    draggable(h("svg:g", {},
+      h("svg:rect", { x: x(time / ticks) - 22, y: 0, width: 44, height: ROWS, fill: "transparent", "pointer-events": "none" }),
+      h("svg:path", { d: `M${x(time / ticks)} ${HEAD - 4}V${ROWS}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
+      h("svg:circle", { cx: x(time / ticks), cy: HEAD - 4, r: 7, class: "x-handle" }),
+      h("svg:rect", { x: x(time / ticks) - 22, y: 0, width: 44, height: 44, fill: "transparent" })),
+    "moment", { label: "Moment, the line", now: at, low: 0, high: moments.length - 1,
+      said: `time ${inUnits(time, ticks)}`, move: (by, start) => step(moments[start] / ticks + by / scale),
+      step: (by) => at + by, set: (step) => set({ step }) }));
+  box.firstChild.addEventListener("click", (event) => {
+    const side = box.firstChild.getBoundingClientRect(), y = event.clientY - side.top;
+    if (y > HEAD && y < ROWS && !event.target.closest(".x-drag"))
+      set({ step: step((event.clientX - side.left - LEFT) / scale) });
+  });
+  return {
+    picture: box,
+    below: [
+      h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
+        : "B, filled: backward"}.`
+        + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
+        + " The number is the micro-batch. Red: a rank is idle. On the right: the activations that a rank "
+        + "holds at most. Drag the line to choose a moment. Dashed: the end before your last change."),
+      table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
+        ["rank", "does", "stages' activations held", "at most"],
+        rows.map((_, r) => [h("span", {}, `rank\u00a0${r}`), facts.now[r], facts.held[r], peaks[r]])),
+      h("p", {}, `Idle: ${share(end - facts.work * ticks, end)}`, law ? ` = ${law.formula}, with `
+        + `R = ${state.num_ranks} ranks, M = ${state.num_microbatches} micro-batches, `
+        + `v = ${ticks} per rank${law.formula[0] === "x" ? " and F, I, W as chosen" : ""}.`
+        : ". (No short formula holds here.)"),
+      others(state),
+      h("p", {}, "Idle within: from a rank's own first work to its own last, of the rank that "
+        + "takes longest. Held: activations of micro-batches through a rank's whole share."),
+    ],
+  };
 }
 
-export default explorable({ name: "pipelines", title: "A pipeline's schedule: who works when, and who waits", label: "A pipeline's schedule", fields, compute, draw });
+// The idle share, among what one might think that it is.
+const idle = ({ facts }) => Math.round(100 * facts.idle);
+const guesses = (view) => [...new Set([idle(view), Math.round(idle(view) / 4), Math.min(95, idle(view) * 2 + 5)])]
+  .sort((a, b) => a - b);
+const ask = {
+  question: ({ state }) => `${shown[state.schedule]}, ${state.num_ranks} ranks, ${state.num_microbatches} micro-batches. `
+    + "What share of the time is a rank idle?",
+  options: (view) => guesses(view).map((part) => `${part} %`),
+  answer: (view) => guesses(view).indexOf(idle(view)),
+  because: "It is the red part of the picture.",
+};
+
+export default explorable({
+  name: "pipelines", title: "A pipeline's schedule: who works when, and who waits",
+  label: "A pipeline's schedule", fields, compute, draw, ask,
+  sentence: "{num_ranks} ranks, {num_microbatches} micro-batches; forward takes {forward}, the input gradient "
+    + "{input_gradient}, the weights' gradients {weight_gradients}.",
+});

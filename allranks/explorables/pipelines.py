@@ -31,6 +31,7 @@ class Pipeline(Explorable):
             takes with one micro-batch, in any one unit. With v stages per rank, each
             stage takes 1/v of it. A whole backward pass takes the last two together.
         step: the moment, as a number of times at which a pass begins or ends.
+        against: the schedule that stands beside it; "" for none.
     """
 
     name = "pipelines"
@@ -43,9 +44,12 @@ class Pipeline(Explorable):
     input_gradient = traitlets.Int(1).tag(sync=True)
     weight_gradients = traitlets.Int(1).tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
+    against = traitlets.Unicode("GPipe").tag(sync=True)
 
     @staticmethod
-    def compute(schedule: str, step: int, **sizes: int) -> dict[str, Any]:
+    def compute(
+        schedule: str, step: int, against: str = "", **sizes: int
+    ) -> dict[str, Any]:
         """Say who works when, how much of the time is idle, and what is held.
 
         ``rows`` lists each rank's work as [kind, micro-batch, stage, start, end], in
@@ -53,7 +57,8 @@ class Pipeline(Explorable):
         first work of all ranks to the last. ``idle_within`` counts from a rank's own
         first work to its own last, for the rank that takes longest, as the zero-bubble
         paper does. ``peaks`` counts activations by stages, and ``peak`` by a rank's
-        whole share of the model.
+        whole share of the model. ``other`` is the schedule ``against``, in its own
+        ticks; None if there is none, or if torch refuses it with these numbers.
 
         Raises:
             ValueError: if a number is out of bounds, or torch refuses the schedule.
@@ -100,6 +105,7 @@ class Pipeline(Explorable):
             "time": time,
             "held": [_held(row, time) for row in rows],
             "now": now,
+            "other": _beside(against, sizes),
             "summary": f"{schedule} on {num_ranks} {ranks}: a step takes "
             f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
             f"{_percent(end - busy, end)} of the time is idle. At most, a rank holds "
@@ -146,6 +152,23 @@ class Pipeline(Explorable):
             f"asleep: every rank worked {same}. {100 * facts['work'] / took:.0f} % of "
             f"the time was work; the model says {100 - 100 * facts['idle']:.0f} %.",
         }
+
+
+def _beside(against: str, sizes: dict[str, int]) -> dict[str, Any] | None:
+    """Return what the drawing needs of the schedule to compare with."""
+    if not against:
+        return None
+    if against not in schedules.NAMES:
+        known = ", ".join(schedules.NAMES)
+        raise ValueError(f"against is {against}: there are {known}")
+    try:
+        facts = Pipeline.compute(against, 0, **sizes)
+    except ValueError:
+        return None
+    ticks, found = facts["ticks"], {name: facts[name] for name in ("rows", "ticks")}
+    ends = {"end": facts["length"], "work": facts["work"]}
+    whole_ticks = {name: round(units * ticks) for name, units in ends.items()}
+    return {**found, "peaks": facts["peaks"], **whole_ticks}
 
 
 def _record(*args: Any, **options: Any) -> list[list[Work]]:
@@ -204,4 +227,8 @@ def cases() -> list[dict]:
     bad += [("GPipe", 2, 2, 1, *t, 0) for t in ((0, 1, 1), (1, -1, 1), (1, 1, 10))]
     bad += [(n, 2, 2, 1, 1, 1, 1, s) for n, s in (("gpipe", 0), ("", 0), ("GPipe", -1))]
     bad += [("1F1B", ranks, 2, 1, 1, 1, 1, 0) for ranks in range(3, 9)]
-    return [dict(zip(keys, state, strict=True)) for state in (*good, *bad)]
+    others = "", *schedules.NAMES
+    return [
+        dict(zip(keys, state, strict=True)) | {"against": others[i % len(others)]}
+        for i, state in enumerate((*good, *bad))
+    ] + [dict(zip(keys, good[0], strict=True)) | {"against": "gpipe"}]

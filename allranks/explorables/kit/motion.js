@@ -1,5 +1,6 @@
 // What is seen between two drawings: parts glide from where the part with their data-id,
-// or with that in their data-from, was; and what a reader had opened, scrolled or focused stays so.
+// or with that in their data-from, was; and what a reader had opened, scrolled or focused
+// stays so.
 
 const DURATION = 300; // ms
 

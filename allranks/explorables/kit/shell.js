@@ -1,6 +1,6 @@
-// The shell in which every explorable lives: title, drawing, question, steps, sentence,
-// knobs, and the rest folded below; and the loop state -> compute -> draw. It runs in JupyterLab
-// (anywidget), on a static page and in node (only `compute` there).
+// The shell in which every explorable lives: title, drawing, steps, question, sentence,
+// knobs, and the rest folded below; and the loop state -> compute -> draw. It runs in
+// JupyterLab (anywidget), on a static page and in node (only `compute` there).
 import { h } from "./elements.js";
 import { BUSY, LOST, isLost, keepModels } from "./kernel.js";
 import { sentence } from "./drag.js";
@@ -159,6 +159,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
           JSON.stringify(now) === JSON.stringify(model.get("initial")));
         paint();
         if (summary.textContent !== facts.summary) summary.textContent = facts.summary;
+        summary.tabIndex = summary.scrollHeight > summary.clientHeight + 1 ? 0 : -1;
         report();
       }
 
@@ -183,9 +184,9 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       el.classList.add("x");
       const start = { state: state(), facts: compute(state()) };
       el.replaceChildren(...[
-        title && h("p.x-title", {}, title), stage, asking(name, ask, start, el),
+        title && h("p.x-title", {}, title), stage,
         h("form.x-form", { "aria-label": label, onsubmit: (event) => event.preventDefault() },
-          steps, said?.element, error, summary, h("div.x-knobs", {}, knobs),
+          steps, asking(name, ask, start, el), said?.element ?? "", error, summary, knobs.length > 0 && h("div.x-knobs", {}, knobs),
           more.length > 0 && h("details.x-more", {}, h("summary", {}, "More"), h("div.x-knobs", {}, more)),
           buttons), answer, below,
       ].filter(Boolean));

@@ -20,7 +20,6 @@ ALIVE = """([figure, name, measured]) => {
 }"""
 
 
-# Open what is folded: further controls, tables.
 OPEN = "box => box.querySelectorAll('details').forEach(one => { one.open = true; })"
 
 # The question that comes before the answer is done with, unless a test is about it.
@@ -36,11 +35,16 @@ class Driver:
         figure = f'figure.explorable[data-explorable="{name}"]'
         self.box = page.locator(figure).nth(nth)
         self.box.scroll_into_view_if_needed()
+        self.unfold()
+
+    def unfold(self) -> None:
+        """Open what is folded: further controls, tables."""
         self.box.evaluate(OPEN)
 
     def measure(self, measured: dict) -> None:
         """Show a measurement, as a kernel would send it."""
         self.page.evaluate(ALIVE, [self.box.element_handle(), self.name, measured])
+        self.unfold()
 
     def field(self, label: str):
         """Return the control with this label."""
@@ -86,7 +90,9 @@ class Driver:
 @pytest.fixture
 def explore(browser, site):  # noqa: F811
     """Yield a function that opens an explorable; fail on console errors or warnings."""
-    context = browser.new_context(viewport={"width": 390, "height": 844})
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, reduced_motion="reduce"
+    )  # without motion the page does not scroll smoothly either
     complaints = []
 
     def open_page(

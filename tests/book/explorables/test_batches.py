@@ -10,19 +10,36 @@ def said(**changes) -> str:
     return Sampler(**{**FIRST, **changes}).facts["summary"]
 
 
+def dealt(x) -> list[list[int]]:
+    """Return the samples in each rank's lane, as they are drawn."""
+    lanes = {}
+    for title in x.box.locator("svg g:has(> .x-mine) > title").all_text_contents():
+        rank, _, rest = title.removeprefix("rank ").partition(",")
+        sample = rest.partition("sample ")[2].partition(",")[0]
+        lanes.setdefault(int(rank), []).append(int(sample))
+    return [lanes[rank] for rank in sorted(lanes)]
+
+
+def flat(batches: list) -> list[list[int]]:
+    """Return each rank's samples without their batches."""
+    return [[i for batch in rank for i in batch] for rank in batches]
+
+
 def test_the_page_shares_samples_out_as_python_does(explore):
-    """The summary is Python's, and fields without an effect are hidden."""
+    """The drawn lanes and the summary are Python's; idle fields are hidden."""
     x = explore("book/ch5_ddp", "batches")
-    cells = x.box.locator(".x-cells .x-cell")
     assert x.summary == said()
+    assert dealt(x) == flat(Sampler(**FIRST).facts["batches"])
     x.press("Next")
     assert x.summary == said(step=1) and x.field("step").input_value() == "1"
-    assert x.box.locator(".x-cells .x-now").count() == 4  # 2, 6, and 1 and 4 again
+    assert x.box.locator("svg .x-mine.x-chosen").count() == 4  # 2, 6, and 1 and 4 again
+    assert x.box.locator("svg .x-thread").count() == 4
     assert x.box.locator("td", has_text="(again)").count() == 2
     x.field("DistributedSampler: drop_last").focus()
     x.page.keyboard.press("Space")
     assert x.summary == said(step=1, drop_last=True)
-    assert cells.filter(has_text="none").count() == 2
+    titles = x.box.locator("svg title").all_text_contents()
+    assert sum(title.endswith("left out") for title in titles) == 2
     assert "drop_last=True" in x.box.locator(".x-code code").inner_text()
     x.field("DistributedSampler: shuffle").focus()
     x.page.keyboard.press("Space")
@@ -38,13 +55,12 @@ def test_the_page_shares_samples_out_as_python_does(explore):
 def test_an_epoch_without_set_epoch_replays_the_first(explore):
     """Without set_epoch(), epoch 3 looks the same as epoch 0."""
     x = explore("book/ch5_ddp", "batches")
-    picture = x.box.locator(".x-cells")
-    first = picture.inner_text()
+    first = dealt(x)
     x.fill("epoch", 3)
-    assert picture.inner_text() != first and x.summary == said(epoch=3)
+    assert dealt(x) != first and x.summary == said(epoch=3)
     x.field("set_epoch is called").focus()
     x.page.keyboard.press("Space")
-    assert picture.inner_text() == first
+    assert dealt(x) == first
     assert x.summary == said(epoch=3, set_epoch=False)
     assert "set_epoch(" not in x.box.locator(".x-code code").inner_text()
     assert x.box.locator("td", has_text="(as in epoch 0)").count() == 2
@@ -66,9 +82,18 @@ def test_what_was_measured_stays_while_a_reader_steps(explore):
     assert x.box.locator(".x-measured").inner_text() == ""
 
 
-def test_the_legend_names_every_frame(explore):
-    """The legend also explains the double frame, which marks repeated samples."""
+def test_the_largest_order_fits_a_phone(explore):
+    """200 samples on 16 ranks are drawn one by one, in the same space as ten."""
     x = explore("book/ch5_ddp", "batches")
-    x.press("Next")
-    assert x.box.locator(".x-cells .x-twice").count() == 2
-    assert "Double frame" in x.box.inner_text()
+    height = x.box.locator("svg").first.bounding_box()["height"]
+    x.fill("samples in the data set", 199)
+    x.fill("world size (ranks)", 16)
+    facts = Sampler(num_samples=199, world_size=16, batch_size=2).facts
+    assert dealt(x) == flat(facts["batches"])
+    box = x.box.locator("svg").first.bounding_box()
+    assert box["height"] == height and box["x"] + box["width"] < 390
+    inside = """rects => rects.every(one => {
+        const { x, width, y, height } = one.getBBox();
+        const all = one.ownerSVGElement.viewBox.baseVal;
+        return x >= 0 && x + width <= all.width + 1 && y + height <= all.height; })"""
+    assert x.box.locator("svg rect").evaluate_all(inside)

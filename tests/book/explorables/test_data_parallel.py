@@ -16,6 +16,7 @@ def test_a_reader_steps_through_and_changes_the_sizes(explore):
     assert x.summary == said()
     for _ in range(2):
         x.press("Next")
+    x.unfold()
     assert x.summary == said(stage=4) and "Stage gather: All outputs" in x.summary
     moved = x.box.locator("table").nth(1).locator("tbody tr")
     assert moved.all_inner_texts() == [

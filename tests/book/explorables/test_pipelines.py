@@ -14,7 +14,7 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
     x.press("Next", " ")
     python.step += 1
     assert x.summary == python.facts["summary"]
-    framed = x.box.locator(".x-chosen")
+    framed = x.box.locator("svg .x-chosen")
     at_work = [words for words in python.facts["now"] if "micro-batch" in words]
     idle = [words for words in at_work if words.startswith("idle")]
     assert framed.count() == len(at_work) - len(idle)
@@ -22,7 +22,7 @@ def test_schedule_and_moment_are_chosen_by_keyboard(explore):
     x.page.keyboard.press("End")
     python.schedule = "ZBVZeroBubble"
     assert x.summary == python.facts["summary"]
-    assert x.box.locator("svg rect.x-box").count() == 4 * 8 * 2 * 3
+    assert x.box.locator('svg .x-work [data-id^="a "]').count() == 4 * 8 * 2 * 3
     assert not x.field("Stages per rank").is_visible()  # ZBV has two, always
     assert "undefined" not in x.box.inner_text()
 
@@ -43,29 +43,56 @@ def test_torchs_refusal_is_shown_and_nothing_lost(explore):
     assert x.summary == before
 
 
-def test_the_largest_grid_has_a_number_in_every_box(explore):
-    """Even two digits fit, and the legend says how the kinds of work differ."""
+def test_the_largest_grid_fits_and_each_box_says_what_it_is(explore):
+    """Nothing scrolls on a phone; where words have no room, there is a title."""
     x = explore(PAGE, "pipelines")
     for label, value in (("Micro-batches", 16), ("Ranks", 8)):
         x.fill(label, value)
     x.field("Schedule").select_option("ZBVZeroBubble")
-    works = x.box.locator("svg g")
+    works = x.box.locator("svg .x-work:has([data-id^='a '])")
     assert works.count() == 8 * 16 * 2 * 3
-    assert x.box.locator("svg g:not(:has(text))").count() == 0
-    inside = """gs => gs.every(g => g.querySelector("text").getBBox().width
-        < g.querySelector("rect.x-box").getBBox().width)"""
+    assert works.locator("> title").count() == works.count()
+    assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    inside = """gs => gs.every(g => {
+        const [text, box] = ["text", "rect"].map((one) => g.querySelector(one));
+        return !text || text.getBBox().width < box.getBBox().width; })"""
     assert works.evaluate_all(inside)
     assert "F, pale: forward. I, filled: input gradient." in x.box.inner_text()
 
 
-def test_a_click_into_the_grid_sets_the_moment(explore):
-    """A click chooses the moment, as the slider does by keyboard."""
+def test_the_red_part_is_the_idle_share(explore):
+    """What is drawn of each rank's ground and not covered by work is its idle time."""
     x = explore(PAGE, "pipelines")
-    x.box.locator("svg g").nth(3).click()
+    width = """(box, id) => [...box.querySelectorAll(`svg [data-id^="${id}"]`)].reduce(
+        (sum, one) => sum + Number(one.getAttribute("width")), 0)"""
+    for which, facts in (
+        ("a", Pipeline(**STATE).facts),
+        ("b", Pipeline(**{**STATE, "schedule": "GPipe"}).facts),
+    ):
+        ground = x.box.evaluate(width, f"{which} idle")
+        kinds = [x.box.evaluate(width, f"{which} {rank} ") for rank in range(4)]
+        assert abs(1 - sum(kinds) / ground - facts["idle"]) < 1e-6
+    x.field("Compare with").select_option("")
+    assert x.box.locator('svg [data-id^="b "]').count() == 0
+    x.field("Schedule").select_option("GPipe")
+    x.field("Compare with").select_option("1F1B")
+    x.fill("Micro-batches", 2)
+    words = x.box.locator("svg").first.text_content()
+    assert "1F1B: torch refuses these numbers" in words
+
+
+def test_the_line_and_a_click_set_the_moment(explore):
+    """A click chooses the moment, and the line can be moved by mouse and keys."""
+    x = explore(PAGE, "pipelines")
+    x.box.locator("svg .x-work").nth(3).click()
     assert x.field("Moment").input_value() == "3"
+    line = x.box.get_by_role("slider", name="Moment, the line")
+    line.focus()
+    x.page.keyboard.press("ArrowRight")
+    assert x.field("Moment").input_value() == "4"
+    assert line.get_attribute("aria-valuetext") == "time 4"
+    handle = line.locator("circle")
+    x.drag(handle, 60)
+    assert int(x.field("Moment").input_value()) > 8 and not x.error
     x.fill("Ranks", 8)
-    wide = x.box.locator(".x-scroll").first
-    assert wide.evaluate(
-        "box => box.scrollWidth > box.clientWidth && box.tabIndex === 0"
-    )
     assert x.box.evaluate("box => box.scrollWidth <= box.clientWidth")
