@@ -58,7 +58,7 @@ export function pressable(element, key, label, press, pressed = null) {
 
 // A table is folded, because the drawing says it first. Its caption is what one presses.
 export const table = (caption, head, rows) => h("details.x-fold", {},
-  h("summary", { "data-key": `fold ${caption.slice(0, 12)}` }, caption),
+  h("summary", { "data-key": `fold ${caption.replace(/\d/g, "").slice(0, 12)}` }, caption),
   h("div.x-scroll", {}, h("table.x-table", { "aria-label": caption },
     h("thead", {}, h("tr", {}, head.map((cell) => cell === "" ? h("td") : h("th", { scope: "col" }, cell)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) =>

@@ -78,11 +78,15 @@ def test_nothing_moves_while_a_reader_changes_it(explore, name, page):
     sliders = x.box.locator("input.x-slider:visible, .x-step:visible input")
     for number in range(sliders.count()):
         for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
-            sliders.nth(number).focus()
+            slider = sliders.nth(number)  # one step less may leave a single one
+            if not slider.count():
+                break
+            slider.focus()
             x.page.keyboard.press(key)
             changes += 1 if x.box.inner_html() != before else 0
             now = layout(x)
             assert now == pytest.approx(first, abs=1), (number, key)
+        x.press("Reset")
     assert changes or not sliders.count()
 
 
