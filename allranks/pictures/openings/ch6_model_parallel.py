@@ -32,7 +32,7 @@ def begin(width: int, title: str, text: str) -> Sheet:
     """Return a sheet with a title that says what the drawing shows."""
     sheet = Sheet(width, HIGH)
     sheet.words(0, 16, title, bold=True, size=SIZE + 1)
-    sheet.lines(0, 38, text, width + 16)
+    sheet.lines(0, 38, text, max(width, THIRD + 16))
     return sheet
 
 

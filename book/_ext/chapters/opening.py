@@ -1,8 +1,8 @@
 """``{opening} ch5_ddp``: the picture that carries a chapter's idea, before any code.
 
-The body is its caption. Each drawing is a module of ``allranks/pictures/openings``, made
-twice: for a column, and for a phone. The style sheet shows the one that fits, and a
-screen reader finds only that one, too.
+The body is its caption. Each drawing is a module of ``allranks/pictures/openings``,
+drawn twice: for a column, and for a phone. The style sheet shows the one that fits, and
+a screen reader finds only that one, too.
 """
 
 from pathlib import Path
