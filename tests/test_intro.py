@@ -5,9 +5,10 @@ import json
 import re
 
 import pytest
+from bs4 import BeautifulSoup
 
 from allranks.paths import ROOT
-from book._ext.chapters import chapter_map
+from book._ext.chapters import chapter_map, map_cards
 
 PARTS = chapter_map.read(ROOT)
 NUMBERED = [one for chapters in PARTS.values() for one in chapters if one.number]
@@ -27,37 +28,76 @@ def test_only_parts_are_numbered():
 
 
 @pytest.fixture(scope="module")
-def svg():
-    """Return the figure, with page names as links."""
-    return chapter_map.draw(PARTS, lambda name: f"{name}.html")
+def cards():
+    """Return what the map shows of each page."""
+    return {
+        part: [map_cards.card(ROOT, one) for one in all_]
+        for part, all_ in PARTS.items()
+    }
 
 
-def test_every_chapter_is_a_link_with_a_name(svg):
-    """The keyboard reaches every chapter, and a screen reader says title and times."""
-    links = re.findall(r'<a href="([^"]+)" aria-label="([^"]+)">', svg)
-    pages = {f"{one.name}.html": one for chapters in PARTS.values() for one in chapters}
-    assert [link for link, _ in links] == list(pages)
-    for link, name in links:
-        assert pages[link].title in name
-        assert not pages[link].number or pages[link].times in name
-    assert 'role="img"' not in svg, "an image hides the links inside of it"
+@pytest.fixture(scope="module")
+def html(cards):
+    """Return the map, with page names as links."""
+    return map_cards.draw(cards, lambda name: f"{name}.html")
 
 
-def test_an_arrow_for_each_chapter_that_refers_to_an_earlier_one(svg):
-    """Chapter 5 builds on chapter 4, for example, and no arrow leads backwards."""
+def test_every_page_is_a_link_with_its_times(html):
+    """Each card has one link, in the order of the book, and chapters have times."""
+    tree = BeautifulSoup(html, "html.parser")
+    pages = [one for chapters in PARTS.values() for one in chapters]
+    links = [f"{one.name}.html" for one in pages]
+    assert [a["href"] for a in tree("a")] == links
+    for one, card in zip(pages, tree.select(".map-card"), strict=True):
+        assert one.title in card.a.get_text()
+        assert not one.number or one.times in card.get_text()
+
+
+def test_a_card_says_what_its_page_promises(cards):
+    """The sentence stands on the page only, and a page without one has its summary."""
+    for one in [one for part in cards.values() for one in part]:
+        page = (ROOT / "book" / f"{one.chapter.name}.md").read_text("utf8")
+        goal = re.sub(r"<[^>]+>", "", one.goal)[:30]
+        assert len(goal) > 10, one.chapter.name
+        promised = "After this page" in page
+        source = page.partition("**After this page**")[2] if promised else page
+        plain = re.sub(r"[*`]", "", " ".join(source.split())).replace("&", "&amp;")
+        assert goal in plain, one.chapter.name
+        assert promised or not one.chapter.number
+
+
+def test_a_line_for_each_chapter_that_builds_on_an_earlier_one(html):
+    """Chapter 5 builds on chapter 4, for example, and no line leads backwards."""
     needs = {one.number: one.builds_on for one in NUMBERED}
     assert "ch4" in needs["5"]
     for number, earlier in needs.items():
         assert all(int(name.removeprefix("ch")) < int(number) for name in earlier)
-    assert svg.count("<path") == sum(map(len, needs.values()))
+    shown = map_cards.nearest(NUMBERED)
+    tree = BeautifulSoup(html, "html.parser")
+    for one, card in zip(NUMBERED, tree.select(".map-card"), strict=False):
+        names = " and ".join(n.removeprefix("ch") for n in shown[f"ch{one.number}"])
+        assert ("builds on" in card.get_text()) is bool(names)
+        assert names in card.get_text()
+    lines, beside = len(tree("path")), len(tree.select(".map-follows"))
+    assert lines and beside and lines + beside == sum(map(len, shown.values()))
 
 
-def test_nothing_is_drawn_outside_of_the_figure(svg):
-    """Arrows stay inside the figure, and titles inside their boxes."""
-    width = chapter_map.WIDTH
-    assert all(int(x) < width for x in re.findall(r"H(\d+)V", svg))
-    for one in NUMBERED:
-        assert 36 + 8 * len(one.title) < chapter_map.BOX, one.title
+def test_only_the_nearest_needs_are_shown():
+    """What follows from another need is left out, but nothing else."""
+    chain = [
+        chapter_map.Chapter(f"ch{i}_x", "X", 1, 0, needs)
+        for i, needs in enumerate([(), (), ("ch1", "ch2"), ("ch1", "ch3")], 1)
+    ]
+    shown = {"ch1": [], "ch2": [], "ch3": ["ch1", "ch2"], "ch4": ["ch3"]}
+    assert map_cards.nearest(chain) == shown
+
+
+def test_no_line_lies_on_another(html):
+    """Lines start and end at places of their own, and run at heights of their own."""
+    paths = re.findall(r'd="M(\d+) 0V([\d.]+)H(\d+)V', html)
+    ends = [x for start, _, end in paths for x in (start, end)]
+    assert len(paths) > 1 and len({*ends}) == len(ends)
+    assert len({y for _, y, _ in paths}) == len(paths)
 
 
 def test_times_follow_from_the_pages(tmp_path):
@@ -73,7 +113,7 @@ def test_times_follow_from_the_pages(tmp_path):
     assert chapter_map.notebook_minutes(notebook) == 4
 
 
-def test_the_note_says_how(svg):
+def test_the_note_says_how():
     note = chapter_map.explain(PARTS)
     assert "200 words" in note
     assert "2 minutes" in note
@@ -87,6 +127,7 @@ def test_the_front_page_shows_the_map_and_types_no_time():
 
 
 def test_examples_in_docstrings_hold():
-    result = doctest.testmod(chapter_map)
-    assert result.attempted
-    assert not result.failed
+    for module in chapter_map, map_cards:
+        result = doctest.testmod(module)
+        assert result.attempted
+        assert not result.failed

@@ -22,7 +22,8 @@ PARTS = (
     "runs.gpu",  # {gpu}: what make gpu found, with the machine and the date
     "runs.status",  # {status}: when each file last ran, and how it ended
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts
-    "chapters.chapter_map",  # {chapter-map}: all chapters in one figure, each a link
+    "chapters.map_cards",  # {chapter-map}: all chapters in one figure, each a link
+    "chapters.opening",  # {opening}: the picture of a chapter's idea, before any code
     "clinic.specimen",  # {specimens}: what goes wrong and its repair, both executed
     "clinic.cases",  # {clinic}: the failures of a class, each with its cure, executed
     "clinic.lists",  # {clinic-index}, {clinic-guard}, {clinic-count}

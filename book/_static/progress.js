@@ -92,6 +92,18 @@
     }
   }
 
+  // On the map of the chapters, say what is done, and nothing where nothing is.
+  function map() {
+    for (const place of document.querySelectorAll(".map-progress")) {
+      const [kind, ...ids] = place.dataset.progress.split(" ");
+      refresh.push(() => {
+        const total = done(kind, ids), word = place.dataset.word;
+        const full = total === ids.length ? " ✓" : "";
+        place.textContent = total ? `; ${total} of ${ids.length} ${word} done${full}` : "";
+      });
+    }
+  }
+
   // Add a button that clears everything, but asks first.
   function clearing() {
     const ask = make("dialog", { class: "progress-ask", "aria-labelledby": "progress-ask" },
@@ -126,6 +138,7 @@
     quizzes();
     exercises();
     overview();
+    map();
     load();
     show();
     document.addEventListener("allranks:done", ({ detail }) => set(detail.kind, detail.id, true));

@@ -25,7 +25,7 @@ from book._tools import notebooks  # noqa: E402
 MODEL = "ch4_ranks"
 LAST_IMPORT = "import torch.distributed as dist"
 REST = "# The rest stands in every script: a job that cannot go on ends in a sentence."
-MOST = (chapter_map.BOX - 37) // 8  # letters of a title, to fit its box on the map
+MOST = 30  # letters of a title, to fit two lines of its card on the map
 LONGEST = 23  # letters of a name, so that the script's docstring fits 79 columns
 TITLE = re.compile(r"[A-Z][\w ,:;'()/+-]*[\w)]")
 TOC = """      - file: book/{name}

@@ -24,6 +24,7 @@ from book._ext.weight import purge
 
 PARTS = ["runs.run", "runs.bench", "runs.gpu", "chapters.chapter_diff", "site.lexers"]
 PARTS += ["site.mathml", "clinic.specimen", "clinic.cases", "clinic.lists"]
+PARTS += ["chapters.opening"]
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@
 
 Paths are relative to the page. ``:pyobject:`` (optional) compares only one function or
 class. ``:lesson:`` leaves out the functions that at least three scripts of the folder
-have in common, since every job needs them and no chapter teaches them. Sphinx's own
+have in common, since every job needs them and no chapter teaches them. ``:show: REGEX``
+shows the lines that matter, and folds the whole below them (runs/fold.py). Sphinx's own
 ``literalinclude`` has a ``:diff:`` too, but it prints the absolute paths of the machine
 that built the book.
 """
@@ -22,6 +23,8 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+from book._ext.runs.fold import folded, that_matter
 
 
 def definition(source: str, name: str) -> list[str]:
@@ -63,6 +66,7 @@ class ChapterDiff(SphinxDirective):
         "diff": directives.unchanged_required,
         "pyobject": directives.unchanged_required,
         "lesson": directives.flag,
+        "show": directives.unchanged_required,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -74,11 +78,24 @@ class ChapterDiff(SphinxDirective):
         diff = list(unified_diff(old, new, old_name, new_name, lineterm=""))
         if not diff:
             raise self.error(f"{old_name} and {new_name} do not differ")
-        text = "\n".join(diff)
+        whole = self.block("\n".join(diff))
+        if "show" not in self.options:
+            return [whole]
+        try:
+            some = that_matter("\n".join(diff[2:]), self.options["show"])
+        except ValueError as error:
+            raise self.error(f"{old_name}, {new_name}: {error}") from None
+        what = f"{self.options['pyobject']} in " if "pyobject" in self.options else ""
+        rest = folded(whole, f"compare {what}{old_name} and {new_name}")
+        some = self.block("\n".join([*diff[:2], some]))
+        return [nodes.container("", some, *rest, classes=["run"])]
+
+    def block(self, text: str) -> nodes.literal_block:
+        """Build one highlighted block."""
         block = nodes.literal_block(text, text, language="diff")
         block["classes"].append("chapter-diff")
         self.set_source_info(block)
-        return [block]
+        return block
 
     def read(self, path: str) -> tuple[str, list[str]]:
         """Return (name from the book's root, lines) of a file that the page names."""

@@ -15,6 +15,7 @@ from docutils import nodes
 
 from book._ext.chapters import chapter_map
 from book._ext.quiz.nodes import quiz
+from book._ext.runs.fold import fold
 
 LINES_PER_MINUTE = 20  # of Python or of a difference, read to understand it
 MINUTES_PER_QUIZ = {"radio": 1, "checkbox": 2, "number": 2}
@@ -71,9 +72,10 @@ class Chapter:
 
     @cached_property
     def num_lines(self) -> int:
-        """Count the lines of code that the page shows."""
+        """Count the lines of code that the page shows unfolded."""
         blocks = self.page.findall(nodes.literal_block)
-        code = [b for b in blocks if b.get("language") in CODE]
+        shown = [b for b in blocks if not isinstance(b.parent, fold)]
+        code = [b for b in shown if b.get("language") in CODE]
         return sum(len(block.astext().splitlines()) for block in code)
 
     @property

@@ -9,7 +9,8 @@ machine. The output is the record in ``book/_runs/``, and a command without a re
 fails the build.
 
 For a ``torchrun`` that fails, the ranks' lines come first and the whole terminal is
-folded below them; ``:open:`` shows the terminal alone, unfolded.
+folded below them; ``:open:`` shows the terminal alone, unfolded. ``:show: REGEX`` shows
+the lines of an output that matter, and folds the whole below them (fold.py).
 """
 
 from pathlib import Path
@@ -20,16 +21,12 @@ from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from sphinx.writers.html5 import HTML5Translator
 
 from book._ext.runs import records, terminal
+from book._ext.runs.fold import close, fold, folded, that_matter, unfold
 
 RUNS = "book/_runs"
 HOW_TO_READ = "launch_terminal"  # label of the section on how to read a terminal
-
-
-class fold(nodes.container):
-    """A part that readers unfold by a click on its ``title``."""
 
 
 class Run(SphinxDirective):
@@ -41,6 +38,7 @@ class Run(SphinxDirective):
         "exit": directives.nonnegative_int,
         "only": directives.unchanged_required,
         "open": directives.flag,
+        "show": directives.unchanged_required,
     }
 
     def run(self) -> list[nodes.Node]:
@@ -53,19 +51,31 @@ class Run(SphinxDirective):
             raise self.error(str(error)) from None
         box = nodes.container(classes=["run"])
         box += self.block(f"$ {command.line}", "console", "run-command")
-        folded = command.terminal and "open" not in self.options
-        if shown := terminal.of_ranks(output) if folded else output:
-            box += self.block(shown, "ranks", "run-output", "no-copy")
-        if folded:
+        both = command.terminal and "open" not in self.options
+        if shown := terminal.of_ranks(output) if both else output:
+            box += self.output(shown, command)
+        if both:
             title = f"The whole terminal, {len(output.splitlines())} lines"
             whole = self.block(output, "text", "run-output", "no-copy")
             box += fold("", whole, classes=["run-fold"], title=title)
         if command.exit_code:
             note = f"It ends with exit code {command.exit_code}. "
             note = nodes.paragraph(note, note, classes=["run-exit"])
-            note += self.how_to_read() if folded else []
+            note += self.how_to_read() if both else []
             box += note
         return [box]
+
+    def output(self, text: str, command: records.Command) -> list[nodes.Node]:
+        """Show an output, or only what ``:show:`` finds in it."""
+        look = ("ranks", "run-output", "no-copy")
+        if "show" not in self.options:
+            return [self.block(text, *look)]
+        try:
+            some = that_matter(text, self.options["show"])
+        except ValueError as error:
+            raise self.error(f"{command.line}: {error}") from None
+        whole = folded(self.block(text, *look), f"{RUNS}/{command.record}")
+        return [self.block(some, *look), *whole]
 
     def how_to_read(self) -> list[nodes.Node]:
         """Return a link to the section on how to read a terminal."""
@@ -85,17 +95,6 @@ class Run(SphinxDirective):
         block = nodes.literal_block(text, text, language=language, classes=[*classes])
         self.set_source_info(block)
         return block
-
-
-def unfold(writer: HTML5Translator, node: fold) -> None:
-    """Open a box that folds without any script."""
-    tag = writer.starttag(node, "details")
-    writer.body.append(f"{tag}<summary>{node['title']}</summary>\n")
-
-
-def close(writer: HTML5Translator, node: fold) -> None:
-    """Close the box."""
-    writer.body.append("</details>\n")
 
 
 def setup(app: Sphinx) -> None:

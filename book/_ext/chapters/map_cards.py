@@ -1,0 +1,186 @@
+"""``{chapter-map}``: all pages as cards, with lines from what a chapter builds on.
+
+Each card is a link. It says what a reader can do after the page, which is the sentence
+that the page itself begins with, and names the chapters that it builds on. The lines
+show the same for the eye; a phone has one column and no lines.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from book._ext.chapters.chapter_map import Chapter, explain, read
+
+GOAL = re.compile(r"^\*\*After this page\*\* you (?:can )?(.+?\.)(?=\s)", re.M | re.S)
+ABOUT = re.compile(r"^    description: (.+?\.)(?=\s|$)", re.M)
+QUIZ = re.compile(r"^(`{3,})\{quiz\}\n:name: (\S+)$", re.M)
+COLUMNS, UNIT, HIGH, ASIDE = 3, 100, 40, 12  # a column's width, a strip's, in its units
+
+Link = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the map shows of a page besides its title and times."""
+
+    chapter: Chapter
+    goal: str  # HTML
+    quizzes: tuple[str, ...]  # the names under which a browser keeps progress
+    exercises: tuple[str, ...]
+
+
+def goal_of(page: str) -> str:
+    """Return the first thing that a page promises, as HTML.
+
+    >>> goal_of("# T\\n\\n**After this page** you can say `x`,\\nand *y*. And z.\\n")
+    'say <code>x</code>, and y.'
+    """
+    text = (GOAL.search(page) or ABOUT.search(page) or [""] * 2)[1]
+    text = re.sub(r"\s+\((?:its|a call)[^)]*\)|\*", "", " ".join(text.split()))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def card(root: Path, chapter: Chapter) -> Card:
+    """Read a card's facts off the page and the names of its exercises."""
+    page = (root / "book" / f"{chapter.name}.md").read_text("utf8")
+    own = sorted(root.glob(f"exercises/ex{chapter.number or 'none'}_*.py"))
+    names = tuple(path.stem for path in own if re.fullmatch(r"ex\d+_\d+", path.stem))
+    quizzes = tuple(name for _, name in QUIZ.findall(page))
+    return Card(chapter, goal_of(page), quizzes, names)
+
+
+def nearest(chapters: list[Chapter]) -> dict[str, list[str]]:
+    """Return what each chapter builds on, without what follows from the others.
+
+    If 6 builds on 4 and on 5, and 5 on 4, then 6 builds on 5.
+    """
+    known = {one.name.partition("_")[0]: set(one.builds_on) for one in chapters}
+    return {
+        name: sorted(
+            needed
+            for needed in needs & known.keys()
+            if not any(needed in known[other] for other in needs & known.keys())
+        )
+        for name, needs in known.items()
+    }
+
+
+def draw(parts: dict[str, list[Card]], link: Link) -> str:
+    """Draw each part: its caption, and its cards in rows of three."""
+    body = []
+    for caption, cards in parts.items():
+        needs = nearest([one.chapter for one in cards])
+        body.append(f'<p class="map-part">{escape(caption)}</p>')
+        body.append('<div class="map-grid" role="list">')
+        for first in range(0, len(cards), COLUMNS):
+            if first and any(needs.values()):
+                body.append(strip([one.chapter for one in cards], first, needs))
+            row = cards[first : first + COLUMNS]
+            lefts = [None, *row]
+            body += [item(*two, link, needs) for two in zip(row, lefts, strict=False)]
+        body.append("</div>")
+    return f'<div class="chapter-map">{"".join(body)}</div>'
+
+
+def item(one: Card, left: Card | None, link: Link, needs: dict[str, list[str]]) -> str:
+    """Draw a card; an arrow leads to it from the one on its left if it needs that."""
+    chapter = one.chapter
+    before = needs[chapter.name.partition("_")[0]] if chapter.number else []
+    beside = left and left.chapter.name.partition("_")[0] in before
+    name = f"map-card{' map-follows' if beside else ''}"
+    number = f'<span class="map-number">{chapter.number}</span> '
+    title = f"{number if chapter.number else ''}{escape(chapter.title)}"
+    parts = [f'<a href="{escape(link(chapter.name))}">{title}</a>']
+    if one.goal:
+        goal = one.goal[0].upper() + one.goal[1:]
+        goal = f"After it you can {one.goal}" if chapter.number else goal
+        parts.append(f'<p class="map-goal">{goal}</p>')
+    if chapter.number:
+        facts = [chapter.times]
+        if before:
+            names = " and ".join(name.removeprefix("ch") for name in before)
+            facts.append(f"builds on {names}")
+        parts.append(f'<p class="map-facts">{"; ".join(facts)}{progress(one)}</p>')
+    color = f"var(--rank-{(int(chapter.number) - 1) % 8})" if chapter.number else ""
+    style = f' style="--own:{color}"' if color else ""
+    return f'<div class="{name}" role="listitem"{style}>{"".join(parts)}</div>'
+
+
+def progress(one: Card) -> str:
+    """Return places in which the page's script says what the reader has done."""
+    kinds = ("quiz", "quizzes", one.quizzes), ("exercise", "exercises", one.exercises)
+    return "".join(
+        f'<span class="map-progress" data-progress="{kind} {" ".join(names)}" '
+        f'data-word="{word}"></span>'
+        for kind, word, names in kinds
+        if names
+    )
+
+
+def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> str:
+    """Draw the lines from a row of chapters to the next, which starts at ``first``."""
+    places = {one.name.partition("_")[0]: i for i, one in enumerate(chapters)}
+    rows = range(first - COLUMNS, first), range(first, first + COLUMNS)
+    edges = [
+        (places[needed], places[name])
+        for name, before in needs.items()
+        for needed in before
+        if places[needed] in rows[0] and places[name] in rows[1]
+    ]
+    lines, tips = [], []
+    for level, (start, end) in enumerate(sorted(edges), 1):
+        color = f"var(--rank-{start % 8})"
+        y = HIGH * level / (len(edges) + 1)
+        x1, x2 = ((place % COLUMNS + 0.5) * UNIT for place in (start, end))
+        x1, x2 = x1 - ASIDE, x2 + ASIDE  # so that no line lies on another
+        path = f"M{x1:g} 0V{y:g}H{x2:g}V{HIGH}"
+        lines.append(f'<path d="{path}" style="stroke:{color}"/>')
+        left = f"left:{x2 / UNIT / COLUMNS:.1%}"
+        tips.append(f'<span class="map-tip" style="{left};color:{color}"></span>')
+    svg = f'<svg viewBox="0 0 {COLUMNS * UNIT} {HIGH}" preserveAspectRatio="none">'
+    drawn = f"{svg}{''.join(lines)}</svg>{''.join(tips)}"
+    return f'<div class="map-strip no-paper" aria-hidden="true">{drawn}</div>'
+
+
+class ChapterMap(SphinxDirective):
+    """The map, with a note below it on how the times were computed."""
+
+    def run(self) -> list[nodes.Node]:
+        """Read all pages, draw the map, and add the note."""
+        root = Path(self.env.srcdir)
+        parts = read(root)
+        for one in [one for chapters in parts.values() for one in chapters]:
+            for path in f"book/{one.name}.md", f"notebooks/{one.name}.ipynb":
+                self.env.note_dependency(path)
+        self.env.note_dependency("_toc.yml")
+        cards = {
+            part: [card(root, one) for one in all_] for part, all_ in parts.items()
+        }
+
+        def link(name: str) -> str:
+            uri = self.env.app.builder.get_relative_uri
+            return uri(self.env.docname, f"book/{name}")
+
+        figure = nodes.raw("", draw(cards, link), format="html")
+        note = nodes.paragraph("", explain(parts), classes=["chapter-map-note"])
+        return [figure, note]
+
+
+def add_script(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Load what fills in the reader's progress, on pages with a map."""
+    if "map-progress" in context.get("body", "") and app.builder.name == "html":
+        app.add_js_file("progress.js", loading_method="defer")
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directive."""
+    app.add_directive("chapter-map", ChapterMap)
+    app.connect("html-page-context", add_script)

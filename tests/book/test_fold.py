@@ -1,0 +1,105 @@
+"""Of a long output or diff, a page shows the lines that matter and folds the whole."""
+
+import doctest
+import re
+
+import pytest
+from bs4 import BeautifulSoup
+
+from allranks.paths import ROOT
+from book._ext.paper.readable import readable
+from book._ext.runs import fold, records
+from tests.book.test_extensions import NEW, OLD, build, diff, words
+
+__all__ = ["build"]  # the fixture
+
+COMMAND = records.Command("python scripts/x.py")
+RECORD = f"book/_runs/{COMMAND.record}"
+EPOCHS = [f"epoch={n} loss={9 - n}.5" for n in range(9)]
+OUTPUT = "\n".join([f"$ {COMMAND.line}\nexit 0", *EPOCHS, ""])
+LONGEST = {"run-output": 25, "chapter-diff": 40}  # lines that stand unfolded
+# The one is the subject of its section, which goes through it from top to bottom.
+WHOLE = {("app_clinic_launch", "run-output")}
+
+
+def run(show: str) -> str:
+    """Return a page's block that shows some lines of an output."""
+    return f"```{{run}} {COMMAND.line}\n:show: {show}\n```\n"
+
+
+def test_the_examples_in_the_docstrings_hold():
+    """Every example in the module gives what it says."""
+    result = doctest.testmod(fold)
+    assert result.attempted and not result.failed
+
+
+def test_an_output_shows_what_matters_and_folds_the_whole(build):
+    """First and last epoch, a sign between them, and all nine in a <details>."""
+    html, warnings = build(run("epoch=0 | epoch=8"), **{RECORD: OUTPUT})
+    assert not warnings
+    shown, _, rest = html.partition("<details")
+    shown = words(shown).partition(COMMAND.line)[2].strip()
+    assert shown == f"{EPOCHS[0]}\n⋮\n{EPOCHS[8]}"
+    assert "<summary>All 9 lines</summary>" in rest
+    assert "\n".join(EPOCHS) in words(rest)
+    paper = words(readable(html))
+    assert "epoch=4" not in paper
+    assert f"All 9 lines: {RECORD}" in paper
+
+
+def test_several_lines_may_match_and_a_sign_never_replaces_one_line():
+    """From one line to another; a line alone between two that are shown stays."""
+    text = "\n".join(EPOCHS)
+    assert fold.that_matter(text, "(?s)epoch=1.*epoch=3") == "\n".join(EPOCHS[1:4])
+    assert fold.that_matter(text, "epoch=[13]") == "\n".join(EPOCHS[1:4])
+    assert fold.that_matter(text, "epoch=[14]").splitlines()[1] == fold.GAP
+
+
+def test_a_diff_shows_what_matters_and_says_on_paper_where_the_whole_is(build):
+    """Its head stays, since a diff without names says nothing."""
+    files = {"old.py": OLD, "new.py": NEW}
+    html, warnings = build(diff(":show: return 2"), **files)
+    assert not warnings
+    shown, _, rest = html.partition("<details")
+    assert "--- old.py\n+++ new.py\n+    return 2" in words(shown)
+    assert "return 3" not in words(shown) and "return 3" in words(rest)
+    paper = words(readable(html))
+    assert "return 3" not in paper and "compare old.py and new.py" in paper
+
+
+@pytest.mark.parametrize(
+    ("show", "complaint"),
+    [
+        ("epoch=0 | epoch=99", "epoch=99 finds nothing in 9 lines"),
+        ("epoch", "finds all 9 lines"),
+        ("epoch=(", "missing )"),
+    ],
+)
+def test_a_pattern_that_shows_nothing_or_everything_fails_the_build(
+    build, show, complaint
+):
+    """A page can't promise a line that the record no longer has."""
+    _, warnings = build(run(show), **{RECORD: OUTPUT})
+    assert complaint in warnings
+    _, warnings = build(diff(":show: gone"), **{"old.py": OLD, "new.py": NEW})
+    assert "gone finds nothing" in warnings
+
+
+def test_no_long_output_stands_unfolded(site):
+    """At most 25 lines of an output and 40 of a diff, unless in a folded part."""
+    found, most = [], 0
+    for path in sorted(site.glob("book/*.html")):
+        tree = BeautifulSoup(path.read_text("utf8"), "html.parser")
+        for kind, longest in LONGEST.items():
+            for block in tree.select(f".{kind}"):
+                lines = len(block.pre.get_text().strip("\n").splitlines())
+                inside = block.find_parent("details") or block.find_parent(
+                    class_=re.compile("dropdown")
+                )
+                if not inside and (path.stem, kind) not in WHOLE:
+                    most = max(most, lines)
+                    if lines > longest:
+                        found.append(f"{path.stem}: {lines} lines of {kind}")
+    assert not found
+    assert most > 15, "nothing was measured"
+    assert {path for path, _ in WHOLE} <= {p.stem for p in ROOT.glob("book/*.md")}
