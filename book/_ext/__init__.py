@@ -37,6 +37,7 @@ PARTS = (
     "site.search_words",  # lets the search find a name by its parts
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
     "site.finish",  # what the theme has no option for
+    "site.share",  # what a link to a page shows elsewhere; the page index.html
     "weight.slim",  # one style sheet, one script, a small icon font; must come last
 )
 

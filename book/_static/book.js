@@ -135,7 +135,7 @@ if (location.protocol === "file:") {
     document.execCommand("copy");
     field.remove();
   };
-  for (const block of document.querySelectorAll("div:not(.output, .no-copy) > div.highlight > pre")) {
+  for (const block of document.querySelectorAll(":not(.output, .no-copy) > div.highlight > pre")) {
     const button = document.createElement("button");
     const say = (name, icon) => {
       button.innerHTML = icon;

@@ -178,14 +178,15 @@ def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
     """A box that becomes too narrow gets the keyboard's focus, and loses it again."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
-    box = tab.locator(".x-scroll:has(svg)").first
+    tab.evaluate("document.querySelector('.x-fold').open = true")
+    box = tab.locator(".x-scroll:has(table)").first
     assert box.get_attribute("tabindex") is None
     for width, reachable in (
         ("100px", ":is([tabindex='0'])"),
         ("", ":not([tabindex])"),
     ):
         box.evaluate("(box, width) => { box.style.width = width }", width)
-        tab.wait_for_selector(f".x-scroll:has(svg){reachable}")
+        tab.wait_for_selector(f".x-scroll:has(table){reachable}")
     tab.close()
 
 
@@ -211,3 +212,32 @@ def test_the_section_being_read_is_marked(browser, http):
     tab.locator("a.left-prev").click()
     assert tab.title() == title
     tab.close()
+
+
+def test_a_deep_link_lands_at_once(browser, http):
+    """The page does not scroll by, and the heading is not below the page's header."""
+    context = browser.new_context(reduced_motion="no-preference")
+    tab = context.new_page()
+    tab.goto(f"{http}/book/app_glossary.html")
+    tab.evaluate("[...document.querySelectorAll('dt')].at(-1).scrollIntoView()")
+    assert tab.evaluate("scrollY") > 2000  # at once, not after 20,000 px of motion
+    last = tab.locator("dt[id]").last.get_attribute("id")
+    tab.goto(f"{http}/book/app_glossary.html#{last}")
+    header = tab.locator(".bd-header-article").bounding_box()
+    at = tab.locator(f"[id='{last}']").bounding_box()
+    assert header["y"] + header["height"] <= at["y"] < tab.viewport_size["height"]
+    context.close()
+
+
+def test_a_finger_finds_the_copy_button(browser, http):
+    """Where nothing can hover, the button is always there, and large enough."""
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    tab = context.new_page()
+    tab.goto(f"{http}/book/ch5_ddp.html")
+    for button in tab.locator(".copybtn:visible").all()[:5]:
+        box = button.bounding_box()
+        assert min(box["width"], box["height"]) >= 44
+        assert button.evaluate("b => getComputedStyle(b).opacity") == "1"
+    context.close()

@@ -64,6 +64,16 @@ def test_every_picture_says_what_it_shows(trees):
     assert not silent
 
 
+def test_no_quote_or_dash_was_put_into_an_option(trees):
+    """Outside of code too, "--local-rank" keeps its two hyphens, to be copied."""
+    changed = []
+    for path, tree in trees.items():
+        for text in tree.find_all(string=re.compile("[–—](?=[a-z][a-z-]+)")):
+            if not text.find_parent(["pre", "code", "script", "style"]):
+                changed.append(f"{path.name}: {text[:80]}")
+    assert not changed
+
+
 def test_each_page_has_one_title_and_a_description(site, pages, trees):
     """Search engines and screen readers find a title, a description and a language."""
     for page in pages:

@@ -47,7 +47,7 @@ async () => {
     wide: wide.map((e) =>
       `${e.tagName}.${e.className}: ${e.scrollWidth} > ${e.clientWidth}`),
     theme: document.documentElement.dataset.theme,
-    blocks: count("div:not(.output, .no-copy) > div.highlight > pre"),
+    blocks: count(":not(.output, .no-copy) > div.highlight > pre"),
     buttons: count("div.highlight > button.copybtn"),
   };
 }
