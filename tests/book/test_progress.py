@@ -231,6 +231,25 @@ def test_a_second_window_follows(browser, http):
     reader.context.close()
 
 
+def test_the_map_says_what_is_done_and_nothing_else(browser, http):
+    """A chapter's card counts its own quizzes and exercises, once there are any."""
+    reader = Reader(browser, http)
+    page = reader.open("book/intro")
+    marks = page.locator(".map-progress")
+    assert marks.count() > 10 and not "".join(marks.all_inner_texts())
+    done = {"quiz": {"ch4_device": 1, "ch4_rank": 1}, "exercise": {"ex5_1": 1}}
+    store = "done => localStorage.setItem('allranks.progress', JSON.stringify(done))"
+    page.evaluate(store, done)
+    page.reload()
+    card = page.locator(".map-card").filter(has_text="Ranks: who is who")
+    card.get_by_text(re.compile(r"2 of \d+ quizzes done")).wait_for()
+    said = [text for text in marks.all_inner_texts() if text.strip()]
+    assert len(said) == 2
+    assert re.search(r"; 1 of \d+ exercises? done", said[1])
+    reader.context.close()
+    assert reader.errors == []
+
+
 def test_blocked_storage_is_no_error(browser, http):
     """Without storage a page still counts, but forgets when the reader leaves it."""
     reader = Reader(browser, http)

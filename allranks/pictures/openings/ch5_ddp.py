@@ -34,11 +34,7 @@ def held(sheet: Sheet, x: float, y: float, rank: int, stage: tuple) -> None:
             sheet.box(*place, f"{2 * i + rank}", rank=rank, strong=0.35, bold=False)
         return
     line = y + (72 if min(bars[rank]) >= 0 else 58)
-    for i, value in enumerate(bars[rank]):
-        size = abs(value) * 2
-        top = line - size if value > 0 else line
-        sheet.bar(x + 32 + i * 22, top, 16, size, rank)
-    sheet.rule(x + 20, line, x + BOX - 20, line)
+    sheet.bars(x + 20, line, [2 * value for value in bars[rank]], rank)
 
 
 def wide(sheet: Sheet) -> None:

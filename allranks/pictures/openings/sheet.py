@@ -1,5 +1,6 @@
 """A sheet to draw an opening picture on: boxes, words, arrows, in page colours."""
 
+from collections.abc import Sequence
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -43,7 +44,7 @@ class Sheet:
     ) -> None:
         """Write one line; ``y`` is that of its base line."""
         weight = ' font-weight="650"' if bold else ""
-        place = f'x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}"'
+        place = f'x="{x:.4g}" y="{y:.4g}" font-size="{size}" text-anchor="{anchor}"'
         text = escape(text)
         self.parts.append(f'<text {place}{weight} style="fill:{color}">{text}</text>')
 
@@ -68,8 +69,12 @@ class Sheet:
     ) -> None:
         """Draw a box in a rank's colour, or grey, with lines of text in its middle."""
         color = MUTED if rank is None else RANK_COLORS[rank]
-        place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5"'
-        style = f"fill:{color};fill-opacity:{strong:g};stroke:{color};stroke-width:1.5"
+        place = (
+            f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}" rx="5"'
+        )
+        style = (
+            f"fill:{color};fill-opacity:{strong:.4g};stroke:{color};stroke-width:1.5"
+        )
         style += ";stroke-dasharray:5 4" if dashed else ""
         self.parts.append(f'<rect {place} style="{style}"/>')
         top = y + height / 2 - (len(texts) - 1) * LINE / 2 + 5
@@ -83,49 +88,48 @@ class Sheet:
         """Draw an empty box, such as what encloses others."""
         self.box(x, y, width, height, strong=0, **how)
 
-    def bar(self, x: float, y: float, width: float, height: float, rank: int) -> None:
-        """Draw a bar in a rank's colour, whose height is a number."""
-        place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-        self.parts.append(f'<rect {place} style="fill:{RANK_COLORS[rank]}"/>')
+    def bars(self, x: float, y: float, heights: Sequence[float], rank: int) -> None:
+        """Draw numbers as bars on a line, those below zero downwards."""
+        path = "".join(
+            f"M{x + 12 + i * 22:.4g} {y:.4g}v{-height:.4g}h16v{height:.4g}z"
+            for i, height in enumerate(heights)
+        )
+        self.parts.append(f'<path d="{path}" style="fill:{RANK_COLORS[rank]}"/>')
+        line = f"M{x:.4g} {y:.4g}h{22 * len(heights) + 18}"
+        self.parts.append(f'<path d="{line}" style="stroke:currentColor"/>')
 
     def blank(self, x: float, y: float, width: float, height: float) -> None:
         """Cover what is below with the page's ground, so that a text can be read."""
-        place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+        place = f'x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}"'
         self.parts.append(f'<rect {place} style="fill:{GROUND}"/>')
-
-    def rule(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """Draw a thin line."""
-        self.parts.append(
-            f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" style="stroke:currentColor"/>'
-        )
 
     def arrow(
         self, path: str, both: bool = False, color: str = MUTED, thick: float = 2
     ) -> None:
         """Draw a path of lines, ``x,y x,y …``, with a head at its end or at both."""
         points = [tuple(map(float, pair.split(","))) for pair in path.split()]
-        line = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
+        line = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in points)
         line += head(points[-2], points[-1])
         line += head(points[1], points[0]) if both else ""
-        style = f"fill:none;stroke:{color};stroke-width:{thick:g}"
+        style = f"fill:none;stroke:{color};stroke-width:{thick:.4g}"
         self.parts.append(f'<path d="{line}" style="{style}"/>')
 
     def badge(self, x: float, y: float, text: str) -> None:
         """Draw a number in a disc, which the list beside the drawing explains."""
         style = f"fill:{GROUND};stroke:currentColor;stroke-width:1.5"
-        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="12" style="{style}"/>')
+        self.parts.append(f'<circle cx="{x:.4g}" cy="{y:.4g}" r="12" style="{style}"/>')
         self.words(x, y + 5, text, "middle", bold=True)
 
     def put(self, other: "Sheet", x: float, y: float) -> None:
         """Lay another sheet on this one, and grow downwards if it needs that."""
         parts = "".join(other.parts)
-        self.parts.append(f'<g transform="translate({x:g} {y:g})">{parts}</g>')
+        self.parts.append(f'<g transform="translate({x:.4g} {y:.4g})">{parts}</g>')
         self.height = max(self.height, y + other.height)
 
     def svg(self, label: str) -> str:
         """Return the drawing; ``label`` is what a screen reader reads."""
         width, height = self.width + 2, self.height + 2  # strokes reach over an edge
-        size = f'viewBox="-1 -1 {width:g} {height:g}" width="{width:g}"'
+        size = f'viewBox="-1 -1 {width:.4g} {height:.4g}" width="{width:.4g}"'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" '
             'font-family="system-ui, sans-serif" style="width:100%;height:auto" '
@@ -140,7 +144,7 @@ def head(before: tuple[float, float], tip: tuple[float, float]) -> str:
     dx, dy = 7 * dx / length, 7 * dy / length
     ends = [(-dx - dy * 0.7, -dy + dx * 0.7), (-dx + dy * 0.7, -dy - dx * 0.7)]
     return "".join(
-        f"M{tip[0] + x:.1f} {tip[1] + y:.1f}L{tip[0]:g} {tip[1]:g}" for x, y in ends
+        f"M{tip[0] + x:.1f} {tip[1] + y:.1f}L{tip[0]:.4g} {tip[1]:.4g}" for x, y in ends
     )
 
 

@@ -87,7 +87,7 @@ def explain(parts: dict[str, list[Chapter]]) -> str:
     numbered = [one for chapters in parts.values() for one in chapters if one.number]
     total = sum(one.page_minutes + one.notebook_minutes for one in numbered)
     return (
-        "A line leads to a chapter that builds on an earlier one. Times: "
+        "A chapter that builds on others says on which. Times: "
         f"{WORDS_PER_MINUTE} words per minute, and {MINUTES_PER_PREDICTION} minutes "
         f"for each question that a notebook asks. All {len(numbered)} chapters: "
         f"about {round(total / 60)} hours, without quizzes and exercises."
