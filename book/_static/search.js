@@ -1,0 +1,208 @@
+// The search of the book: which sections, cases, terms and figures answer a query?
+// MiniSearch scores each word by BM25+; here is what a query means. It needs no page.
+//
+// MiniSearch was chosen among kept libraries because its index can be made in the
+// browser from a script (Pagefind fetches files, which a page opened from a folder may
+// not), it takes our own words, and it scores one word at a time, with fields, prefixes
+// and typing errors. Lunr is no longer kept, and FlexSearch has no BM25.
+(() => {
+  const [PAGE, CASE, TERM, FIGURE, NOTEBOOK] = [0, 1, 2, 3, 4];
+  const BOOST = { title: 4, messages: 2, lead: 1.5, names: 1.6, above: 0.6, words: 1 };
+  const PRIOR = { [PAGE]: 1, [CASE]: 1, [TERM]: 0.95, [FIGURE]: 0.6, [NOTEBOOK]: 0.7 };
+  const STOP = new Set(("a an and are as at be but by can do does for from had has have how i if"
+    + " in into is it its me my of on only or other our so some than that the their them then"
+    + " there they this to too up was we what when where which while who why will with you"
+    + " your get got after before between during").split(" "));
+  const WORD = /\p{Script=Han}+|[\p{L}\p{N}]+(?:[-_\u2013]+[\p{L}\p{N}]+)*/gu;
+  const MANY = 40; // words of a query that are looked up
+
+  // "synchronising" and "synchronised" are one word, and so are "batch" and "batches".
+  function stem(word) {
+    if (word.length < 4 || /\d/.test(word)) return word;
+    let root = word.replace(/ies$/, "y").replace(/(x|ch|sh|ss)es$/, "$1").replace(/([^sui])s$/, "$1");
+    root = root.replace(/is(e|ed|ing|ation)$/, "iz$1");
+    const short = root.replace(/(?:ation|ing|ed|ly)$/, "");
+    if (short.length > 2 && /[aeiouy]/.test(short)) root = short;
+    root = root.replace(/([bdgmnprt])\1$/, "$1");
+    return root.length > 4 ? root.replace(/([st])ion$/, "$1").replace(/e$/, "") : root;
+  }
+
+  // Words as the index has them, each with its parts: set_epoch is also "set", "epoch".
+  function tokens(text) {
+    const found = [];
+    for (const [chunk] of text.normalize("NFKC").matchAll(WORD)) {
+      if (/\p{Script=Han}/u.test(chunk)) {
+        const signs = [...chunk];
+        const pairs = signs.slice(1).map((sign, i) => ({ term: signs[i] + sign, parts: [] }));
+        found.push(...(pairs.length ? pairs : [{ term: chunk, parts: [] }]));
+        continue;
+      }
+      const named = chunk.replace(/ZeRO/g, "zeroopt"); // the optimizer, not the number
+      const pieces = named.split(/[-_\u2013]+/).flatMap((piece) =>
+        /[a-z][A-Z]/.test(piece) ? piece.match(/[A-Z]+(?![a-z])|[A-Z]?[a-z\d]+/g) : [piece]);
+      const parts = pieces.map((piece) => stem(piece.toLowerCase()));
+      if (parts.length > 1) found.push({ term: parts.join(""), parts });
+      else found.push({ term: parts[0], parts: [] });
+    }
+    return found;
+  }
+
+  const flat = (text) => tokens(text).flatMap(({ term, parts }) => [term, ...parts])
+    .filter((term) => term.length > 1);
+
+  class Search {
+    constructor({ pages, entries, words, synonyms }) {
+      const code = (text) => (text.match(/../g) ?? []).map((two) =>
+        list[digit(two[0]) * digits.length + digit(two[1])]).join(" ");
+      const digits = Array.from({ length: 92 }, (_, n) => String.fromCharCode(35 + n))
+        .filter((sign) => !"\\<&".includes(sign)).join("");
+      const digit = (sign) => digits.indexOf(sign);
+      const list = words.split(" ");
+      this.docs = entries.map(([page, anchor, kind, title, parent, lead, messages, names, rest], id) => {
+        const path = [];
+        for (let at = parent; at >= 0; at = entries[at][4]) path.unshift(entries[at][3]);
+        return { id, page: pages[page], anchor, kind, title, path, lead, messages,
+          above: path.join(" "), names: code(names), words: code(rest) };
+      });
+      this.counts = new Map();
+      const seen = (text) => {
+        const all = flat(text);
+        for (const term of new Set(all)) this.counts.set(term, (this.counts.get(term) ?? 0) + 1);
+        return all;
+      };
+      this.index = new MiniSearch({ fields: Object.keys(BOOST), tokenize: seen,
+        processTerm: (term) => term });
+      this.index.addAll(this.docs);
+      this.found = new Map();
+      this.synonyms = this.rules(synonyms);
+    }
+
+    // Each rule by its first word; glossary terms translate themselves.
+    rules(table) {
+      const rules = new Map();
+      const add = (typed, others) => {
+        const key = tokens(typed).map(({ term }) => term);
+        const rule = { key, others: others.filter((o) => o !== typed).map((o) => tokens(o).map(({ term }) => term)) };
+        rules.set(key[0], [...(rules.get(key[0]) ?? []), rule]);
+      };
+      for (const [typed, others] of table) for (const one of typed) add(one, others);
+      for (const doc of this.docs) {
+        const chinese = doc.kind === TERM && doc.lead.match(/^[^\u00b7]*?(\p{Script=Han}{2,})/u);
+        if (chinese) add(chinese[1], [doc.title]);
+      }
+      return rules;
+    }
+
+    // One word's score in each document that has it.
+    scores(term, options = {}) {
+      const key = JSON.stringify([term, options]);
+      if (!this.found.has(key)) {
+        const hits = this.index.search(term, { boost: BOOST, tokenize: (t) => [t], ...options });
+        this.found.set(key, new Map(hits.map(({ id, score }) => [id, score])));
+      }
+      return this.found.get(key);
+    }
+
+    idf(term) {
+      const count = this.counts.get(term) ?? 0;
+      return Math.log(1 + (this.docs.length - count / 2) / (count / 2 + 1));
+    }
+
+    // The score of an expression: that of all of its words, or nothing.
+    expression(terms) {
+      const [first, ...others] = terms.map((term) => this.scores(term));
+      const found = new Map();
+      for (const [id, score] of first) {
+        const rest = others.map((one) => one.get(id));
+        if (rest.every(Boolean)) found.set(id, (score + rest.reduce((a, b) => a + b, 0)) / terms.length);
+      }
+      return found;
+    }
+
+    // What a query asks for: groups of alternatives, of which a document needs one.
+    groups(query) {
+      const typed = tokens(query).filter(({ term }) => term.length > 1 && !/^\d+$/.test(term)).slice(0, 3 * MANY);
+      const sequence = typed.map(({ term }) => term);
+      const groups = [];
+      typed.forEach(({ term, parts }, at) => {
+        const last = at === typed.length - 1 && !/\s$/.test(query);
+        let weight = STOP.has(term) && typed.length > 1 ? 0.08 : 1;
+        const alternatives = [[this.scores(term), 1]];
+        let known = this.counts.has(term);
+        if (term.length > 2 && (last || !known)) {
+          const longer = this.scores(term, { prefix: true });
+          if (longer.size) alternatives.push([longer, known ? 0.3 : 0.7]);
+          known ||= longer.size > 0;
+        }
+        for (const { key, others } of this.synonyms.get(term) ?? []) {
+          if (!key.every((word, n) => sequence[at + n] === word)) continue;
+          for (const other of others) alternatives.push([this.expression(other), 0.55]);
+          known = true;
+        }
+        if (!known && term.length > 4 && typed.length < 8) {
+          const near = this.scores(term, { fuzzy: term.length > 7 ? 2 : 1 });
+          if (near.size) alternatives.push([near, 0.6]);
+          known = near.size > 0;
+        }
+        const joined = term + sequence[at + 1];
+        if (this.counts.has(joined)) groups.push({ weight: 0.8, idf: this.idf(joined), alternatives: [[this.scores(joined), 1]], terms: [] });
+        for (const part of parts) {
+          if (part.length > 1 && this.counts.has(part)) {
+            groups.push({ weight: this.counts.has(term) ? 0.1 : 0.5, idf: this.idf(part), alternatives: [[this.scores(part), 1]], terms: [part] });
+          }
+        }
+        if (!known) weight *= parts.length ? 0 : 0.3;
+        groups.push({ weight, idf: known ? this.idf(term) : 3, alternatives, terms: [term] });
+      });
+      return { groups: groups.slice(0, 3 * MANY), sequence };
+    }
+
+    // How much of the query's neighbouring words a text has as neighbours.
+    phrase(pairs, text) {
+      if (!pairs.length) return 0;
+      const own = tokens(text).map(({ term }) => term).filter((t) => t.length > 1);
+      const has = new Set(own.slice(1).map((term, i) => `${own[i]} ${term}`));
+      return pairs.filter((pair) => has.has(pair)).length / pairs.length;
+    }
+
+    // Documents that answer a query, best first.
+    ask(query, most = 12) {
+      const { groups, sequence } = this.groups(query);
+      const totals = new Map();
+      let possible = 0;
+      for (const { weight, idf, alternatives } of groups) {
+        possible += weight * idf;
+        const best = new Map();
+        for (const [scores, share] of alternatives) {
+          for (const [id, score] of scores) best.set(id, Math.max(best.get(id) ?? 0, share * score));
+        }
+        for (const [id, score] of best) {
+          const total = totals.get(id) ?? { score: 0, covered: 0 };
+          total.score += weight * score;
+          total.covered += weight * idf;
+          totals.set(id, total);
+        }
+      }
+      const pairs = sequence.slice(1).map((term, i) => `${sequence[i]} ${term}`);
+      const asked = new Set(sequence);
+      const reports = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/.test(query) || sequence.length > 9;
+      const ranked = [...totals].map(([id, { score, covered }]) =>
+        ({ id, score: score * (0.15 + 0.85 * covered / possible) }))
+        .sort((a, b) => b.score - a.score).slice(0, 80);
+      for (const hit of ranked) {
+        const doc = this.docs[hit.id];
+        hit.score *= PRIOR[doc.kind];
+        const title = tokens(doc.title).map(({ term }) => term);
+        const inTitle = title.filter((term) => asked.has(term)).length;
+        if (inTitle === title.length) hit.score *= 1 + 0.8 * title.length / sequence.length;
+        const close = this.phrase(pairs, `${doc.title} . ${doc.messages} . ${doc.lead}`);
+        hit.score *= 1 + (reports ? 2 : 0.8) * close;
+        if (reports && doc.kind === CASE) hit.score *= 1.3;
+        Object.assign(hit, doc);
+      }
+      return ranked.sort((a, b) => b.score - a.score).slice(0, most);
+    }
+  }
+
+  globalThis.allRanksSearch = { Search, stem, tokens };
+})();
