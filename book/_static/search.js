@@ -204,5 +204,5 @@
     }
   }
 
-  globalThis.allRanksSearch = { Search, stem, tokens };
+  globalThis.allRanksSearch = { Search, STOP, stem, tokens };
 })();
