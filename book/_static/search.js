@@ -7,13 +7,14 @@
 // and typing errors. Lunr is no longer kept, and FlexSearch has no BM25.
 (() => {
   const [PAGE, CASE, TERM, FIGURE, NOTEBOOK] = [0, 1, 2, 3, 4];
-  const BOOST = { title: 4, messages: 2, lead: 1.5, names: 1.6, above: 0.6, words: 1 };
+  const BOOST = { title: 4, messages: 2, lead: 1.5, said: 2.5, names: 1.6, above: 0.6, words: 1 };
   const PRIOR = { [PAGE]: 1, [CASE]: 1, [TERM]: 0.95, [FIGURE]: 0.6, [NOTEBOOK]: 0.7 };
   const STOP = new Set(("a an and are as at be but by can do does for from had has have how i if"
     + " in into is it its me my of on only or other our so some than that the their them then"
     + " there they this to too up was we what when where which while who why will with you"
     + " your get got after before between during").split(" "));
-  const WORD = /\p{Script=Han}+|[\p{L}\p{N}]+(?:[-_\u2013]+[\p{L}\p{N}]+)*/gu;
+  const WORD = /\p{Script=Han}+|(?:(?<![\p{L}\p{N}-])(?:--|\u2013))?[\p{L}\p{N}]+(?:[-_\u2013]+[\p{L}\p{N}]+)*/gu;
+  const [PART, SYN, CAP, COVER, TITLE, EXACT, CLOSE] = [0.1, 0.55, 0.7, [0.15, 1], 0.8, 1.8, [0.8, 2]];
   const MANY = 40; // words of a query that are looked up
 
   // "synchronising" and "synchronised" are one word, and so are "batch" and "batches".
@@ -37,11 +38,14 @@
         found.push(...(pairs.length ? pairs : [{ term: chunk, parts: [] }]));
         continue;
       }
-      const named = chunk.replace(/ZeRO/g, "zeroopt"); // the optimizer, not the number
+      const option = /^[-\u2013]/.test(chunk); // --local-rank, also where a dash replaced it
+      const named = chunk.replace(/^[-\u2013]+/, "").replace(/ZeRO/g, "zeroopt"); // not a number
       const pieces = named.split(/[-_\u2013]+/).flatMap((piece) =>
         /[a-z][A-Z]/.test(piece) ? piece.match(/[A-Z]+(?![a-z])|[A-Z]?[a-z\d]+/g) : [piece]);
       const parts = pieces.map((piece) => stem(piece.toLowerCase()));
-      if (parts.length > 1) found.push({ term: parts.join(""), parts });
+      const joined = parts.join("");
+      if (option) found.push({ term: `--${joined}`, parts: parts.length > 1 ? [joined, ...parts] : parts });
+      else if (parts.length > 1) found.push({ term: joined, parts });
       else found.push({ term: parts[0], parts: [] });
     }
     return found;
@@ -58,10 +62,10 @@
         .filter((sign) => !"\\<&".includes(sign)).join("");
       const digit = (sign) => digits.indexOf(sign);
       const list = words.split(" ");
-      this.docs = entries.map(([page, anchor, kind, title, parent, lead, messages, names, rest], id) => {
+      this.docs = entries.map(([page, anchor, kind, title, parent, lead, messages, said, names, rest], id) => {
         const path = [];
         for (let at = parent; at >= 0; at = entries[at][4]) path.unshift(entries[at][3]);
-        return { id, page: pages[page], anchor, kind, title, path, lead, messages,
+        return { id, page: pages[page], anchor, kind, title, path, lead, messages, said,
           above: path.join(" "), names: code(names), words: code(rest) };
       });
       this.counts = new Map();
@@ -127,7 +131,9 @@
       typed.forEach(({ term, parts }, at) => {
         const last = at === typed.length - 1 && !/\s$/.test(query);
         let weight = STOP.has(term) && typed.length > 1 ? 0.08 : 1;
-        const alternatives = [[this.scores(term), 1]];
+        const exact = this.scores(term);
+        const most = exact.size ? Math.max(...exact.values()) : Infinity;
+        const alternatives = [[exact, 1]];
         let known = this.counts.has(term);
         if (term.length > 2 && (last || !known)) {
           const longer = this.scores(term, { prefix: true });
@@ -136,7 +142,7 @@
         }
         for (const { key, others } of this.synonyms.get(term) ?? []) {
           if (!key.every((word, n) => sequence[at + n] === word)) continue;
-          for (const other of others) alternatives.push([this.expression(other), 0.55]);
+          for (const other of others) alternatives.push([this.expression(other), SYN, CAP * most]);
           known = true;
         }
         if (!known && term.length > 4 && typed.length < 8) {
@@ -148,7 +154,7 @@
         if (this.counts.has(joined)) groups.push({ weight: 0.8, idf: this.idf(joined), alternatives: [[this.scores(joined), 1]], terms: [] });
         for (const part of parts) {
           if (part.length > 1 && this.counts.has(part)) {
-            groups.push({ weight: this.counts.has(term) ? 0.1 : 0.5, idf: this.idf(part), alternatives: [[this.scores(part), 1]], terms: [part] });
+            groups.push({ weight: known ? PART : 0.5, idf: this.idf(part), alternatives: [[this.scores(part), 1]], terms: [part] });
           }
         }
         if (!known) weight *= parts.length ? 0 : 0.3;
@@ -173,8 +179,9 @@
       for (const { weight, idf, alternatives } of groups) {
         possible += weight * idf;
         const best = new Map();
-        for (const [scores, share] of alternatives) {
-          for (const [id, score] of scores) best.set(id, Math.max(best.get(id) ?? 0, share * score));
+        for (const [scores, share, most = Infinity] of alternatives) {
+          for (const [id, score] of scores)
+            best.set(id, Math.max(best.get(id) ?? 0, Math.min(share * score, most)));
         }
         for (const [id, score] of best) {
           const total = totals.get(id) ?? { score: 0, covered: 0 };
@@ -187,16 +194,17 @@
       const asked = new Set(sequence);
       const reports = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/.test(query) || sequence.length > 9;
       const ranked = [...totals].map(([id, { score, covered }]) =>
-        ({ id, score: score * (0.15 + 0.85 * covered / possible) }))
+        ({ id, score: score * (COVER[0] + (1 - COVER[0]) * (covered / possible) ** COVER[1]) }))
         .sort((a, b) => b.score - a.score).slice(0, 80);
       for (const hit of ranked) {
         const doc = this.docs[hit.id];
         hit.score *= PRIOR[doc.kind];
         const title = tokens(doc.title).map(({ term }) => term);
         const inTitle = title.filter((term) => asked.has(term)).length;
-        if (inTitle === title.length) hit.score *= 1 + 0.8 * title.length / sequence.length;
-        const close = this.phrase(pairs, `${doc.title} . ${doc.messages} . ${doc.lead}`);
-        hit.score *= 1 + (reports ? 2 : 0.8) * close;
+        if (inTitle === title.length) hit.score *= 1 + TITLE * title.length / sequence.length;
+        if (inTitle === title.length && inTitle === asked.size) hit.score *= EXACT;
+        const close = this.phrase(pairs, `${doc.title} . ${doc.messages} . ${doc.lead} . ${doc.said}`);
+        hit.score *= 1 + (reports ? CLOSE[1] : CLOSE[0]) * close;
         if (reports && doc.kind === CASE) hit.score *= 1.3;
         Object.assign(hit, doc);
       }

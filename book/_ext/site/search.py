@@ -22,6 +22,7 @@ from book._ext.site.search_index import script
 INDEX = "search_index.js"
 MOST = 300 * 1024  # bytes of the index
 LEFT_OUT = "book/app_status", "book/app_course"  # nobody looks for what is listed there
+SAID = Path(__file__).with_name("search_said.txt")
 SYNTAX = re.compile(r"\\[wdsbWDSB]|\(\?[:!=]|\{\d[^}]*\}|\[[^\]]*\]|[\\^$|()*+?]|\.\*")
 PAGE = """
 <h1>Search</h1>
@@ -48,6 +49,17 @@ def literal(case: clinic.Specimen) -> str:
     return " ".join(SYNTAX.sub(" ", sign) for sign in signs)
 
 
+def said() -> dict[str, str]:
+    """Return how readers put it, by page and anchor.
+
+    >>> said()["ch5_ddp#does-it-pay"].split("; ")[0]
+    'is DDP faster'
+    """
+    lines = SAID.read_text("utf8").splitlines()
+    pairs = (line.split(": ", 1) for line in lines if line and line[0] != "#")
+    return dict(pairs)
+
+
 def add_messages(entry: Entry, case: clinic.Specimen) -> None:
     """Add to a case what it prints in other releases, as its signs know it."""
     known = entry.messages.lower()
@@ -60,6 +72,7 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
     labels = env.domaindata["std"]["labels"]
     cases = {f"clinic-{case.slug}": case for case in load(Path(env.srcdir))}
     names = {module: title for title, module in CLASSES.items()}
+    words = said()
 
     def label(target: str) -> str:
         return labels.get(target, ("", "", ""))[2]
@@ -68,6 +81,8 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
         for entry in sections(page, env.get_doctree(page), label):
             if page in LEFT_OUT and entry.above:
                 continue
+            place = f"{page.removeprefix('book/')}#{entry.anchor}"
+            entry.said = words.get(place, "")
             if entry.kind == CASE:
                 add_messages(entry, cases[entry.anchor])
             elif entry.kind == FIGURES:

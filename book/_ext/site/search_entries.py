@@ -15,8 +15,9 @@ from sphinx import addnodes
 from book._ext.site.explorable import FIGURE
 
 PAGE, CASE, TERM, FIGURES, NOTEBOOK = range(5)  # kinds, as search.js knows them
-LEAD = 170  # characters of a section that results may show
-MESSAGES = 700  # characters of what a case prints
+LEAD = 150  # characters of a section that results may show
+SHORT = 90  # the same of a notebook's, whose chapter has more to show
+MESSAGES = 500  # characters of what a case prints
 SILENT = (nodes.comment, nodes.image, nodes.target, nodes.title, nodes.raw)
 ERROR = re.compile(r"(?:Error|Exception|Warning)\b|[Ee]rror:|\w+ waits? in |signal")
 PART = re.compile(r"(You see|Cause|More)[.:] (.*)")
@@ -34,6 +35,7 @@ class Entry:
         lead: its first sentences, which results show.
         names: identifiers in its code.
         messages: what a program prints when this is the matter.
+        said: how readers put it (search_said.txt).
         body: all of its text.
         weights: texts whose words count more, each with its weight.
     """
@@ -46,6 +48,7 @@ class Entry:
     lead: str = ""
     names: list[str] = field(default_factory=list)
     messages: str = ""
+    said: str = ""
     body: str = ""
     weights: list[tuple[str, int]] = field(default_factory=list)
 
@@ -153,7 +156,7 @@ def sections(
             entry.weights = [(said.get(name, ""), n) for name, n in WEIGHTS.items()]
         else:
             prose = [text for text in paragraphs if not text.startswith(GOAL)]
-            entry.lead = cut(" ".join(prose), LEAD)
+            entry.lead = cut(" ".join(prose), SHORT if usual == NOTEBOOK else LEAD)
         entry.messages = printed(parts)[: MESSAGES]
         entry.body = " ".join(paragraphs)
         glossary = [p for p in parts if isinstance(p, addnodes.glossary)]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from book._ext.site.search_entries import Entry
 from book._ext.site.search_synonyms import rules
 
-WORD = re.compile(r"[^\W_][\w-]*[^\W_]|[^\W_]", re.UNICODE)
+WORD = re.compile(r"(?:(?<![\w-])--)?[^\W_](?:[\w-]*[^\W_])?")
 HUMP = re.compile(r"[a-z][A-Z]")
 DIGITS = "".join(chr(n) for n in range(35, 127) if chr(n) not in "\\<&")
 STOP = frozenset(
@@ -77,6 +77,7 @@ def index(entries: Iterable[Entry]) -> dict:
                 parent,
                 entry.lead,
                 entry.messages,
+                entry.said,
                 "".join(sorted(map(code.get, names))),
                 "".join(code[word] * count for word, count in sorted(rest.items())),
             ]
