@@ -7,14 +7,15 @@
 // and typing errors. Lunr is no longer kept, and FlexSearch has no BM25.
 (() => {
   const [PAGE, CASE, TERM, FIGURE, NOTEBOOK] = [0, 1, 2, 3, 4];
-  const BOOST = { title: 4, messages: 2, lead: 1.5, said: 2.5, names: 1.6, above: 0.6, words: 1 };
+  const BOOST = { title: 4, messages: 1, lead: 1.5, said: 3.5, names: 1.6, above: 0.6, words: 1 };
   const PRIOR = { [PAGE]: 1, [CASE]: 1, [TERM]: 0.95, [FIGURE]: 0.6, [NOTEBOOK]: 0.7 };
+  const LESS = 0.8;
   const STOP = new Set(("a an and are as at be but by can do does for from had has have how i if"
     + " in into is it its me my of on only or other our so some than that the their them then"
     + " there they this to too up was we what when where which while who why will with you"
-    + " your get got after before between during").split(" "));
+    + " your get got after before between during vs versus").split(" "));
   const WORD = /\p{Script=Han}+|(?:(?<![\p{L}\p{N}-])(?:--|\u2013))?[\p{L}\p{N}]+(?:[-_\u2013]+[\p{L}\p{N}]+)*/gu;
-  const [PART, SYN, CAP, COVER, TITLE, EXACT, CLOSE] = [0.1, 0.55, 0.7, [0.15, 1], 0.8, 1.8, [0.8, 2]];
+  const [PART, SYN, CAP, COVER, TITLE, EXACT, CLOSE, FULL] = [0.1, 0.55, 0.7, [0.3, 0.7], 1.2, 1.8, [2, 1.2], 4];
   const MANY = 40; // words of a query that are looked up
 
   // "synchronising" and "synchronised" are one word, and so are "batch" and "batches".
@@ -185,24 +186,25 @@
         }
         for (const [id, score] of best) {
           const total = totals.get(id) ?? { score: 0, covered: 0 };
-          total.score += weight * score;
+          total.score += weight * idf * (1 + FULL) * score / (score + FULL * idf);
           total.covered += weight * idf;
           totals.set(id, total);
         }
       }
       const pairs = sequence.slice(1).map((term, i) => `${sequence[i]} ${term}`);
-      const asked = new Set(sequence);
+      const asked = sequence.filter((term) => !STOP.has(term)), sought = new Set(asked);
       const reports = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/.test(query) || sequence.length > 9;
       const ranked = [...totals].map(([id, { score, covered }]) =>
         ({ id, score: score * (COVER[0] + (1 - COVER[0]) * (covered / possible) ** COVER[1]) }))
         .sort((a, b) => b.score - a.score).slice(0, 80);
       for (const hit of ranked) {
         const doc = this.docs[hit.id];
-        hit.score *= PRIOR[doc.kind];
-        const title = tokens(doc.title).map(({ term }) => term);
-        const inTitle = title.filter((term) => asked.has(term)).length;
-        if (inTitle === title.length) hit.score *= 1 + TITLE * title.length / sequence.length;
-        if (inTitle === title.length && inTitle === asked.size) hit.score *= EXACT;
+        hit.score *= PRIOR[doc.kind] * (doc.page.endsWith("errata") ? LESS : 1);
+        const title = tokens(doc.title).map(({ term }) => term).filter((term) => !STOP.has(term));
+        if (title.join("") === asked.join("")) hit.score *= EXACT;
+        if (title.length && title.every((term) => sought.has(term))) {
+          hit.score *= 1 + TITLE * Math.min(1, title.length / asked.length);
+        }
         const close = this.phrase(pairs, `${doc.title} . ${doc.messages} . ${doc.lead} . ${doc.said}`);
         hit.score *= 1 + (reports ? CLOSE[1] : CLOSE[0]) * close;
         if (reports && doc.kind === CASE) hit.score *= 1.3;

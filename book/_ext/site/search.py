@@ -23,6 +23,7 @@ INDEX = "search_index.js"
 MOST = 300 * 1024  # bytes of the index
 LEFT_OUT = "book/app_status", "book/app_course"  # nobody looks for what is listed there
 SAID = Path(__file__).with_name("search_said.txt")
+SYMPTOMS = {"hang": "hangs; ", "slow": "slow; ", "silent": "wrong; "}
 SYNTAX = re.compile(r"\\[wdsbWDSB]|\(\?[:!=]|\{\d[^}]*\}|\[[^\]]*\]|[\\^$|()*+?]|\.\*")
 PAGE = """
 <h1>Search</h1>
@@ -79,12 +80,15 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
 
     for page in order(env):
         for entry in sections(page, env.get_doctree(page), label):
-            if page in LEFT_OUT and entry.above:
+            listed = entry.anchor.startswith("index-")  # a list of cases
+            if listed or (page in LEFT_OUT and entry.above):
                 continue
             place = f"{page.removeprefix('book/')}#{entry.anchor}"
             entry.said = words.get(place, "")
             if entry.kind == CASE:
-                add_messages(entry, cases[entry.anchor])
+                case = cases[entry.anchor]
+                add_messages(entry, case)
+                entry.said = SYMPTOMS.get(case.fields["symptom"], "") + entry.said
             elif entry.kind == FIGURES:
                 title = names.get(entry.title, entry.title)
                 entry.title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)

@@ -47,8 +47,14 @@ pipeline, stage
 explode, nan, inf
 print, log, output
 notebook, jupyter, colab
-allreduce, all_reduce, all-reduce
 one, single
+drop, worse, lower, decrease, degrade
+go down, decrease, converge
+use, uses, occupy, takes
+difference, compare, choose
+idle, empty
+split, divide, shard
+multi-node, several machines, several nodes, cluster
 """
 
 LEADS = """
@@ -98,6 +104,8 @@ close -> sighup, hangup
 死锁 -> deadlock
 等待 -> wait
 显存 -> gpu memory
+显存不足 -> out of memory
+爆显存 -> out of memory
 内存 -> memory
 不足 -> out of memory
 爆 -> out of memory
