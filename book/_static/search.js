@@ -7,53 +7,68 @@
 // and typing errors. Lunr is no longer kept, and FlexSearch has no BM25.
 (() => {
   const [PAGE, CASE, TERM, FIGURE, NOTEBOOK] = [0, 1, 2, 3, 4];
-  const BOOST = { title: 4, messages: 1, lead: 1.5, said: 3.5, names: 1.6, above: 0.6, words: 1 };
+  const BOOST = { title: 4, said: 3.5, names: 1.6, lead: 1.5, slug: 1.5, messages: 1, words: 1,
+    above: 0.6 };
   const PRIOR = { [PAGE]: 1, [CASE]: 1, [TERM]: 0.95, [FIGURE]: 0.6, [NOTEBOOK]: 0.7 };
-  const LESS = 0.8;
-  const STOP = new Set(("a an and are as at be but by can do does for from had has have how i if"
-    + " in into is it its me my of on only or other our so some than that the their them then"
-    + " there they this to too up was we what when where which while who why will with you"
-    + " your get got after before between during vs versus").split(" "));
-  const WORD = /\p{Script=Han}+|(?:(?<![\p{L}\p{N}-])(?:--|\u2013))?[\p{L}\p{N}]+(?:[-_\u2013]+[\p{L}\p{N}]+)*/gu;
-  const [PART, SYN, CAP, COVER, TITLE, EXACT, CLOSE, FULL] = [0.1, 0.55, 0.7, [0.3, 0.7], 1.2, 1.8, [2, 1.2], 4];
-  const MANY = 40; // words of a query that are looked up
+  const HAN = /\p{Script=Han}/u, RUN = /\p{Script=Han}+/gu;
+  const OPTION = "(?:(?<![\\p{L}\\p{N}-])(?:--|\u2013))?"; // a dash where two hyphens stood
+  const NAME = "[\\p{L}\\p{N}]+(?:[-_\u2013]+[\\p{L}\\p{N}]+)*";
+  const WORD = new RegExp(`${RUN.source}|${OPTION}${NAME}`, "gu");
+  // Found by trying, on 900 queries: messages, logs, terms, symptoms, questions.
+  const FULL = 4; // beyond this multiple of a word's rarity, more of it hardly counts
+  const PART = 0.1; // the weight of "set" in set_epoch
+  const SYNONYM = 0.55, CAP = 0.7; // its share, and its limit as a share of the word's best
+  const COVER = [0.3, 0.7]; // a place without the query's words keeps this; exponent
+  const TITLE = 1.2, EXACT = 1.8; // all of the title is asked for; nothing else is
+  const CLOSE = 2, REPORT = 1.2; // words that follow each other, in a question or an error
+  const LESS = 0.8; // what is wrong elsewhere comes after what is right here
+  const REPORTS = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/; // was pasted
+  const MANY = 120; // words of a query that are looked up
 
   // "synchronising" and "synchronised" are one word, and so are "batch" and "batches".
   function stem(word) {
     if (word.length < 4 || /\d/.test(word)) return word;
-    let root = word.replace(/ies$/, "y").replace(/(x|ch|sh|ss)es$/, "$1").replace(/([^sui])s$/, "$1");
-    root = root.replace(/is(e|ed|ing|ation)$/, "iz$1");
+    let root = word.replace(/ies$/, "y").replace(/(x|ch|sh|ss)es$/, "$1");
+    root = root.replace(/([^sui])s$/, "$1").replace(/is(e|ed|ing|ation)$/, "iz$1");
     const short = root.replace(/(?:ation|ing|ed|ly)$/, "");
     if (short.length > 2 && /[aeiouy]/.test(short)) root = short;
     root = root.replace(/([bdgmnprt])\1$/, "$1");
     return root.length > 4 ? root.replace(/([st])ion$/, "$1").replace(/e$/, "") : root;
   }
 
+  const STOP = new Set(("a an and are as at be but by can do does for from had has have how i"
+    + " if in into is it its me my of on only or other our so some than that the their them"
+    + " then there they this to too up was we what when where which while who why will with"
+    + " you your get got after before between during vs versus use using used true false none"
+    + " per keep just like").split(" ").map(stem));
+
   // Words as the index has them, each with its parts: set_epoch is also "set", "epoch".
   function tokens(text) {
     const found = [];
-    for (const [chunk] of text.normalize("NFKC").matchAll(WORD)) {
-      if (/\p{Script=Han}/u.test(chunk)) {
+    for (const [chunk] of text.normalize("NFKC").replace(RUN, " $& ").matchAll(WORD)) {
+      if (HAN.test(chunk)) {
         const signs = [...chunk];
         const pairs = signs.slice(1).map((sign, i) => ({ term: signs[i] + sign, parts: [] }));
         found.push(...(pairs.length ? pairs : [{ term: chunk, parts: [] }]));
         continue;
       }
-      const option = /^[-\u2013]/.test(chunk); // --local-rank, also where a dash replaced it
-      const named = chunk.replace(/^[-\u2013]+/, "").replace(/ZeRO/g, "zeroopt"); // not a number
+      const option = /^[-\u2013]/.test(chunk);
+      const named = chunk.replace(/^[-\u2013]+/, "").replace(/ZeRO/g, "zeroopt"); // no number
       const pieces = named.split(/[-_\u2013]+/).flatMap((piece) =>
         /[a-z][A-Z]/.test(piece) ? piece.match(/[A-Z]+(?![a-z])|[A-Z]?[a-z\d]+/g) : [piece]);
       const parts = pieces.map((piece) => stem(piece.toLowerCase()));
       const joined = parts.join("");
-      if (option) found.push({ term: `--${joined}`, parts: parts.length > 1 ? [joined, ...parts] : parts });
-      else if (parts.length > 1) found.push({ term: joined, parts });
-      else found.push({ term: parts[0], parts: [] });
+      const inner = parts.length > 1 ? parts : [];
+      if (option) found.push({ term: `--${joined}`, parts: [joined, ...inner] });
+      else found.push({ term: joined, parts: inner });
     }
     return found;
   }
 
   const flat = (text) => tokens(text).flatMap(({ term, parts }) => [term, ...parts])
     .filter((term) => term.length > 1);
+
+  const telling = ({ term }) => /\d/.test(term) || (term.length > 1 && !STOP.has(term));
 
   class Search {
     constructor({ pages, entries, words, synonyms }) {
@@ -63,15 +78,20 @@
         .filter((sign) => !"\\<&".includes(sign)).join("");
       const digit = (sign) => digits.indexOf(sign);
       const list = words.split(" ");
-      this.docs = entries.map(([page, anchor, kind, title, parent, lead, messages, said, names, rest], id) => {
-        const path = [];
+      this.docs = entries.map((row, id) => {
+        const [number, anchor, kind, title, parent, lead, messages, said, names, rest] = row;
+        const page = pages[number], path = [];
         for (let at = parent; at >= 0; at = entries[at][4]) path.unshift(entries[at][3]);
-        return { id, page: pages[page], anchor, kind, title, path, lead, messages, said,
+        const chinese = kind === TERM ? lead.split(" \u00b7 ")[0] : "";
+        const titles = tokens(title).map(({ term }) => term);
+        const slug = `${page} ${anchor}`.replace(/[^a-z\d]+/gi, " ");
+        return { id, page, anchor, kind, title, path, lead, messages, said, slug, chinese, titles,
           above: path.join(" "), names: code(names), words: code(rest) };
       });
       this.counts = new Map();
-      const seen = (text) => {
-        const all = flat(text);
+      const seen = (text, field) => {
+        const all = flat(text), named = field === "title" ? tokens(text) : [];
+        if ([2, 3].includes(named.length)) all.push(named.map(({ term }) => term).join(""));
         for (const term of new Set(all)) this.counts.set(term, (this.counts.get(term) ?? 0) + 1);
         return all;
       };
@@ -86,14 +106,14 @@
     rules(table) {
       const rules = new Map();
       const add = (typed, others) => {
-        const key = tokens(typed).map(({ term }) => term);
-        const rule = { key, others: others.filter((o) => o !== typed).map((o) => tokens(o).map(({ term }) => term)) };
-        rules.set(key[0], [...(rules.get(key[0]) ?? []), rule]);
+        const terms = (text) => tokens(text).map(({ term }) => term);
+        const key = terms(typed), known = rules.get(key[0]) ?? [];
+        const rule = { key, others: others.filter((other) => other !== typed).map(terms) };
+        rules.set(key[0], [...known, rule]);
       };
       for (const [typed, others] of table) for (const one of typed) add(one, others);
       for (const doc of this.docs) {
-        const chinese = doc.kind === TERM && doc.lead.match(/^[^\u00b7]*?(\p{Script=Han}{2,})/u);
-        if (chinese) add(chinese[1], [doc.title]);
+        if (/\p{Script=Han}{2}/u.test(doc.chinese)) add(doc.chinese, [doc.title]);
       }
       return rules;
     }
@@ -119,14 +139,21 @@
       const found = new Map();
       for (const [id, score] of first) {
         const rest = others.map((one) => one.get(id));
-        if (rest.every(Boolean)) found.set(id, (score + rest.reduce((a, b) => a + b, 0)) / terms.length);
+        const sum = rest.reduce((a, b) => a + b, score);
+        if (rest.every(Boolean)) found.set(id, sum / terms.length);
       }
       return found;
     }
 
+    // A word without alternatives.
+    one(term) {
+      return { idf: this.idf(term), alternatives: [[this.scores(term), 1]] };
+    }
+
     // What a query asks for: groups of alternatives, of which a document needs one.
     groups(query) {
-      const typed = tokens(query).filter(({ term }) => term.length > 1 && !/^\d+$/.test(term)).slice(0, 3 * MANY);
+      const typed = tokens(query).filter(({ term }) => term.length > 1 && !/^\d+$/.test(term))
+        .slice(0, MANY);
       const sequence = typed.map(({ term }) => term);
       const groups = [];
       typed.forEach(({ term, parts }, at) => {
@@ -135,6 +162,8 @@
         const exact = this.scores(term);
         const most = exact.size ? Math.max(...exact.values()) : Infinity;
         const alternatives = [[exact, 1]];
+        const chinese = HAN.test(term); // its translation is as good as the word
+        if (chinese) weight *= 0.7;
         let known = this.counts.has(term);
         if (term.length > 2 && (last || !known)) {
           const longer = this.scores(term, { prefix: true });
@@ -143,7 +172,8 @@
         }
         for (const { key, others } of this.synonyms.get(term) ?? []) {
           if (!key.every((word, n) => sequence[at + n] === word)) continue;
-          for (const other of others) alternatives.push([this.expression(other), SYN, CAP * most]);
+          const limits = chinese ? [1, Infinity] : [SYNONYM, CAP * most];
+          for (const other of others) alternatives.push([this.expression(other), ...limits]);
           known = true;
         }
         if (!known && term.length > 4 && typed.length < 8) {
@@ -151,25 +181,33 @@
           if (near.size) alternatives.push([near, 0.6]);
           known = near.size > 0;
         }
-        const joined = term + sequence[at + 1];
-        if (this.counts.has(joined)) groups.push({ weight: 0.8, idf: this.idf(joined), alternatives: [[this.scores(joined), 1]], terms: [] });
+        for (const size of [2, 3]) { // "set epoch" is set_epoch
+          const joined = sequence.slice(at, at + size).join("");
+          if (at + size <= sequence.length && this.counts.has(joined)) {
+            groups.push({ weight: 0.8, ...this.one(joined) });
+          }
+        }
         for (const part of parts) {
           if (part.length > 1 && this.counts.has(part)) {
-            groups.push({ weight: known ? PART : 0.5, idf: this.idf(part), alternatives: [[this.scores(part), 1]], terms: [part] });
+            groups.push({ weight: known ? PART : 0.5, ...this.one(part) });
           }
         }
         if (!known) weight *= parts.length ? 0 : 0.3;
-        groups.push({ weight, idf: known ? this.idf(term) : 3, alternatives, terms: [term] });
+        groups.push({ weight, idf: known ? this.idf(term) : 3, alternatives });
       });
-      return { groups: groups.slice(0, 3 * MANY), sequence };
+      return { groups, sequence };
     }
 
-    // How much of the query's neighbouring words a text has as neighbours.
-    phrase(pairs, text) {
-      if (!pairs.length) return 0;
-      const own = tokens(text).map(({ term }) => term).filter((t) => t.length > 1);
-      const has = new Set(own.slice(1).map((term, i) => `${own[i]} ${term}`));
-      return pairs.filter((pair) => has.has(pair)).length / pairs.length;
+    // How much of the query's neighbouring words a document has as neighbours.
+    closeness(pairs, doc) {
+      if (!doc.pairs) {
+        const text = [doc.title, doc.messages, doc.lead, doc.said].join(" . ");
+        const own = tokens(text).filter(telling);
+        const rows = [own.map(({ term }) => term), ...own.map(({ parts }) => parts)];
+        const pairs = (row) => row.slice(1).map((term, i) => `${row[i]} ${term}`);
+        doc.pairs = new Set(rows.flatMap(pairs));
+      }
+      return pairs.length && pairs.filter((pair) => doc.pairs.has(pair)).length / pairs.length;
     }
 
     // Documents that answer a query, best first.
@@ -191,22 +229,25 @@
           totals.set(id, total);
         }
       }
-      const pairs = sequence.slice(1).map((term, i) => `${sequence[i]} ${term}`);
+      const told = tokens(query).filter(telling).map(({ term }) => term).slice(0, MANY);
+      const pairs = told.slice(1).map((term, i) => `${told[i]} ${term}`);
       const asked = sequence.filter((term) => !STOP.has(term)), sought = new Set(asked);
-      const reports = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/.test(query) || sequence.length > 9;
+      const squeezed = sequence.join("");
+      const reports = REPORTS.test(query) || sequence.length > 9;
       const ranked = [...totals].map(([id, { score, covered }]) =>
         ({ id, score: score * (COVER[0] + (1 - COVER[0]) * (covered / possible) ** COVER[1]) }))
         .sort((a, b) => b.score - a.score).slice(0, 80);
       for (const hit of ranked) {
         const doc = this.docs[hit.id];
         hit.score *= PRIOR[doc.kind] * (doc.page.endsWith("errata") ? LESS : 1);
-        const title = tokens(doc.title).map(({ term }) => term).filter((term) => !STOP.has(term));
-        if (title.join("") === asked.join("")) hit.score *= EXACT;
+        const named = doc.titles.join(""), title = doc.titles.filter((term) => !STOP.has(term));
+        const exact = asked.length && title.join("") === asked.join("");
+        if (exact || named === squeezed || doc.chinese === query.trim()) hit.score *= EXACT;
         if (title.length && title.every((term) => sought.has(term))) {
           hit.score *= 1 + TITLE * Math.min(1, title.length / asked.length);
         }
-        const close = this.phrase(pairs, `${doc.title} . ${doc.messages} . ${doc.lead} . ${doc.said}`);
-        hit.score *= 1 + (reports ? CLOSE[1] : CLOSE[0]) * close;
+        const close = this.closeness(pairs, doc);
+        hit.score *= 1 + (reports ? REPORT : CLOSE) * close;
         if (reports && doc.kind === CASE) hit.score *= 1.3;
         Object.assign(hit, doc);
       }

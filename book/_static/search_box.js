@@ -21,8 +21,10 @@
     const asked = tokens(query).flatMap(({ term, parts }) => [term, ...parts])
       .filter((term) => term.length > 1);
     const exact = new Set(asked.filter((term) => !STOP.has(term))), last = asked.at(-1);
-    return (word) => tokens(word).some(({ term, parts }) => [term, ...parts].some((one) =>
+    const asks = (word) => tokens(word).some(({ term, parts }) => [term, ...parts].some((one) =>
       exact.has(one) || (last?.length > 2 && one.startsWith(last))));
+    const known = new Map();
+    return (word) => known.get(word) ?? known.set(word, asks(word)).get(word);
   }
 
   function marked(text, hits) {
@@ -47,7 +49,8 @@
     const link = make("a", "search-hit");
     link.href = address(hit);
     const path = [KINDS[hit.kind], ...hit.path].join(" \u203a ");
-    link.append(make("span", "search-path", path), make("span", "search-title", ...marked(name, hits)));
+    link.append(make("span", "search-path", path));
+    link.append(make("span", "search-title", ...marked(name, hits)));
     if (hit.lead) link.append(make("span", "search-text", ...marked(hit.lead, hits)));
     if (matches(hit.messages, hits) > Math.max(1, matches(hit.lead, hits))) {
       link.append(make("code", "search-text", ...marked(around(hit.messages, hits), hits)));
@@ -61,7 +64,8 @@
       link.href = new URL(page, root).href;
       return link;
     };
-    return make("p", "search-nothing", `Nothing found for \u201c${query}\u201d. Paste a log into `,
+    const said = `Nothing found for \u201c${query}\u201d. Paste a log into `;
+    return make("p", "search-nothing", said,
       to("book/app_clinic.html#find-yours", "the box that finds its failure"), ", or look in ",
       to("book/app_glossary.html", "the glossary"), ".");
   }
@@ -85,7 +89,8 @@
       rest.replaceChildren(...(query.length > 1 && !found.length ? [nothing(query)] : []));
       const number = found.length === 1 ? "1 result" : `${found.length} results`;
       said.textContent = query.length > 1 && found.length ? number : "";
-      if (!dialog) history.replaceState(null, "", query ? `?q=${encodeURIComponent(query)}` : location.pathname);
+      const own = query ? `?q=${encodeURIComponent(query)}` : location.pathname;
+      if (!dialog) history.replaceState(null, "", own);
       (dialog ?? document.documentElement).classList.toggle("search-found", found.length > 0);
     };
     form.addEventListener("submit", (event) => {

@@ -13,10 +13,11 @@ FIRST, THREE = 0.85, 0.97  # the least share of first hits, and of the first thr
 TYPE = """
 (queries) => {
   const field = document.querySelector("article form.bd-search input");
+  const links = () => document.querySelectorAll("#search-results .search-hit");
   return queries.map((query) => {
     field.value = query;
     field.dispatchEvent(new Event("input"));
-    return [...document.querySelectorAll("#search-results .search-hit")].map((a) => a.href);
+    return [...links()].map((a) => a.href);
   });
 }
 """

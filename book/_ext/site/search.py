@@ -61,6 +61,16 @@ def said() -> dict[str, str]:
     return dict(pairs)
 
 
+def spoken(module: str) -> str:
+    """Return an explorable's name in words.
+
+    >>> spoken("topology")
+    'Who Is Who'
+    """
+    names = {module: title for title, module in CLASSES.items()}
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", names.get(module, module))
+
+
 def add_messages(entry: Entry, case: clinic.Specimen) -> None:
     """Add to a case what it prints in other releases, as its signs know it."""
     known = entry.messages.lower()
@@ -72,7 +82,6 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
     """Yield all that can be found, page by page in the order of the contents."""
     labels = env.domaindata["std"]["labels"]
     cases = {f"clinic-{case.slug}": case for case in load(Path(env.srcdir))}
-    names = {module: title for title, module in CLASSES.items()}
     words = said()
 
     def label(target: str) -> str:
@@ -90,8 +99,7 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
                 add_messages(entry, case)
                 entry.said = SYMPTOMS.get(case.fields["symptom"], "") + entry.said
             elif entry.kind == FIGURES:
-                title = names.get(entry.title, entry.title)
-                entry.title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", title)
+                entry.title = spoken(entry.title)
             yield entry
 
 
@@ -131,7 +139,11 @@ def add_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     if app.builder.name == "html":
         text = "Search the sections, error messages, terms and figures of the book."
         described = f'<meta content="{text}" name="description" />'
-        yield "search", {"title": "Search", "body": PAGE, "metatags": described}, "page.html"
+        yield (
+            "search",
+            {"title": "Search", "body": PAGE, "metatags": described},
+            "page.html",
+        )
 
 
 def setup(app: Sphinx) -> None:

@@ -109,20 +109,18 @@ def printed(parts: Iterable[nodes.Node]) -> str:
         for block in part.findall(nodes.literal_block):
             for line in block.astext().splitlines():
                 if ERROR.search(line) and not line.startswith((" ", "+", "-", "#")):
-                    line = re.sub(r"^ranks? [\d–, and]+: ", "", line)  # noqa: RUF001
+                    line = re.sub(r"^ranks? [\d–, and]+: ", "", line)
                     found[squeeze(line)] = None
     return " ".join(found)
 
 
 def figures(page: str, box: nodes.Node, anchor: str, above: tuple) -> Iterator[Entry]:
     """Yield the explorables in a part of a page."""
-    holders = [n for n in box.findall(nodes.container) if "explorable-box" in n["classes"]]
-    for holder in holders:
-        raw = next(iter(holder.findall(nodes.raw)), None)
-        name = FIGURE.search(raw.astext()) if raw else None
-        if name:
+    for raw in box.findall(nodes.raw):
+        if name := FIGURE.search(raw.astext()):
+            holder = raw.parent if isinstance(raw.parent, nodes.container) else raw
             said = [squeeze(p.astext()) for p in holder.findall(nodes.paragraph)]
-            place = (holder["ids"] or [anchor])[0]
+            place = (holder.get("ids") or [anchor])[0]
             lead = cut(" ".join(said), LEAD)
             yield Entry(page, place, FIGURES, name[1], above, lead, body=" ".join(said))
 
@@ -151,13 +149,15 @@ def sections(
         entry = Entry(page, anchor, usual, title, above, names=code(parts))
         if "case" in section["classes"]:
             entry.kind = CASE
-            said = dict(found.groups() for found in map(PART.match, paragraphs) if found)
+            said = dict(
+                found.groups() for found in map(PART.match, paragraphs) if found
+            )
             entry.lead = cut(said.get("Cause", ""), LEAD)
             entry.weights = [(said.get(name, ""), n) for name, n in WEIGHTS.items()]
         else:
             prose = [text for text in paragraphs if not text.startswith(GOAL)]
             entry.lead = cut(" ".join(prose), SHORT if usual == NOTEBOOK else LEAD)
-        entry.messages = printed(parts)[: MESSAGES]
+        entry.messages = printed(parts)[:MESSAGES]
         entry.body = " ".join(paragraphs)
         glossary = [p for p in parts if isinstance(p, addnodes.glossary)]
         if glossary:

@@ -19,11 +19,17 @@ HUMP = re.compile(r"[a-z][A-Z]")
 DIGITS = "".join(chr(n) for n in range(35, 127) if chr(n) not in "\\<&")
 USUAL = 0.2
 STOP = frozenset(
-    """a an and are as at be been both but by can did do does for from had has have how
-    if in into is it its may more most no not of on one only or other our out over so
-    some such than that the their them then there these they this those to too two up
-    was we what when where which while who why will with would you your yes see also
-    cause cure next time broken fixed before after run again same""".split()
+    re.findall(
+        r"\w+",
+        """
+        a an and are as at be been both but by can did do does for from had
+        has have how if in into is it its may more most no not of on one only
+        or other our out over so some such than that the their them then there
+        these they this those to too two up was we what when where which while
+        who why will with would you your yes see also cause cure next time
+        broken fixed before after run again same
+        """,
+    )
 )
 
 

@@ -1,13 +1,13 @@
 """What readers say, and what pages say: the synonyms that the search knows.
 
 A line of ``SAME`` has words that mean the same here, so that each finds the others. A
-line of ``LEADS`` is read from left to right only: whoever types the left side also looks
-for the right. Several words in a row are one expression. Chinese terms of the glossary
-need no line, because the search takes them from there.
+line of ``LEADS`` is read from left to right only: whoever types the left side also
+looks for the right. Several words in a row are one expression. Chinese terms of the
+glossary need no line, because the search takes them from there.
 """
 
 SAME = """
-hang, stuck, freeze, frozen, deadlock, stall, block, wait, never returns, never ends, stops responding
+hang, stuck, freeze, frozen, deadlock, stall, block, never returns, never ends, wait
 crash, fail, die, abort, killed
 slow, slower, speed, fast, faster, throughput, takes longer
 gpu, cuda, device
@@ -50,7 +50,6 @@ notebook, jupyter, colab
 one, single
 drop, worse, lower, decrease, degrade
 go down, decrease, converge
-use, uses, occupy, takes
 difference, compare, choose
 idle, empty
 split, divide, shard
@@ -62,14 +61,11 @@ deepspeed -> fsdp, ZeRO
 horovod -> all_reduce, mpirun
 zero -> ZeRO, fsdp
 megatron -> tensor parallelism
-accelerate -> launch
-lightning -> DDP
 dp -> DataParallel
 ddp -> DistributedDataParallel
 too big -> does not fit
 vram -> gpu memory
 zombie -> left behind, still running
-oom -> memory
 imbalance -> uneven, first gpu full
 uneven -> unequal, different number
 last batch -> uneven, end of epoch
@@ -93,7 +89,6 @@ close -> sighup, hangup
 单机多卡 -> one node, torchrun
 多机 -> multi-node
 多节点 -> multi-node
-单卡 -> single gpu
 分布式 -> distributed
 训练 -> training
 卡住 -> hang
@@ -161,6 +156,9 @@ close -> sighup, hangup
 最后 -> last
 启动 -> launch
 区别 -> difference
+同步 -> synchronise
+前缀 -> prefix
+单卡 -> single gpu
 主机 -> node
 节点 -> node
 网卡 -> interface
