@@ -20,16 +20,16 @@
   const SYNONYM = 0.55, CAP = 0.7; // its share, and its limit as a share of the word's best
   const COVER = [0.3, 0.7]; // a place without the query's words keeps this; exponent
   const TITLE = 1.2, EXACT = 1.8; // all of the title is asked for; nothing else is
-  const CLOSE = 2, REPORT = 1.2; // words that follow each other, in a question or an error
+  const CLOSE = 2, LONG = 1.2; // words that follow each other, in few words or many
   const LESS = 0.8; // what is wrong elsewhere comes after what is right here
-  const REPORTS = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/; // was pasted
+  const PASTED = /\w(?:Error|Exception|Warning)\b|[a-z]: |\w\(|"|\[[A-Z\d]/;
   const MANY = 120; // words of a query that are looked up
 
   // "synchronising" and "synchronised" are one word, and so are "batch" and "batches".
   function stem(word) {
     if (word.length < 4 || /\d/.test(word)) return word;
     let root = word.replace(/ies$/, "y").replace(/(x|ch|sh|ss)es$/, "$1");
-    root = root.replace(/([^sui])s$/, "$1").replace(/is(e|ed|ing|ation)$/, "iz$1");
+    root = root.replace(/(parallel)isms?$/, "$1").replace(/([^sui])s$/, "$1").replace(/is(e|ed|ing|ation)$/, "iz$1");
     const short = root.replace(/(?:ation|ing|ed|ly)$/, "");
     if (short.length > 2 && /[aeiouy]/.test(short)) root = short;
     root = root.replace(/([bdgmnprt])\1$/, "$1");
@@ -233,7 +233,7 @@
       const pairs = told.slice(1).map((term, i) => `${told[i]} ${term}`);
       const asked = sequence.filter((term) => !STOP.has(term)), sought = new Set(asked);
       const squeezed = sequence.join("");
-      const reports = REPORTS.test(query) || sequence.length > 9;
+      const pasted = PASTED.test(query), long = pasted || sequence.length > 9;
       const ranked = [...totals].map(([id, { score, covered }]) =>
         ({ id, score: score * (COVER[0] + (1 - COVER[0]) * (covered / possible) ** COVER[1]) }))
         .sort((a, b) => b.score - a.score).slice(0, 80);
@@ -247,8 +247,8 @@
           hit.score *= 1 + TITLE * Math.min(1, title.length / asked.length);
         }
         const close = this.closeness(pairs, doc);
-        hit.score *= 1 + (reports ? REPORT : CLOSE) * close;
-        if (reports && doc.kind === CASE) hit.score *= 1.3;
+        hit.score *= 1 + (long ? LONG : CLOSE) * close;
+        if (long && doc.kind === CASE) hit.score *= pasted ? 1.5 : 1.2;
         Object.assign(hit, doc);
       }
       return ranked.sort((a, b) => b.score - a.score).slice(0, most);

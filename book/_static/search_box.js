@@ -76,6 +76,7 @@
     const said = make("p", "search-said");
     const list = make("ol", "search-list");
     const rest = make("div");
+    const all = make("a", "search-hit", "All results");
     said.setAttribute("role", "status");
     place.append(said, rest, list);
     let shown;
@@ -85,7 +86,10 @@
       shown = query;
       const found = query.length > 1 ? search.ask(input.value, most) : [];
       const hits = matcher(query);
-      list.replaceChildren(...found.map((hit) => item(hit, hits)));
+      const items = found.map((hit) => item(hit, hits));
+      all.href = new URL(`search.html?q=${encodeURIComponent(query)}`, root).href;
+      if (dialog && items.length === most) items.push(make("li", "", all)); // to share, too
+      list.replaceChildren(...items);
       rest.replaceChildren(...(query.length > 1 && !found.length ? [nothing(query)] : []));
       const number = found.length === 1 ? "1 result" : `${found.length} results`;
       said.textContent = query.length > 1 && found.length ? number : "";

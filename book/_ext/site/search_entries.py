@@ -165,7 +165,7 @@ def sections(
                 yield from terms(page, above[0] if above else title, part)
         else:
             yield entry
-        for part in parts:
+        for part in parts if usual == PAGE else ():  # a notebook's is on a page, too
             yield from figures(page, part, anchor, (*above, title))
         for child in section.children:
             if isinstance(child, nodes.section):

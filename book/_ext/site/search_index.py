@@ -17,7 +17,7 @@ from book._ext.site.search_synonyms import rules
 WORD = re.compile(r"(?:(?<![\w-])--)?[^\W_](?:[\w-]*[^\W_])?")
 HUMP = re.compile(r"[a-z][A-Z]")
 DIGITS = "".join(chr(n) for n in range(35, 127) if chr(n) not in "\\<&")
-USUAL = 0.2
+USUAL = 0.12
 STOP = frozenset(
     re.findall(
         r"\w+",
@@ -63,7 +63,7 @@ def index(entries: Iterable[Entry]) -> dict:
     usual = Counter(word for bag in bags for part in bag for word in part)
     for _, rest in bags:
         for word in [w for w in rest if usual[w] > USUAL * len(entries)]:
-            del rest[word]  # a word of every fifth section tells none from another
+            del rest[word]  # a word of every eighth section tells none from another
     order = [word for word, _ in sorted(usual.items(), key=lambda i: (-i[1], i[0]))]
     if len(order) > len(DIGITS) ** 2:
         raise ValueError(f"the search has {len(order)} words, and no number for some")

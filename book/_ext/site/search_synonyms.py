@@ -170,8 +170,8 @@ close -> sighup, hangup
 def rules() -> list[list[list[str]]]:
     """Return each rule as [what is typed, what is looked for besides].
 
-    >>> ["deepspeed"], ["fsdp", "ZeRO"] in rules()
-    (['deepspeed'], True)
+    >>> [["deepspeed"], ["fsdp", "ZeRO"]] in rules()
+    True
     """
     found = []
     for line in filter(None, SAME.splitlines()):
