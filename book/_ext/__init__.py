@@ -34,7 +34,7 @@ PARTS = (
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
     "site.explorable",  # {explorable}: an interactive figure on a page
     "site.links",  # a page's files, places to run it, ways to change it
-    "site.search_words",  # lets the search find a name by its parts
+    "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
     "site.finish",  # what the theme has no option for
     "site.share",  # what a link to a page shows elsewhere; the page index.html

@@ -1,9 +1,23 @@
 // What the theme's scripts lack, and what the book needs of their 82 KB of Bootstrap.
 
-// A page opened from a folder may not read other pages, so search shows titles only.
-if (location.protocol === "file:") {
-  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
-}
+// The search and its index (300 KB) load when a reader first goes to a search field.
+(() => {
+  const folder = globalThis.allRanksFolder = new URL(".", document.currentScript.src).href;
+  const load = () => {
+    removeEventListener("focusin", look);
+    const style = document.createElement("link");
+    Object.assign(style, { rel: "stylesheet", href: `${folder}search.css` });
+    document.head.append(style);
+    for (const name of ["minisearch.js", "search_index.js", "search.js", "search_box.js"]) {
+      const script = document.createElement("script");
+      Object.assign(script, { src: folder + name, async: false }); // in this order
+      document.head.append(script);
+    }
+  };
+  const look = (event) => event.target.closest?.(".bd-search") && load();
+  addEventListener("focusin", look);
+  if (document.getElementById("search-results")) load();
+})();
 
 // What is too wide scrolls, so the keyboard must be able to scroll it too. Explorables
 // redraw themselves, so this looks again after each change of the page.

@@ -5,6 +5,8 @@ to book/_data/bench.json, or to the file that the part calls ``DATA``, where the
 read them. If the runs of a part differ by more than book/_ext/runs/bench.py allows, the
 machine was busy, so the part is refused. A part may also refuse what it found, by a
 function ``refusal(dict) -> str`` that returns a sentence.
+
+``… tests/bench search FILE`` only prints: how well the search answers a file's queries.
 """
 
 import contextlib
@@ -77,6 +79,11 @@ def refusal(name: str, figures: dict) -> str:
 
 def main(names: list[str]) -> None:
     """Run the named parts, or all; print their reports and store their figures."""
+    if names[:1] == ["search"]:
+        if len(names) != 2:
+            raise SystemExit("which queries? python tests/bench search FILE")
+        print(importlib.import_module("search").measure(Path(names[1])))
+        return
     unknown = sorted(set(names) - set(PARTS))
     if unknown:
         raise SystemExit(f"no benchmark {unknown[0]!r}: there are {', '.join(PARTS)}")

@@ -82,7 +82,7 @@ def test_search_finds_a_page(visitors, axe, styles, number):
     """Search works with and without a server, and is accessible."""
     visitor = visitors[number]
     visitor.open("search.html?q=rank")
-    visitor.page.wait_for_selector("#search-results li a")
+    visitor.page.wait_for_selector("#search-results a.search-hit")
     visitor.stop_motion()
     assert visitor.complaints == []
     if number < 2:

@@ -89,7 +89,7 @@ def test_each_page_has_one_title_and_a_description(site, pages, trees):
 
 def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):
     """No page shows the folder in which it was built."""
-    for path in [*trees, site / "searchindex.js"]:
+    for path in [*trees, site / "_static" / "search_index.js"]:
         assert str(ROOT) not in path.read_text("utf8"), path.name
 
 

@@ -19,7 +19,7 @@ BUILT = "_build/html", "_build/.doctrees/whole.css"  # not in git, but read by t
 REPORT = "_build/html/book/app_status.html"  # left out: it shows the tests' results
 INDEX = (
     "_build/html/_sources/",
-    "_build/html/searchindex.js",
+    "_build/html/_static/search_index.js",
     "_build/html/objects.inv",
 )
 ALWAYS = ("pyproject.toml", "requirements.txt", "tests/conftest.py")

@@ -181,7 +181,7 @@ def test_a_test_of_one_file_depends_on_no_other():
 def test_a_visited_page_depends_on_no_other_nor_on_the_index(tmp_path):
     """Only search reads the index of all pages, which an edit of any page rewrites."""
     built = ["_build/html/book/a.html", "_build/html/book/b.html"]
-    built += ["_build/html/searchindex.js", "_build/html/_static/all.css"]
+    built += ["_build/html/_static/search_index.js", "_build/html/_static/all.css"]
     tests = "tests/book/test_pages.py"
     for name in (*built, tests):
         path = tmp_path / name
