@@ -14,7 +14,7 @@
   const OPTION = "(?:(?<![\\p{L}\\p{N}-])(?:--|\u2013))?"; // a dash where two hyphens stood
   const NAME = "[\\p{L}\\p{N}]+(?:[-_\u2013]+[\\p{L}\\p{N}]+)*";
   const WORD = new RegExp(`${RUN.source}|${OPTION}${NAME}`, "gu");
-  // Found by trying, on 900 queries: messages, logs, terms, symptoms, questions.
+  // Found by trying, on some 780 queries: messages, logs, terms, symptoms, questions.
   const FULL = 4; // beyond this multiple of a word's rarity, more of it hardly counts
   const PART = 0.1; // the weight of "set" in set_epoch
   const SYNONYM = 0.55, CAP = 0.7; // its share, and its limit as a share of the word's best

@@ -52,7 +52,13 @@
     link.append(make("span", "search-path", path));
     link.append(make("span", "search-title", ...marked(name, hits)));
     if (hit.lead) link.append(make("span", "search-text", ...marked(hit.lead, hits)));
-    if (matches(hit.messages, hits) > Math.max(1, matches(hit.lead, hits))) {
+    const shown = matches(`${hit.title} ${hit.lead}`, hits);
+    const [asked] = hit.said.split("; ").map((words) => ({ words, number: matches(words, hits) }))
+      .sort((one, other) => other.number - one.number);
+    if (asked.number > shown) { // it was found under other words than its own
+      link.append(make("span", "search-text", "Also: ", ...marked(asked.words, hits)));
+    }
+    if (matches(hit.messages, hits) > Math.max(1, shown)) {
       link.append(make("code", "search-text", ...marked(around(hit.messages, hits), hits)));
     }
     return make("li", "", link);

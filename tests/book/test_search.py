@@ -168,6 +168,13 @@ def test_who_finds_nothing_is_told_where_to_look(page, site):
     assert len(links) == 2
 
 
+def test_a_place_found_by_other_words_says_which(page, site):
+    """A result shows the words that match, even if its title and text have others."""
+    ask(page, site.as_uri(), ["training hangs at end of epoch"])
+    marks = page.locator(".search-hit").first.locator("mark").all_inner_texts()
+    assert {"hangs", "end", "epoch"} <= set(marks)
+
+
 def test_a_shared_link_shows_the_same(page, site):
     """The address keeps the query, and opening it finds the same places."""
     found = ask(page, site.as_uri(), ["set_epoch"])["set_epoch"]

@@ -128,7 +128,7 @@ def write_index(app: Sphinx, exception: Exception | None) -> None:
 
 def replace_sphinx(app: Sphinx) -> None:
     """Keep Sphinx from writing its index and its page."""
-    if app.builder.format == "html":
+    if app.builder.name == "html":
         app.builder.search = False
 
 
