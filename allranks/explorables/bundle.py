@@ -16,6 +16,10 @@ EXPORT = re.compile(
     r"^export (?=(?:async )?(?:function|const|let) (\w+))", re.MULTILINE
 )
 PART = re.compile(r'^export \* from "\./(kit/\w+\.js)";$', re.MULTILINE)
+NO_KERNEL = """export const LOST = "", BUSY = "";
+export const isLost = () => false;
+export const keepModels = () => {};
+"""
 DULL = re.compile(r"^[ \t]*//.*\n|^[ \t]+|^\n", re.MULTILINE)
 
 
@@ -47,9 +51,17 @@ def module(name: str) -> str:
     return kit_script() + DULL.sub("", text)
 
 
-def kit_script() -> str:
-    """Return the kit as a classic script, which defines ``allRanks.kit``."""
-    parts = [source(part[:-3]) for part in PART.findall(source("kit"))]
+def kit_script(kernel: bool = True) -> str:
+    """Return the kit as a classic script, which defines ``allRanks.kit``.
+
+    Args:
+        kernel: whether there may be one; a page needs nothing of ``kit/kernel.js``.
+    """
+    files = [part[:-3] for part in PART.findall(source("kit"))]
+    parts = [
+        NO_KERNEL if file == "kit/kernel" and not kernel else source(file)
+        for file in files
+    ]
     names = ", ".join(name for part in parts for name in EXPORT.findall(part))
     body = "\n".join(EXPORT.sub("", IMPORT.sub("", part)) for part in parts)
     body += f"\nreturn {{ {names} }};"

@@ -31,6 +31,7 @@ PARTS = (
     "quiz.nodes",  # how builders write a quiz; its style sheet loads before a course's
     "quiz.directive",  # {quiz}: a question to answer on the page
     "chapters.course",  # {course-sheet}, {course-plan}, {progress}: read off the pages
+    "chapters.predict",  # a notebook's results are folded until one has guessed
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
     "site.explorable",  # {explorable}: an interactive figure on a page
     "site.links",  # a page's files, places to run it, ways to change it

@@ -24,6 +24,7 @@ async () => {
   await painted();
   await new Promise((done) => setTimeout(done));
   const moved = shift;
+  document.querySelector(".predict-all")?.click();
   for (const box of document.querySelectorAll("details")) box.open = true;
   await painted();
   const parts = [document.documentElement, ...document.querySelectorAll(

@@ -70,7 +70,7 @@ def write_scripts(app: Sphinx) -> None:
     folder = Path(app.outdir, "_static", "explorables")
     folder.mkdir(parents=True, exist_ok=True)
     names = [path.stem for path in bundle.FOLDER.glob("*.js") if path.stem != "kit"]
-    texts = {"kit.js": bundle.kit_script()}
+    texts = {"kit.js": bundle.kit_script(kernel=False)}
     texts |= {f"{name}.js": bundle.script(name) for name in names}
     texts["kit.css"] = (bundle.FOLDER / "kit.css").read_text("utf8")
     for name, text in texts.items():

@@ -54,6 +54,10 @@ FIXES = [
         re.compile(r'<th class="head"><p></p></th>'),
         "<td></td>",
     ),
+    (  # names, brackets and blanks in code have the colour of its text anyway
+        re.compile(r'<span class="[npw]">([^<]*)</span>'),
+        r"\1",
+    ),
     (  # region: the book's name is outside every landmark
         re.compile(r'<div class="sidebar-primary-item">(?=\s*<a class="navbar-brand)'),
         '<div class="sidebar-primary-item" role="navigation" aria-label="Front page">',

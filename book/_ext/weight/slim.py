@@ -6,8 +6,8 @@ those that have nothing to do here. Of 384 KB of icon fonts only the glyphs in u
 and files that are no longer needed are deleted. The whole style sheet is kept beside
 the doctrees, so that a test can check that both look the same.
 
-The pages themselves, and what only some of them load, are not minified: browsers get
-all of it compressed, so blanks and comments cost a page only 1 to 5 KB.
+What only some pages load loses its comments and blanks. The pages themselves do not:
+browsers get them compressed.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ import json
 import re
 from pathlib import Path
 
+from rcssmin import cssmin
 from rjsmin import jsmin
 from sphinx.application import Sphinx
 
@@ -70,10 +71,25 @@ def delete_unnamed(static: Path, text: str) -> None:
             path.rmdir()
 
 
+def shorten(static: Path) -> None:
+    """Leave comments and blanks out of the book's own scripts and style sheets."""
+    for path in static.rglob("*.*"):
+        make = {".js": jsmin, ".css": cssmin}.get(path.suffix)
+        if make and path.name not in ("all.js", "all.css"):
+            text = path.read_text("utf8")
+            path.write_text(make(text, keep_bang_comments=True), "utf8")
+
+
 def slim(app: Sphinx, exception: Exception | None) -> None:
-    """Rewrite the pages and what they load."""
+    """Rewrite the pages and what they load, and shorten the rest."""
     if exception or app.builder.name != "html":
         return
+    rewrite(app)
+    shorten(Path(app.outdir, "_static"))
+
+
+def rewrite(app: Sphinx) -> None:
+    """Make one style sheet and one script, and have the pages load them."""
     out, memory = Path(app.outdir), Path(app.doctreedir, "slim.json")
     static = out / "_static"
     pages = {
