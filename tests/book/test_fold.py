@@ -103,3 +103,12 @@ def test_no_long_output_stands_unfolded(site):
     assert not found
     assert most > 15, "nothing was measured"
     assert {path for path, _ in WHOLE} <= {p.stem for p in ROOT.glob("book/*.md")}
+
+
+def test_a_brief_diff_leaves_the_whole_out(build):
+    """It says how many lines there are, and where they are."""
+    old, new = "a = 1\nb = 2\nc = 3\n", "a = 1\nb = 4\nc = 5\n"
+    page = "```{chapter-diff} new.py\n:diff: old.py\n:show: ^.b\n:brief:\n```\n"
+    html, warnings = build(page, **{"old.py": old, "new.py": new})
+    assert "All 8 lines: compare old.py and new.py" in html and not warnings
+    assert "<details" not in html and "c = 5" not in html

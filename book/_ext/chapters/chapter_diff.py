@@ -67,6 +67,7 @@ class ChapterDiff(SphinxDirective):
         "pyobject": directives.unchanged_required,
         "lesson": directives.flag,
         "show": directives.unchanged_required,
+        "brief": directives.flag,  # leave the whole out: it weighs too much
     }
 
     def run(self) -> list[nodes.Node]:
@@ -87,6 +88,8 @@ class ChapterDiff(SphinxDirective):
             raise self.error(f"{old_name}, {new_name}: {error}") from None
         what = f"{self.options['pyobject']} in " if "pyobject" in self.options else ""
         rest = folded(whole, f"compare {what}{old_name} and {new_name}")
+        if "brief" in self.options:
+            rest = [nodes.paragraph("", rest[1].astext(), classes=["run-brief"])]
         some = self.block("\n".join([*diff[:2], some]))
         return [nodes.container("", some, *rest, classes=["run"])]
 
