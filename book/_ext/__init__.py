@@ -34,6 +34,7 @@ PARTS = (
     "chapters.predict",  # a notebook's results are folded until one has guessed
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
     "site.explorable",  # {explorable}: an interactive figure on a page
+    "site.filter_box",  # {filter-box}: narrows the clinic's index, and the glossary
     "site.links",  # a page's files, places to run it, ways to change it
     "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
