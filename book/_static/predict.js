@@ -13,11 +13,14 @@
     } catch { /* blocked or full */ }
   };
   const asks = [...document.querySelectorAll(".predict-ask")].map((form) => {
-    const output = document.getElementById(form.dataset.predict), key = `${page} ${output.id}`;
+    const { predict: name } = form.dataset, key = `${page} ${name}`;
+    const outputs = [...document.querySelectorAll(`[id^="${name}-"].predict`)];
     const input = form.querySelector("input");
     const show = (guess, pressed) => {
-      output.classList.add("shown");
-      output.removeAttribute("hidden");
+      for (const output of outputs) {
+        output.classList.add("shown");
+        output.removeAttribute("hidden");
+      }
       const said = document.createElement("p");
       said.className = "predict-said";
       said.tabIndex = -1;
@@ -26,7 +29,7 @@
       if (pressed) said.focus({ preventScroll: true });
     };
     const reveal = (guess, pressed) => {
-      if (output.classList.contains("shown")) return;
+      if (outputs[0].classList.contains("shown")) return;
       memory[key] = guess;
       save();
       show(guess, pressed);
@@ -36,13 +39,15 @@
       reveal(input.value.trim(), true);
     });
     if (typeof memory[key] === "string") show(memory[key], false);
-    else output.setAttribute("hidden", "until-found");
-    output.addEventListener("beforematch", () => reveal("", false)); // found by Ctrl+F
-    return { output, reveal };
+    else for (const output of outputs) {
+      output.setAttribute("hidden", "until-found");
+      output.addEventListener("beforematch", () => reveal("", false)); // found by Ctrl+F
+    }
+    return { outputs, reveal };
   });
   const link = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const ask = target && asks.find(({ output }) => output.contains(target));
+    const ask = target && asks.find(({ outputs }) => outputs.some((one) => one.contains(target)));
     if (!ask) return;
     ask.reveal("", false);
     target.scrollIntoView();
@@ -57,7 +62,7 @@
   // Paper has room for all results, and the reader's screen is as before afterwards.
   let folded = [];
   addEventListener("beforeprint", () => {
-    folded = asks.filter(({ output }) => output.hidden).map(({ output }) => output);
+    folded = asks.flatMap(({ outputs }) => outputs).filter((output) => output.hidden);
     for (const output of folded) output.removeAttribute("hidden");
   });
   addEventListener("afterprint", () => {

@@ -1,6 +1,6 @@
 """On a notebook's page, a result that one should predict is folded until one has.
 
-A Markdown cell that says **Predict** asks, and the next code cell's output answers.
+A Markdown cell that says **Predict** asks; the code cells up to the next text answer.
 The page has a field for the guess in its place; ``predict.js`` shows the output. It is
 there without JavaScript, on paper, and for whoever pressed "Show all results".
 """
@@ -19,32 +19,52 @@ ASK = (
 )
 
 
-def answers(doctree: nodes.document) -> list[nodes.container]:
-    """List the outputs that answer a prediction, in the order of the page."""
-    found, asked = [], False
-    for node in doctree.findall():
-        kind = node.get("nb_element") if isinstance(node, nodes.container) else ""
-        if isinstance(node, nodes.strong):
-            asked = asked or node.astext() == "Predict"
-        elif kind == "cell_code_output" and asked:
-            found.append(node)
-            asked = False
-    return found
+def answers(doctree: nodes.document) -> list[list[nodes.container]]:
+    """List the outputs that answer each prediction, in the order of the page.
+
+    They are those of all code cells between the question and the next text.
+    """
+    groups: list[list[nodes.container]] = []
+    group: list[nodes.container] | None = None  # of the question that is open
+
+    def walk(node: nodes.Element) -> None:
+        nonlocal group
+        for child in node.children:
+            kind = child.get("nb_element") if isinstance(child, nodes.container) else ""
+            if kind == "cell_code":
+                if group is not None:
+                    group += [
+                        part
+                        for part in child.findall(nodes.container)
+                        if part.get("nb_element") == "cell_code_output"
+                    ]
+            elif isinstance(child, nodes.section):
+                walk(child)
+            elif any(s.astext() == "Predict" for s in child.findall(nodes.strong)):
+                group = []
+                groups.append(group)
+            elif group:  # text after the answer
+                group = None
+
+    walk(doctree)
+    return [group for group in groups if group]
 
 
 def fold(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """Mark these outputs, and put the field for the guess before each."""
+    """Mark these outputs, and put the field for the guess before the first of each."""
     if app.builder.name != "html" or not page.startswith("notebooks/"):
         return
-    outputs = answers(doctree)
-    for number, output in enumerate(outputs):
+    groups = answers(doctree)
+    for number, outputs in enumerate(groups):
         name = f"predict-{number}"
-        output["classes"].append("predict")
-        output["ids"].append(name)
+        for part, output in enumerate(outputs):
+            output["classes"].append("predict")
+            output["ids"].append(f"{name}-{part}")
+        first = outputs[0]
         ask = nodes.raw("", ASK.format(id=name), format="html")
-        output.parent.insert(output.parent.index(output), ask)
+        first.parent.insert(first.parent.index(first), ask)
     title = next(iter(doctree.findall(nodes.title)), None)
-    if outputs and title is not None:
+    if groups and title is not None:
         top = nodes.raw("", ALL, format="html")
         title.parent.insert(title.parent.index(title) + 1, top)
 
