@@ -103,11 +103,9 @@ def _counts(nproc_per_node: int | Sequence[int], nnodes: int) -> list[int]:
 
 
 def _rendezvous(nnodes: int) -> list[str]:
-    """Return the flags by which the agents find each other.
-
-    One node alone gets a port too. ``--standalone`` takes one that the system serves to
-    any connection, and another process may have it before rank 0 listens there.
-    """
+    """Return the flags by which the agents find each other."""
+    if nnodes == 1:
+        return ["--standalone"]
     flags = ["--nnodes", str(nnodes), "--master-addr", "127.0.0.1"]
     return [*flags, "--master-port", str(_free_port())]
 
