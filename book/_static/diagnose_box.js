@@ -1,6 +1,8 @@
 // The form around diagnose.js: the reader pastes, drops or chooses a log, and sees which
-// failures it shows. Nothing is sent, so the log stays in this page.
+// failures it shows, with cause, cure and change. Nothing is sent, so the log stays in
+// this page.
 (() => {
+  const folder = new URL(".", document.currentScript.src).href;
   const { Log, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
   const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
@@ -37,7 +39,40 @@
       hit.text.slice(stop, end), end < hit.text.length ? "…" : "");
   }
 
-  function result(log, suspect) {
+  // Get what there is to say about the cases of a class. It is a script, since a page that
+  // was opened as a file may load no other data; one that failed is tried again.
+  const loaded = globalThis.allRanksTexts = {};
+  const loading = new Map();
+  function texts(name, file) {
+    if (!loading.has(name)) {
+      loading.set(name, new Promise((done, fail) => {
+        const script = make("script", { src: folder + file });
+        script.onload = () => done(loaded[name]);
+        script.onerror = () => {
+          loading.delete(name);
+          fail();
+        };
+        document.head.append(script);
+      }));
+    }
+    return loading.get(name);
+  }
+
+  // Say cause and cure in the words of the shell's answer, and show what changes.
+  function told([cause, cure, change], open) {
+    const lines = change.split("\n").map((line) => {
+      const kind = { "+": "gi", "-": "gd" }[line[0]];
+      return kind ? make("span", { class: kind }, line + "\n") : line + "\n";
+    });
+    return [
+      make("p", {}, make("strong", {}, "Cause: "), ...words(cause)),
+      make("p", {}, make("strong", {}, "Cure: "), ...words(cure)),
+      make("details", open ? { open: "" } : {}, make("summary", {}, "Broken → fixed"),
+        make("div", { class: "highlight" }, make("pre", {}, ...lines))),
+    ];
+  }
+
+  function result(log, suspect, files, first) {
     const [slug, title, kind, symptom] = suspect.case;
     const [name, page] = classes[kind];
     const address = page + ".html#clinic-" + slug;
@@ -52,10 +87,15 @@
         const place = "line " + log.numbers[hit.first] + (rank ? ", rank " + rank : "");
         return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
       });
+    const more = make("div", { class: "diagnose-told" });
+    texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], first)),
+      () => more.replaceChildren(make("p", {}, "Cause and cure could not be loaded: "
+        + "they are on the page that the title links.")));
     return make("li", {},
-      make("p", { class: "diagnose-title" }, make("a", { href: address }, ...words(title))),
+      make("h3", { class: "diagnose-title", tabindex: -1 },
+        make("a", { href: address }, ...words(title))),
       make("p", { class: "diagnose-kind" }, name + " · " + ENDS[symptom] + doubt),
-      make("ul", { class: "diagnose-lines" }, ...lines));
+      make("ul", { class: "diagnose-lines" }, ...lines), more);
   }
 
   // Recognise UTF-16 by its mark, or by zeros in every other byte, exactly as
@@ -72,7 +112,7 @@
 
   class Box {
     constructor(box) {
-      this.box = box;
+      this.files = box.dataset.texts.split(" "); // one for each class, in their order
       this.text = make("textarea", { id: "diagnose-log", rows: 7, spellcheck: "false",
         autocomplete: "off", autocapitalize: "off", "aria-describedby": "diagnose-hint" });
       this.file = make("input", { type: "file", id: "diagnose-file" });
@@ -96,7 +136,8 @@
       this.text.addEventListener("keydown", (event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.form.requestSubmit();
       });
-      this.text.addEventListener("paste", () => setTimeout(() => this.find(this.text.value)));
+      this.text.addEventListener("paste",
+        () => setTimeout(() => this.find(this.text.value, "", true)));
       example.addEventListener("click", () => {
         this.text.value = EXAMPLE;
         this.find(EXAMPLE);
@@ -113,6 +154,7 @@
     say(text) {
       this.list.replaceChildren();
       this.status.textContent = text;
+      this.status.scrollIntoView({ block: "nearest", behavior: "instant" });
     }
 
     // Read a file in the browser.
@@ -138,16 +180,18 @@
       reader.readAsArrayBuffer(file);
     }
 
-    find(text, where = "") {
+    // Look for cases. The focus moves to the first one, unless it `stays` in the field.
+    find(text, where = "", stays = false) {
       if (!text.trim()) {
         this.say("Nothing to look at: paste a traceback or a log, or choose a file.");
         return;
       }
       this.say("Looking …");
-      setTimeout(() => this.show(new Log(text), where)); // let the browser paint first
+      // Let the browser paint first.
+      setTimeout(() => this.show(new Log(text), where, stays));
     }
 
-    show(log, where) {
+    show(log, where, stays) {
       const found = diagnose(log, cases).slice(0, SHOWN);
       const end = ended(log);
       if (!found.length && end < Infinity) {
@@ -167,7 +211,10 @@
       }
       this.say((found.length > 1 ? found.length + " cases match" + where + ". The likeliest: "
         : "One case matches" + where + ": ") + found[0].case[1].replaceAll("`", "") + ".");
-      this.list.replaceChildren(...found.map((suspect) => result(log, suspect)));
+      this.list.replaceChildren(
+        ...found.map((suspect, i) => result(log, suspect, this.files, !i)));
+      this.status.scrollIntoView({ block: "start", behavior: "instant" });
+      if (!stays) this.list.querySelector("h3").focus({ preventScroll: true });
     }
   }
 

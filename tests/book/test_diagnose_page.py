@@ -5,6 +5,10 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
+from allranks import clinic
+from allranks.diagnose.words import flat
+from allranks.paths import ROOT
+from book._ext.clinic.cases import change, load
 from tests.book.axe import AXE, COLOURS, RUN
 from tests.book.visits import STILL
 
@@ -35,9 +39,10 @@ def tab(browser, address):
 
 
 def results(tab):
-    """Return the titles that are listed once the search has ended."""
+    """Return the titles that are listed once the search has ended and all is shown."""
     tab.wait_for_function(
         "!/Looking|Reading/.test(document.querySelector('.diagnose-status').textContent)"
+        " && !document.querySelector('.diagnose-told:empty')"
     )
     return [link.inner_text() for link in tab.locator(".diagnose-title a").all()]
 
@@ -49,7 +54,7 @@ def test_a_log_is_diagnosed_by_keyboard(tab):
     assert tab.evaluate("document.activeElement.textContent") == "Find it"
     tab.keyboard.press("Enter")
     assert FOUND in results(tab)[0]
-    assert FOUND in tab.get_by_role("status").inner_text()
+    assert FOUND in tab.locator(".diagnose-status").inner_text()
     first = tab.locator(".diagnose-found > li").first
     assert first.locator("mark").first.inner_text() == "KeyError: 'LOCAL_RANK'"
     assert first.locator(".diagnose-place").first.inner_text() == "line 2, rank 1"
@@ -58,16 +63,77 @@ def test_a_log_is_diagnosed_by_keyboard(tab):
     assert href == "app_clinic_launch.html#clinic-local-rank-keyerror"
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_answer_is_in_the_window_with_cause_cure_and_change(tab, width):
+    """It says what the shell says, is in the window, and has the focus."""
+    tab.set_viewport_size({"width": width, "height": 844})
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    tab.get_by_label("A traceback or a log").fill(LOG)
+    tab.get_by_role("button", name="Find it").click()
+    assert FOUND in results(tab)[0]
+    case = next(one for one in load(ROOT) if one.slug == "local-rank-keyerror")
+    first = tab.locator(".diagnose-found > li").first
+    text = first.inner_text()
+    for part in "Cause", "Cure":
+        assert f"{part}: {flat(case.parts[part]).replace('`', '')}" in text
+    pre = first.locator("details[open] pre")
+    assert pre.text_content().rstrip() == change(case)
+    signs = {"gi": "+", "gd": "-"}
+    for name, sign in signs.items():
+        lines = pre.locator(f".{name}").all_text_contents()
+        assert lines and all(line.startswith(sign) for line in lines)
+    seen = """() => {
+      const box = (name) => document.querySelector(name).getBoundingClientRect();
+      const top = box(".diagnose-status").top, header = box(".bd-header-article");
+      return header.bottom <= top && box(".diagnose-told").bottom < innerHeight;
+    }"""
+    assert tab.evaluate(seen)
+    assert tab.locator(".diagnose-status").get_attribute("role") == "status"
+    title = first.get_by_role("heading", level=3)
+    assert title.evaluate("(title) => title === document.activeElement")
+    assert [name.partition("?")[0] for name in asked] == ["cases_launch.js"]
+    summary = first.locator("summary")
+    assert summary.bounding_box()["height"] >= 44
+    tab.keyboard.press("Tab")  # the title's link
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert not pre.is_visible()
+
+
+def test_an_answer_without_its_texts_still_names_the_case(browser, http):
+    """What cannot be loaded is said, with the way to it, and is tried again."""
+    tab = browser.new_page()
+    tab.goto(f"{http}/book/app_clinic.html")
+    tab.route("**/cases_launch.js*", lambda route: route.abort())
+    tab.get_by_label("A traceback or a log").fill(LOG)
+    tab.get_by_role("button", name="Find it").click()
+    assert FOUND in results(tab)[0]
+    told = tab.locator(".diagnose-told").first
+    assert "on the page that the title links" in told.inner_text()
+    tab.unroute("**/cases_launch.js*")
+    tab.get_by_role("button", name="Find it").click()
+    results(tab)
+    assert told.inner_text().startswith("Cause: torchrun puts LOCAL_RANK")
+    tab.close()
+
+
 def test_a_pasted_log_needs_no_button(tab):
-    """A paste starts the search, and Control and Enter repeat it."""
+    """A paste starts the search and keeps the focus; Control and Enter repeat it."""
     box = tab.get_by_label("A traceback or a log")
     box.fill(LOG)
     box.dispatch_event("paste")
     assert results(tab)
+    assert box.evaluate("(box) => box === document.activeElement")
+    assert tab.locator(".diagnose-title").first.evaluate(
+        "(title) => title.getBoundingClientRect().bottom < innerHeight"
+    )
     box.fill("all is well")
     box.press("Control+Enter")
     assert results(tab) == []
-    assert tab.get_by_role("status").inner_text().startswith("Not known: none of ")
+    assert (
+        tab.locator(".diagnose-status").inner_text().startswith("Not known: none of ")
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +158,7 @@ def test_a_file_is_read_here(tab, name, content, status):
     file = {"name": name, "mimeType": "text/plain", "buffer": content}
     tab.get_by_label("or a log file").set_input_files([file])
     results(tab)
-    assert tab.get_by_role("status").inner_text().startswith(status)
+    assert tab.locator(".diagnose-status").inner_text().startswith(status)
     drop = """([name, bytes]) => {
       const dataTransfer = new DataTransfer();
       dataTransfer.items.add(new File([new Uint8Array(bytes)], name));
@@ -102,7 +168,7 @@ def test_a_file_is_read_here(tab, name, content, status):
     }"""
     tab.evaluate(drop, [name, list(content)])
     results(tab)
-    assert tab.get_by_role("status").inner_text().startswith(status)
+    assert tab.locator(".diagnose-status").inner_text().startswith(status)
 
 
 def test_the_example_is_diagnosed(tab):
@@ -148,6 +214,9 @@ def test_only_this_page_pays(site):
     static = site / "_static"
     data = (static / "diagnose_data.js").read_text("utf8")
     assert len(data) < 75_000
+    for page in clinic.CLASSES.values():  # fetched when a case of the class is found
+        name = f"cases_{page.removeprefix('app_clinic_')}.js"
+        assert (static / name).stat().st_size < 25_000
     with_box = [
         page.name
         for page in (site / "book").glob("*.html")

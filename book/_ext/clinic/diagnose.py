@@ -2,8 +2,10 @@
 
 The page loads three scripts: the signs of all cases, which each build makes from
 ``clinic/``; the search, the same as in ``python -m allranks.diagnose``; and the form.
-It needs no server and sends nothing. Without JavaScript, and on paper, a sentence names
-the other ways to search.
+It needs no server and sends nothing. What the answer says about a case (its cause, its
+cure, and what the cure changes) is in one more script for each class, which the form
+loads when it has found a case of that class. Without JavaScript, and on paper, a
+sentence names the other ways to search.
 
 ``{diagnose-figures}`` says how often the diagnosis is right, for each set of logs. The
 counts come from book/_data/diagnose.json, which ``tests/clinic/measure.py --record``
@@ -11,6 +13,7 @@ writes; their shares and intervals are computed here, at each build. If there ar
 that were never used for tuning, a sentence about them comes first.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -20,9 +23,11 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
+from allranks import clinic
 from allranks.diagnose.signs import table
+from allranks.diagnose.words import flat
 from book._ext import PAGES
-from book._ext.clinic.cases import ClinicDirective, load
+from book._ext.clinic.cases import ClinicDirective, change, load
 
 SIGNS = "diagnose_data.js"
 FIGURES = "book/_data/diagnose.json"
@@ -50,18 +55,46 @@ class Diagnose(ClinicDirective):
 
     def run(self) -> list[nodes.Node]:
         """Check the signs of all cases, and leave a placeholder for the form."""
+        cases = self.cases()
         try:
-            table(self.cases())
+            table(cases)
         except ValueError as error:
             raise self.error(str(error)) from None
         box = diagnose_box(classes=["diagnose"])
+        box["texts"] = " ".join(
+            f"{name}?v={hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            for name, text in texts(cases).items()
+        )
         box += nodes.paragraph("", "", *self.inline(PLAIN))
         return [box]
 
 
+def texts(cases: list[clinic.Specimen]) -> dict[str, str]:
+    """Return what the answer says about each case: a script for each class, by name."""
+    scripts = {}
+    for kind, page in clinic.CLASSES.items():
+        told = {
+            case.slug: [
+                flat(case.parts["Cause"]),
+                flat(case.parts["Cure"]),
+                change(case),
+            ]
+            for case in cases
+            if case.fields["class"] == kind
+        }
+        name = f"cases_{page.removeprefix('app_clinic_')}.js"
+        scripts[name] = script(f"allRanksTexts[{json.dumps(kind)}]", told)
+    return scripts
+
+
+def script(name: str, value: dict) -> str:
+    """Return a script that sets a global name, in ASCII for any server."""
+    return f"globalThis.{name}={json.dumps(value, separators=(',', ':'))}\n"
+
+
 def visit(writer: HTML5Translator, node: diagnose_box) -> None:
-    """Open the box."""
-    writer.body.append(writer.starttag(node, "div"))
+    """Open the box, and name the scripts that it may load, in the order of classes."""
+    writer.body.append(writer.starttag(node, "div", **{"data-texts": node["texts"]}))
 
 
 def depart(writer: HTML5Translator, node: diagnose_box) -> None:
@@ -72,15 +105,15 @@ def depart(writer: HTML5Translator, node: diagnose_box) -> None:
 def add_files(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Write the signs, and load scripts and style on the pages that have the box."""
+    """Write signs and texts, and load scripts and style on pages that have the box."""
     if app.builder.name not in PAGES or not doctree:
         return
     if any(doctree.findall(diagnose_box)):
-        found = table(load(Path(app.srcdir)))
-        text = json.dumps(found, ensure_ascii=True, separators=(",", ":"))
-        file = Path(app.outdir, "_static", SIGNS)
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"globalThis.allRanksClinic={text}\n", "utf8")
+        found, static = load(Path(app.srcdir)), Path(app.outdir, "_static")
+        static.mkdir(exist_ok=True)
+        files = {SIGNS: script("allRanksClinic", table(found)), **texts(found)}
+        for name, text in files.items():
+            (static / name).write_text(text, "utf8")
         app.add_css_file("diagnose.css")
         for name in (SIGNS, "diagnose.js", "diagnose_box.js"):
             app.add_js_file(name, priority=600, loading_method="defer")
