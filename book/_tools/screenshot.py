@@ -91,8 +91,9 @@ def diagnosis(page: Page) -> None:
     box = page.locator(".diagnose")
     box.locator("textarea").fill(LOG.read_text("utf8"))
     box.get_by_role("button", name="Find it").click()
-    box.locator("mark").first.wait_for()
-    save(page, "diagnosis.png", box, box.locator("li").nth(1))
+    box.locator("summary").first.wait_for()
+    page.set_viewport_size({"width": 1000, "height": 3000})  # with the whole answer
+    save(page, "diagnosis.png", box, box.locator("summary").first)
 
 
 def save(page: Page, name: str, whole: Locator, rest: Locator) -> None:

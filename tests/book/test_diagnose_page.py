@@ -92,7 +92,8 @@ def test_the_answer_is_in_the_window_with_cause_cure_and_change(tab, width):
     assert tab.locator(".diagnose-status").get_attribute("role") == "status"
     title = first.get_by_role("heading", level=3)
     assert title.evaluate("(title) => title === document.activeElement")
-    assert [name.partition("?")[0] for name in asked] == ["cases_launch.js"]
+    texts = [name.partition("?")[0] for name in asked if name.startswith("cases_")]
+    assert texts == ["cases_launch.js"]
     summary = first.locator("summary")
     assert summary.bounding_box()["height"] >= 44
     tab.keyboard.press("Tab")  # the title's link
