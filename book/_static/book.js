@@ -171,15 +171,16 @@
 // can click on it.
 (() => {
   const page = document.documentElement.dataset;
-  let theme, folded = [];
+  const boxes = () => [...document.querySelectorAll("article details")];
+  let theme, wasOpen = []; // by place, since an explorable draws anew for another width
   addEventListener("beforeprint", () => {
     theme = page.theme;
     page.theme = "light";
-    folded = [...document.querySelectorAll("article details:not([open])")];
-    for (const box of folded) box.open = true;
+    wasOpen = boxes().map((box) => box.open);
+    for (const box of boxes()) box.open = true;
   });
   addEventListener("afterprint", () => {
     page.theme = theme;
-    for (const box of folded) box.open = false;
+    boxes().forEach((box, i) => { box.open = wasOpen[i]; });
   });
 })();

@@ -178,6 +178,7 @@ def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
     """A box that becomes too narrow gets the keyboard's focus, and loses it again."""
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
+    tab.locator(".predict-all").click()
     tab.evaluate("document.querySelector('.x-fold').open = true")
     box = tab.locator(".x-scroll:has(table)").first
     assert box.get_attribute("tabindex") is None
@@ -204,8 +205,12 @@ def test_the_section_being_read_is_marked(browser, http):
     end = "e => { scrollTo(0, 1e6); return e.ariaCurrent === 'true'; }"
     tab.wait_for_function(end, arg=last)
     assert last.evaluate("e => e.getBoundingClientRect().bottom <= innerHeight")
-    last.evaluate("e => { e.closest('.bd-sidebar-secondary').scrollTop = 0; }")
-    assert not last.evaluate("e => e.getBoundingClientRect().bottom <= innerHeight")
+    assert not last.evaluate(
+        """e => {
+            e.closest('.bd-sidebar-secondary').scrollTop = 0; // until the next scroll
+            return e.getBoundingClientRect().bottom <= innerHeight;
+        }"""
+    )
     title = tab.title()
     tab.locator("a.right-next").click()
     assert tab.title() != title

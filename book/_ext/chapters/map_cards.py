@@ -143,7 +143,8 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
         lines.append(f'<path d="{path}" style="stroke:{color}"/>')
         left = f"left:{x2 / UNIT / COLUMNS:.1%}"
         tips.append(f'<span class="map-tip" style="{left};color:{color}"></span>')
-    svg = f'<svg viewBox="0 0 {COLUMNS * UNIT} {HIGH}" preserveAspectRatio="none">'
+    box = f"0 0 {COLUMNS * UNIT} {HIGH}"
+    svg = f'<svg aria-hidden="true" viewBox="{box}" preserveAspectRatio="none">'
     drawn = f"{svg}{''.join(lines)}</svg>{''.join(tips)}"
     return f'<div class="map-strip no-paper" aria-hidden="true">{drawn}</div>'
 

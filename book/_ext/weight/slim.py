@@ -15,8 +15,8 @@ import json
 import re
 from pathlib import Path
 
+import minify_html
 from rcssmin import cssmin
-from rjsmin import jsmin
 from sphinx.application import Sphinx
 
 from book._ext.weight.icon_font import icons
@@ -42,8 +42,8 @@ ONLY_FOR = {
     "design-tabs.js": r'class="(?:[^"]* )?sd-tab-set[ "]',
 }
 SETTINGS = {"togglebutton.js": r"\s*<script>(?:let|var) toggle[^<]*</script>"}
+COMMENT = re.compile(r"^[ \t]*//.*\n", re.MULTILINE)
 # These would load scripts that are gone, or call one that now runs after them.
-DULL = re.compile(r"^[ \t]*//.*\n|^[ \t]+|^\n", re.MULTILINE)
 VAIN = re.compile(
     r"\s*<link rel=\"preload\" as=\"script\"[^>]*>"
     r"|\s*<script>DOCUMENTATION_OPTIONS\.pagename[^<]*</script>"
@@ -72,17 +72,20 @@ def delete_unnamed(static: Path, text: str) -> None:
             path.rmdir()
 
 
-def shorten(static: Path) -> None:
-    """Leave comments and indentation out of the book's own scripts and style sheets.
+def shortened(js: str) -> str:
+    """Return a script without blanks and comments; what is in ``/*`` stays."""
+    bare = COMMENT.sub("", js)  # minify_html keeps those above a function
+    page = minify_html.minify(f"<script>{bare}</script>", minify_js=True)
+    return page.removeprefix("<script>").removesuffix("</script>")
 
-    rjsmin would also take blanks out of a text within a text: of `${`a: ${b}`}`.
-    """
+
+def shorten(static: Path) -> None:
+    """Shorten the scripts and style sheets that only some pages load."""
+    how = {".css": cssmin, ".js": shortened}
+    done = {"all.js", "all.css", "minisearch.js"}
     for path in static.rglob("*.*"):
-        text = path.read_text("utf8") if path.suffix in (".js", ".css") else ""
-        if not text or path.name in ("all.js", "all.css", "minisearch.js"):
-            continue
-        short = cssmin(text) if path.suffix == ".css" else DULL.sub("", text)
-        path.write_text(short, "utf8")
+        if path.suffix in how and path.name not in done:
+            path.write_text(how[path.suffix](path.read_text("utf8")), "utf8")
 
 
 def slim(app: Sphinx, exception: Exception | None) -> None:
@@ -120,10 +123,8 @@ def rewrite(app: Sphinx) -> None:
     for html in pages.values():
         uses.add_page(html)
     js = ";\n".join((static / name).read_text("utf8") for name in merged)
-    js = jsmin(
-        re.sub(r"(?m)^//# sourceMappingURL=.*$", "", js), keep_bang_comments=True
-    )
     uses.add_script(js)
+    js = shortened(js)
     for path in static.rglob("*.js"):
         if path.relative_to(static).as_posix() not in {*NEVER, *merged, "all.js"}:
             uses.add_script(path.read_text("utf8"))
