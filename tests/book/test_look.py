@@ -202,6 +202,8 @@ def test_the_section_being_read_is_marked(browser, http):
     assert tab.locator(marked).count() == 1
     tab.set_viewport_size({"width": 1280, "height": 300})  # less than the list needs
     last = tab.locator("nav.page-toc .nav-link").last.element_handle()
+    low = "e => e.closest('.bd-sidebar-secondary').clientHeight < innerHeight"
+    tab.wait_for_function(low, arg=last)  # the list's own height follows a frame later
     end = "e => { scrollTo(0, 1e6); return e.ariaCurrent === 'true'; }"
     tab.wait_for_function(end, arg=last)
     assert last.evaluate("e => e.getBoundingClientRect().bottom <= innerHeight")
