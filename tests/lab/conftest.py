@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from playwright.sync_api import TimeoutError as NotYet
 from playwright.sync_api import expect
 
 from allranks.paths import ROOT
@@ -125,6 +126,26 @@ class Notebook:
         self.idle(timeout)
         # Not inner_text, because JupyterLab doesn't draw what is out of view.
         return cell.locator(".jp-Cell-outputArea").text_content()
+
+    def show(self, cell, within: str) -> None:
+        """Bring a cell into view, and wait for what JupyterLab draws only there.
+
+        A notebook that was just opened may replace its cells at any moment, so what was
+        brought into view may be gone: therefore again each second.
+        """
+        for _ in range(120):  # the machine may be busy
+            cell.evaluate("cell => cell.scrollIntoView({ block: 'center' })")
+            with contextlib.suppress(NotYet):
+                return cell.locator(within).last.wait_for(timeout=1000)
+        raise AssertionError(f"no {within} in: {cell.inner_text()}")
+
+    def figure(self, cell):
+        """Return a cell's explorable, with its question answered."""
+        self.show(cell, ".x-stage")
+        asked = cell.get_by_role("button", name="Just show me")
+        if asked.count():  # it is answered once, and remembered
+            asked.click()
+        return cell.locator(".x")
 
     def write(self, cell, source: str) -> None:
         """Replace a cell's source, pasting it as one text."""

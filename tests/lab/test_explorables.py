@@ -41,15 +41,8 @@ def shown(opened, tmp_path):
 
 
 def figure(notebook, number: int = 0):
-    """Return an explorable; JupyterLab draws it when it comes into view."""
-    cell = notebook.cells.nth(number)
-    cell.scroll_into_view_if_needed()
-    box = cell.locator(".x")
-    box.locator(".x-stage").wait_for(timeout=120_000)  # the machine may be busy
-    asked = box.get_by_role("button", name="Just show me")
-    if asked.count():  # it is answered once, and remembered
-        asked.click()
-    return box
+    """Return the explorable of a cell."""
+    return notebook.figure(notebook.cells.nth(number))
 
 
 def press(box):
@@ -180,8 +173,6 @@ def test_the_chapters_figures_are_still_pictures_until_they_run(
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), path)
     notebook = opened(path, clear=False)
     for number in range(len(cells)):
-        cell = notebook.cells.nth(number)
-        cell.scroll_into_view_if_needed()
-        expect(cell.locator("figure p").last).to_be_visible()
+        notebook.show(notebook.cells.nth(number), "figure p")
     notebook.page.wait_for_timeout(2500)  # a missing model is awaited for 2 s
     assert not errors

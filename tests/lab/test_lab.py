@@ -85,10 +85,9 @@ def test_a_notebook_runs_cell_by_cell(opened, name):
 
 def explorable_is_live_both_ways(notebook) -> None:
     """Check that Python sees a control's new value, and the control Python's."""
-    cell = find_cell(notebook, "WhoIsWho(nodes=")
-    cell.scroll_into_view_if_needed()  # JupyterLab draws what is in view
-    box = cell.locator(".x")
+    box = notebook.figure(find_cell(notebook, "WhoIsWho(nodes="))
     box.locator(".x-summary", has_text="Rank 2 of 3").wait_for()  # who.change(...)
+    box.get_by_text("More", exact=True).click()
     box.get_by_label("rank", exact=True).fill("1")
     scratch = find_cell(notebook, "who.change(")
     notebook.write(scratch, "who.rank, who.facts['local_rank']")
