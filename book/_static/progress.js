@@ -108,8 +108,8 @@
   function clearing() {
     const ask = make("dialog", { class: "progress-ask", "aria-labelledby": "progress-ask" },
       make("p", { id: "progress-ask" },
-        "Forget all solved quizzes and all exercises that you ticked? They are kept in "
-        + "this browser only, so they cannot be brought back."));
+        "Forget all solved quizzes, all guesses and all exercises that you ticked? They are "
+        + "kept in this browser only, so they cannot be brought back."));
     const keep = make("button", { type: "button", autofocus: "" }, "Keep them");
     const clear = make("button", { type: "button" }, "Forget them");
     const open = make("button", { type: "button" }, "Clear my progress …");
@@ -123,7 +123,9 @@
     clear.addEventListener("click", () => {
       memory = { quiz: {}, exercise: {} };
       try {
-        localStorage.removeItem(KEY);
+        const mine = /^allranks\.(progress|guess)/; // guesses: predict.js and kit/ask.js
+        for (const key of Object.keys(localStorage).filter((key) => mine.test(key)))
+          localStorage.removeItem(key);
       } catch {
         // blocked: there was nothing to remove
       }

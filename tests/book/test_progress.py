@@ -191,8 +191,13 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     box.focus()
     reader.press("Space")
     assert page.locator(".progress-done", has=box).inner_text().endswith("on this page")
+    ask = page.locator(".predict-ask input").first
+    ask.fill("eight")
+    ask.press("Enter")
     reader.open(NOTEBOOK)
     assert box.is_checked()
+    guess = page.get_by_text("You guessed: eight")
+    assert guess.is_visible()
     reader.open(COURSE)
     row = page.locator(".progress-box tr", has_text="Ranks: who is who")
     cells = row.locator("[data-progress]")
@@ -215,6 +220,7 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     assert cells.first.inner_text().startswith("0 of")
     reader.open(NOTEBOOK)
     assert not box.is_checked()
+    assert not guess.count()
 
 
 def test_a_second_window_follows(browser, http):
