@@ -77,12 +77,12 @@ def picture(page: Page, address: str) -> None:
 
 
 def explorable(page: Page) -> None:
-    """Take a picture of the pipeline schedules as chapter 6 shows them."""
-    page.goto((SITE / "ch6_model_parallel.html").as_uri())
-    figure = page.locator("figure[data-explorable=pipelines]")
-    figure.get_by_label("Micro-batches").fill("5")
-    figure.get_by_label("Micro-batches").press("Tab")
-    save(page, "explorable.png", figure, figure.locator("table").first)
+    """Take rank 1 away in the intro's figure, and take a picture of what waits."""
+    page.goto((SITE / "intro.html").as_uri())
+    figure = page.locator("figure[data-explorable=arrivals]")
+    figure.get_by_role("button", name="Just show me").click()
+    figure.get_by_role("button", name="rank 1").click()
+    save(page, "explorable.png", figure, figure.locator(".x-buttons"))
 
 
 def diagnosis(page: Page) -> None:
