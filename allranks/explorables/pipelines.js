@@ -170,6 +170,7 @@ export function compute({ against = "", ...state }) {
   stagesOf(schedule, num_ranks, v).forEach((found, r) => found.forEach((s) => { rankOf[s] = r; }));
   const hops = rankOf.filter((r, s) => s && r !== rankOf[s - 1]).length;
   const now = rows.map((row) => say(row, time, rankOf, v));
+  const working = rows.flat().filter(([, , , start, end]) => start <= time && time < end).length;
   const peaks = rows.map(peakHeld), most = inUnits(Math.max(...peaks), v);
   return {
     torch: `Schedule${schedule}`, stages_per_rank: v, rows, ticks: v,
@@ -181,8 +182,8 @@ export function compute({ against = "", ...state }) {
     summary: `${schedule} on ${num_ranks} rank${num_ranks > 1 ? "s" : ""}: a step takes `
       + `${inUnits(end, v)} units, of which each rank works ${inUnits(busy, v)}; `
       + `${percent(end - busy, end)} of the time is idle. At most, a rank holds the activations `
-      + `of ${most} micro-batch${most === "1" ? "" : "es"}. At time ${inUnits(time, v)}: `
-      + now.map((words, r) => `rank ${r}: ${words}`).join("; "),
+      + `of ${most} micro-batch${most === "1" ? "" : "es"}. At time ${inUnits(time, v)}, `
+      + `${working} of ${num_ranks} rank${num_ranks > 1 ? "s" : ""} work${working === 1 ? "s" : ""}.`,
   };
 }
 
@@ -281,17 +282,17 @@ function draw({ state, facts, before, set, measured, width }) {
     [0, 0.5, 1].map((part, i) => text(x(part * until), bottom + 16, inUnits(part * until, 1),
       { "text-anchor": ["start", "middle", "end"][i], class: "x-small" })),
     draggable(h("svg:g", {},
-      h("svg:rect", { x: x(time / ticks) - 22, y: 0, width: 44, height: ROWS, fill: "transparent", "pointer-events": "none" }),
-      h("svg:path", { d: `M${x(time / ticks)} ${HEAD - 4}V${ROWS}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
-      h("svg:circle", { cx: x(time / ticks), cy: HEAD - 4, r: 7, class: "x-handle" }),
-      h("svg:rect", { x: x(time / ticks) - 22, y: 0, width: 44, height: 44, fill: "transparent" })),
+      h("svg:path", { d: `M${x(time / ticks)} ${HEAD}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
+      h("svg:circle", { cx: x(time / ticks), cy: bottom, r: 7, class: "x-handle" }),
+      h("svg:rect", { x: x(time / ticks) - 22, y: bottom - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: at, low: 0, high: moments.length - 1,
       said: `time ${inUnits(time, ticks)}`, move: (by, start) => step(moments[start] / ticks + by / scale),
       step: (by) => at + by, set: (step) => set({ step }) }));
   box.firstChild.addEventListener("click", (event) => {
-    const side = box.firstChild.getBoundingClientRect(), y = event.clientY - side.top;
-    if (y > HEAD && y < ROWS && !event.target.closest(".x-drag"))
-      set({ step: step((event.clientX - side.left - LEFT) / scale) });
+    const side = box.firstChild.getBoundingClientRect(), drawn = width / side.width;
+    const y = (event.clientY - side.top) * drawn;
+    if (y > HEAD && y < bottom && !event.target.closest(".x-drag"))
+      set({ step: step(((event.clientX - side.left) * drawn - LEFT) / scale) });
   });
   return {
     picture: box,
@@ -317,8 +318,8 @@ function draw({ state, facts, before, set, measured, width }) {
 
 // The idle share, among what one might think that it is.
 const idle = ({ facts }) => Math.round(100 * facts.idle);
-const guesses = (view) => [...new Set([idle(view), Math.round(idle(view) / 4), Math.min(95, idle(view) * 2 + 5)])]
-  .sort((a, b) => a - b);
+const guesses = (view) => [...new Set([idle(view), Math.round(idle(view) / 4),
+  Math.min(95, idle(view) * 2 + 5), 15])].slice(0, 3).sort((a, b) => a - b);
 const ask = {
   question: ({ state }) => `${shown[state.schedule]}, ${state.num_ranks} ranks, ${state.num_microbatches} micro-batches. `
     + "What share of the time is a rank idle?",

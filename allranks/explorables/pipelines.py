@@ -85,6 +85,7 @@ class Pipeline(Explorable):
         rank_of = dict(sorted((s, r) for r, found in enumerate(places) for s in found))
         hops = sum(1 for a, b in pairwise(rank_of.values()) if a != b)
         now = [_say(row, time, rank_of, v) for row in rows]
+        working = len([w for row in rows for w in row if w[3] <= time < w[4]])
         peaks = [peak_held(order) for order in orders]
         most, ranks = _number(max(peaks), v), "ranks" if num_ranks > 1 else "rank"
         microbatches = "micro-batch" if most == "1" else "micro-batches"
@@ -110,8 +111,8 @@ class Pipeline(Explorable):
             f"{_number(end, v)} units, of which each rank works {_number(busy, v)}; "
             f"{_percent(end - busy, end)} of the time is idle. At most, a rank holds "
             f"the activations of {most} {microbatches}. "
-            f"At time {_number(time, v)}: "
-            + "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(now)),
+            f"At time {_number(time, v)}, {working} of {num_ranks} {ranks} "
+            f"{'works' if working == 1 else 'work'}.",
         }
 
     @staticmethod

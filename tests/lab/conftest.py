@@ -120,9 +120,14 @@ class Notebook:
         before = prompt.inner_text()
         self.start(cell)
         deadline = time.monotonic() + timeout
-        while prompt.inner_text() in (before, "[*]:"):
+        again = time.monotonic() + 10
+        while (now := prompt.inner_text()) in (before, "[*]:"):
             assert time.monotonic() < deadline, f"still running: {cell.inner_text()}"
             self.page.wait_for_timeout(100)
+            if now == before and time.monotonic() > again:
+                # A notebook that was just opened is drawn anew, and the key was lost.
+                self.start(cell)
+                again = time.monotonic() + 10
         self.idle(timeout)
         # Not inner_text, because JupyterLab doesn't draw what is out of view.
         return cell.locator(".jp-Cell-outputArea").text_content()

@@ -80,12 +80,17 @@ def shortened(js: str) -> str:
 
 
 def shorten(static: Path) -> None:
-    """Shorten the scripts and style sheets that only some pages load."""
+    """Shorten the scripts and style sheets that only some pages load.
+
+    What is one line is data, or was shortened by an earlier build.
+    """
     how = {".css": cssmin, ".js": shortened}
     done = {"all.js", "all.css", "minisearch.js"}
     for path in static.rglob("*.*"):
         if path.suffix in how and path.name not in done:
-            path.write_text(how[path.suffix](path.read_text("utf8")), "utf8")
+            text = path.read_text("utf8")
+            if "\n" in text.strip():
+                path.write_text(how[path.suffix](text), "utf8")
 
 
 def slim(app: Sphinx, exception: Exception | None) -> None:
