@@ -1,7 +1,7 @@
 """A picture of a step of DDP: backward above, the all_reduce of each bucket below."""
 
 from allranks.pictures.held import Picture
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import RANK_COLORS, document, figure, write
 from allranks.sums.buckets import Step
 from allranks.sums.units import amount
 
@@ -23,7 +23,7 @@ def timeline(title: str, step: Step) -> Picture:
         ("all_reduce", [(f"{i}", *b[3:]) for i, b in enumerate(step.buckets)]),
     ]
     lanes[0][1].extend((name, start, end) for name, _, start, end in step.layers)
-    parts = [write(0, 15, title, "start", bold=True)]
+    parts = []
     for row, (label, spans) in enumerate(lanes):
         y = 28 + row * ROW
         parts.append(write(0, y + 18, label, "start", size=13))
@@ -44,5 +44,5 @@ def timeline(title: str, step: Step) -> Picture:
         names = ", ".join(layers)
         lines.append(f"{i:<8}{amount(num_bytes, 'B'):<9}{when}{names}")
     text = "\n".join(lines)
-    svg = document(LEFT + WIDTH + 8, 56 + 2 * ROW, text, parts)
-    return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
+    drawing = document(LEFT + WIDTH + 8, 56 + 2 * ROW, text, parts, top=20)
+    return Picture(figure(title, drawing), text)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 
 from allranks.pictures.held import Picture
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import RANK_COLORS, document, figure, write
 
 WIDTH, HEIGHT = 344, 248  # fits a phone without shrinking
-LEFT, RIGHT, TOP, BOTTOM = 40, 10, 74, 40  # room around the plot
+LEFT, RIGHT, TOP, BOTTOM = 40, 18, 74, 40  # room around the plot
 DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # not told apart by colour alone
 NUM_SHOWN = 5  # points of each line in the text
 
@@ -41,13 +41,13 @@ def curves(
     y_scale = (HEIGHT - TOP - BOTTOM) / y_ticks[-1]
     floor_y = HEIGHT - BOTTOM
 
-    parts = [write(0, 15, title, "start", bold=True)]
+    parts = []
     left = 0
     for name, dash, color in zip(lines, DASHES, RANK_COLORS, strict=False):
         style = f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
         parts.append(f'<path d="M{left} 33h26" style="{style}"/>')
         parts.append(write(left + 32, 38, name, "start", size=13))
-        left += 50 + 7 * len(name)
+        left += 50 + 8 * len(name)
         path = "L".join(
             f"{LEFT + x * x_scale:.0f} {floor_y - y * y_scale:.0f}"
             for x, y in lines[name]
@@ -64,7 +64,7 @@ def curves(
     parts.append(write(WIDTH - RIGHT, HEIGHT - 6, x_label, "end", size=13))
     parts.append(write(0, TOP - 14, y_label, "start", size=13))
     text = _text(f"{title} ({y_label}, by {x_label})", lines)
-    return Picture(document(WIDTH, HEIGHT, text, parts), text)
+    return Picture(figure(title, document(WIDTH, HEIGHT, text, parts, top=22)), text)
 
 
 def _ticks(largest: float) -> list[float]:

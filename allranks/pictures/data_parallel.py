@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from allranks.pictures.held import NOTHING, Picture
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import RANK_COLORS, document, figure, write
 
 LEFT, BOX, GAP, HEIGHT, PITCH = 106, 36, 3, 28, 40  # in SVG units
 
@@ -31,7 +31,7 @@ def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:
     counts = [max(len(held[d]) for _, held in rows) for d in range(num_devices)]
     widths = [max(2, count) * (BOX + GAP) + 22 for count in counts]
     lefts = [LEFT + sum(widths[:d]) for d in range(num_devices)]
-    parts = [write(0, 15, title, "start", bold=True)]
+    parts = []
     for device, left in enumerate(lefts):
         parts.append(write(left, 40, f"device {device}", "start", size=13))
         line = (
@@ -59,5 +59,5 @@ def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:
         for row in table
     ]
     text = "\n".join([title, *lines])
-    width, height = max(LEFT + sum(widths), 8 * len(title)), 50 + len(rows) * PITCH
-    return Picture(document(width, height, text, parts), text)
+    width, height = LEFT + sum(widths), 50 + len(rows) * PITCH
+    return Picture(figure(title, document(width, height, text, parts, top=24)), text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import PHONE, RANK_COLORS, document, either, figure, write
 from allranks.sums.topology import describe, rank_of
 
 NOTHING = "–"
@@ -71,28 +71,51 @@ def exchange(
             return [owner[text]]
         return ranks if made_from is None else made_from(text)
 
-    width = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
-    left, parts = 54, [write(0, 15, title, "start", bold=True)]
-    for heading, rows in zip(("before", "after"), held, strict=True):
-        parts.append(write(left, 38, heading, "start", size=13))
-        for rank, row in enumerate(rows):
-            for i, text in enumerate(row):
-                x, y = left + i * (width + GAP), 46 + rank * PITCH
-                parts += _box(x, y, width, HEIGHT, fill(text), text == NOTHING)
-                parts.append(write(x + width / 2, y + 19, text))
-        left += max(map(len, rows)) * (width + GAP) + 36
-    parts += [write(0, 65 + r * PITCH, f"rank {r}", "start", size=13) for r in ranks]
-    tip = 54 + max(map(len, held[0])) * (width + GAP) + 26
-    middle = 43 + len(ranks) * PITCH // 2
-    arrow = f"M{tip - 20} {middle}H{tip}m-6 -6l6 6l-6 6"
-    parts.append(f'<path d="{arrow}" fill="none" stroke="currentColor"/>')
     table = [["", "before", "after"]] + [
         [f"rank {rank}", " ".join(old), " ".join(new)]
         for rank, (old, new) in enumerate(zip(*held, strict=True))
     ]
     text = f"{title}\n{_align(table)}"
-    width, height = max(left - 38, 8 * len(title)), 46 + len(ranks) * PITCH
-    return Picture(document(width, height, text, parts), text)
+    drawing, width = _rows(held, fill, text)
+    if width > PHONE:
+        drawing = either(drawing, _rows(held, fill, text, stacked=True)[0])
+    return Picture(figure(title, drawing), text)
+
+
+def _rows(
+    held: list[list[list[str]]],
+    fill: Callable[[str], list[int]],
+    label: str,
+    stacked: bool = False,
+) -> tuple[str, int]:
+    """Draw the boxes before and after, side by side or stacked; return (SVG, width)."""
+    box = max(34, 10 + 8 * max(len(t) for rows in held for row in rows for t in row))
+    left, top, width, parts = 54, 0, 0, []
+    for heading, rows in zip(("before", "after"), held, strict=True):
+        parts.append(write(left, top + 14, heading, "start", size=13))
+        for rank, row in enumerate(rows):
+            y = top + 22 + rank * PITCH
+            if heading == "before" or stacked:
+                parts.append(write(0, y + 19, f"rank {rank}", "start", size=13))
+            for i, text in enumerate(row):
+                x = left + i * (box + GAP)
+                parts += _box(x, y, box, HEIGHT, fill(text), text == NOTHING)
+                parts.append(write(x + box / 2, y + 19, text))
+        right = left + max(map(len, rows)) * (box + GAP)
+        width = max(width, right)
+        if heading == "after":
+            break
+        if stacked:
+            top += 22 + len(rows) * PITCH + 14
+            arrow = f"M{left + 17} {top - 18}v20m-6 -6l6 6l6 -6"
+            top += 4
+        else:
+            middle = 19 + len(rows) * PITCH // 2
+            arrow = f"M{right + 6} {middle}h20m-6 -6l6 6l-6 6"
+            left = right + 36
+        parts.append(f'<path d="{arrow}" fill="none" stroke="currentColor"/>')
+    height = top + 22 + len(held[1]) * PITCH
+    return document(width, height, label, parts), width
 
 
 def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
@@ -110,8 +133,22 @@ def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
     node 1: rank 2, local rank 0, cuda:0; 1 idle
     """
     lines = [describe(nodes, gpus_per_node)]
-    width, per_row, pitch = 51, min(gpus_per_node, 8), 66
-    top, parts = 28, [write(0, 15, lines[0], "start", bold=True)]
+    for node, num_processes in enumerate(nodes):
+        first, num_idle = rank_of(nodes, node, 0), gpus_per_node - num_processes
+        local, rest = _span(0, num_processes), f"; {num_idle} idle" if num_idle else ""
+        where = f"local rank {local}, cuda:{local}{rest}"
+        lines.append(f"node {node}: rank {_span(first, num_processes)}, {where}")
+    text = "\n".join(lines)
+    drawing = _machines(nodes, gpus_per_node, 8, text)
+    if min(gpus_per_node, 8) * 54 + 15 > PHONE:
+        drawing = either(drawing, _machines(nodes, gpus_per_node, 4, text))
+    return Picture(figure(lines[0], drawing), text)
+
+
+def _machines(nodes: Sequence[int], gpus_per_node: int, most: int, label: str) -> str:
+    """Draw each node's frame with its GPUs, at most so many in a row."""
+    width, per_row, pitch = 51, min(gpus_per_node, most), 66
+    top, parts = 1, []
     for node, num_processes in enumerate(nodes):
         height = 26 + -(-gpus_per_node // per_row) * pitch
         frame = f'x="1" y="{top}" width="{per_row * 54 + 13}" height="{height}" rx="6"'
@@ -128,13 +165,8 @@ def cluster(nodes: Sequence[int], gpus_per_node: int) -> Picture:
                 continue
             parts.append(write(center, y + 18, f"rank {rank}", size=13))
             parts.append(write(center, y + 34, f"local {gpu}", size=12))
-        first, num_idle = rank_of(nodes, node, 0), gpus_per_node - num_processes
-        local, rest = _span(0, num_processes), f"; {num_idle} idle" if num_idle else ""
-        where = f"local rank {local}, cuda:{local}{rest}"
-        lines.append(f"node {node}: rank {_span(first, num_processes)}, {where}")
         top += height + 8
-    text, width = "\n".join(lines), max(per_row * 54 + 15, 8 * len(lines[0]))
-    return Picture(document(width, top, text, parts), text)
+    return document(per_row * 54 + 15, top, label, parts)
 
 
 def table(head: Sequence, rows: Sequence[Sequence]) -> Picture:

@@ -4,12 +4,21 @@ import re
 from collections.abc import Mapping, Sequence
 
 from allranks.pictures.held import Picture, table
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import (
+    PHONE,
+    RANK_COLORS,
+    document,
+    either,
+    figure,
+    write,
+)
 from allranks.sums.pipelines import Work, bubble
 
 LEFT, ROW, BOX = 52, 32, 26  # labels, row to row, box; in SVG units
+SHARE = 44  # at the right: "100 %"
+ROOM = 560  # for a schedule in a column
 _PRIME = "'"
-PLOT = (56, 34, 470, 230)  # left, top, width, height of a plot's frame
+_SVG = re.compile("<svg.*?</svg>", re.DOTALL)
 _BOX = re.compile(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" ([^>]*)/>')
 _DIGIT = re.compile(r'<text x="(\S+)" y="(\d+)" ([^>]*"middle"[^>]*)>(\d)</text>')
 
@@ -28,41 +37,18 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
         unit: the length of a forward pass.
     """
     num_ranks = 1 + max(work.rank for work in works)
+    lines = [title]
     begin = min(work.start for work in works)
     length = (max(work.end for work in works) - begin) / unit
-    scale = min(26.0, 560 / length)
-    lines, parts = [title], [write(0, 15, title, "start", bold=True)]
     for rank in range(num_ranks):
-        y, color = 28 + rank * ROW, RANK_COLORS[rank % len(RANK_COLORS)]
-        parts.append(write(0, y + 18, f"rank {rank}", "start", size=13))
-        parts.append(
-            f'<path d="M{LEFT} {y + BOX + 2.5}h{length * scale:.1f}" '
-            'stroke="currentColor" stroke-opacity="0.25"/>'
-        )
-        mine = sorted((w for w in works if w.rank == rank), key=lambda w: w.start)
         said, free, busy = [], begin, 0.0
-        for work in mine:
+        for work in _of(rank, works):
             if work.start - free > unit / 2:
                 said.append(f"({(work.start - free) / unit:.0f})")
             free, busy = work.end, busy + work.end - work.start
-            second = work.stage >= num_ranks
-            prime = _PRIME if second else ""
+            prime = _PRIME if work.stage >= num_ranks else ""
             said.append(f"{work.kind}{work.microbatch}{prime}")
-            x = LEFT + (work.start - begin) / unit * scale
-            width = (work.end - work.start) / unit * scale
-            opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
-            style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
-            style += ";stroke-dasharray:3 2" if work.kind == "W" else ""
-            size = f'width="{width:.1f}" height="{BOX}"'
-            parts.append(f'<rect x="{x:.1f}" y="{y}" {size} style="{style}"/>')
-            if second:
-                size = f'width="{width:.1f}" height="4"'
-                parts.append(f'<rect x="{x:.1f}" y="{y}" {size} fill="currentColor"/>')
-            parts.append(
-                write(round(x + width / 2, 1), y + 19, str(work.microbatch), size=13)
-            )
         share = f"{100 * busy / unit / length:.0f} %"
-        parts.append(write(LEFT + 566, y + 18, share, "start", size=13))
         lines.append(f"rank {rank}: {' '.join(said)}; works {share} of the time")
     legend = "faint: forward; strong: backward; blank: idle; right: share at work"
     lines.append("(n) is idle time, in forward passes")
@@ -72,12 +58,57 @@ def schedule(title: str, works: Sequence[Work], unit: float = 1.0) -> Picture:
     if any(work.stage >= num_ranks for work in works):
         lines[-1] += f"; ' marks a rank's {later}"
         legend += f"; bar: {later}"
-    y = 44 + num_ranks * ROW
-    parts.append(write(LEFT, y, legend, "start", size=12))
     text = "\n".join(lines)
-    # On a phone the picture scrolls: shrunk to fit, it would be too small to read.
-    svg = document(LEFT + 606, y + 8, text, parts)
-    return Picture(svg.replace("max-width:100%", "min-width:34rem"), text)
+    wide, narrow = (
+        _lanes(works, begin, length, unit, room, text)
+        for room in (ROOM, PHONE - LEFT - SHARE)
+    )
+    return Picture(figure(title, either(wide, narrow), legend), text)
+
+
+def _of(rank: int, works: Sequence[Work]) -> list[Work]:
+    """Return the work of a rank in the order in which it does it."""
+    return sorted((w for w in works if w.rank == rank), key=lambda w: w.start)
+
+
+def _lanes(
+    works: Sequence[Work],
+    begin: float,
+    length: float,
+    unit: float,
+    room: float,
+    label: str,
+) -> str:
+    """Draw a lane per rank, at most ``room`` wide; a number stands where it fits."""
+    num_ranks, parts = 1 + max(work.rank for work in works), []
+    scale = min(26.0, room / length)
+    for rank in range(num_ranks):
+        y, color = rank * ROW, RANK_COLORS[rank % len(RANK_COLORS)]
+        parts.append(write(0, y + 18, f"rank {rank}", "start", size=13))
+        parts.append(
+            f'<path d="M{LEFT} {y + BOX + 2.5}h{length * scale:.1f}" '
+            'stroke="currentColor" stroke-opacity="0.25"/>'
+        )
+        mine = _of(rank, works)
+        for work in mine:
+            x = LEFT + (work.start - begin) / unit * scale
+            width = (work.end - work.start) / unit * scale
+            opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
+            style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
+            style += ";stroke-dasharray:3 2" if work.kind == "W" else ""
+            size = f'width="{width:.1f}" height="{BOX}"'
+            parts.append(f'<rect x="{x:.1f}" y="{y}" {size} style="{style}"/>')
+            if work.stage >= num_ranks:
+                size = f'width="{width:.1f}" height="4"'
+                parts.append(f'<rect x="{x:.1f}" y="{y}" {size} fill="currentColor"/>')
+            number = str(work.microbatch)
+            if 8 * len(number) < width:
+                parts.append(write(round(x + width / 2, 1), y + 19, number, size=13))
+        busy = sum(work.end - work.start for work in mine)
+        share = f"{100 * busy / unit / length:.0f} %"
+        right = LEFT + room + SHARE
+        parts.append(write(right, y + 18, share, "end", size=13))
+    return document(LEFT + room + SHARE, num_ranks * ROW, label, parts, top=-2)
 
 
 def _stages(works: Sequence[Work]) -> int:
@@ -98,7 +129,8 @@ def recorded(data: Mapping) -> Picture:
         for text in texts.split(", ")
     ]
     picture = schedule(data["title"], works, unit=data["forward_ms"])
-    return Picture(dense(picture.html), picture.text)
+    html = _SVG.sub(lambda found: dense(found[0]), picture.html)
+    return Picture(html, picture.text)
 
 
 def dense(svg: str) -> str:
@@ -159,39 +191,54 @@ def efficiency_plot(data: Mapping) -> Picture:
         for count, value in zip(counts, law, strict=True)
     ]
     facts = table(["micro-batches", *names.values(), "the law"], rows)
-    left, top, width, height = PLOT
+    text = f"{data['title']}\n{facts!r}"
+    wide, narrow = (
+        _plot(data, dict(zip(counts, law, strict=True)), names, width, text)
+        for width in (ROOM, PHONE)
+    )
+    return Picture(figure(data["title"], either(wide, narrow)), text)
+
+
+def _plot(
+    data: Mapping,
+    law: Mapping[int, float],
+    names: Mapping[str, str],
+    width: float,
+    label: str,
+) -> str:
+    """Plot the law as a line, measured efficiencies as marks; name them below."""
+    left, height, parts = 52, 230, []
+    inner = width - left - 4
 
     def place(i: int, value: float) -> tuple[float, float]:
-        return left + (i + 0.5) * width / len(counts), top + height * (1 - value)
+        return left + (i + 0.5) * inner / len(law), height * (1 - value)
 
-    parts = [write(0, 15, data["title"], "start", bold=True)]
     for tenth in range(0, 11, 2):
         y = place(0, tenth / 10)[1]
         parts.append(
-            f'<path d="M{left} {y:g}h{width}" stroke="currentColor" '
+            f'<path d="M{left} {y:g}h{inner:g}" stroke="currentColor" '
             'stroke-opacity="0.2"/>'
         )
         parts.append(write(left - 8, int(y) + 5, f"{tenth * 10} %", "end", size=13))
-    for i, count in enumerate(counts):
-        parts.append(write(place(i, 0)[0], top + height + 18, str(count), size=13))
-    middle = left + width / 2
-    parts.append(write(middle, top + height + 36, "micro-batches", size=13))
-    points = " ".join("{:.1f},{:.1f}".format(*place(i, v)) for i, v in enumerate(law))
+    for i, count in enumerate(law):
+        parts.append(write(place(i, 0)[0], height + 18, str(count), size=13))
+    parts.append(write(left + inner / 2, height + 36, "micro-batches", size=13))
+    points = " ".join(
+        "{:.1f},{:.1f}".format(*place(*at)) for at in enumerate(law.values())
+    )
     line = 'fill="none" stroke="currentColor" stroke-dasharray="5 4"'
     parts.append(f'<polyline points="{points}" {line}/>')
-    for i, count in enumerate(counts):
-        x, y = place(i, data[f"m{count}"]["sleep"])
-        parts.append(_dot(x, y))
-        x, y = place(i, data[f"m{count}"]["busy"])
-        parts.append(_square(x, y))
-    y = top + height + 60
-    parts += [_dot(left + 6, y - 5), write(left + 18, y, names["sleep"], "start", 13)]
-    parts += [_square(left + 156, y - 5)]
-    parts.append(write(left + 168, y, names["busy"], "start", 13))
-    parts.append(f'<path d="M{left + 320} {y - 5}h30" {line}/>')
-    parts.append(write(left + 358, y, "M / (M + S − 1)", "start", 13))
-    text = f"{data['title']}\n{facts!r}"
-    return Picture(document(left + width + 8, y + 8, text, parts), text)
+    marks = {"sleep": _dot, "busy": _square}
+    for name, mark in marks.items():
+        for i, count in enumerate(law):
+            parts.append(mark(*place(i, data[f"m{count}"][name])))
+    y, step = height + 62, (160, 0) if width > PHONE else (0, 22)
+    for name, mark in marks.items():
+        parts += [mark(left + 8, y - 5), write(left + 22, y, names[name], "start", 13)]
+        left, y = left + step[0], y + step[1]
+    parts.append(f'<path d="M{left} {y - 5}h18" {line}/>')
+    parts.append(write(left + 22, y, "M / (M + S − 1)", "start", 13))
+    return document(width, y + 8, label, parts, top=-10)
 
 
 def _dot(x: float, y: float) -> str:

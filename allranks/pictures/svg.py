@@ -1,4 +1,9 @@
-"""The parts of the pictures: inline SVG in the page's colours, light or dark."""
+"""The parts of the pictures: inline SVG in the page's colours, light or dark.
+
+A picture is as wide as its column, until its letters are a third larger than those of a
+page. What would be too small on a phone is drawn twice, and CSS chooses one of the two.
+Titles and legends are HTML, so that they break into lines and are never cut.
+"""
 
 from html import escape
 
@@ -11,6 +16,13 @@ DARK += ["#8edcfa", "#d88192", "#f5de84", "#9086d3"]
 HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98"]
 HUES += ["#11849d", "#c4556b", "#847b35", "#8167d6"]
 RANK_COLORS = [f"var(--rank-{rank}, {hue})" for rank, hue in enumerate(HUES)]
+
+PHONE = 364  # px: the width of a picture on a small phone
+LARGEST = 1.3  # times its own size: letters of 14 px become 18
+CHOOSE = (
+    "<style>.picture-narrow{display:none}@container (max-width:40rem){"
+    ".picture-wide{display:none}.picture-narrow{display:block}}</style>"
+)
 
 
 def write(
@@ -33,18 +45,45 @@ def write(
     return f'<text {place} fill="currentColor">{escape(text)}</text>'
 
 
-def document(width: int, height: int, label: str, parts: list[str]) -> str:
+def document(
+    width: float, height: float, label: str, parts: list[str], top: float = 0
+) -> str:
     """Join the parts into an SVG document.
 
     Args:
-        width, height: in SVG units.
+        width, height: where the drawing ends, in SVG units.
         label: what a screen reader reads; lines become parts of a sentence.
+        top: where it begins.
     """
     label = escape("; ".join(" ".join(line.split()) for line in label.splitlines()))
+    size = f'viewBox="0 {top:g} {width:g} {height - top:g}" width="{width:g}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" style="max-width:100%;height:auto" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
+        f'style="width:100%;max-width:{LARGEST * width:.0f}px;height:auto" role="img" '
         f'font-family="system-ui, sans-serif" aria-label="{label}">'
         + "".join(parts)
         + "</svg>"
+    )
+
+
+def either(wide: str, narrow: str) -> str:
+    """Return two drawings of the same, of which one is shown: for a column or a phone.
+
+    The element around them has to be a container (``container-type:inline-size``).
+    """
+    return (
+        f'{CHOOSE}<div class="picture-wide">{wide}</div>'
+        f'<div class="picture-narrow">{narrow}</div>'
+    )
+
+
+def figure(title: str, drawing: str, legend: str = "") -> str:
+    """Return a drawing with its title above it, and below it what its marks mean."""
+    legend = f"<p>{escape(legend)}</p>" if legend else ""
+    look = "margin:1em 0"
+    if "picture-narrow" in drawing:  # its width must come from outside, or be said
+        look += ";container-type:inline-size;contain-intrinsic-width:728px"
+    return (
+        f'<figure class="picture" style="{look}">'
+        f"<figcaption><b>{escape(title)}</b></figcaption>{drawing}{legend}</figure>"
     )

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from allranks.pictures import Picture, table
-from allranks.pictures.svg import RANK_COLORS, document, write
+from allranks.pictures.svg import PHONE, RANK_COLORS, document, either, figure, write
 from allranks.vgpu.machine import Device, Event, current
 
 GIB_TO_MIB = 2**20
-LEFT, WIDTH, ROW = 72, 400, 40  # of the timeline, in SVG units
+LEFT, WIDTH, ROW = 72, 640, 40  # of the timeline, in SVG units
 
 
 def traffic(by_label: bool = False) -> Picture:
@@ -64,21 +64,36 @@ def timeline(title: str = "What each device does") -> Picture:
     begin = min((event.start_s for event in events), default=0.0)
     end = max((event.end_s for event in events), default=0.0)
     span = end - begin or 1.0
-    colors: dict[str, str] = {}
-    parts = [write(0, 15, title, "start", bold=True)]
     lines = [f"{title} (modelled time, {span * 1e3:.3g} ms)"]
-    for row, device in enumerate(machine.devices):
-        y = 26 + row * ROW
+    for device in machine.devices:
+        mine = [e for e in _stretches(events, device) if e.source is None]
+        said = ", ".join(event.label or "work" for event in mine) or "nothing"
+        lines.append(f"{device}  busy {device.busy_s / span:.0%}: {said}")
+    legend = f"grey: a copy; blank: idle; {span * 1e3:.3g} ms, modelled"
+    if machine.num_events > len(events):
+        legend += f"; the last {len(events):,} events of {machine.num_events:,}"
+    text = "\n".join(lines)
+    wide, narrow = (_lanes(events, begin, span, w, text) for w in (WIDTH, PHONE - LEFT))
+    return Picture(figure(title, either(wide, narrow), legend), text)
+
+
+def _lanes(
+    events: list[Event], begin: float, span: float, room: float, label: str
+) -> str:
+    """Draw a lane per device, and below them what each colour stands for."""
+    devices, parts = current().devices, []
+    colors: dict[str, str] = {}
+    for row, device in enumerate(devices):
+        y = row * ROW
         busy = f"busy {device.busy_s / span:.0%}"
         parts.append(write(0, y + 12, str(device), "start", size=13))
         parts.append(write(0, y + 27, busy, "start", size=13))
-        frame = f'x="{LEFT}" y="{y}" width="{WIDTH}" height="28"'
+        frame = f'x="{LEFT}" y="{y}" width="{room - 2:g}" height="28"'
         style = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
         parts.append(f"<rect {frame} {style}/>")
-        said = []
         for event in _stretches(events, device):
-            x = LEFT + (event.start_s - begin) / span * WIDTH
-            width = max(0.5, (event.end_s - event.start_s) / span * WIDTH)
+            x = LEFT + (event.start_s - begin) / span * (room - 2)
+            width = max(0.5, (event.end_s - event.start_s) / span * (room - 2))
             place = f'x="{x:.2f}" y="{y}" width="{width:.2f}" height="28"'
             if event.source is not None:
                 parts.append(f'<rect {place} fill="currentColor" fill-opacity="0.55"/>')
@@ -87,23 +102,18 @@ def timeline(title: str = "What each device does") -> Picture:
             color = colors.setdefault(event.label, next_color)
             style = f"fill:{color};fill-opacity:0.35;stroke:{color}"
             parts.append(f'<rect {place} style="{style}"/>')
-            said.append(event.label or "work")
-            if event.label and width > 7 * len(event.label):
+            if event.label and width > 8 * len(event.label):
                 parts.append(write(x + width / 2, y + 19, event.label, size=12))
-        lines.append(f"{device}  {busy}: {', '.join(said) or 'nothing'}")
-    y = 38 + len(machine.devices) * ROW
-    x = LEFT
-    for label, color in colors.items():
+    x, y = LEFT, 12 + len(devices) * ROW
+    for name, color in colors.items():
+        needed = 34 + 8 * len(name or "work")
+        if x > LEFT and x + needed > LEFT + room:
+            x, y = LEFT, y + 20
         swatch = f'<rect x="{x}" y="{y - 10}" width="12" height="12"'
         parts.append(f'{swatch} style="fill:{color};fill-opacity:0.35"/>')
-        parts.append(write(x + 17, y, label or "work", "start", size=12))
-        x += 34 + 7 * len(label or "work")
-    legend = f"grey: a copy; blank: idle; {span * 1e3:.3g} ms, modelled"
-    if machine.num_events > len(events):
-        legend += f"; the last {len(events):,} events of {machine.num_events:,}"
-    parts.append(write(LEFT, y + 18, legend, "start", size=12))
-    text = "\n".join(lines)
-    return Picture(document(LEFT + WIDTH + 2, y + 24, text, parts), text)
+        parts.append(write(x + 17, y, name or "work", "start", size=12))
+        x += needed
+    return document(LEFT + room, y + 8, label, parts, top=-2)
 
 
 def _stretches(events: list[Event], device: Device) -> list[Event]:

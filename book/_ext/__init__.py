@@ -35,6 +35,7 @@ PARTS = (
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
     "site.explorable",  # {explorable}: an interactive figure on a page
     "site.filter_box",  # {filter-box}: narrows the clinic's index, and the glossary
+    "site.cards",  # wide tables become cards on a phone
     "site.links",  # a page's files, places to run it, ways to change it
     "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded

@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from allranks.pictures import openings
+from allranks.pictures.svg import either
 
 FOLDER = Path(openings.__file__).parent
 
@@ -33,10 +34,7 @@ class Opening(SphinxDirective):
             wide, narrow = (openings.opening(name, small) for small in (False, True))
         except LookupError as error:
             raise self.error(str(error)) from None
-        drawings = (
-            f'<div class="picture-wide">{wide}</div>'
-            f'<div class="picture-narrow no-paper">{narrow}</div>'
-        )
+        drawings = either(wide, narrow)
         words, problems = self.parse_inline(" ".join(self.content))
         figure = nodes.figure("", nodes.raw("", drawings, format="html"))
         figure["classes"].append("opening")
