@@ -224,7 +224,7 @@ def test_bench_picture_draws_measured_figures(build):
     data = f'{{"pipe": {{"four": {{{four}}}}}}}'
     html, warnings = build(PLOT, **{bench.DATA: data})
     assert not warnings
-    assert '<div class="text_html"><svg ' in html and "0.38" in html
+    assert '<div class="text_html"><figure class="picture"' in html and "0.38" in html
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ WRONG = r"""() => {
       const { left, right, top, bottom, width } = text.getBoundingClientRect();
       if (!width) continue;
       const size = parseFloat(getComputedStyle(text).fontSize) * scale;
-      if (size < 11) found.push(`${text.textContent} has ${size.toFixed(1)} px`);
-      if (size > 19 && text.textContent.length > 1) found.push(`${text.textContent} has ${size.toFixed(1)} px`);
+      if (size < 11 || (size > 19 && text.textContent.length > 1))
+        found.push(`${text.textContent} has ${size.toFixed(1)} px`);
       if (left < box.left - 1 || right > box.right + 1 || top < box.top - 1
           || bottom > box.bottom + 1)
         found.push(`${text.textContent} of ${name(e)} is clipped`);

@@ -1,6 +1,6 @@
 """On a phone a table that is wider than the screen becomes a list of cards.
 
-Each row is a card, and each of its cells says which column it belongs to. ``cards.css``
+Each row is a card, and each of its cells says which column it belongs to. ``book.css``
 does that; this module writes the columns' names into the cells, and the roles which a
 table loses in a browser when CSS takes its layout away. A table that fits a phone, as
 far as its longest words tell, stays as it is.
@@ -76,13 +76,10 @@ def cards(table: re.Match) -> str:
 def rewrite(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Rewrite the tables of a page, and load what they need."""
+    """Rewrite the tables of a page."""
     if app.builder.name != "html" or not doctree:
         return
-    before = context.get("body", "")
-    context["body"] = TABLE.sub(cards, before)
-    if context["body"] != before:
-        app.add_css_file("cards.css")
+    context["body"] = TABLE.sub(cards, context.get("body", ""))
 
 
 def setup(app: Sphinx) -> None:
