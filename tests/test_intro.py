@@ -6,6 +6,7 @@ import re
 
 import pytest
 from bs4 import BeautifulSoup
+from docutils import nodes
 
 from allranks.paths import ROOT
 from book._ext.chapters import chapter_map, map_cards
@@ -27,11 +28,14 @@ def test_only_parts_are_numbered():
         assert all(bool(one.number) == caption.startswith("Part") for one in chapters)
 
 
+MINUTES = {"page": 30, "quizzes": 9, "notebook": 40, "exercises": 50}
+
+
 @pytest.fixture(scope="module")
 def cards():
     """Return what the map shows of each page."""
     return {
-        part: [map_cards.card(ROOT, one) for one in all_]
+        part: [map_cards.card(ROOT, one, MINUTES) for one in all_]
         for part, all_ in PARTS.items()
     }
 
@@ -50,7 +54,8 @@ def test_every_page_is_a_link_with_its_times(html):
     assert [a["href"] for a in tree("a")] == links
     for one, card in zip(pages, tree.select(".map-card"), strict=True):
         assert one.title in card.a.get_text()
-        assert not one.number or one.times in card.get_text()
+        times = "page 39 min, notebook 40 min, exercises 50 min"
+        assert not one.number or times in card.get_text()
 
 
 def test_a_card_says_what_its_page_promises(cards):
@@ -113,11 +118,12 @@ def test_times_follow_from_the_pages(tmp_path):
     assert chapter_map.notebook_minutes(notebook) == 4
 
 
-def test_the_note_says_how():
-    note = chapter_map.explain(PARTS)
-    assert "200 words" in note
-    assert "2 minutes" in note
-    assert f"All {len(NUMBERED)} chapters" in note
+def test_the_note_sums_all_parts():
+    """The hours are those of every part of every chapter, and the sheet is linked."""
+    made = map_cards.note({"a": MINUTES, "b": MINUTES}, lambda name: f"{name}.html")
+    assert "All 2 chapters with all exercises take about 4 hours" in made.astext()
+    (sheet,) = made.findall(nodes.reference)
+    assert sheet["refuri"] == "app_course.html"
 
 
 def test_the_front_page_shows_the_map_and_types_no_time():

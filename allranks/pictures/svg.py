@@ -73,7 +73,7 @@ def either(wide: str, narrow: str) -> str:
     """
     return (
         f'{CHOOSE}<div class="picture-wide">{wide}</div>'
-        f'<div class="picture-narrow">{narrow}</div>'
+        f'<div class="picture-narrow no-paper">{narrow}</div>'
     )
 
 

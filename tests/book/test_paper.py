@@ -105,6 +105,26 @@ def test_no_control_is_left_on_paper(trees):
         assert "var(--" not in ElementTree.tostring(tree, "unicode"), name
 
 
+def test_answers_stand_at_the_end_of_a_page(trees):
+    """No answer follows its question; all stand below the page, with its number."""
+    asked = 0
+    for name, tree in trees.items():
+        boxes, answers, ends = (
+            [tag for tag in tree.iter() if kind in tag.get("class", "").split()]
+            for kind in ("quiz", "quiz-answer", "quiz-answers")
+        )
+        assert len(answers) == len(boxes) and len(ends) == bool(boxes), name
+        for number, (box, answer) in enumerate(zip(boxes, answers, strict=True), 1):
+            assert answer in [*ends[0]] and answer not in [*box.iter()]
+            asked += 1
+            head, question = ("".join(tag[0].itertext()) for tag in (answer, box))
+            assert head == f"Quiz {number}" and question.startswith(head)
+        if boxes:
+            body = next(tree.iter(f"{XHTML}body"))
+            assert [*body.iter()][-1] in [*ends[0].iter()], name
+    assert asked > 40
+
+
 def test_links_of_the_epub_lead_somewhere(epub, trees):
     """Every link and picture leads to a file of the EPUB, and to an anchor in it."""
     ids = {n: {t.get("id") for t in tree.iter()} for n, tree in trees.items()}

@@ -103,3 +103,21 @@ def test_one_style_sheet_blocks_and_no_script_does(site, pages, trees):
         assert [sheet for sheet in sheets if not own.search(sheet)] == [], page
         assert len(sheets) <= 4, page
         assert tree.select("script[src]:not([defer])") == [], page
+
+
+def test_the_map_and_the_course_sheet_agree(site, trees):
+    """Both say the same minutes for a chapter's parts, and the same hours in all."""
+    intro, course = (
+        " ".join(trees[site / "book" / f"{name}.html"].article.get_text().split())
+        for name in ("intro", "app_course")
+    )
+    hours = [re.search(r"about (\d+) hours", text)[1] for text in (intro, course)]
+    assert hours[0] == hours[1]
+    (row,) = [
+        [cell.get_text(strip=True) for cell in row("td")]
+        for row in trees[site / "book/app_course.html"].select(".course-table")[0]("tr")
+        if "DistributedDataParallel" in row.get_text()
+    ]
+    page, quizzes, notebook, exercises = map(int, row[1:5])
+    times = f"page {page + quizzes} min, notebook {notebook} min"
+    assert f"{times}, exercises {exercises} min; builds on" in intro

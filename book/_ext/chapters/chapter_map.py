@@ -32,13 +32,6 @@ class Chapter:
         """Return the chapter's number; an appendix has none."""
         return self.name.partition("_")[0].removeprefix("ch").removesuffix("app")
 
-    @property
-    def times(self) -> str:
-        """Say how long both take."""
-        text = f"page {self.page_minutes} min"
-        more = self.notebook_minutes and f", notebook {self.notebook_minutes} min"
-        return text + (more or "")
-
 
 def reading_minutes(page: str) -> int:
     """Return the minutes that a page's prose takes, without code and directives.
@@ -79,16 +72,4 @@ def chapter(root: Path, file: str) -> Chapter:
         reading_minutes(page),
         notebook_minutes(root / "notebooks" / f"{name}.ipynb"),
         tuple(sorted(earlier)) if own.startswith("ch") else (),
-    )
-
-
-def explain(parts: dict[str, list[Chapter]]) -> str:
-    """Say how the times were computed, and their sum for the numbered chapters."""
-    numbered = [one for chapters in parts.values() for one in chapters if one.number]
-    total = sum(one.page_minutes + one.notebook_minutes for one in numbered)
-    return (
-        "A chapter that builds on others says on which. Times: "
-        f"{WORDS_PER_MINUTE} words per minute, and {MINUTES_PER_PREDICTION} minutes "
-        f"for each question that a notebook asks. All {len(numbered)} chapters: "
-        f"about {round(total / 60)} hours, without quizzes and exercises."
     )

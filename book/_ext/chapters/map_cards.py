@@ -2,11 +2,13 @@
 
 Each card is a link. It says what a reader can do after the page, which is the sentence
 that the page itself begins with, and names the chapters that it builds on. The lines
-show the same for the eye; a phone has one column and no lines.
+show the same for the eye; a phone has one column and no lines. How long a chapter takes
+is what the course sheet says, too: course_data computes it from the finished pages, so
+the map is drawn when all of them have been read.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,13 +17,15 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from book._ext.chapters.chapter_map import Chapter, explain, read
+from book._ext.chapters import course_data
+from book._ext.chapters.chapter_map import Chapter, read
 
 GOAL = re.compile(r"^\*\*After this page\*\* you (?:can )?(.+?\.)(?=\s)", re.M | re.S)
 ABOUT = re.compile(r"^    description: (.+?\.)(?=\s|$)", re.M)
 QUIZ = re.compile(r"^(`{3,})\{quiz\}\n:name: (\S+)$", re.M)
 COLUMNS, UNIT, HIGH, ASIDE = 3, 100, 40, 12  # a column's width, a strip's, in its units
 
+EMPTY: Mapping[str, int] = {}
 Link = Callable[[str], str]
 
 
@@ -33,6 +37,21 @@ class Card:
     goal: str  # HTML
     quizzes: tuple[str, ...]  # the names under which a browser keeps progress
     exercises: tuple[str, ...]
+    minutes: Mapping[str, int]  # of each part; empty if the page is no chapter
+
+    @property
+    def times(self) -> str:
+        """Say how long its page with the quizzes, notebook and exercises take."""
+        parts = {
+            "page": self.minutes["page"] + self.minutes["quizzes"],
+            "notebook": self.minutes["notebook"],
+            "exercises": self.minutes["exercises"],
+        }
+        return ", ".join(f"{name} {time} min" for name, time in parts.items())
+
+
+class map_place(nodes.General, nodes.Element):
+    """Where the map will stand."""
 
 
 def goal_of(page: str) -> str:
@@ -46,13 +65,13 @@ def goal_of(page: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def card(root: Path, chapter: Chapter) -> Card:
+def card(root: Path, chapter: Chapter, minutes: Mapping[str, int] = EMPTY) -> Card:
     """Read a card's facts off the page and the names of its exercises."""
     page = (root / "book" / f"{chapter.name}.md").read_text("utf8")
     own = sorted(root.glob(f"exercises/ex{chapter.number or 'none'}_*.py"))
     names = tuple(path.stem for path in own if re.fullmatch(r"ex\d+_\d+", path.stem))
     quizzes = tuple(name for _, name in QUIZ.findall(page))
-    return Card(chapter, goal_of(page), quizzes, names)
+    return Card(chapter, goal_of(page), quizzes, names, minutes)
 
 
 def nearest(chapters: list[Chapter]) -> dict[str, list[str]]:
@@ -102,7 +121,7 @@ def item(one: Card, left: Card | None, link: Link, needs: dict[str, list[str]]) 
         goal = f"After it you can {one.goal}" if chapter.number else goal
         parts.append(f'<p class="map-goal">{goal}</p>')
     if chapter.number:
-        facts = [chapter.times]
+        facts = [one.times]
         if before:
             names = " and ".join(name.removeprefix("ch") for name in before)
             facts.append(f"builds on {names}")
@@ -150,27 +169,53 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
 
 
 class ChapterMap(SphinxDirective):
-    """The map, with a note below it on how the times were computed."""
+    """The map, with a note below it on what its times include."""
 
     def run(self) -> list[nodes.Node]:
-        """Read all pages, draw the map, and add the note."""
+        """Leave a place for the map, and note every file that it is made from."""
         root = Path(self.env.srcdir)
-        parts = read(root)
-        for one in [one for chapters in parts.values() for one in chapters]:
-            for path in f"book/{one.name}.md", f"notebooks/{one.name}.ipynb":
-                self.env.note_dependency(path)
-        self.env.note_dependency("_toc.yml")
-        cards = {
-            part: [card(root, one) for one in all_] for part, all_ in parts.items()
-        }
+        for path in "_toc.yml", *course_data.sources(root):
+            self.env.note_dependency(path)
+        for one in [one for chapters in read(root).values() for one in chapters]:
+            self.env.note_dependency(f"book/{one.name}.md")
+        return [map_place()]
 
-        def link(name: str) -> str:
-            uri = self.env.app.builder.get_relative_uri
-            return uri(self.env.docname, f"book/{name}")
 
-        figure = nodes.raw("", draw(cards, link), format="html")
-        note = nodes.paragraph("", explain(parts), classes=["chapter-map-note"])
-        return [figure, note]
+def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Draw the map, now that all pages are read."""
+    places = list(doctree.findall(map_place))
+    if not places:
+        return
+
+    def link(name: str) -> str:
+        return app.builder.get_relative_uri(docname, f"book/{name}")
+
+    root = Path(app.srcdir)
+    chapters = course_data.read(root, app.env.get_doctree)
+    minutes = {one.place.name: one.minutes for one in chapters.values()}
+    parts = {
+        part: [card(root, one, minutes.get(one.name, EMPTY)) for one in all_]
+        for part, all_ in read(root).items()
+    }
+    for place in places:
+        figure = nodes.raw("", draw(parts, link), format="html")
+        place.replace_self([figure, note(minutes, link)])
+
+
+def note(minutes: Mapping[str, Mapping[str, int]], link: Link) -> nodes.paragraph:
+    """Say what the times include, their sum, and where they are explained."""
+    total = sum(sum(parts.values()) for parts in minutes.values())
+    uri = link("app_course")
+    made = nodes.paragraph("", classes=["chapter-map-note"])
+    made += nodes.Text(
+        "A chapter that builds on others says on which. A page's time is for reading "
+        "it, with its code and quizzes; a notebook's is for predicting and running "
+        f"its cells. All {len(minutes)} chapters with all exercises take about "
+        f"{round(total / 60)} hours; the "
+    )
+    made += nodes.reference("", "course sheet", refuri=uri, internal=True)
+    made += nodes.Text(" says how that was computed.")
+    return made
 
 
 def add_script(
@@ -183,5 +228,7 @@ def add_script(
 
 def setup(app: Sphinx) -> None:
     """Add the directive."""
+    app.add_node(map_place)
     app.add_directive("chapter-map", ChapterMap)
+    app.connect("doctree-resolved", fill)
     app.connect("html-page-context", add_script)

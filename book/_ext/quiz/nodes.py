@@ -1,7 +1,8 @@
 """The nodes of a quiz, and how each kind of builder writes them.
 
 An HTML page folds the answer away, and the script turns the whole quiz into a form. The
-other builders (PDF, EPUB, plain text) show the answer below the question.
+other builders (PDF, EPUB, plain text) collect the answers at the end of the page, since
+nobody can think about a question whose answer stands below it.
 """
 
 from docutils import nodes
@@ -61,6 +62,22 @@ def count(app: Sphinx, doctree: nodes.document) -> None:
     for number, box in enumerate(found, start=1):
         text = f"Quiz {number} of {len(found)}{KINDS[box['kind']]}"
         box.insert(0, nodes.paragraph(text, text, classes=["quiz-head"]))
+
+
+def gather(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Move the answers to the end of a page that cannot fold them."""
+    boxes = list(doctree.findall(quiz))
+    if app.builder.name in PAGES or not boxes:
+        return
+    end = nodes.section(ids=["quiz-answers"], classes=["quiz-answers"])
+    end += nodes.title("", "Answers to the quizzes")
+    for number, box in enumerate(boxes, start=1):
+        for answer in list(box.findall(quiz_answer)):
+            answer.parent.remove(answer)
+            text = f"Quiz {number}"
+            answer[0] = quiz_head(text, text, classes=["quiz-answer-head"])
+            end += answer
+    next(iter(doctree.findall(nodes.section)), doctree).append(end)
 
 
 def visit_quiz(writer: HTML5Translator, node: quiz) -> None:
@@ -132,4 +149,5 @@ def setup(app: Sphinx) -> None:
     app.add_node(quiz_head, html=(visit_head, close_head))
     app.add_node(quiz_value, html=(visit_value, close_value))
     app.connect("doctree-read", count)
+    app.connect("doctree-resolved", gather)
     app.connect("html-page-context", add_files)
