@@ -69,8 +69,8 @@ def gather(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     boxes = list(doctree.findall(quiz))
     if app.builder.name in PAGES or not boxes:
         return
-    end = nodes.section(ids=["quiz-answers"], classes=["quiz-answers"])
-    end += nodes.title("", "Answers to the quizzes")
+    end = nodes.container(classes=["quiz-answers"])
+    end += nodes.rubric("", "Answers to the quizzes")
     for number, box in enumerate(boxes, start=1):
         for answer in list(box.findall(quiz_answer)):
             answer.parent.remove(answer)
