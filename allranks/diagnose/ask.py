@@ -30,7 +30,7 @@ def ask(cases: list[Specimen]) -> int:
     path, answered = [], 1
     try:
         while True:
-            here = path[-1] if path else symptoms() | {"ask": FIRST}
+            here = path[-1] if path else {"ask": FIRST, "see": symptoms()["see"]}
             if "cases" in here:
                 answered = 0
                 for number, slug in enumerate(here["cases"].split(), 1):

@@ -18,6 +18,7 @@ from allranks.diagnose.text import Log, bare
 DATA = Path(__file__).with_name("symptoms.toml")
 FEW = 5  # candidates at most
 NEAR = 40  # letters before and after a word, in which the others of its term stand
+SELDOM = 0.85  # what the score of a case is worth that threads seldom show
 LEAST = 0.9  # of a score; below, the text is no description
 _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
 _LATIN = re.compile(r"[a-z0-9]")
@@ -76,12 +77,13 @@ def table() -> dict:
     for things in mentioned.values():
         for thing in things:
             count[thing] += 1
-    cases = []
+    seldom, cases = set(data["seldom"].split()), []
     for slug, things in mentioned.items():
         weights = [log(1 + len(mentioned) / count[thing]) for thing in things]
-        length = sqrt(sqrt(sum(weight**2 for weight in weights)))
+        share = SELDOM if slug in seldom else 1.0
+        share /= sqrt(sqrt(sum(weight**2 for weight in weights)))
         pairs = zip(things, weights, strict=True)
-        cases.append([slug, [[order[t], round(w / length, 3)] for t, w in pairs]])
+        cases.append([slug, [[order[t], round(w * share, 3)] for t, w in pairs]])
     main = [order[thing] for thing in data["main"].split()]
     return {"terms": terms, "main": main, "cases": cases}
 

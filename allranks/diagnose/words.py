@@ -28,8 +28,8 @@ HELP = (
     "What to do next: look at the first error in time, not the last; with several "
     "ranks, each has its own (torchrun --log-dir logs --redirects 3 --tee 3 keeps them "
     "apart). No error at all: book/app_clinic_hangs.html has the tools for a job that "
-    "stands still, book/app_clinic_invariants.html for numbers that are wrong. Or say in "
-    "a sentence what you see, or let --ask ask you."
+    "stands still, book/app_clinic_invariants.html for numbers that are wrong. Or say "
+    "in a sentence what you see, or let --ask ask you."
 )
 
 
@@ -107,8 +107,8 @@ def likely(number: int, several: bool) -> str:
     """Return what comes before the cases that a description may mean."""
     what = "these cases, the likeliest first" if several else "this case"
     text = (
-        f"Not known: none of {number} cases shows in this text. But if it describes what "
-        f"you see, it may be {what}. (--ask finds a case by a few questions.)"
+        f"Not known: none of {number} cases shows in this text. But if it describes "
+        f"what you see, it may be {what}. (--ask finds a case by a few questions.)"
     )
     return fill(text, WIDTH, break_on_hyphens=False)
 
