@@ -21,7 +21,7 @@ def ask(cases: list[Specimen]) -> int:
     """Ask from question to question, and show the cases at the end.
 
     Returns:
-        0 if cases were shown, 1 if the questions were left before, 2 without a terminal.
+        0 if cases were shown, 1 if it ended before, 2 without a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         complain(NO_TERMINAL)

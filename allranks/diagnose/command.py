@@ -4,8 +4,8 @@ Without a file it reads what is piped into it, and passes that on as it comes::
 
     torchrun train.py 2>&1 | python -m allranks.diagnose
 
-Instead of a log, a sentence may say what you see, in English or Chinese; the answer then
-names cases that it may be. --ask finds them by questions::
+Instead of a log, a sentence may say what you see, in English or Chinese; the answer
+then names cases that it may be. --ask finds them by questions::
 
     python -m allranks.diagnose "my training hangs at the end of the epoch"
 

@@ -48,13 +48,13 @@ def normal(text: str) -> str:
 def needle(word: str) -> str:
     """Return what to look for in a normal text to find a word of a term.
 
-    >>> needle("freez"), needle("dp."), needle("0"), needle("卡住")
-    (' freez', ' dp ', ' 0 ', '卡住')
+    >>> needle("freez"), needle("dp."), needle("gpu-0"), needle("卡住")
+    (' freez', ' dp ', ' gpu 0 ', '卡住')
     """
     if not _LATIN.match(word):
         return word
-    whole = word.endswith(".") or word.isdecimal()
-    return f" {word.removesuffix('.')}{' ' * whole}"
+    whole = word.endswith(".") or word.rpartition("-")[2].isdecimal()
+    return f" {word.removesuffix('.').replace('-', ' ')}{' ' * whole}"
 
 
 @cache
