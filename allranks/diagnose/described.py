@@ -130,7 +130,7 @@ def spoken(line: str) -> bool:
         return False
     words = len(_SPOKEN.findall(said))
     odd, numbers = len(_ODD.findall(said)), len(_NUMBER.findall(said))
-    return words >= 2 and 6 * odd <= words and 2 * numbers <= words
+    return words >= 2 and 4 * odd <= words and 2 * numbers <= words
 
 
 def candidates(log: Log) -> list[str]:
@@ -139,10 +139,9 @@ def candidates(log: Log) -> list[str]:
     Where an error is reported there are none: its message says more than its words.
     """
     lines = [line for line in log.lines if line.strip(" ")]
-    said = [line for line in lines if spoken(line)]
-    if len(lines) > BRIEF or 2 * len(said) < len(lines):
+    if len(lines) > BRIEF or 2 * sum(map(spoken, lines)) < len(lines):
         return []
     if any(_LOGGED.match(bare(line)) for line in lines):
         return []
-    best = ranked("\n".join(said))[:FEW]
+    best = ranked("\n".join(lines))[:FEW]
     return [slug for score, slug in best if score >= LEAST]

@@ -39,16 +39,16 @@
   function spoken(line, said) {
     const words = count(said, SPOKEN);
     return said === line.replace(/^[ |-]+/, "").replace(/ +$/, "") && words >= 2
-      && 6 * count(said, ODD) <= words && 2 * count(said, /[0-9]+/g) <= words;
+      && 4 * count(said, ODD) <= words && 2 * count(said, /[0-9]+/g) <= words;
   }
 
   // Name the cases that a short text may describe, the best first.
   function candidates(log, bare, table) {
     const lines = log.lines.filter((line) => /[^ ]/.test(line));
-    const said = lines.filter((line) => spoken(line, bare(line)));
-    if (lines.length > BRIEF || 2 * said.length < lines.length) return [];
+    const said = lines.filter((line) => spoken(line, bare(line))).length;
+    if (lines.length > BRIEF || 2 * said < lines.length) return [];
     if (lines.some((line) => LOGGED.test(bare(line)))) return [];
-    return ranked(said.join("\n"), table).slice(0, FEW)
+    return ranked(lines.join("\n"), table).slice(0, FEW)
       .filter(([score]) => score >= LEAST).map(([, slug]) => slug);
   }
 
