@@ -205,6 +205,8 @@ class TestCommand:
             assert text.count("Type a number from 0 to ") == 3
         if typed.endswith("0\n0\n"):
             assert text.count("What do you see?") == 2
+        if typed.endswith("0\n0\n0\n"):  # one question at a time
+            assert text.count(first["ask"]) == 2
 
     def test_ctrl_c_ends_quietly(self):
         """It is no traceback."""
