@@ -156,7 +156,13 @@ def test_it_holds_the_package_and_what_the_tools_read(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"allranks-{allranks.__version__}.dist-info/"
     assert {name for name in names if not name.startswith(info)} == want
-    assert {Path(name).suffix for name in want} == {".py", ".js", ".css", ".json"}
+    assert {Path(name).suffix for name in want} == {
+        ".py",
+        ".js",
+        ".css",
+        ".json",
+        ".toml",
+    }
 
 
 def test_import_needs_the_standard_library_only(fresh):

@@ -5,6 +5,9 @@ regular expressions to look for, and ``search`` finds where they match. ``suspec
 decides which cases to name, and ``words`` describes them. ``command`` is the tool. The
 diagnosis on the book's page, book/_static/diagnose.js, does the same as text, search
 and suspects, step by step.
+
+For those who have no log, ``described`` finds what a described symptom may be, and
+``ask`` asks; both read symptoms.toml.
 """
 
 from allranks.diagnose.command import main

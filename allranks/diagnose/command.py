@@ -4,31 +4,41 @@ Without a file it reads what is piped into it, and passes that on as it comes::
 
     torchrun train.py 2>&1 | python -m allranks.diagnose
 
+Instead of a log, a sentence may say what you see, in English or Chinese; the answer
+then names cases that it may be. --ask finds them by questions::
+
+    python -m allranks.diagnose "my training hangs at the end of the epoch"
+
 stdout: what comes through the pipe, byte for byte (none of it with --quiet; with --json
 it goes to stderr), then the answer. stderr: complaints; also the answer, if stdout is
 closed or full. Ctrl-C ends the job, and the answer follows; a second one does not wait
 for the job's end. Not more than 256 MiB of a log are kept, of a pipe the last ones.
 
-Exit code 0: something was found; 1: not known, or ended by Ctrl-C; 2: a log could not
-be read, or the answer not be written. For the job's own: set -o pipefail.
+Exit code 0: something was found; 1: not known, if only by description, or ended by
+Ctrl-C; 2: a log could not be read, or the answer not be written. For the job's own:
+set -o pipefail.
 """
 
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 
 from allranks import clinic
+from allranks.diagnose.ask import ask
+from allranks.diagnose.described import candidates
 from allranks.diagnose.evidence import ended
 from allranks.diagnose.pipe import Received, complain, receive
 from allranks.diagnose.reading import decoded, read
 from allranks.diagnose.suspects import SHOWN, diagnose
 from allranks.diagnose.text import Log
-from allranks.diagnose.words import found, show, stopped, unknown
+from allranks.diagnose.words import about_case, found, likely, show, stopped, unknown
 from allranks.paths import ROOT
 
 CASES = ROOT / "clinic"
+_SENTENCE = re.compile(r"(?s)(?=.*[\s\u4e00-\u9fff])(?!.*[/\\])(?!.*\.\w{1,5}$).+")
 RULE = "--- python -m allranks.diagnose:"
 
 
@@ -36,7 +46,9 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser("python -m allranks.diagnose", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("logs", nargs="*", metavar="LOG", help="a file; - is stdin")
+    text = "a file; - is stdin; or a sentence that says what you see"
+    parser.add_argument("logs", nargs="*", metavar="LOG", help=text)
+    parser.add_argument("--ask", action="store_true", help="find cases by questions")
     parser.add_argument("--json", action="store_true", help="for tools")
     text = "do not pass on what is piped in"
     parser.add_argument("--quiet", action="store_true", help=text)
@@ -52,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code.
     """
     chosen, came = options(arguments), Received()
+    if chosen.ask:
+        return ask(clinic.folder(CASES))
     names = chosen.logs or ["-"]
     try:
         if "-" in names:
@@ -72,15 +86,23 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     shown = [found(log, suspect) for suspect in suspects[:SHOWN]]
     end = min(ends.values(), default=None)
+    known = {case.slug: case for case in cases}
+    none = shown or end is not None
+    perhaps = [] if none else [about_case(known[slug]) for slug in candidates(log)]
     if chosen.json:
         told = {"known": bool(shown), "found": shown}
         if end is not None:
             told["ended"] = {"line": log.place(end)[1], "stood_still": came.stood}
+        if perhaps:
+            told["candidates"] = perhaps
         text = json.dumps(told, indent=1)
     else:
         parts = [show(i, one, len(names) > 1) for i, one in enumerate(shown, 1)]
         if end is not None:
             parts.append(stopped(log, end, came, bool(shown)))
+        elif perhaps:
+            parts.append(likely(len(cases), len(perhaps) > 1))
+            parts += [show(i, one, False) for i, one in enumerate(perhaps, 1)]
         elif not shown:
             parts.append(unknown(log, len(cases)))
         if came.passed:
@@ -95,6 +117,8 @@ def texts(name: str, came: Received) -> tuple[str, Iterator[str]]:
     """Return a log's name, and its text in parts."""
     if name == "-":
         return "stdin", decoded(came.taken(), "stdin")
+    if _SENTENCE.fullmatch(name) and not os.path.exists(name):
+        return "your words", iter([name])
     return name, decoded(read(name), name)
 
 

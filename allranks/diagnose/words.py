@@ -4,6 +4,7 @@ import re
 from textwrap import fill
 
 from allranks import clinic
+from allranks.clinic.specimens import Specimen
 from allranks.diagnose.pipe import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
@@ -27,7 +28,8 @@ HELP = (
     "What to do next: look at the first error in time, not the last; with several "
     "ranks, each has its own (torchrun --log-dir logs --redirects 3 --tee 3 keeps them "
     "apart). No error at all: book/app_clinic_hangs.html has the tools for a job that "
-    "stands still, book/app_clinic_invariants.html for numbers that are wrong."
+    "stands still, book/app_clinic_invariants.html for numbers that are wrong. Or say "
+    "in a sentence what you see, or let --ask ask you."
 )
 
 
@@ -44,14 +46,17 @@ def found(log: Log, suspect: Suspect) -> dict:
         about |= {"text": f"…{cut}" if begin else cut, "sign": sign.pattern}
         if all(match["line"] != line or match["file"] != file for match in matches):
             matches.append(about)
+    return about_case(case) | {"certainty": suspect.level, "matches": matches}
+
+
+def about_case(case: Specimen) -> dict:
+    """Return what is told about a case that no log shows, but a description."""
     page = clinic.CLASSES[case.fields["class"]]
     return {
         "slug": case.slug,
         "title": case.title,
         "class": case.fields["class"],
         "symptom": case.fields["symptom"],
-        "certainty": suspect.level,
-        "matches": matches,
         "cause": flat(case.parts["Cause"]),
         "cure": flat(case.parts["Cure"]),
         "read": f"book/{page}.html#clinic-{case.slug}",
@@ -69,14 +74,14 @@ def show(number: int, one: dict, several: bool) -> str:
 
     Args:
         number: of the suspect, from 1 on.
-        one: as ``found`` returns it.
+        one: as ``found`` or ``about_case`` returns it.
         several: whether there are several logs, so that a line's file is named.
     """
     kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
     lines = [f"{number}. {one['title'].removesuffix('.')}", f"   {kind}"]
-    if SURE[one["certainty"]]:
-        lines.append(f"   {SURE[one['certainty']]}")
-    for match in one["matches"]:
+    if doubt := SURE[one.get("certainty", "full")]:
+        lines.append(f"   {doubt}")
+    for match in one.get("matches", []):
         place = f"{match['file']}, " if several else ""
         place += f"line {match['line']}"
         place += f", rank {match['rank']}" if match["rank"] else ""
@@ -96,6 +101,16 @@ def unknown(log: Log, number: int) -> str:
         file, number = log.place(line)
         text += f". The first line that looks like an error is {number} of {file}."
     return fill(f"{text} {HELP}", WIDTH, break_on_hyphens=False)
+
+
+def likely(number: int, several: bool) -> str:
+    """Return what comes before the cases that a description may mean."""
+    what = "these cases, the likeliest first" if several else "this case"
+    text = (
+        f"Not known: none of {number} cases shows in this text. But if it describes "
+        f"what you see, it may be {what}. (--ask finds a case by a few questions.)"
+    )
+    return fill(text, WIDTH, break_on_hyphens=False)
 
 
 def stopped(log: Log, line: int, came: Received, known: bool) -> str:

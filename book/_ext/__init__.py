@@ -33,6 +33,7 @@ PARTS = (
     "chapters.course",  # {course-sheet}, {course-plan}, {progress}: read off the pages
     "chapters.predict",  # a notebook's results are folded until one has guessed
     "clinic.diagnose",  # {diagnose}: the box that finds a log's failure in the clinic
+    "clinic.symptoms",  # {symptoms}: questions that end at a few cases
     "site.explorable",  # {explorable}: an interactive figure on a page
     "site.filter_box",  # {filter-box}: narrows the clinic's index, and the glossary
     "site.cards",  # wide tables become cards on a phone

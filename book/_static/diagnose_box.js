@@ -3,7 +3,7 @@
 // this page.
 (() => {
   const folder = new URL(".", document.currentScript.src).href;
-  const { Log, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { Log, bare, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
   const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
   const MOST = 64 * 2 ** 20;
@@ -39,24 +39,27 @@
       hit.text.slice(stop, end), end < hit.text.length ? "…" : "");
   }
 
-  // Get what there is to say about the cases of a class. It is a script, since a page that
-  // was opened as a file may load no other data; one that failed is tried again.
-  const loaded = globalThis.allRanksTexts = {};
+  // Load a script, since a page that was opened as a file may load no other data; one that
+  // failed is tried again.
   const loading = new Map();
-  function texts(name, file) {
-    if (!loading.has(name)) {
-      loading.set(name, new Promise((done, fail) => {
+  function load(file) {
+    if (!loading.has(file)) {
+      loading.set(file, new Promise((done, fail) => {
         const script = make("script", { src: folder + file });
-        script.onload = () => done(loaded[name]);
+        script.onload = done;
         script.onerror = () => {
-          loading.delete(name);
+          loading.delete(file);
           fail();
         };
         document.head.append(script);
       }));
     }
-    return loading.get(name);
+    return loading.get(file);
   }
+
+  // Get what there is to say about the cases of a class.
+  const loaded = globalThis.allRanksTexts = {};
+  const texts = (name, file) => load(file).then(() => loaded[name]);
 
   // Say cause and cure in the words of the shell's answer, and show what changes.
   function told([cause, cure, change], open) {
@@ -76,7 +79,7 @@
     const [slug, title, kind, symptom] = suspect.case;
     const [name, page] = classes[kind];
     const address = page + ".html#clinic-" + slug;
-    const doubt = suspect.level === FULL ? "" : suspect.level < ECHO
+    const doubt = suspect.level === FULL || !suspect.hits.length ? "" : suspect.level < ECHO
       ? " · perhaps: the message has other causes, too"
       : " · perhaps the echo of another rank's failure: look for what came before";
     const seen = new Set();
@@ -88,14 +91,16 @@
         return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
       });
     const more = make("div", { class: "diagnose-told" });
-    texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], first)),
+    texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], first && suspect.hits.length > 0)),
       () => more.replaceChildren(make("p", {}, "Cause and cure could not be loaded: "
         + "they are on the page that the title links.")));
     return make("li", {},
       make("h3", { class: "diagnose-title", tabindex: -1 },
         make("a", { href: address }, ...words(title))),
       make("p", { class: "diagnose-kind" }, name + " · " + ENDS[symptom] + doubt),
-      make("ul", { class: "diagnose-lines" }, ...lines), more);
+      lines.length ? make("ul", { class: "diagnose-lines" }, ...lines) : "",
+      suspect.hits.length ? more : make("details", first ? { open: "" } : {},
+        make("summary", {}, "Cause and cure"), more));
   }
 
   // Recognise UTF-16 by its mark, or by zeros in every other byte, exactly as
@@ -113,6 +118,7 @@
   class Box {
     constructor(box) {
       this.files = box.dataset.texts.split(" "); // one for each class, in their order
+      this.words = box.dataset.words.split(" "); // to find what a description may mean
       this.text = make("textarea", { id: "diagnose-log", rows: 7, spellcheck: "false",
         autocomplete: "off", autocapitalize: "off", "aria-describedby": "diagnose-hint" });
       this.file = make("input", { type: "file", id: "diagnose-file" });
@@ -120,7 +126,7 @@
       this.status = make("p", { class: "diagnose-status", role: "status" });
       this.list = make("ol", { class: "diagnose-found" });
       this.form = make("form", {},
-        make("label", { for: "diagnose-log" }, "A traceback or a log"),
+        make("label", { for: "diagnose-log" }, "A traceback or a log, or what you see"),
         this.text,
         make("p", { id: "diagnose-hint", class: "diagnose-hint" },
           "As it is: several ranks, colours, timestamps, any torch since 1.8. It stays in this page."),
@@ -201,20 +207,45 @@
         return;
       }
       if (!found.length) {
-        const line = firstError(log);
-        const first = line === null ? "" : " The first line that looks like an error is "
-          + log.numbers[line] + ".";
-        this.say("Not known: none of " + cases.length + " cases shows" + where + "." + first
-          + " Look at the first error in time, of each rank, not at the last. No error at all?"
-          + " The pages on hangs and on invariants, below, have the tools.");
+        const pages = this.words.map(load);
+        Promise.all(pages).then(() => this.guess(log, where, stays),
+          () => this.unknown(log, where));
         return;
       }
       this.say((found.length > 1 ? found.length + " cases match" + where + ". The likeliest: "
         : "One case matches" + where + ": ") + found[0].case[1].replaceAll("`", "") + ".");
+      this.fill(log, found, stays);
+    }
+
+    fill(log, found, stays) {
       this.list.replaceChildren(
         ...found.map((suspect, i) => result(log, suspect, this.files, !i)));
       this.status.scrollIntoView({ block: "start", behavior: "instant" });
       if (!stays) this.list.querySelector("h3").focus({ preventScroll: true });
+    }
+
+    unknown(log, where) {
+      const line = firstError(log);
+      const first = line === null ? "" : " The first line that looks like an error is "
+        + log.numbers[line] + ".";
+      this.say("Not known: none of " + cases.length + " cases shows" + where + "." + first
+        + " Look at the first error in time, of each rank, not at the last. No error at all?"
+        + " Say in a sentence what you see, or answer the questions below.");
+    }
+
+    // Name the cases that a text may describe.
+    guess(log, where, stays) {
+      const { allRanksDescribe: { candidates }, allRanksDescribed: table } = globalThis;
+      const found = candidates(log, bare, table).map((slug) =>
+        ({ case: cases.find((one) => one[0] === slug), hits: [] }));
+      if (!found.length) {
+        this.unknown(log, where);
+        return;
+      }
+      this.say("Not known: none of " + cases.length + " cases shows. But if this describes what"
+        + " you see, it may be " + (found.length > 1
+          ? "these " + found.length + " cases, the likeliest first." : "this case."));
+      this.fill(log, found, stays);
     }
   }
 

@@ -6,7 +6,8 @@ read them. If the runs of a part differ by more than book/_ext/runs/bench.py all
 machine was busy, so the part is refused. A part may also refuse what it found, by a
 function ``refusal(dict) -> str`` that returns a sentence.
 
-``… tests/bench search FILE`` only prints: how well the search answers a file's queries.
+``… tests/bench search FILE`` only prints: how well the search answers a file's queries;
+``… tests/bench threads FILE``: how well a file's described symptoms are answered.
 """
 
 import contextlib
@@ -79,10 +80,10 @@ def refusal(name: str, figures: dict) -> str:
 
 def main(names: list[str]) -> None:
     """Run the named parts, or all; print their reports and store their figures."""
-    if names[:1] == ["search"]:
+    if names[:1] in (["search"], ["threads"]):
         if len(names) != 2:
-            raise SystemExit("which queries? python tests/bench search FILE")
-        print(importlib.import_module("search").measure(Path(names[1])))
+            raise SystemExit(f"which file? python tests/bench {names[0]} FILE")
+        print(importlib.import_module(names[0]).measure(Path(names[1])))
         return
     unknown = sorted(set(names) - set(PARTS))
     if unknown:

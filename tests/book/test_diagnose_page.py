@@ -6,6 +6,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from allranks import clinic
+from allranks.diagnose.described import candidates, symptoms
+from allranks.diagnose.text import Log
 from allranks.diagnose.words import flat
 from allranks.paths import ROOT
 from book._ext.clinic.cases import change, load
@@ -14,6 +16,7 @@ from tests.book.visits import STILL
 
 LOG = "Epoch 1\n[rank1]: KeyError: \x1b[31m'LOCAL_RANK'\x1b[0m <img src=x onerror=x>\n"
 STOPPED = b"Epoch 1\nKeyboardInterrupt\nRuntimeError: Connection closed by peer\n"
+SYMPTOM = "my training hangs at the end of the epoch"
 FOUND = "A script that was not started by torchrun reads LOCAL_RANK"
 WIDER = "() => document.documentElement.scrollWidth > window.innerWidth"
 
@@ -172,6 +175,59 @@ def test_a_file_is_read_here(tab, name, content, status):
     assert tab.locator(".diagnose-status").inner_text().startswith(status)
 
 
+def test_a_description_finds_candidates(tab):
+    """What is no log gets the cases that it may mean, as in the shell, on demand."""
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    tab.get_by_label("A traceback or a log, or what you see").fill(SYMPTOM)
+    tab.get_by_role("button", name="Find it").click()
+    named = candidates(Log(("text", SYMPTOM)))
+    titles = {case.slug: case.title for case in load(ROOT)}
+    assert results(tab) == [titles[slug].removesuffix(".") for slug in named]
+    status = tab.locator(".diagnose-status").inner_text()
+    assert status.startswith("Not known: none of ") and "5 cases" in status
+    names = [name.partition("?")[0] for name in asked]
+    assert {"described.js", "described_data.js"} <= set(names)
+    first = tab.locator(".diagnose-found > li").first
+    assert first.locator(".diagnose-told").inner_text().startswith("Cause: ")
+    title = first.get_by_role("heading", level=3)
+    assert title.evaluate("(title) => title === document.activeElement")
+    second = tab.locator(".diagnose-found > li").nth(1)
+    summary = second.locator("summary", has_text="Cause and cure")
+    assert not second.locator(".diagnose-told").is_visible()
+    assert summary.bounding_box()["height"] >= 44
+    summary.focus()
+    tab.keyboard.press("Enter")
+    assert second.locator(".diagnose-told").is_visible()
+    tab.get_by_label("A traceback or a log").fill("all is well")
+    tab.keyboard.press("Control+Enter")
+    assert results(tab) == []
+    assert "answer the questions below" in tab.locator(".diagnose-status").inner_text()
+
+
+def test_questions_lead_to_cases(tab):
+    """By keyboard on a phone, each answer opens; what is touched is large enough."""
+    tab.set_viewport_size({"width": 390, "height": 844})
+    first = symptoms()["see"][0]
+    tab.locator(".symptoms > details > summary").first.focus()
+    tab.keyboard.press("Enter")
+    inner = tab.locator(".symptoms details details > summary:visible")
+    answers = [one["answer"].replace("'", "’") for one in first["see"]]
+    assert inner.all_inner_texts() == answers
+    assert tab.locator(".symptoms p:visible").inner_text() == first["ask"]
+    for _ in range(4):
+        tab.keyboard.press("Tab")
+    tab.keyboard.press("Space")
+    links = tab.locator(".symptoms a:visible")
+    places = [link.get_attribute("href").partition("#")[2] for link in links.all()]
+    assert places == [f"clinic-{slug}" for slug in first["see"][3]["cases"].split()]
+    small = """() => [...document.querySelectorAll(".symptoms :is(summary, a)")]
+      .filter((one) => one.checkVisibility() && one.offsetHeight < 44)
+      .map((one) => one.textContent)"""
+    assert tab.evaluate(small) == []
+    assert not tab.evaluate(WIDER)
+
+
 def test_the_example_is_diagnosed(tab):
     """The example is diagnosed, with its cause first and not an echo of it."""
     tab.get_by_role("button", name="Show an example").click()
@@ -186,10 +242,13 @@ def test_results_are_for_everybody(tab, theme, width):
     tab.reload()
     tab.get_by_role("button", name="Show an example").click()
     assert len(results(tab)) == 3
+    tab.locator(".symptoms > details > summary").first.click()
+    tab.locator(".symptoms details details > summary:visible").nth(3).click()
     tab.add_style_tag(content=STILL)
     tab.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
     tab.evaluate(
-        "document.querySelectorAll('.diagnose, .diagnose *')"
+        "[...document.querySelectorAll('.diagnose, .symptoms')]"
+        ".flatMap((box) => [box, ...box.querySelectorAll('*')])"
         ".forEach((element) => element.setAttribute('data-sample', ''))"
     )
     tab.evaluate(AXE)
@@ -206,6 +265,8 @@ def test_without_a_script_a_sentence_stands_there(address, browser):
     tab = context.new_page()
     tab.goto(address)
     text = tab.locator(".diagnose").inner_text()
+    tab.locator(".symptoms > details > summary").first.click()
+    assert tab.locator(".symptoms details details > summary").first.is_visible()
     context.close()
     assert "python -m allranks.diagnose" in text and "tables below" in text
 
@@ -215,6 +276,7 @@ def test_only_this_page_pays(site):
     static = site / "_static"
     data = (static / "diagnose_data.js").read_text("utf8")
     assert len(data) < 75_000
+    assert (static / "described_data.js").stat().st_size < 65_000  # when it is needed
     for page in clinic.CLASSES.values():  # fetched when a case of the class is found
         name = f"cases_{page.removeprefix('app_clinic_')}.js"
         assert (static / name).stat().st_size < 25_000

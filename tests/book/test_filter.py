@@ -40,7 +40,7 @@ def test_cases_are_narrowed_by_symptom_class_and_words(tab, site):
     assert status.inner_text() == f"{len(hangs)} of {len(cases)} cases"
     name = next(iter(clinic.CLASSES))
     both = [case for case in hangs if case.fields["class"] == name]
-    tab.locator("summary", has_text="class").click()
+    tab.locator(".filter summary", has_text="class").click()
     label = f"{name[0].upper()}{name[1:]} "
     tab.locator(
         ".filter-chips button", has_text=re.compile(f"^{re.escape(label)}")

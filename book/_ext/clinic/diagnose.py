@@ -4,8 +4,9 @@ The page loads three scripts: the signs of all cases, which each build makes fro
 ``clinic/``; the search, the same as in ``python -m allranks.diagnose``; and the form.
 It needs no server and sends nothing. What the answer says about a case (its cause, its
 cure, and what the cure changes) is in one more script for each class, which the form
-loads when it has found a case of that class. Without JavaScript, and on paper, a
-sentence names the other ways to search.
+loads when it has found a case of that class. If it finds none, it loads described.js
+and its table, because the text may describe a symptom. Without JavaScript, and on
+paper, a sentence names the other ways to search.
 
 ``{diagnose-figures}`` says how often the diagnosis is right, for each set of logs. The
 counts come from book/_data/diagnose.json, which ``tests/clinic/measure.py --record``
@@ -24,16 +25,19 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 from allranks import clinic
+from allranks.diagnose import described
 from allranks.diagnose.signs import table
 from allranks.diagnose.words import flat
 from book._ext import PAGES
 from book._ext.clinic.cases import ClinicDirective, change, load
 
 SIGNS = "diagnose_data.js"
+WORDS = "described_data.js"  # the table of described.js
 FIGURES = "book/_data/diagnose.json"
+STATIC = Path(__file__).parents[2] / "_static"
 PLAIN = (
     "The search box needs JavaScript. `python -m allranks.diagnose LOG` does the same "
-    "in a shell, and the tables below list all cases."
+    "in a shell, and the questions and tables below lead to all cases."
 )
 Z = 1.959964  # of the normal distribution, 95 %
 COLUMNS = [  # title, key of the count, key of the total
@@ -61,12 +65,27 @@ class Diagnose(ClinicDirective):
         except ValueError as error:
             raise self.error(str(error)) from None
         box = diagnose_box(classes=["diagnose"])
-        box["texts"] = " ".join(
-            f"{name}?v={hashlib.sha256(text.encode()).hexdigest()[:8]}"
-            for name, text in texts(cases).items()
-        )
+        box["texts"] = versioned(texts(cases))
+        box["words"] = versioned(words())
         box += nodes.paragraph("", "", *self.inline(PLAIN))
         return [box]
+
+
+def versioned(files: dict[str, str]) -> str:
+    """Return the names of scripts, each with a mark of what is in it."""
+    return " ".join(
+        f"{name}?v={hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        for name, text in files.items()
+    )
+
+
+def words() -> dict[str, str]:
+    """Return the scripts that find what a description may mean."""
+    code = (STATIC / "described.js").read_text("utf8")
+    return {
+        "described.js": code,
+        WORDS: script("allRanksDescribed", described.table()),
+    }
 
 
 def texts(cases: list[clinic.Specimen]) -> dict[str, str]:
@@ -94,7 +113,8 @@ def script(name: str, value: dict) -> str:
 
 def visit(writer: HTML5Translator, node: diagnose_box) -> None:
     """Open the box, and name the scripts that it may load, in the order of classes."""
-    writer.body.append(writer.starttag(node, "div", **{"data-texts": node["texts"]}))
+    scripts = {f"data-{name}": node[name] for name in ("texts", "words")}
+    writer.body.append(writer.starttag(node, "div", **scripts))
 
 
 def depart(writer: HTML5Translator, node: diagnose_box) -> None:
@@ -112,6 +132,7 @@ def add_files(
         found, static = load(Path(app.srcdir)), Path(app.outdir, "_static")
         static.mkdir(exist_ok=True)
         files = {SIGNS: script("allRanksClinic", table(found)), **texts(found)}
+        files[WORDS] = words()[WORDS]
         for name, text in files.items():
             (static / name).write_text(text, "utf8")
         app.add_css_file("diagnose.css")

@@ -57,7 +57,7 @@ def plain(node: nodes.Node, label: Callable[[str], str]) -> str:
     """Return a node's text, with the titles of the places that it refers to."""
     if isinstance(node, nodes.Text):
         return str(node)
-    if isinstance(node, SILENT):
+    if isinstance(node, SILENT) or "no-search" in node.get("classes", ()):
         return ""
     if isinstance(node, addnodes.pending_xref) and not node.get("refexplicit"):
         return label(node["reftarget"]) or node.astext()

@@ -1,0 +1,58 @@
+// Which cases may a description mean: "it hangs at the end of the epoch"? It takes the same
+// steps as allranks/diagnose/described.py with the same table, and a test compares the two.
+(() => {
+  const FEW = 5;
+  const NEAR = 40;
+  const LEAST = 0.9;
+  const BRIEF = 12;
+  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback)/;
+  const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
+  const ODD = /[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]/g;
+  const count = (text, pattern) => (text.match(pattern) ?? []).length;
+
+  const normal = (text) =>
+    " " + (text.toLowerCase().match(/[a-z0-9]+|[\u4e00-\u9fff]+/g) ?? []).join(" ") + " ";
+
+  // Whether all words of a term stand close together.
+  function near(text, [first, ...others]) {
+    for (let at = text.indexOf(first); at >= 0; at = text.indexOf(first, at + 1)) {
+      const part = text.slice(Math.max(0, at - NEAR), at + first.length + NEAR);
+      if (others.every((other) => part.includes(other))) return true;
+    }
+    return false;
+  }
+
+  // Score all cases; a case that lacks each main thing of the description counts half.
+  function ranked(text, { terms, main, cases }) {
+    const plain = normal(text);
+    const said = terms.map((some) => some.some((needles) => near(plain, needles)));
+    const told = main.filter((thing) => said[thing]);
+    const scores = cases.map(([slug, weights]) => {
+      const sum = weights.reduce((all, [thing, weight]) => all + (said[thing] ? weight : 0), 0);
+      const fits = !told.length || weights.some(([thing]) => told.includes(thing));
+      return [fits ? sum : sum / 2, slug];
+    });
+    return scores.filter(([score]) => score).sort((a, b) => b[0] - a[0]);
+  }
+
+  // Whether a person wrote a line, as far as its signs and digits show it.
+  function spoken(line, said) {
+    const words = count(said, SPOKEN);
+    return said === line.replace(/^[ |-]+/, "").replace(/ +$/, "") && words >= 2
+      && 4 * count(said, ODD) <= words && 2 * count(said, /[0-9]+/g) <= words;
+  }
+
+  // Name the cases that a short text may describe, the best first.
+  function candidates(log, bare, table) {
+    const lines = log.lines.filter((line) => /[^ ]/.test(line));
+    const said = lines.filter((line) => spoken(line, bare(line))).length;
+    if (lines.length > BRIEF || 2 * said < lines.length) return [];
+    if (lines.some((line) => LOGGED.test(bare(line)))) return [];
+    return ranked(lines.join("\n"), table).slice(0, FEW)
+      .filter(([score]) => score >= LEAST).map(([, slug]) => slug);
+  }
+
+  const core = { candidates, ranked };
+  if (typeof module === "object") module.exports = core;
+  else globalThis.allRanksDescribe = core;
+})();

@@ -1,0 +1,235 @@
+"""Described symptoms lead to cases, by words and by questions, here and on the page."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright._impl._driver import compute_driver_executable
+
+from allranks import clinic
+from allranks.diagnose import described
+from allranks.diagnose.command import main
+from allranks.diagnose.described import candidates, ranked, symptoms, table
+from allranks.diagnose.text import Log
+from allranks.paths import ROOT
+from tests.allranks.diagnose.answering import (
+    FIVE,
+    THREE,
+    answers,
+    place,
+    share,
+    words,
+)
+from tests.clinic import measure
+
+CASES = clinic.folder(ROOT / "clinic")
+SLUGS = {case.slug for case in CASES}
+HERE = Path(__file__).parent
+THREADS = json.loads((HERE / "threads.json").read_text("utf8"))
+ENGLISH = "My training hangs at the end of the epoch."
+CHINESE = "训练到一个 epoch 结束的时候就卡住了"
+LEAVES = 5  # cases at most
+
+
+def leaves(tree: list[dict]) -> Iterator[dict]:
+    """Yield the answers that end at cases."""
+    for one in tree:
+        if "see" in one:
+            assert one["ask"].endswith("?") and "cases" not in one, one["answer"]
+            yield from leaves(one["see"])
+        else:
+            yield one
+
+
+class TestTree:
+    """The tree leads to every case."""
+
+    def test_every_case_is_reached(self):
+        """Each leaf has one to five cases that exist, and none is left out."""
+        reached = set()
+        for leaf in leaves(symptoms()["see"]):
+            cases = leaf["cases"].split()
+            assert 1 <= len(cases) == len(set(cases)) <= LEAVES, leaf["answer"]
+            assert SLUGS.issuperset(cases), leaf["answer"]
+            reached |= set(cases)
+        assert reached == SLUGS
+
+    def test_no_two_answers_of_a_question_are_alike(self):
+        """Whoever is asked can tell the answers apart."""
+
+        def walk(tree: list[dict]) -> None:
+            answered = [one["answer"] for one in tree]
+            assert len(answered) == len(set(answered)), answered
+            for one in tree:
+                walk(one.get("see", []))
+
+        walk(symptoms()["see"])
+
+    def test_every_case_has_words_and_every_word_a_case(self):
+        """The table names all cases, things that exist, and no thing in vain."""
+        data = symptoms()
+        assert set(data["cases"]) == SLUGS
+        used = {thing for said in data["cases"].values() for thing in said.split()}
+        assert used == set(data["words"])
+        assert used.issuperset(data["main"].split())
+        assert SLUGS.issuperset(data["seldom"].split())
+
+
+class TestWords:
+    """What somebody writes finds the cases that it may be."""
+
+    def test_described_threads_are_answered(self):
+        """A case that was the matter is among the first three, or five.
+
+        ``python tests/bench threads FILE`` prints the shares of any such file.
+        """
+        answer = answers(CASES)
+        places = {words(row): place(row, answer(words(row))) for row in THREADS}
+        missed = [text for text, found in places.items() if not found]
+        assert share([*places.values()], 3) >= THREE, missed
+        assert share([*places.values()], 5) >= FIVE, missed
+
+    def test_threads_name_cases_and_their_source(self):
+        """Half of the descriptions are of real threads, each of which is there once."""
+        urls = [row["url"] for row in THREADS if row["url"]]
+        assert len(urls) == len(set(urls)) >= len(THREADS) / 2
+        for row in THREADS:
+            for address in row["cases"]:
+                page, _, slug = address.partition("#clinic-")
+                case = next(case for case in CASES if case.slug == slug)
+                assert page == f"book/{clinic.CLASSES[case.fields['class']]}.html"
+
+    @pytest.mark.parametrize("text", [ENGLISH, CHINESE])
+    def test_both_languages(self, text):
+        """The same symptom finds the same case."""
+        assert "ddp-uneven-inputs" in candidates(Log(("text", text)))[:3]
+
+    def test_a_word_close_by_or_right_behind(self):
+        """Words of a term stand near each other; those with hyphens in a row."""
+        text = described.normal("at the end of this (second) epoch")
+        assert described.near(text, [" epoch", " end"])
+        assert not described.near(text, [" end epoch"])
+        far = described.normal("the end " + "of a long story " * 5 + "of an epoch")
+        assert not described.near(far, [" epoch", " end"])
+
+    def test_what_is_no_description_gets_no_candidates(self):
+        """Neither an error that nobody knows nor a long text, and few healthy logs."""
+        error = "it hangs at the end of the epoch\nBrianError: he is not the Messiah"
+        for text in error, "my training hangs\n" * 13, "all is well", "", "1 2 3":
+            assert candidates(Log(("text", text))) == []
+        logs = measure.healthy()
+        told = [name for name, log in logs.items() if candidates(Log((name, log)))]
+        assert len(told) <= len(logs) / 10, told
+
+    def test_the_page_finds_the_same(self):
+        """described.js names the same cases, with the same scores, for all threads."""
+        texts = [words(row) for row in THREADS]
+        texts += [
+            *measure.healthy().values(),
+            "",
+            ENGLISH,
+            CHINESE,
+            "İt hangs, 40 GPUs",
+        ]
+        texts += [log[:300] for log in measure.healthy().values()]
+        scripts = [ROOT / "book/_static" / f"{n}.js" for n in ("diagnose", "described")]
+        command = [compute_driver_executable()[0], HERE / "described.cjs", *scripts]
+        given = json.dumps({"table": table(), "texts": texts})
+        done = subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=100
+        )
+        assert not done.returncode, done.stderr
+        for text, (named, scores) in zip(texts, json.loads(done.stdout), strict=True):
+            assert named == candidates(Log(("text", text))), text
+            mine = ranked(text)
+            assert [slug for _, slug in scores] == [slug for _, slug in mine], text
+            assert [s for s, _ in scores] == pytest.approx([s for s, _ in mine])
+
+
+class TestCommand:
+    """The shell answers descriptions, and asks."""
+
+    def test_a_sentence_instead_of_a_log(self, capsys):
+        """What is no file but words is a description; a missing file stays one."""
+        assert main([ENGLISH]) == 1
+        text = " ".join(capsys.readouterr().out.split())
+        assert text.startswith("Not known: none of ") and "it may be these" in text
+        assert "ddp-uneven-inputs (DDP; hangs) Cause: " in text
+        assert "book/app_clinic_ddp.html#clinic-ddp-uneven-inputs" in text
+        assert main([CHINESE]) == 1
+        assert "ddp-uneven-inputs" in capsys.readouterr().out
+        for name in "runs/my train.log", "my train.log", "train":
+            assert main([name]) == 2
+            assert "No such file" in capsys.readouterr().err
+
+    def test_candidates_are_not_known_to_tools(self, capsys):
+        """``--json`` keeps them apart from what a log shows."""
+        assert main(["--json", ENGLISH]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert (told["known"], told["found"]) == (False, [])
+        assert 1 <= len(told["candidates"]) <= 5
+        assert {"slug", "title", "cause", "cure", "read"} <= set(told["candidates"][0])
+
+    def test_asking_needs_a_terminal(self):
+        """Without one, a sentence says what to do instead."""
+        command = [sys.executable, "-m", "allranks.diagnose", "--ask"]
+        done = subprocess.run(command, cwd=ROOT, input=b"1\n", capture_output=True)
+        assert done.returncode == 2 and not done.stdout
+        assert len(done.stderr.splitlines()) == 1
+        assert b"--ask asks in a terminal" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("typed", "code"),
+        [
+            ("1\n4\n0\n0\n0\n", 0),  # to the cases, and back to the end
+            ("1\n4\n\x04", 0),  # Ctrl-D beside the cases
+            ("1\nx\n99\n\n0\n0\n", 1),  # nonsense, and no case was shown
+            ("1\n\x04", 1),
+        ],
+    )
+    def test_questions_end_at_cases(self, typed, code):
+        """A number answers, 0 goes back, and Ctrl-D ends without a word."""
+        done, text, errors = asked(typed)
+        assert (done, errors) == (code, "")
+        first = symptoms()["see"][0]
+        assert first["answer"] in text and first["ask"] in text
+        shown = first["see"][3]["cases"].split()
+        assert all((f"   {slug} (" in text) == (code == 0) for slug in shown)
+        if "x" in typed:
+            assert text.count("Type a number from 0 to ") == 3
+        if typed.endswith("0\n0\n"):
+            assert text.count("What do you see?") == 2
+        if typed.endswith("0\n0\n0\n"):  # one question at a time
+            assert text.count(first["ask"]) == 2
+
+    def test_ctrl_c_ends_quietly(self):
+        """It is no traceback."""
+        done, text, errors = asked("1\n", stop=True)
+        assert (done, errors) == (1, "") and "What do you see?" in text
+
+
+def asked(typed: str, stop: bool = False) -> tuple[int, str, str]:
+    """Type into ``--ask`` in a terminal; return its exit code, stdout and stderr."""
+    keys, terminal = pty.openpty()
+    command = [sys.executable, "-u", "-m", "allranks.diagnose", "--ask"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, stdin=terminal, **pipes) as process:
+        try:
+            os.write(keys, typed.encode())
+            text = b""
+            while stop and symptoms()["see"][0]["ask"].encode() not in text:
+                text += os.read(process.stdout.fileno(), 2**16)
+            if stop:
+                process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            os.close(keys)
+            os.close(terminal)
+    return process.returncode, (text + rest).decode(), errors.decode()
