@@ -52,7 +52,10 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="for tools")
     text = "do not pass on what is piped in"
     parser.add_argument("--quiet", action="store_true", help=text)
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.ask and chosen.logs:
+        parser.error("--ask asks, and reads no log")
+    return chosen
 
 
 def main(arguments: list[str] | None = None) -> int:

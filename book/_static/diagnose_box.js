@@ -91,7 +91,8 @@
         return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
       });
     const more = make("div", { class: "diagnose-told" });
-    texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], first && suspect.hits.length > 0)),
+    const unfolded = first && suspect.hits.length > 0;
+    texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], unfolded)),
       () => more.replaceChildren(make("p", {}, "Cause and cure could not be loaded: "
         + "they are on the page that the title links.")));
     return make("li", {},

@@ -183,6 +183,8 @@ class TestCommand:
         assert done.returncode == 2 and not done.stdout
         assert len(done.stderr.splitlines()) == 1
         assert b"--ask asks in a terminal" in done.stderr
+        with pytest.raises(SystemExit, match="2"):
+            main(["--ask", "train.log"])
 
     @pytest.mark.parametrize(
         ("typed", "code"),
