@@ -3,7 +3,8 @@
 Each row is a card, and each of its cells says which column it belongs to. ``book.css``
 does that; this module writes the columns' names into the cells, and the roles which a
 table loses in a browser when CSS takes its layout away. A table that fits a phone, as
-far as its longest words tell, stays as it is.
+far as its longest words tell, stays as it is, and so does the clinic's index, whose
+tables should look alike.
 """
 
 import re
@@ -50,7 +51,7 @@ def cards(table: re.Match) -> str:
     rows = [[words(html) for _, _, html in row] for row in found]
     head = found and all(tag == "th" for tag, _, _ in found[0])
     even = len({len(row) for row in rows}) == 1 and "colspan" not in body
-    if not head or not even or width(rows) <= PHONE:
+    if not head or not even or "clinic-index" in attributes or width(rows) <= PHONE:
         return table[0]
     brief = all(len(text) <= BRIEF for row in rows for text in row[1:])
     heads = iter(rows[0] * len(rows))
