@@ -89,7 +89,7 @@ export function sentence(words, fields, apply) {
     update(state, facts) {
       for (const { element, field } of parts) if (field) {
         const value = field.get ? field.get(state, facts) : state[field.name];
-        element.textContent = value ?? "–";
+        element.textContent = value >= 1e4 ? value.toLocaleString("en") : value ?? "–";
         element.setAttribute("aria-valuenow", value ?? 0);
         element.setAttribute("aria-valuetext", `${value ?? "none"}`);
       }
