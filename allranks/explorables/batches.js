@@ -143,8 +143,9 @@ function tiling(num, width, height) {
 }
 
 // Draw the order as a band, and below it what each rank gets; this step's samples are
-// joined to their places in the order.
-function deal({ state, facts, width }) {
+// joined to their places in the order. A press on a sample leads to its step, as the
+// slider does.
+function deal({ state, facts, set, width }) {
   const places = placesOf(state, facts), { columns, across, down } = tiling(places.length, width, BAND - HEAD);
   const { world_size: W, batch_size: size } = state, left = 54, read = facts.steps ? facts.batches[0].flat().length : 0;
   const pitch = Math.min(46, (LANES - HEAD) / W), high = Math.min(30, pitch - 3);
@@ -160,7 +161,8 @@ function deal({ state, facts, width }) {
     const [x, y] = from(place), hue = rank === null ? "transparent" : rankColor(rank);
     const told = rank === null ? "left out" : `rank ${rank}${again ? ", read again" : ""}`;
     const step = Math.floor(k / size), now = rank !== null && step === facts.step && k < read;
-    parts.push(h("svg:g", {}, h("svg:title", {}, `sample ${sample}: ${told}`),
+    const lead = rank !== null && k < read ? { onclick: () => set({ step }), style: "cursor: pointer" } : {};
+    parts.push(h("svg:g", lead, h("svg:title", {}, `sample ${sample}: ${told}`),
       rect(x, y, across - 2, down - 2, { class: `${rank === null ? "x-idle" : "x-box"}${now ? " x-chosen" : ""}`,
         style: `--hue: ${hue}`, "stroke-dasharray": again ? "3 2" : null, "data-id": `place ${place}` }),
       word(sample, x, y, across - 2, down - 2)));
@@ -169,7 +171,7 @@ function deal({ state, facts, width }) {
     if (now && W <= 8 && places.length <= 80) lines.push(h("svg:path", { class: "x-thread", style: `stroke: ${hue}`,
       d: `M${x + across / 2 - 1} ${y + down - 2}C${x + across / 2} ${BAND + HEAD} ${tx + wide / 2} ${BAND - 20} ${tx + wide / 2} ${ty}` }));
     const move = { "data-id": `mine ${rank} ${k}`, "data-from": now ? `place ${place}` : `mine ${rank} ${k}` };
-    parts.push(h("svg:g", {}, h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
+    parts.push(h("svg:g", lead, h("svg:title", {}, `rank ${rank}, step ${step}: sample ${sample}${again ? ", again" : ""}${gone ? ", left out by the loader" : ""}`),
       rect(tx, ty, wide, high, { class: gone ? "x-idle" : now ? "x-box x-chosen x-mine" : "x-box x-mine",
         style: `--hue: ${hue}; fill-opacity: ${step > facts.step ? 0.25 : 1}`,
         "stroke-dasharray": again && !gone ? "3 2" : null, ...move }),
@@ -219,7 +221,7 @@ function draw(view) {
 
     h("p", {}, "Place 0 of the order goes to rank 0, place 1 to rank 1, and so on in turn. Thick frame: read "
       + "in this step. Pale: in a later one. Dashed and coloured: read again, so that all ranks have as many. "
-      + "Dashed and empty: left out."),
+      + "Dashed and empty: left out. Press a sample to see where it goes."),
     facts.steps > 0 && [
       table(`Step ${facts.step}`, ["rank", "samples", ...live], rows(view)),
       h("p", {}, "All these batches make one optimizer step. Full ones make a global batch of "

@@ -34,6 +34,11 @@ def test_the_page_shares_samples_out_as_python_does(explore):
     assert x.summary == said(step=1) and x.field("step").input_value() == "1"
     assert x.box.locator("svg .x-mine.x-chosen").count() == 4  # 2, 6, and 1 and 4 again
     assert x.box.locator("svg .x-thread").count() == 4
+    first = x.box.locator("svg g:has(> title)").first  # of the order: read in step 0
+    first.click()
+    assert x.summary == said(step=0) and first.locator(".x-chosen").count() == 1
+    x.box.locator("svg g:has(> .x-mine)").last.click()  # the last rank's last sample
+    assert x.summary == said(step=1)
     assert x.box.locator("td", has_text="(again)").count() == 2
     x.field("DistributedSampler: drop_last").focus()
     x.page.keyboard.press("Space")
