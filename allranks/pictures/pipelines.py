@@ -91,19 +91,19 @@ def _lanes(
         )
         mine = _of(rank, works)
         for work in mine:
-            x = LEFT + (work.start - begin) / unit * scale
-            width = (work.end - work.start) / unit * scale
+            x = round(LEFT + (work.start - begin) / unit * scale)
+            width = round(LEFT + (work.end - begin) / unit * scale) - x
             opacity = {"F": 0.25, "W": 0.1}.get(work.kind, 0.6)
             style = f"fill:{color};fill-opacity:{opacity};stroke:{color}"
             style += ";stroke-dasharray:3 2" if work.kind == "W" else ""
-            size = f'width="{width:.1f}" height="{BOX}"'
-            parts.append(f'<rect x="{x:.1f}" y="{y}" {size} style="{style}"/>')
+            size = f'width="{width}" height="{BOX}"'
+            parts.append(f'<rect x="{x}" y="{y}" {size} style="{style}"/>')
             if work.stage >= num_ranks:
-                size = f'width="{width:.1f}" height="4"'
-                parts.append(f'<rect x="{x:.1f}" y="{y}" {size} fill="currentColor"/>')
+                size = f'width="{width}" height="4"'
+                parts.append(f'<rect x="{x}" y="{y}" {size} fill="currentColor"/>')
             number = str(work.microbatch)
             if 8 * len(number) < width:
-                parts.append(write(round(x + width / 2, 1), y + 19, number, size=13))
+                parts.append(write(x + width / 2, y + 19, number, size=13))
         busy = sum(work.end - work.start for work in mine)
         share = f"{100 * busy / unit / length:.0f} %"
         right = LEFT + room + SHARE

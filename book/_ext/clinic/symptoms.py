@@ -16,7 +16,7 @@ from book._ext import PAGES
 from book._ext.clinic.cases import ClinicDirective
 from book._ext.runs.fold import fold
 
-STYLE = "symptoms.css"
+STYLE = "diagnose.css"  # they stand below the box
 SOURCE = "allranks/diagnose/symptoms.toml"
 
 
