@@ -141,6 +141,7 @@ export default explorable({
       const { begins, output } = compute({ arrives: [400, null, 600, 1300] });
       return begins !== null ? 0 : output.includes("wait in") ? 2 : 1;
     },
-    because: "Take rank 1 away and look at what the cell prints.",
+    show: { arrives: [700, null, 1100, 2200] },
+    because: "The cell prints who waits, and where. Press rank 1 to bring it back, or to take it away.",
   },
 });

@@ -318,7 +318,8 @@ const ask = {
     const share = 1 - facts.exposed / (facts.sending || 1);
     return share > 0.75 ? 0 : share > 0.25 ? 1 : 2;
   },
-  because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is left when backward has ended.`,
+  because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is exposed: it is left when backward has `
+    + "ended. A bucket can be sent only when the last of its gradients is there.",
 };
 
 // Recorded on two live ranks: lanes(allranks/explorables/example_trace.json), without what

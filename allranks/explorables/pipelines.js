@@ -209,9 +209,9 @@ const LEFT = 52, HELD = 46, HEAD = 20, ROWS = 160; // px
 
 // Draw one schedule: a box for each piece of work, on ground that shows what is idle.
 // `scale` is px per unit; what runs at `time`, in ticks, is framed.
-function grid(rows, ticks, end, words, { y: top, scale: unit, peaks, most, time = null, id }) {
+function grid(rows, ticks, end, [name, rest], { y: top, scale: unit, peaks, most, time = null, id }) {
   const scale = unit / ticks, pitch = Math.min(38, (ROWS - HEAD) / rows.length), high = pitch - 4;
-  const parts = [text(0, top + 13, words, { "text-anchor": "start", class: "x-answer x-small" })];
+  const parts = [h("svg:text", { x: 0, y: top + 13, class: "x-small" }, name, h("svg:tspan.x-answer", {}, rest))];
   rows.forEach((row, rank) => {
     const y = top + HEAD + rank * pitch, hue = `--hue: ${rankColor(rank)}`;
     parts.push(text(0, y + high / 2 + 4, `rank ${rank}`, { "text-anchor": "start", class: "x-small" }),
@@ -263,15 +263,15 @@ function draw({ state, facts, before, set, measured, width }) {
   const { rows, ticks, moments, time, peaks, law, other } = facts, end = moments.at(-1);
   const split = state.schedule.endsWith("ZeroBubble"), real = measured?.rows;
   const last = (rows, ticks) => Math.max(...rows.map((row) => row.at(-1)[4])) / ticks;
-  const second = real ? { rows: real, ticks, peaks, words: `measured on live ranks, in the same units` }
-    : other?.rows && { ...other, words: `${shown[state.against]}: ${share(other.end - other.work, other.end)} idle, red` };
+  const second = real ? { rows: real, ticks, peaks, words: ["measured on live ranks, in the same units", ""] }
+    : other?.rows && { ...other, words: [shown[state.against], `: ${share(other.end - other.work, other.end)} idle, red`] };
   const until = Math.max(facts.length, second ? last(second.rows, second.ticks) : 0, before?.facts.length ?? 0);
   const right = width - HELD, scale = (right - LEFT - 8) / until, x = (units) => LEFT + units * scale;
   const most = { x: right, each: (HELD - 2) / state.num_microbatches }, at = moments.indexOf(time);
   const bottom = 2 * ROWS + 12, step = (units) => Math.max(0, moments.findLastIndex((t) => t / ticks <= units + 1e-9));
   const box = picture(width, bottom + 26, "",
     text(right, 13, "held", { "text-anchor": "start", class: "x-small x-soft" }),
-    grid(rows, ticks, end, `${shown[state.schedule]}: ${share(end - facts.work * ticks, end)} idle, red`,
+    grid(rows, ticks, end, [shown[state.schedule], `: ${share(end - facts.work * ticks, end)} idle, red`],
       { y: 0, scale, peaks, most, time, id: "a" }),
     second ? grid(second.rows, second.ticks, Math.max(...second.rows.map((row) => row.at(-1)[4])), second.words,
       { y: ROWS + 8, scale, peaks: second.peaks, most, id: "b" })

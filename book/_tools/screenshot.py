@@ -77,11 +77,11 @@ def picture(page: Page, address: str) -> None:
 
 
 def explorable(page: Page) -> None:
-    """Take rank 1 away in the intro's figure, and take a picture of what waits."""
+    """Answer the question of the intro's figure, and take a picture of who waits."""
     page.goto((SITE / "intro.html").as_uri())
     figure = page.locator("figure[data-explorable=arrivals]")
     figure.get_by_role("button", name="Just show me").click()
-    figure.get_by_role("button", name="rank 1").click()
+    figure.get_by_role("button", name="Bring rank 1 back").wait_for()
     save(page, "explorable.png", figure, figure.locator(".x-buttons"))
 
 

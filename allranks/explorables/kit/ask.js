@@ -3,8 +3,9 @@ import { h } from "./elements.js";
 
 // Make the question about the state in `view`: ask.question, ask.options and ask.answer
 // (the right option's place) are values, or functions of the view. While it is open, the
-// class x-asking hides the summary and what a drawing marks x-answer.
-export function asking(name, ask, view, el) {
+// class x-asking hides the summary and what a drawing marks x-answer. Once it is answered,
+// `apply` shows the state ask.show, if the question is about another than the first.
+export function asking(name, ask, view, el, apply) {
   if (!ask) return null;
   const key = `allranks.guess.${name}`, of = (part) => (typeof part === "function" ? part(view) : part);
   const options = of(ask.options), right = of(ask.answer);
@@ -27,7 +28,11 @@ export function asking(name, ask, view, el) {
       verdict.focus({ preventScroll: true });
     }
   }
-  const choose = (guess) => { remember(guess); reveal(guess, true); };
+  const choose = (guess) => {
+    remember(guess);
+    reveal(guess, true);
+    if (ask.show) apply(ask.show);
+  };
   const button = (words, press) => h("button", { type: "button", onclick: press }, words);
   el.classList.add("x-asking");
   box.append(h("p", {}, h("b", {}, of(ask.question))), h("div.x-options", {},

@@ -186,7 +186,7 @@ export function explorable({ name, title, label, fields, compute, draw, ask,
       el.replaceChildren(...[
         title && h("p.x-title", {}, title), stage,
         h("form.x-form", { "aria-label": label, onsubmit: (event) => event.preventDefault() },
-          steps, asking(name, ask, start, el), said?.element ?? "", error, summary, knobs.length > 0 && h("div.x-knobs", {}, knobs),
+          steps, asking(name, ask, start, el, (patch) => apply(patch)), said?.element ?? "", error, summary, knobs.length > 0 && h("div.x-knobs", {}, knobs),
           more.length > 0 && h("details.x-more", {}, h("summary", {}, "More"), h("div.x-knobs", {}, more)),
           buttons), answer, below,
       ].filter(Boolean));
