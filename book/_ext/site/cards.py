@@ -9,6 +9,7 @@ tables should look alike.
 
 import re
 from html import escape, unescape
+from itertools import chain, repeat
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -55,12 +56,16 @@ def cards(table: re.Match) -> str:
         return table[0]
     brief = all(len(text) <= BRIEF for row in rows for text in row[1:])
     heads = iter(rows[0] * len(rows))
+    kinds = chain(["columnheader"] * len(rows[0]), repeat("rowheader"))
 
     def label(cell: re.Match) -> str:
         name = next(heads)
         tag, more, html = cell.groups()
         if tag == "td" and name:
             more += f' data-label="{escape(name)}"'
+        kind = next(kinds) if tag == "th" else ""
+        if kind and words(html):  # an empty one is no head
+            more += f' role="{kind}"'
         return f"<{tag}{more}>{html}</{tag}>"
 
     body = CELL.sub(label, body)
