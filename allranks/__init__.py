@@ -23,10 +23,12 @@ __all__ += ["load_ipython_extension"]
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
-    """Give an IPython shell the ``%ranks`` and ``%%ranks`` magics."""
+    """Give an IPython shell the magics, and predictions their forms in JupyterLab."""
+    from allranks.live import predictions
     from allranks.live.magic import RanksMagics
 
     shell.register_magics(RanksMagics)
+    predictions.watch(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
+from allranks.live.predictions import asking
 from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
 from allranks.live.room import check_possible
@@ -223,7 +224,7 @@ class RanksMagics(Magics):
     def _run(self, options: argparse.Namespace, cell: str) -> None:
         ranks = self._live()
         self._num_cells += 1  # In[n] would differ from one front end to the next
-        shown = Hidden() if options.quiet else choose(alone=True)
+        shown = Hidden() if options.quiet else choose(alone=not asking())
         shown.progress = options.progress or self._progress
         if (only := options.shown) is not None:
             ranks.check(only)

@@ -13,7 +13,7 @@
     } catch { /* blocked or full */ }
   };
   const asks = [...document.querySelectorAll(".predict-ask")].map((form) => {
-    const { predict: name } = form.dataset, key = `${page} ${name}`;
+    const { predict: name, answer } = form.dataset, key = `${page} ${name}`;
     const outputs = [...document.querySelectorAll(`[id^="${name}-"].predict`)];
     const input = form.querySelector("input");
     const show = (guess, pressed) => {
@@ -24,7 +24,8 @@
       const said = document.createElement("p");
       said.className = "predict-said";
       said.tabIndex = -1;
-      said.textContent = guess ? `You guessed: ${guess}` : pressed ? "The result:" : "";
+      const found = allRanksPredict.answerIn(outputs, answer);
+      said.textContent = guess || pressed ? allRanksPredict.verdict(guess, found) : "";
       form.replaceWith(said);
       if (pressed) said.focus({ preventScroll: true });
     };

@@ -9,6 +9,9 @@ import pytest
 from allranks.paths import ROOT
 
 PAGE = "notebooks/ch5_ddp"
+FIND = """forms => forms.map(form => allRanksPredict.answerIn(
+  [...document.querySelectorAll(`[id^="${form.dataset.predict}-"].predict`)],
+  form.dataset.answer))"""
 FOLDED = ".cell_output.predict:not(.shown)"
 
 
@@ -65,6 +68,41 @@ def test_a_guess_shows_the_result_and_stays_beside_it(tab):
     tab.reload()
     assert said.inner_text() == "You guessed: that of rank 0"
     assert result.bounding_box()["height"] > 10 and max(heights(tab)[5:]) < 1
+
+
+def test_a_result_confirms_or_corrects_the_guess(tab, site):
+    """Each answer that a notebook names is found on its page, so a guess is judged."""
+    judged = 0
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = nbformat.read(path, 4).cells
+        tab.goto((site / "notebooks" / f"{path.stem}.html").as_uri())
+        found = tab.locator(".predict-ask[data-answer]").evaluate_all(FIND)
+        assert len(found) == sum("answer" in cell.metadata for cell in cells)
+        assert all(found), (path.name, found)
+        judged += len(found)
+    assert judged > 20
+
+
+@pytest.mark.parametrize(
+    ("guess", "answer", "says"),
+    [
+        ("four, I think", "4", "As you guessed: 4."),
+        ("5", "4", "You guessed: 5. The answer: 4."),
+        ("2.3", "2.31", "As you guessed: 2.31."),
+        ("2", "2.31", "You guessed: 2. The answer: 2.31."),
+        ("0 4 8", "0, 4, 8", "As you guessed: 0, 4, 8."),
+        ("0 and 4", "0, 4, 8", "You guessed: 0 and 4. The answer: 0, 4, 8."),
+        ("1,111", "1111", "As you guessed: 1111."),
+        ("No!", "False", "As you guessed: no."),
+        ("it knows", "False", "You guessed: it knows. The answer: no."),
+        ("", "True", "The answer: yes."),
+        ("it hangs", None, "You guessed: it hangs"),
+    ],
+)
+def test_a_verdict_is_fair(tab, guess, answer, says):
+    """Numbers are compared as numbers, words as words."""
+    judge = "([guess, answer]) => allRanksPredict.verdict(guess, answer)"
+    assert tab.evaluate(judge, [guess, answer]) == says
 
 
 def test_all_results_are_shown_at_once_and_a_link_opens_its_own(tab):

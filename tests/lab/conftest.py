@@ -190,8 +190,12 @@ def end_kernels(address: str) -> None:
 
 @pytest.fixture(scope="module")
 def window(browser):  # noqa: F811
-    """Yield one browser profile for all tests, which caches JupyterLab's 20 MB."""
+    """Yield one browser profile for all tests, which caches JupyterLab's 20 MB.
+
+    No result waits for a guess there: the reader has pressed "Show all from now on".
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context.add_init_script("sessionStorage.setItem('allranks.show-all', 'yes')")
     yield context
     context.close()
 

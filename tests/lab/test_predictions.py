@@ -1,0 +1,96 @@
+"""In JupyterLab a result waits for the reader's guess, and confirms or corrects it."""
+
+import nbformat
+import pytest
+from playwright.sync_api import expect
+
+from book._tools.notebooks import METADATA
+
+ASK = """**Predict**: what is {0}?"""
+HIDDEN = "element => getComputedStyle(element).visibility === 'hidden'"
+
+
+@pytest.fixture
+def asked(opened, window, tmp_path):
+    """Yield a notebook with three predictions, in a window that shows none of them."""
+    window.add_init_script("sessionStorage.removeItem('allranks.show-all')")
+    new = nbformat.v4
+    cells = [
+        new.new_code_cell("%load_ext allranks\n%ranks 2"),
+        new.new_markdown_cell(ASK.format("the sum"), metadata={"answer": r"sum (\d+)"}),
+        new.new_code_cell("%%ranks --out total\nprint('sum', 1 + 2)\n3"),
+        new.new_code_cell("print('again', total)"),
+        new.new_markdown_cell(ASK.format("drawn"), metadata={"answer": r"is (\w+)"}),
+        new.new_code_cell("import time\ntime.sleep(3)\nprint('it is', 1 > 2)"),
+        new.new_markdown_cell(ASK.format("wrong here")),
+        new.new_code_cell("1 / 0"),
+        new.new_markdown_cell("No question."),
+        new.new_code_cell("print('plain')"),
+    ]
+    path = tmp_path / "asked.ipynb"
+    nbformat.write(new.new_notebook(cells=cells, metadata=METADATA), path)
+    yield opened(path)
+    window.add_init_script("sessionStorage.setItem('allranks.show-all', 'yes')")
+
+
+def result(cell):
+    """Return what a cell shows below the form."""
+    return cell.locator(".jp-OutputArea-child").last
+
+
+@pytest.mark.timeout(600)  # much more than it takes, for busy machines
+def test_a_result_waits_for_the_guess(asked, errors):
+    """By keyboard: guess, see, guess again; other cells of the question follow."""
+    start, total, again = (asked.cells.nth(i) for i in range(3))
+    asked.run(start)
+    assert "ranks 0–1: sum 3" in asked.run(total)
+    assert result(total).evaluate(HIDDEN) and result(total).bounding_box()["height"] < 1
+    assert "again" in asked.run(again)
+    assert result(again).evaluate(HIDDEN)
+    field = total.get_by_label("Your guess")
+    assert field.locator("xpath=ancestor::form").get_attribute("aria-label") == (
+        "what is the sum?"
+    )
+    field.press_sequentially("four")
+    field.press("Enter")
+    said = total.get_by_role("status")
+    expect(said).to_have_text("You guessed: four. The answer: 3.")
+    expect(said).to_be_focused()
+    for cell in total, again:
+        assert not result(cell).evaluate(HIDDEN)
+        assert result(cell).bounding_box()["height"] > 10
+    assert "again" in again.inner_text() and not again.get_by_role("status").count()
+
+    asked.run(total)  # it is remembered
+    expect(said).to_have_text("You guessed: four. The answer: 3.")
+    total.get_by_role("button", name="Guess again").click()
+    assert result(total).evaluate(HIDDEN) and result(again).evaluate(HIDDEN)
+    field.fill("3")
+    total.get_by_role("button", name="I have a guess").click()
+    expect(said).to_have_text("As you guessed: 3.")
+    assert not errors
+
+
+@pytest.mark.timeout(600)
+def test_a_guess_may_come_before_the_result_and_a_reader_may_not_want_to(asked, errors):
+    """A slow cell can be guessed while it runs; one press shows all from then on."""
+    start, total, _, slow, wrong, plain = (asked.cells.nth(i) for i in range(6))
+    asked.run(start)
+    asked.start(slow)
+    field = slow.get_by_label("Your guess")
+    field.fill("no")
+    field.press("Enter")
+    assert slow.locator(".jp-InputPrompt").inner_text() == "[*]:"
+    expect(slow.get_by_role("status")).to_have_text("As you guessed: no.")
+    asked.idle()
+
+    assert "ZeroDivisionError" in asked.run(wrong)
+    assert result(wrong).evaluate(HIDDEN)
+    wrong.get_by_role("button", name="Show all from now on").click()
+    assert not result(wrong).evaluate(HIDDEN)
+    asked.run(total)
+    assert not result(total).evaluate(HIDDEN)
+    assert not total.get_by_label("Your guess").count()
+    assert asked.run(plain) == "plain\n"
+    assert not plain.locator(".ar-predict").count()
+    assert not errors
