@@ -195,7 +195,7 @@ def window(browser):  # noqa: F811
     No result waits for a guess there: the reader has pressed "Show all from now on".
     """
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.add_init_script("sessionStorage.setItem('allranks.show-all', 'yes')")
+    context.add_init_script("window.allRanksShowAll = true")
     yield context
     context.close()
 

@@ -13,7 +13,7 @@ HIDDEN = "element => getComputedStyle(element).visibility === 'hidden'"
 @pytest.fixture
 def asked(opened, window, tmp_path):
     """Yield a notebook with three predictions, in a window that shows none of them."""
-    window.add_init_script("sessionStorage.removeItem('allranks.show-all')")
+    window.add_init_script("window.allRanksShowAll = false")
     new = nbformat.v4
     cells = [
         new.new_code_cell("%load_ext allranks\n%ranks 2"),
@@ -30,7 +30,7 @@ def asked(opened, window, tmp_path):
     path = tmp_path / "asked.ipynb"
     nbformat.write(new.new_notebook(cells=cells, metadata=METADATA), path)
     yield opened(path)
-    window.add_init_script("sessionStorage.setItem('allranks.show-all', 'yes')")
+    window.add_init_script("window.allRanksShowAll = true")
 
 
 def result(cell):
