@@ -7,6 +7,11 @@ from playwright.sync_api import expect
 from book._tools.notebooks import METADATA
 
 ASK = """**Predict**: what is {0}?"""
+DRAWS = """%%ranks --out total
+import time
+print('sum', 1 + 2)
+time.sleep(1)  # so that the line is on the screen before the cell is over
+3"""
 HIDDEN = "element => getComputedStyle(element).visibility === 'hidden'"
 
 
@@ -18,7 +23,7 @@ def asked(opened, window, tmp_path):
     cells = [
         new.new_code_cell("%load_ext allranks\n%ranks 2"),
         new.new_markdown_cell(ASK.format("the sum"), metadata={"answer": r"sum (\d+)"}),
-        new.new_code_cell("%%ranks --out total\nprint('sum', 1 + 2)\n3"),
+        new.new_code_cell(DRAWS),
         new.new_code_cell("print('again', total)"),
         new.new_markdown_cell(ASK.format("drawn"), metadata={"answer": r"is (\w+)"}),
         new.new_code_cell("import time\ntime.sleep(3)\nprint('it is', 1 > 2)"),
