@@ -17,7 +17,7 @@ There is at least one label, but a micro-batch may have none at all. Then it nee
 neither a backward pass nor a forward pass.
 
 Hint 1: `cross_entropy` is a mean over what? Is it the same number in each micro-batch?
-Hint 2: Take the sum in each micro-batch, and divide by the labels of the *whole* batch,
+Hint 2: Take the sum in each micro-batch, and divide by the labels of the whole batch,
 which you can count before.
 Hint 3: `loss = F.cross_entropy(model(piece), target, reduction="sum") / total` with
 `total = (y != -100).sum()`; then `loss.backward()` for each.
