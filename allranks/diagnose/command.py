@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from allranks import clinic
 from allranks.diagnose.ask import ask
-from allranks.diagnose.described import candidates
+from allranks.diagnose.described import candidates, table
 from allranks.diagnose.evidence import ended
 from allranks.diagnose.pipe import Received, complain, receive
 from allranks.diagnose.reading import decoded, read
@@ -91,7 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     end = min(ends.values(), default=None)
     known = {case.slug: case for case in cases}
     none = shown or end is not None
-    perhaps = [] if none else [about_case(known[slug]) for slug in candidates(log)]
+    slugs = [] if none else candidates(log, table(cases))
+    perhaps = [about_case(known[slug]) for slug in slugs]
     if chosen.json:
         told = {"known": bool(shown), "found": shown}
         if end is not None:

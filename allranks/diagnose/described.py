@@ -1,17 +1,21 @@
 """Find the cases that a described symptom may be: "it hangs at the end of the epoch".
 
 symptoms.toml says in which words people put a thing, and which things go with which
-case. A thing that goes with few cases says more than one that goes with many.
+case. A thing that goes with few cases says more than one that goes with many. Among
+cases of which a description has about as many things, the words that it shares with a
+case's title, symptom, cause and cure decide (by BM25: Robertson and Zaragoza, 2009).
 book/_static/described.js does the same with the same table, so a change belongs in
 both.
 """
 
 import re
 import tomllib
+from collections import Counter
 from functools import cache
 from math import log, sqrt
 from pathlib import Path
 
+from allranks.clinic.specimens import Specimen
 from allranks.diagnose.suspects import BRIEF
 from allranks.diagnose.text import Log, bare
 
@@ -19,7 +23,11 @@ DATA = Path(__file__).with_name("symptoms.toml")
 FEW = 5  # candidates at most
 NEAR = 40  # letters before and after a word, in which the others of its term stand
 SELDOM = 0.85  # what the score of a case is worth that threads seldom show
-LEAST = 0.9  # of a score; below, the text is no description
+LEAST = 0.9  # of the things of the best case; below, the text is no description
+SHARED = 0.7  # what shared words count, where the things of the best case count 1
+MANY = 0.2  # of the cases; words that more of them share tell little
+K1, B = 1.2, 0.75  # of BM25, the usual values
+_ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
 _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
 _LATIN = re.compile(r"[a-z0-9]")
 _LOGGED = re.compile(
@@ -57,14 +65,50 @@ def needle(word: str) -> str:
     return f" {word.removesuffix('.').replace('-', ' ')}{' ' * whole}"
 
 
-@cache
-def table() -> dict:
+def stem(word: str) -> str:
+    """Return a word without its ending, roughly.
+
+    >>> [stem(word) for word in ("hanging", "hangs", "freezes", "loss")]
+    ['hang', 'hang', 'freez', 'loss']
+    """
+    return _ENDS.sub("", word) if len(word) > 4 else word
+
+
+def in_order(cases: list[Specimen]) -> list[Specimen]:
+    """Return cases in the order of the tables."""
+    return sorted(cases, key=lambda case: case.slug)
+
+
+def shared(cases: list[Specimen]) -> dict[str, list[int]]:
+    """Return what each word of the cases' texts counts for which of them.
+
+    Returns:
+        By word: the number of a case and the word's weight in tenths, in turn. Words
+        that many cases share are left out, for they tell little and make pages heavy.
+    """
+    texts = [3 * f"{case.title} " + case.prose for case in in_order(cases)]
+    counts = [Counter(map(stem, normal(text).split())) for text in texts]
+    among = Counter(word for count in counts for word in count)
+    mean = sum(count.total() for count in counts) / len(counts)
+    weights: dict[str, list[int]] = {}
+    for number, count in enumerate(counts):
+        length = K1 * (1 - B + B * count.total() / mean)
+        for word, times in sorted(count.items()):
+            rare = log(1 + (len(cases) - among[word] + 0.5) / (among[word] + 0.5))
+            weight = rare * times * (K1 + 1) / (times + length)
+            if among[word] <= MANY * len(cases):
+                weights.setdefault(word, []).extend([number, round(10 * weight)])
+    return weights
+
+
+def table(cases: list[Specimen]) -> dict:
     """Return what the search needs.
 
     Returns:
         terms: each thing's terms, as lists of needles, in the order of things.
         main: the numbers of the things that tell kinds of failures apart.
         cases: each case's name, and the weights of its things by their number.
+        shared: what each word of the cases' texts counts for which of them.
     """
     data = symptoms()
     order = {thing: number for number, thing in enumerate(data["words"])}
@@ -72,20 +116,21 @@ def table() -> dict:
         [[needle(word) for word in term.split()] for term in said.split(", ")]
         for said in data["words"].values()
     ]
-    mentioned = {slug: said.split() for slug, said in sorted(data["cases"].items())}
+    mentioned = {c.slug: data["cases"][c.slug].split() for c in in_order(cases)}
     count = dict.fromkeys(order, 0)
     for things in mentioned.values():
         for thing in things:
             count[thing] += 1
-    seldom, cases = set(data["seldom"].split()), []
+    seldom, weighed = set(data["seldom"].split()), []
     for slug, things in mentioned.items():
         weights = [log(1 + len(mentioned) / count[thing]) for thing in things]
         share = SELDOM if slug in seldom else 1.0
         share /= sqrt(sqrt(sum(weight**2 for weight in weights)))
         pairs = zip(things, weights, strict=True)
-        cases.append([slug, [[order[t], round(w * share, 3)] for t, w in pairs]])
+        weighed.append([slug, [[order[t], round(w * share, 3)] for t, w in pairs]])
     main = [order[thing] for thing in data["main"].split()]
-    return {"terms": terms, "main": main, "cases": cases}
+    words = shared(cases)
+    return {"terms": terms, "main": main, "cases": weighed, "shared": words}
 
 
 def near(text: str, needles: list[str]) -> bool:
@@ -100,27 +145,40 @@ def near(text: str, needles: list[str]) -> bool:
     return False
 
 
-def things(text: str) -> set[int]:
+def things(text: str, table: dict) -> set[int]:
     """Return the numbers of the things that a text speaks of."""
     plain = normal(text)
     return {
         number
-        for number, terms in enumerate(table()["terms"])
+        for number, terms in enumerate(table["terms"])
         if any(near(plain, needles) for needles in terms)
     }
 
 
-def ranked(text: str) -> list[tuple[float, str]]:
+def ranked(text: str, table: dict) -> list[tuple[float, str]]:
     """Return scores and names of all cases that a text may describe, the best first."""
-    said = things(text)
-    main = said.intersection(table()["main"])
+    said = things(text, table)
+    main = said.intersection(table["main"])
     scores = []
-    for slug, weights in table()["cases"]:
+    for _, weights in table["cases"]:
         score = sum(weight for thing, weight in weights if thing in said)
         if main and main.isdisjoint(thing for thing, _ in weights):
             score /= 2
-        scores.append((score, slug))
-    return sorted((pair for pair in scores if pair[0]), key=lambda pair: -pair[0])
+        scores.append(score)
+    best = max(scores)
+    if best < LEAST:
+        return []
+    common = [0] * len(scores)
+    for word in {*map(stem, normal(text).split())} & table["shared"].keys():
+        pairs = table["shared"][word]
+        for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
+            common[case] += weight
+    most = max(common) or 1
+    total = [
+        (score / best + SHARED * words / most, slug)
+        for score, words, (slug, _) in zip(scores, common, table["cases"], strict=True)
+    ]
+    return sorted((pair for pair in total if pair[0]), key=lambda pair: -pair[0])
 
 
 def spoken(line: str) -> bool:
@@ -133,7 +191,7 @@ def spoken(line: str) -> bool:
     return words >= 2 and 4 * odd <= words and 2 * numbers <= words
 
 
-def candidates(log: Log) -> list[str]:
+def candidates(log: Log, table: dict) -> list[str]:
     """Return the names of the cases that a short text may describe, the best first.
 
     Where an error is reported there are none: its message says more than its words.
@@ -143,5 +201,4 @@ def candidates(log: Log) -> list[str]:
         return []
     if any(_LOGGED.match(bare(line)) for line in lines):
         return []
-    best = ranked("\n".join(lines))[:FEW]
-    return [slug for score, slug in best if score >= LEAST]
+    return [slug for _, slug in ranked("\n".join(lines), table)[:FEW]]

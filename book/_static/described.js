@@ -4,6 +4,7 @@
   const FEW = 5;
   const NEAR = 40;
   const LEAST = 0.9;
+  const SHARED = 0.7;
   const BRIEF = 12;
   const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback)/;
   const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
@@ -22,17 +23,29 @@
     return false;
   }
 
-  // Score all cases; a case that lacks each main thing of the description counts half.
-  function ranked(text, { terms, main, cases }) {
+  const stem = (word) => (word.length > 4 ? word.replace(/(?:ing|ed|es|s|e)$/, "") : word);
+
+  // Score all cases by their things, and among equals by the words that they share with the
+  // text; a case that lacks each main thing of the text counts half.
+  function ranked(text, { terms, main, cases, shared }) {
     const plain = normal(text);
     const said = terms.map((some) => some.some((needles) => near(plain, needles)));
     const told = main.filter((thing) => said[thing]);
-    const scores = cases.map(([slug, weights]) => {
+    const scores = cases.map(([, weights]) => {
       const sum = weights.reduce((all, [thing, weight]) => all + (said[thing] ? weight : 0), 0);
       const fits = !told.length || weights.some(([thing]) => told.includes(thing));
-      return [fits ? sum : sum / 2, slug];
+      return fits ? sum : sum / 2;
     });
-    return scores.filter(([score]) => score).sort((a, b) => b[0] - a[0]);
+    const best = Math.max(...scores);
+    if (best < LEAST) return [];
+    const common = scores.map(() => 0);
+    for (const word of new Set(plain.trim().split(" ").map(stem))) {
+      if (!Object.hasOwn(shared, word)) continue;
+      for (let i = 0; i < shared[word].length; i += 2) common[shared[word][i]] += shared[word][i + 1];
+    }
+    const most = Math.max(...common) || 1;
+    return cases.map(([slug], i) => [scores[i] / best + SHARED * common[i] / most, slug])
+      .filter(([score]) => score).sort((a, b) => b[0] - a[0]);
   }
 
   // Whether a person wrote a line, as far as its signs and digits show it.
@@ -48,8 +61,7 @@
     const said = lines.filter((line) => spoken(line, bare(line))).length;
     if (lines.length > BRIEF || 2 * said < lines.length) return [];
     if (lines.some((line) => LOGGED.test(bare(line)))) return [];
-    return ranked(lines.join("\n"), table).slice(0, FEW)
-      .filter(([score]) => score >= LEAST).map(([, slug]) => slug);
+    return ranked(lines.join("\n"), table).slice(0, FEW).map(([, slug]) => slug);
   }
 
   const core = { candidates, ranked };

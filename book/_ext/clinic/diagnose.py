@@ -66,7 +66,7 @@ class Diagnose(ClinicDirective):
             raise self.error(str(error)) from None
         box = diagnose_box(classes=["diagnose"])
         box["texts"] = versioned(texts(cases))
-        box["words"] = versioned(words())
+        box["words"] = versioned(words(cases))
         box += nodes.paragraph("", "", *self.inline(PLAIN))
         return [box]
 
@@ -79,12 +79,12 @@ def versioned(files: dict[str, str]) -> str:
     )
 
 
-def words() -> dict[str, str]:
+def words(cases: list[clinic.Specimen]) -> dict[str, str]:
     """Return the scripts that find what a description may mean."""
     code = (STATIC / "described.js").read_text("utf8")
     return {
         "described.js": code,
-        WORDS: script("allRanksDescribed", described.table()),
+        WORDS: script("allRanksDescribed", described.table(cases)),
     }
 
 
@@ -132,7 +132,7 @@ def add_files(
         found, static = load(Path(app.srcdir)), Path(app.outdir, "_static")
         static.mkdir(exist_ok=True)
         files = {SIGNS: script("allRanksClinic", table(found)), **texts(found)}
-        files[WORDS] = words()[WORDS]
+        files[WORDS] = words(found)[WORDS]
         for name, text in files.items():
             (static / name).write_text(text, "utf8")
         app.add_css_file("diagnose.css")

@@ -8,7 +8,7 @@ without a ``url`` were not found but written, as a learner may put it.
 from collections.abc import Callable
 
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.described import candidates
+from allranks.diagnose.described import candidates, table
 from allranks.diagnose.suspects import SHOWN, diagnose
 from allranks.diagnose.text import Log
 
@@ -23,10 +23,12 @@ def words(row: dict) -> str:
 def answers(cases: list[Specimen]) -> Callable[[str], list[str]]:
     """Return a function that names the cases that the tool names for a text."""
 
+    words = table(cases)
+
     def answer(text: str) -> list[str]:
         log = Log(("text", text))
         found = [suspect.case.slug for suspect in diagnose(log, cases)[:SHOWN]]
-        return found or candidates(log)
+        return found or candidates(log, words)
 
     return answer
 

@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 THREADS = json.loads((HERE / "threads.json").read_text("utf8"))
 ENGLISH = "My training hangs at the end of the epoch."
 CHINESE = "训练到一个 epoch 结束的时候就卡住了"
+TABLE = table(CASES)
 LEAVES = 5  # cases at most
 
 
@@ -108,7 +109,7 @@ class TestWords:
     @pytest.mark.parametrize("text", [ENGLISH, CHINESE])
     def test_both_languages(self, text):
         """The same symptom finds the same case."""
-        assert "ddp-uneven-inputs" in candidates(Log(("text", text)))[:3]
+        assert "ddp-uneven-inputs" in candidates(Log(("text", text)), TABLE)[:3]
 
     def test_a_word_close_by_or_right_behind(self):
         """Words of a term stand near each other; those with hyphens in a row."""
@@ -122,9 +123,11 @@ class TestWords:
         """Neither an error that nobody knows nor a long text, and few healthy logs."""
         error = "it hangs at the end of the epoch\nBrianError: he is not the Messiah"
         for text in error, "my training hangs\n" * 13, "all is well", "", "1 2 3":
-            assert candidates(Log(("text", text))) == []
+            assert candidates(Log(("text", text)), TABLE) == []
         logs = measure.healthy()
-        told = [name for name, log in logs.items() if candidates(Log((name, log)))]
+        told = [
+            name for name, log in logs.items() if candidates(Log((name, log)), TABLE)
+        ]
         assert len(told) <= len(logs) / 10, told
 
     def test_the_page_finds_the_same(self):
@@ -140,14 +143,14 @@ class TestWords:
         texts += [log[:300] for log in measure.healthy().values()]
         scripts = [ROOT / "book/_static" / f"{n}.js" for n in ("diagnose", "described")]
         command = [compute_driver_executable()[0], HERE / "described.cjs", *scripts]
-        given = json.dumps({"table": table(), "texts": texts})
+        given = json.dumps({"table": TABLE, "texts": texts})
         done = subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=100
         )
         assert not done.returncode, done.stderr
         for text, (named, scores) in zip(texts, json.loads(done.stdout), strict=True):
-            assert named == candidates(Log(("text", text))), text
-            mine = ranked(text)
+            assert named == candidates(Log(("text", text)), TABLE), text
+            mine = ranked(text, TABLE)
             assert [slug for _, slug in scores] == [slug for _, slug in mine], text
             assert [s for s, _ in scores] == pytest.approx([s for s, _ in mine])
 
