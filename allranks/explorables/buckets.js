@@ -293,7 +293,7 @@ function draw({ state, facts, before, set, measured, width }) {
       ],
     ],
     below: [
-      h("p", {}, "Forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. A number: that of the block, layer or bucket. Dashed: before your last change. Pull the thick edge of a bucket to fill it later or sooner."),
+      h("p", {}, "Forward, then backward from the last layer to the first; each bucket is sent as soon as it is full and the link is free. The numbers count blocks, layers and buckets from 0. Dashed: as it was before your last change. Pull the thick edge of a bucket to fill it later or sooner."),
       h("p", {}, button("example", "Show an example trace", () => set({ trace: EXAMPLE })), " ",
         state.trace && button("remove", "Remove the trace", () => set({ trace: null }))),
       table("The step with other buckets", ["bucket_cap_mb", "buckets", "step", "step / computing"], [

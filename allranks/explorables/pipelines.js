@@ -270,7 +270,7 @@ function draw({ state, facts, before, set, measured, width }) {
   const most = { x: right, each: (HELD - 2) / state.num_microbatches }, at = moments.indexOf(time);
   const bottom = 2 * ROWS + 12, step = (units) => Math.max(0, moments.findLastIndex((t) => t / ticks <= units + 1e-9));
   const box = picture(width, bottom + 26, "",
-    text(right, 13, "held", { "text-anchor": "start", class: "x-small x-soft" }),
+    text(width, 13, "memory", { "text-anchor": "end", class: "x-small x-soft" }),
     grid(rows, ticks, end, [shown[state.schedule], `: ${share(end - facts.work * ticks, end)} idle, red`],
       { y: 0, scale, peaks, most, time, id: "a" }),
     second ? grid(second.rows, second.ticks, Math.max(...second.rows.map((row) => row.at(-1)[4])), second.words,
@@ -282,7 +282,7 @@ function draw({ state, facts, before, set, measured, width }) {
     [0, 0.5, 1].map((part, i) => text(x(part * until), bottom + 16, inUnits(part * until, 1),
       { "text-anchor": ["start", "middle", "end"][i], class: "x-small" })),
     draggable(h("svg:g", {},
-      h("svg:path", { d: `M${x(time / ticks)} ${HEAD}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
+      h("svg:path", { d: `M${x(time / ticks)} ${HEAD}V${ROWS}m0 ${8 + HEAD}V${bottom}`, stroke: "var(--x-ink)", "stroke-width": 2, "pointer-events": "none" }),
       h("svg:circle", { cx: x(time / ticks), cy: bottom, r: 7, class: "x-handle" }),
       h("svg:rect", { x: x(time / ticks) - 22, y: bottom - 20, width: 44, height: 44, fill: "transparent" })),
     "moment", { label: "Moment, the line", now: at, low: 0, high: moments.length - 1,
@@ -300,7 +300,7 @@ function draw({ state, facts, before, set, measured, width }) {
       h("p", {}, `F, pale: forward. ${split ? "I, filled: input gradient. W, dashed: weight gradients"
         : "B, filled: backward"}.`
         + `${facts.stages_per_rank > 1 ? " Bar on top: not the rank's first stage." : ""}`
-        + " The number is the micro-batch. Red: a rank is idle. On the right: the activations that a rank "
+        + " The number is the micro-batch. Red: a rank is idle. Memory: the activations that a rank "
         + "holds at most. Drag the line to choose a moment. Dashed: the end before your last change."),
       table(`At time ${inUnits(time, ticks)} of ${inUnits(end, ticks)}`,
         ["rank", "does", "stages' activations held", "at most"],
@@ -331,6 +331,6 @@ const ask = {
 export default explorable({
   name: "pipelines", title: "A pipeline's schedule: who works when, and who waits",
   label: "A pipeline's schedule", fields, compute, draw, ask,
-  sentence: "{num_ranks} ranks, {num_microbatches} micro-batches; forward takes {forward}, the input gradient "
-    + "{input_gradient}, the weights' gradients {weight_gradients}.",
+  sentence: "{num_ranks} ranks, {num_microbatches} micro-batches; forward takes {forward}, "
+    + "backward {input_gradient} for the inputs and {weight_gradients} for the weights.",
 });

@@ -131,7 +131,7 @@ const fields = [
     show: (s, f) => !s.strict || f.saved.prefix !== f.loaded.prefix },
 ];
 
-const SHORT = { DDP: "DDP", compile: "compile", DataParallel: "DataP.", FSDP2: "FSDP2" };
+const LINES = { DataParallel: ["Data-", "Parallel"] }; // of a name that is too long for its button
 
 // Tell why torch would refuse one more wrapper, or return "".
 const refusal = (order, name) => {
@@ -150,7 +150,8 @@ function side(which, title, order, facts, set, { x, y, width, level, flip }) {
     const wide = width / all.length, why = refusal(order, name), left = x + i * wide;
     return pressable(h("svg:g", { "aria-disabled": why ? true : null, opacity: why ? 0.45 : null },
       rect(left + 1, y + 18, wide - 4, 44, { class: "x-frame", style: "fill: var(--x-shade)" }),
-      text(left + wide / 2, y + 45, `+ ${wide < 96 ? SHORT[name] : name}`, { class: "x-small" })),
+      (wide < 110 && LINES[name] || [name]).map((words, i, all) => text(left + wide / 2, y + 53 - 8 * all.length + 16 * i,
+        i ? words : `+ ${words}`, { class: "x-small" }))),
     `add ${which} ${name}`, `${title} wraps in ${name}`, () => set({ [which]: [...order, name] }));
   });
   const all = ["net", ...order], top = y + 70, deep = 4 * level + 12, num = all.length;

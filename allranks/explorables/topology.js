@@ -224,7 +224,7 @@ function draw(view) {
           + `+ ${facts.local_rank} (local rank)`, { "text-anchor": "start", class: "x-strong" }))),
     below: [
       h("p", {}, "Press a process to choose it; the filled ones are counted in its rank. Drag the edge "
-        + "behind a node's processes to give it more or fewer. Dashed: idle, hidden, or without a GPU."),
+        + "behind a node's processes to give it more or fewer. Dashed: a GPU without a process, hidden from the job, or missing."),
       h("p", {}, alike ? "Type the same command on every node (node0 is the name of one of them):"
         : nodes.length > 1 ? "Each node gets the command with its own number of processes:"
           : "The command:"),
