@@ -29,6 +29,12 @@ EYES = {
         (0.004733, 0.691367, 0.303900),
     ],
 }
+# Targets below 44 px, but for links in text, and circles and boxes within their labels.
+SMALL = """() => [...document.querySelectorAll(`main :is(button, summary, input, select),
+    .map-card a, .bd-header-article :is(button, label)`)]
+  .filter(e => !["radio", "checkbox", "range", "file"].includes(e.type))
+  .map(e => [e.getBoundingClientRect().height, e.className, e.textContent.slice(0, 30)])
+  .filter(([height]) => 0 < height && height < 43.5)"""
 
 
 def linear(color: str) -> list[float]:
@@ -236,8 +242,8 @@ def test_a_deep_link_lands_at_once(browser, http):
     context.close()
 
 
-def test_a_finger_finds_the_copy_button(browser, http):
-    """Where nothing can hover, the button is always there, and large enough."""
+def test_a_finger_hits_what_it_means(browser, http):
+    """Where nothing can hover, copy buttons are there, and all targets large enough."""
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
     )
@@ -247,4 +253,8 @@ def test_a_finger_finds_the_copy_button(browser, http):
         box = button.bounding_box()
         assert min(box["width"], box["height"]) >= 44
         assert button.evaluate("b => getComputedStyle(b).opacity") == "1"
+    for page in "intro", "ch4_ranks", "app_clinic", "app_course":
+        tab.goto(f"{http}/book/{page}.html")
+        small = tab.evaluate(SMALL)
+        assert not small, (page, small)
     context.close()
