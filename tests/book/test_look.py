@@ -29,7 +29,7 @@ EYES = {
         (0.004733, 0.691367, 0.303900),
     ],
 }
-# Targets below 44 px, but for links in text, and circles and boxes within their labels.
+# Targets below 44 px, but for links in text, and boxes within their labels.
 SMALL = """() => [...document.querySelectorAll(`main :is(button, summary, input, select),
     .map-card a, .bd-header-article :is(button, label)`)]
   .filter(e => !["radio", "checkbox", "range", "file"].includes(e.type))
