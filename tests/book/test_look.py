@@ -30,8 +30,8 @@ EYES = {
     ],
 }
 # Targets below 44 px, but for links in text, and boxes within their labels.
-SMALL = """() => [...document.querySelectorAll(`main :is(button, summary, input, select),
-    .map-card a, .bd-header-article :is(button, label)`)]
+SMALL = """() => [...document.querySelectorAll(`main :is(button, summary, input, select)
+    , .map-card a, .bd-header-article :is(button, label)`)]
   .filter(e => !["radio", "checkbox", "range", "file"].includes(e.type))
   .map(e => [e.getBoundingClientRect().height, e.className, e.textContent.slice(0, 30)])
   .filter(([height]) => 0 < height && height < 43.5)"""

@@ -6,7 +6,6 @@ import pytest
 
 from tests.book.weight import KIB, packed, too_heavy, weigh
 
-
 FILE = re.compile(r'(?:src|href)="(?:\.\./)*(_static/[^"?]+\.(?:js|css))')
 
 
