@@ -246,7 +246,7 @@ function timeline(label, rows, { width, until, id }, ...more) {
 // Shade the time in which a rank waits for what is still being sent.
 const exposed = (facts, end) => (x, bottom) => facts.exposed > 0 && h("svg:g", { class: "x-answer" },
   rect(x(end), TOP, x(facts.total) - x(end), bottom - TOP - 4, { class: "x-wait", "data-id": "exposed", rx: 0 }),
-  text(Math.max(x(facts.total), 130), 15, `exposed: ${amount(facts.exposed, "s")}`,
+  text(Math.max(x(facts.total), EDGE + 186), 15, `exposed: ${amount(facts.exposed, "s")}`,
     { "text-anchor": "end", class: "x-small" }));
 
 // The step before the last change, as dashed outlines on the same scale.

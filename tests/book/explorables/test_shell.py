@@ -90,6 +90,44 @@ def test_nothing_moves_while_a_reader_changes_it(explore, name, page):
     assert changes or not sliders.count()
 
 
+# Pairs of words in the drawing that lie on each other, with each slider at both ends
+# and each choice taken in turn.
+ON_EACH_OTHER = """async box => {
+    const found = new Set();
+    const all = () => [...box.querySelectorAll("input.x-slider, select")];
+    const look = () => {
+        const texts = [...box.querySelectorAll(".x-stage svg text")]
+            .filter(one => one.textContent.trim() && one.checkVisibility())
+            .map(one => [one.textContent, one.getBoundingClientRect()]);
+        texts.forEach(([words, a], i) => texts.slice(i + 1).forEach(([more, b]) => {
+            const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (wide > 1.5 && high > 4) found.add(`${words} | ${more}`);
+        }));
+    };
+    look();
+    for (let i = 0; i < all().length; i++) {
+        const { value, options, min, max } = all()[i];
+        const values = options ? [...options].map(one => one.value) : [min, max];
+        for (const next of [...values, value]) {
+            all()[i].value = next;
+            all()[i].dispatchEvent(new Event("input", { bubbles: true }));
+            all()[i].dispatchEvent(new Event("change", { bubbles: true }));
+            await new Promise(requestAnimationFrame);
+            look();
+        }
+    }
+    return [...found];
+}"""
+
+
+@EACH
+def test_no_word_lies_on_another(explore, name, page):
+    """On a phone, at both ends of each slider, and with each choice."""
+    x = explore(page, name)
+    assert not x.box.evaluate(ON_EACH_OTHER)
+
+
 def test_the_address_is_the_picture(explore):
     """What a reader changed is in the address: a link or a reload shows just that."""
     x = explore("book/ch5_ddp", "buckets")
