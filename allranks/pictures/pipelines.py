@@ -232,7 +232,7 @@ def _plot(
     for name, mark in marks.items():
         for i, count in enumerate(law):
             parts.append(mark(*place(i, data[f"m{count}"][name])))
-    y, step = height + 62, (160, 0) if width > PHONE else (0, 22)
+    y, step = height + 62, (172, 0) if width > PHONE else (0, 22)
     for name, mark in marks.items():
         parts += [mark(left + 8, y - 5), write(left + 22, y, names[name], "start", 13)]
         left, y = left + step[0], y + step[1]

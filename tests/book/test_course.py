@@ -42,6 +42,10 @@ ONE = """
 ```console
 $ not counted
 ```
+
+| a | table |
+|---|---|
+| to | look at |
 """
 TWO = """
 # The two
@@ -119,7 +123,7 @@ def test_a_sheet_says_what_a_chapter_holds(build):
     assert one.code.text == "one"
     assert [li.text for li in one("li")] == ["Why?"]
     facts = dict(rows(one))
-    assert facts["Page"] == "The one, 5 min (2 prose, 3 code)"
+    assert facts["Page"] == "The one, 11 min (3 for prose, 7 for code, 1 for figures)"
     assert facts["Exercises"] == "none yet"
     assert two.p.text == "After this page you can go on. See The one."
     facts = dict(rows(two))
@@ -145,18 +149,18 @@ def test_a_plan_adds_up_and_says_what_is_left(build):
     """A plan has a row per chapter, their sum, and the minutes that are left."""
     sheet, _ = build("```{course-plan} ch1, ch2\n:minutes: 90\n```\n")
     assert rows(sheet)[1:] == [
-        ["1. The one", "5", "0", "0", "0", "5"],
+        ["1. The one", "11", "0", "0", "0", "11"],
         ["2. The two", "1", "1", "0", "60", "62"],
-        ["All", "6", "1", "0", "60", "67"],
+        ["All", "12", "1", "0", "60", "73"],
     ]
-    assert "Minutes: 67 of 90: 23 are left for questions and breaks." in sheet.text
+    assert "Minutes: 73 of 90: 17 are left for questions and breaks." in sheet.text
 
 
 def test_sessions_keep_an_exercise_whole(build):
     """An exercise that doesn't fit into a session begins the next one."""
     plan = "```{course-plan} ch1, ch2\n:sessions: 60\n:parts: page, exercises\n```\n"
     sheet, _ = build(plan)
-    assert [(row[0], row[2]) for row in rows(sheet)[1:]] == [("1", "36"), ("2", "30")]
+    assert [(row[0], row[2]) for row in rows(sheet)[1:]] == [("1", "42"), ("2", "30")]
     assert rows(sheet)[2][1] == "2. The two: exercise 2.10 (30)"
 
 
@@ -166,7 +170,7 @@ def test_sessions_keep_an_exercise_whole(build):
         (
             "```{course-plan} ch1, ch2\n:minutes: 60\n```",
             {},
-            "ch1, ch2 need 67 minutes",
+            "ch1, ch2 need 73 minutes",
         ),
         ("```{course-plan} ch3\n```", {}, "there is no chapter ch3"),
         ("```{course-plan}\n```", {}, "there is no chapter named"),

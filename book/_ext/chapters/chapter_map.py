@@ -1,6 +1,6 @@
-"""What the map of the book knows of each page: its part, title, times and needs.
+"""What the map of the book knows of each page: its part, title, notebook and needs.
 
-The order and the parts come from _toc.yml, titles and times from pages and notebooks.
+The order and the parts come from _toc.yml, titles from pages, times from notebooks.
 A chapter that refers back to an earlier one builds on it. map_cards.py draws the map.
 """
 
@@ -11,9 +11,7 @@ from pathlib import Path
 
 import yaml
 
-WORDS_PER_MINUTE = 200  # of technical prose
 MINUTES_PER_PREDICTION = 2  # think, run, read on
-FENCE = re.compile(r"^(`{3,})\{[^`]*?^\1$|\A---\n.*?^---$", re.MULTILINE | re.DOTALL)
 REF = re.compile(r"\{ref\}`(?:[^`<]*<)?(ch\d+)_")
 
 
@@ -23,7 +21,6 @@ class Chapter:
 
     name: str  # ch4_ranks
     title: str
-    page_minutes: int
     notebook_minutes: int  # 0 where there is none
     builds_on: tuple[str, ...]  # ch1, ch2, ...
 
@@ -31,16 +28,6 @@ class Chapter:
     def number(self) -> str:
         """Return the chapter's number; an appendix has none."""
         return self.name.partition("_")[0].removeprefix("ch").removesuffix("app")
-
-
-def reading_minutes(page: str) -> int:
-    """Return the minutes that a page's prose takes, without code and directives.
-
-    >>> reading_minutes("word " * 401)
-    3
-    """
-    num_words = len(re.findall(r"[A-Za-z]{2,}", FENCE.sub("", page)))
-    return max(1, -(-num_words // WORDS_PER_MINUTE))
 
 
 def notebook_minutes(path: Path) -> int:
@@ -69,7 +56,6 @@ def chapter(root: Path, file: str) -> Chapter:
     return Chapter(
         name,
         re.search(r"^# (.+)$", page, re.MULTILINE)[1],
-        reading_minutes(page),
         notebook_minutes(root / "notebooks" / f"{name}.ipynb"),
         tuple(sorted(earlier)) if own.startswith("ch") else (),
     )

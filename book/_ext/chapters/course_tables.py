@@ -56,10 +56,10 @@ class Builder:
         if chapter.goals is None:
             raise ValueError(f'{chapter.place.name} does not say "After this page"')
         minutes, place = chapter.minutes, chapter.place
+        parts = ", ".join(f"{n} for {part}" for part, n in chapter.reading.items())
         before = [self.page(self.chapters[name]) for name in place.builds_on]
         kinds = f"{len(chapter.quizzes)} on the page, {minutes['quizzes']} min"
-        code = minutes["page"] - place.page_minutes
-        read = f"{minutes['page']} min ({place.page_minutes} prose, {code} code)"
+        read = f"{minutes['page']} min ({parts})"
         uri = self.link(f"notebooks/{place.name}")
         notebook = nodes.reference("", place.name, refuri=uri, internal=True)
         rows = [
