@@ -55,9 +55,10 @@ def that_matter(text: str, show: str) -> str:
     return "\n".join(shown)
 
 
-def folded(whole: nodes.literal_block, where: str) -> list[nodes.Node]:
+def folded(whole: nodes.literal_block, where: str, what: str = "") -> list[nodes.Node]:
     """Fold a whole output or diff; ``where`` says on paper where to find it."""
-    title = f"All {len(whole.astext().splitlines())} lines"
+    lines = f"{len(whole.astext().splitlines())} lines"
+    title = f"{what}, {lines}" if what else f"All {lines}"
     box = fold("", whole, classes=["run-fold", "no-paper"], title=title)
     return [box, nodes.paragraph("", f"{title}: {where}", classes=["fold-where"])]
 

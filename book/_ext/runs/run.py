@@ -55,9 +55,9 @@ class Run(SphinxDirective):
         if shown := terminal.of_ranks(output) if both else output:
             box += self.output(shown, command)
         if both:
-            title = f"The whole terminal, {len(output.splitlines())} lines"
             whole = self.block(output, "text", "run-output", "no-copy")
-            box += fold("", whole, classes=["run-fold"], title=title)
+            where = f"{RUNS}/{command.record}"
+            box += folded(whole, where, "The whole terminal")
         if command.exit_code:
             note = f"It ends with exit code {command.exit_code}. "
             note = nodes.paragraph(note, note, classes=["run-exit"])
