@@ -145,8 +145,10 @@ def document(out: Path, numbers: dict[str, int]) -> str:
             contents.append(entry(name(page), title, "below" if below else "", numbers))
             if not below and caption.startswith("Part"):
                 for section in body.section.find_all("section", recursive=False):
-                    text = section.h2.get_text().strip()
-                    contents.append(entry(section["id"], text, "below", numbers))
+                    heading = section.h2  # a section may begin on the page before
+                    heading["id"] = f"{section['id']}--title"
+                    text = heading.get_text().strip()
+                    contents.append(entry(heading["id"], text, "below", numbers))
             bodies.append(str(body))
         contents.append("</ol>")
     cover = '<div class="cover"><img src="_static/cover.png" alt="All Ranks"/></div>'
