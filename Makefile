@@ -71,7 +71,7 @@ notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 chapter: $(READY) ## begin a chapter: NAME=ch7_x TITLE="..." writes its four files
 	@$(BIN)/python book/_tools/chapter.py "$(NAME)" "$(TITLE)"
 
-lighthouse: book ## measure a plain and the heaviest page with Lighthouse (needs npx)
+lighthouse: book ## measure three pages with Lighthouse (needs npx)
 	@$(BIN)/python book/_tools/lighthouse.py
 
 bench: book ## measure this machine (about 15 minutes)
