@@ -1,0 +1,146 @@
+"""Memory that the ranks of one machine share, with a barrier that notices who is gone.
+
+The segment has a line of counters for each rank, and after them two slots for each: a
+rank writes to the one while others may still read from the other one.
+"""
+
+import fcntl
+import mmap
+import os
+import stat
+import tempfile
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+CHUNK = 2 << 20  # bytes of a slot: what a rank puts down at once stays in its cache
+LINE = 8  # int64 in a cache line: no two ranks write to the same one
+KINDS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"]
+SPINS = 1000  # looks before a rank that waits begins to sleep: under a millisecond
+NAP_S = 1e-4
+LOOK_EVERY = 100  # naps
+GIVEN_UP = -1
+
+
+class Segment:
+    """Shared memory of a group of W ranks: counters, and 2 W slots of ``CHUNK`` bytes.
+
+    Args:
+        store: where the ranks find one another; its keys are this group's alone.
+        rank, world_size: of this process in the group.
+        timeout: how long a rank waits for the others, here and in ``meet``.
+
+    Raises:
+        RuntimeError: if the ranks are not on one machine, or memory runs out.
+    """
+
+    def __init__(
+        self, store: dist.Store, rank: int, world_size: int, timeout: timedelta
+    ) -> None:
+        self.rank, self.ranks, self.timeout = rank, range(world_size), timeout
+        self._count, self._turn, self._broken = 0, 0, ""
+        head = -(-world_size * LINE * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = head + 2 * world_size * CHUNK
+        try:
+            path = self._open(store, size)
+            # The system frees this lock when the process ends, however it ends.
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank)
+            shared = mmap.mmap(self._fd, size)
+        except OSError as error:
+            why = f"rank {rank} cannot share memory with rank 0: {error.strerror}"
+            raise RuntimeError(f"{why}; 'shm' needs all ranks on one machine") from None
+        self._counts = memoryview(shared)[:head].cast("q")
+        slots = torch.frombuffer(shared, dtype=torch.uint8)[head:]
+        self._slots = slots.view(2, world_size, CHUNK)
+        store.set(f"{rank} is here", "")
+        store.wait([f"{r} is here" for r in self.ranks], timeout)
+        if rank == 0 and path.startswith(tempfile.gettempdir()):
+            os.remove(path)  # the memory lives as long as somebody has it open
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self._fd)
+
+    def next_slots(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the slots (W, numbers) to use now; the last ones may still be read."""
+        self._turn ^= 1
+        return self._slots[self._turn].view(dtype)
+
+    def meet(self, kind: str, num_bytes: int = 0) -> None:
+        """Wait until all ranks are here, and see that they came for the same.
+
+        Args:
+            kind: the collective, one of ``KINDS``.
+            num_bytes: that it is about.
+        Raises:
+            RuntimeError: if a rank has come for something else, has died or given up, or
+                does not come in time. Then the group is of no more use to any rank.
+        """
+        if self._broken:
+            raise RuntimeError(f"this group cannot go on: {self._broken}")
+        self._count += 1
+        counts, mine, odd = self._counts, self.rank * LINE, self._count % 2
+        # By turns in two places, as a rank may be one meeting ahead of another.
+        counts[mine + 1 + odd] = what = num_bytes * len(KINDS) + KINDS.index(kind)
+        # A system call orders memory: what was written is seen before the count is.
+        os.sched_yield()
+        counts[mine] = self._count
+        for rank in self.ranks:
+            theirs, tries = rank * LINE, 0
+            while counts[theirs] < self._count:
+                tries += 1
+                if tries < SPINS:
+                    os.sched_yield()  # to another rank, if there are too few cores
+                else:
+                    self._nap(rank, tries)
+            if (called := counts[theirs + 1 + odd]) != what:
+                size, other = divmod(called, len(KINDS))
+                self._give_up(
+                    f"rank {self.rank} has called {kind} with {num_bytes} bytes, and "
+                    f"rank {rank} {KINDS[other]} with {size} bytes"
+                )
+
+    def _open(self, store: dist.Store, size: int) -> str:
+        """Open the memory that rank 0 makes; return its path."""
+        if self.rank == 0:
+            if hasattr(os, "memfd_create"):  # no name in /dev/shm, so nothing to leave
+                self._fd = os.memfd_create("allranks")
+                path = f"/proc/{os.getpid()}/fd/{self._fd}"
+            else:
+                self._fd, path = tempfile.mkstemp(prefix="allranks")
+            os.ftruncate(self._fd, size)
+            number = os.fstat(self._fd).st_ino
+            store.set("memory", f"{number} {path}")
+            return path
+        store.wait(["memory"], self.timeout)
+        number, _, path = store.get("memory").decode().partition(" ")
+        self._fd = os.open(path, os.O_RDWR)
+        found = os.fstat(self._fd)
+        if found.st_ino != int(number) or not stat.S_ISREG(found.st_mode):
+            raise OSError(0, "what it has under that name is something else")
+        return path
+
+    def _nap(self, rank: int, tries: int) -> None:
+        """Sleep; now and then, see whether that rank can still come."""
+        if tries == SPINS:
+            self._late = time.monotonic() + self.timeout.total_seconds()
+        time.sleep(NAP_S)
+        if tries % LOOK_EVERY:
+            return
+        if self._counts[rank * LINE] == GIVEN_UP:
+            self._give_up(f"rank {rank} has given up")
+        if time.monotonic() > self._late:
+            seconds = f"{self.timeout.total_seconds():g} s"
+            self._give_up(f"rank {rank} has not come within {seconds}")
+        with suppress(OSError):  # as long as it lives, nobody else gets its lock
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+            self._give_up(f"rank {rank} has ended")
+
+    def _give_up(self, why: str) -> NoReturn:
+        """Fail now and in all later meetings, here and on the other ranks."""
+        self._broken, self._counts[self.rank * LINE] = why, GIVEN_UP
+        raise RuntimeError(why)
