@@ -12,7 +12,6 @@ import tempfile
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -77,15 +76,24 @@ class Segment:
             kind: the collective, one of ``KINDS``.
             num_bytes: that it is about.
         Raises:
-            RuntimeError: if a rank has come for something else, has died or given up, or
-                does not come in time. Then the group is of no more use to any rank.
+            RuntimeError: if a rank has come for something else, has died or given up,
+                or does not come in time. From then on the group is of no use.
         """
         if self._broken:
             raise RuntimeError(f"this group cannot go on: {self._broken}")
+        try:
+            self._meet(num_bytes * len(KINDS) + KINDS.index(kind))
+        except BaseException as error:  # Ctrl-C too: its rank has left the meeting
+            self._broken = str(error) or type(error).__name__
+            self._counts[self.rank * LINE] = GIVEN_UP
+            raise
+
+    def _meet(self, what: int) -> None:
+        """Say that this rank is here, and wait until all others have said so."""
         self._count += 1
         counts, mine, odd = self._counts, self.rank * LINE, self._count % 2
         # By turns in two places, as a rank may be one meeting ahead of another.
-        counts[mine + 1 + odd] = what = num_bytes * len(KINDS) + KINDS.index(kind)
+        counts[mine + 1 + odd] = what
         # A system call orders memory: what was written is seen before the count is.
         os.sched_yield()
         counts[mine] = self._count
@@ -98,10 +106,9 @@ class Segment:
                 else:
                     self._nap(rank, tries)
             if (called := counts[theirs + 1 + odd]) != what:
-                size, other = divmod(called, len(KINDS))
-                self._give_up(
-                    f"rank {self.rank} has called {kind} with {num_bytes} bytes, and "
-                    f"rank {rank} {KINDS[other]} with {size} bytes"
+                raise RuntimeError(
+                    f"rank {self.rank} has called {described(what)}, but rank {rank} "
+                    f"{described(called)}"
                 )
 
     def _open(self, store: dist.Store, size: int) -> str:
@@ -132,15 +139,16 @@ class Segment:
         if tries % LOOK_EVERY:
             return
         if self._counts[rank * LINE] == GIVEN_UP:
-            self._give_up(f"rank {rank} has given up")
+            raise RuntimeError(f"rank {rank} has given up")
         if time.monotonic() > self._late:
             seconds = f"{self.timeout.total_seconds():g} s"
-            self._give_up(f"rank {rank} has not come within {seconds}")
+            raise RuntimeError(f"rank {rank} has not come within {seconds}")
         with suppress(OSError):  # as long as it lives, nobody else gets its lock
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
-            self._give_up(f"rank {rank} has ended")
+            raise RuntimeError(f"rank {rank} has ended")
 
-    def _give_up(self, why: str) -> NoReturn:
-        """Fail now and in all later meetings, here and on the other ranks."""
-        self._broken, self._counts[self.rank * LINE] = why, GIVEN_UP
-        raise RuntimeError(why)
+
+def described(what: int) -> str:
+    """Return in words what a rank has come for."""
+    num_bytes, kind = divmod(what, len(KINDS))
+    return f"{KINDS[kind]} with {num_bytes} bytes"

@@ -48,6 +48,7 @@ RANKS = {"type": _rank_list, "metavar": "RANKS"}
 LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", nargs="?", help="the number of ranks, or: status, stop")
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
+LINE.add_argument("--backend", default="", help="gloo, or shm: shared memory")
 LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
 LINE.add_argument("--progress", action="store_true", help="in each cell from now on")
 LINE.add_argument("--timeline", action="store_true", help="draw the last cell")
@@ -204,15 +205,17 @@ class RanksMagics(Magics):
                 "stop, --timeline"
             )
         if what != "stop":
-            check_possible(int(what), options.device)
+            check_possible(int(what), options.device, options.backend)
         if self._ranks is not None:  # a second %ranks replaces those that are running
             self._ranks.close()
             self._ranks = None
         if what == "stop":
             return
-        self._ranks = Ranks(int(what), options.device, options.timeout)
+        self._ranks = Ranks(int(what), options.device, options.timeout, options.backend)
         self._ranks.hold, self._progress = True, options.progress
-        say(f"{name_ranks(list(range(self._ranks.world_size)))} on {options.device}")
+        what = name_ranks(list(range(self._ranks.world_size)))
+        by = f", backend {options.backend}" if options.backend else ""
+        say(f"{what} on {options.device}{by}")
 
     def _draw_timeline(self) -> None:
         from IPython.display import display

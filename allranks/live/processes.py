@@ -43,7 +43,7 @@ class RankProcesses:
         transcripts: what each rank has shown in the cell that runs, or ran last.
     """
 
-    def __init__(self, world_size: int, device: str) -> None:
+    def __init__(self, world_size: int, device: str, backend: str) -> None:
         warm_up()
         self.processes, self.conns = [], []
         self._folder = new_folder()
@@ -66,7 +66,8 @@ class RankProcesses:
                 self._to_watchdog = ours  # it closes when this process ends, however
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
-                    job = (rank, world_size, device, self._folder, environ, theirs)
+                    job = (rank, world_size, device, backend)
+                    job = (*job, self._folder, environ, theirs)
                     # It is no daemon, because a rank may have children of its own:
                     # the workers of a DataLoader.
                     process = context.Process(target=worker.serve, args=job)

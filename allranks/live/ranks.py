@@ -24,9 +24,9 @@ class Ranks:
 
     Args:
         world_size: number of processes, 1 to 64.
-        device: ``"cpu"`` (gloo), or an accelerator such as ``"cuda"``: rank r gets
-            device r, and the backend is the one that torch names for it.
-        timeout: seconds after which a call counts as hung, unless it sets its own.
+        device: ``"cpu"``, or an accelerator such as ``"cuda"``: device r for rank r.
+        timeout: seconds until a call counts as hung, unless it sets its own.
+        backend: ``"gloo"`` or ``"shm"``, shared memory; by default torch's choice.
 
     Attributes:
         outputs: what each rank printed in the last call.
@@ -35,19 +35,22 @@ class Ranks:
         hold: whether ranks that wait when another one fails are kept for ``debug``.
 
     Raises:
-        ValueError: if the world size is impossible, here or on this machine.
+        ValueError: if an argument is impossible, here or on this machine.
         RuntimeError: on Windows.
         OSError: if temporary files or open files run out.
     """
 
     def __init__(
-        self, world_size: int, device: str = "cpu", timeout: float = 60.0
+        self,
+        world_size: int,
+        device: str = "cpu",
+        timeout: float = 60.0,
+        backend: str = "",
     ) -> None:
-        check_possible(world_size, device)
-        self.world_size, self.device, self.timeout = world_size, device, timeout
-        self.stall: float | None = None
+        check_possible(world_size, device, backend)
+        self.world_size, self.device, self.backend = world_size, device, backend
+        self.timeout, self.stall, self.hold = timeout, None, False
         self.look: Callable[[RankProcesses], None] | None = None
-        self.hold = False
         self.outputs: list[str] = []
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost: str | None = None  # why the ranks' state is gone, until told
@@ -188,9 +191,8 @@ class Ranks:
         bounds = f"ranks go from 0 to {self.world_size - 1}"
         if not ranks:
             raise ValueError(f"no rank to run on: {bounds}")
-        for rank in ranks:
-            if rank not in range(self.world_size):
-                raise ValueError(f"there is no rank {rank}: {bounds}")
+        if strangers := [r for r in ranks if r not in range(self.world_size)]:
+            raise ValueError(f"there is no rank {strangers[0]}: {bounds}")
         return ranks
 
     def close(self) -> None:
@@ -207,10 +209,9 @@ class Ranks:
         self.close()
 
     def _start(self) -> None:
-        self._crew = RankProcesses(self.world_size, self.device)
-        collector = Collector(
-            self._crew, self.check(None), {}, "<start>", screen.Hidden()
-        )
+        self._crew = RankProcesses(self.world_size, self.device, self.backend)
+        everyone, hidden = self.check(None), screen.Hidden()
+        collector = Collector(self._crew, everyone, {}, "<start>", hidden)
         try:
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
@@ -292,9 +293,8 @@ class Ranks:
             with contextlib.suppress(OSError):
                 self._crew.conns[rank].send(question)
         collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
-        outcome = collector.collect(timeout, ask=ask)
-        if outcome.error():
+        if collector.collect(timeout, ask=ask).error():
             if collector.pending:  # else they would answer this instead of a job
                 self._lost = ""
             return None
-        return [pickle.loads(outcome.answers[rank]) for rank in ranks]
+        return [pickle.loads(collector.outcome.answers[rank]) for rank in ranks]

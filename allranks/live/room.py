@@ -9,14 +9,16 @@ import psutil
 
 from allranks.report import need_unix
 
+BACKENDS = ("gloo", "shm")  # of ranks on the CPU
 MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
 
 
-def check_possible(world_size: int, device: str) -> None:
+def check_possible(world_size: int, device: str, backend: str = "") -> None:
     """Raise, with one sentence, for ranks that this machine cannot have.
 
     Raises:
-        ValueError: if the number is impossible, or the device is missing here.
+        ValueError: if the number is impossible, the device is missing here, or the
+            backend is none of ``BACKENDS``, or not for that device.
         RuntimeError: on Windows.
     """
     need_unix("live ranks")
@@ -25,8 +27,14 @@ def check_possible(world_size: int, device: str) -> None:
     if not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
     _check_open_files(world_size)
+    if backend and backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r}: choose {' or '.join(BACKENDS)}")
     if device == "cpu":
         return
+    if backend:
+        raise ValueError(
+            f"backend {backend!r} is for device 'cpu': on {device!r}, leave it out"
+        )
     import torch
 
     gpu = torch.accelerator.current_accelerator(check_available=True)

@@ -22,6 +22,7 @@ def serve(
     rank: int,
     world_size: int,
     device: str,
+    backend: str,
     folder: Path,
     environ: dict[str, str],
     conn: Connection,
@@ -36,6 +37,7 @@ def serve(
         rank: of this process.
         world_size: number of ranks in the group.
         device: ``"cpu"``, or the type of an accelerator.
+        backend: of the group; "" for the one that torch names for the device.
         folder: where the output goes, and the file by which the ranks meet.
         environ: the parent's environment variables.
         conn: the pipe: jobs come in, messages go out.
@@ -53,7 +55,7 @@ def serve(
             conn.send(message)
 
     try:
-        namespace = _join(rank, world_size, device, folder)
+        namespace = _join(rank, world_size, device, backend, folder)
         shell.connect(namespace, send)
         clock.install()
     except BaseException as e:
@@ -174,11 +176,13 @@ def _redirect(folder: Path, rank: int) -> Stdout:
 
 
 def _join(
-    rank: int, world_size: int, device_type: str, folder: Path
+    rank: int, world_size: int, device_type: str, backend: str, folder: Path
 ) -> dict[str, object]:
     """Form the group over a file, not a port; return the namespace of the cells."""
     import torch
     import torch.distributed as dist
+
+    from allranks import backends
 
     torch.set_num_threads(1)
     device = torch.device(device_type)
@@ -192,8 +196,10 @@ def _join(
         {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "GROUP_RANK": "0"}
         | {"WORLD_SIZE": f"{world_size}", "LOCAL_WORLD_SIZE": f"{world_size}"}
     )
+    if backend not in ("", "gloo"):
+        backends.register(backend)
     dist.init_process_group(
-        dist.get_default_backend_for_device(device),
+        backend or dist.get_default_backend_for_device(device),
         store=dist.FileStore(str(folder / "store"), world_size),
         rank=rank,
         world_size=world_size,

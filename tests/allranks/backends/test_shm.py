@@ -1,0 +1,296 @@
+"""The backend "shm": the results of gloo, and one sentence when a rank is missing."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from allranks import Ranks, RanksError
+from allranks.backends import OURS, register
+from allranks.backends.segment import CHUNK
+from allranks.live.room import BACKENDS
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="W={}".format)
+def ranks(request):
+    """Yield 1 to 4 ranks whose group is ours, with one of gloo's beside it."""
+    with Ranks(request.param, backend="shm") as ranks:
+        ranks.run("gloo = dist.new_group(backend='gloo')")
+        yield ranks
+
+
+@pytest.fixture
+def two():
+    """Yield two ranks, for a test after which their group is broken."""
+    with Ranks(2, backend="shm") as ranks:
+        yield ranks
+
+
+# Small whole numbers, which differ by rank: all orders of adding them give equal bits.
+COLLECTIVES = """
+def results(size, dtype, group):
+    x = ((torch.arange(size) + 3 * rank) % 5).to(dtype)
+    total, mean, most, copy = (x.clone() for _ in range(4))
+    dist.all_reduce(total, group=group)
+    if dtype.is_floating_point:
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=group)
+    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    dist.broadcast(copy, world_size - 1, group=group)
+    listed = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(listed, x, group=group)
+    whole, part = torch.cat(listed), torch.empty_like(x)
+    whole.zero_()
+    dist.all_gather_single(whole, x, group=group)
+    dist.reduce_scatter_single(part, whole * (rank + 1), group=group)
+    return [total, mean, most, copy, *listed, whole, part]
+
+dtype = getattr(torch, dtype)
+pairs = zip(results(size, dtype, None), results(size, dtype, gloo), strict=True)
+[i for i, (ours, theirs) in enumerate(pairs) if not torch.equal(ours, theirs)]
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int64", "uint8"])
+@pytest.mark.parametrize("size", [0, 1, 5, 1000, CHUNK // 2 + 3])
+def test_each_collective_gives_what_gloo_gives(ranks, size, dtype):
+    """The bits are equal, below, at and above the size of a slot."""
+    ranks.push({"size": size, "dtype": dtype})
+    assert ranks.run(COLLECTIVES) == [[]] * ranks.world_size
+
+
+def test_all_ranks_get_the_same_bits(ranks):
+    """Where rounding depends on the order, all ranks take the same one."""
+    source = """
+        x = torch.randn(CHUNK, generator=torch.Generator().manual_seed(rank))
+        total = x.clone()
+        dist.all_reduce(total)
+        x, total
+    """
+    ranks.push({"CHUNK": CHUNK})
+    pairs = ranks.run(source.replace("\n        ", "\n"))
+    exact = torch.stack([x for x, _ in pairs]).double().sum(dim=0)
+    for _, total in pairs:
+        assert torch.equal(total, pairs[0][1])
+        torch.testing.assert_close(total, exact.float(), rtol=0, atol=1e-5)
+
+
+def test_a_tensor_with_gaps_is_reduced_in_place(ranks):
+    """Only on one rank is it transposed, so the choice must not be each rank's own."""
+    source = """
+x = torch.arange(12.).view(3, 4) + rank
+x = x if rank else x.t().contiguous().t()
+dist.all_reduce(x)
+root = torch.full((4, 2), float(rank)).t()
+dist.broadcast(root, 0)
+x, root
+"""
+    world_size = ranks.world_size
+    want = world_size * torch.arange(12.0).view(3, 4) + sum(range(world_size))
+    for x, root in ranks.run(source):
+        assert torch.equal(x, want)
+        assert torch.equal(root, torch.zeros(2, 4))
+
+
+def test_what_it_does_not_do_itself_goes_to_gloo(ranks):
+    """Point-to-point, scatter, objects, and sub-groups of a world of ours."""
+    source = """
+right, left = (rank + 1) % world_size, (rank - 1) % world_size
+got, piece = torch.zeros(2), torch.zeros(2)
+ops = [dist.P2POp(dist.isend, torch.full((2,), float(rank)), right)]
+ops.append(dist.P2POp(dist.irecv, got, left))
+for work in dist.batch_isend_irecv(ops) if world_size > 1 else []:
+    work.wait()
+rows = list(torch.arange(2. * world_size).view(-1, 2)) if rank == 0 else None
+dist.scatter(piece, rows, 0)
+objects = [None] * world_size
+dist.all_gather_object(objects, {"rank": rank})
+mine, _ = dist.new_subgroups(1)
+alone = torch.ones(3)
+dist.all_reduce(alone, group=mine)
+dist.get_backend(), got[0].item(), piece.tolist(), objects, alone.tolist()
+"""
+    num = ranks.world_size
+    told = [{"rank": r} for r in range(num)]
+    assert ranks.run(source) == [
+        ("shm", float((r - 1) % num), [2.0 * r, 2.0 * r + 1], told, [1.0] * 3)
+        for r in range(num)
+    ]
+
+
+TRAIN = """
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch import nn
+
+def train(group, wrap):
+    torch.manual_seed(rank)
+    layers = nn.Linear(20, 50), nn.BatchNorm1d(50), nn.Linear(50, 3)
+    net = nn.Sequential(*layers).double()
+    net = wrap(net, group)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9)
+    x = torch.randn(5, 8, 20, generator=torch.Generator().manual_seed(rank))
+    for batch in x.double():
+        optimizer.zero_grad()
+        net(batch).square().mean().backward()
+        optimizer.step()
+    whole = [getattr(p, "full_tensor", p.clone)() for p in net.parameters()]
+    return torch.cat([p.detach().flatten() for p in whole])
+
+def ddp(net, group):
+    return nn.parallel.DistributedDataParallel(net, process_group=group)
+
+def fsdp2(net, group):
+    torch.manual_seed(0)
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.1)
+    return fully_shard(net, mesh=DeviceMesh.from_group(group, "cpu"))
+
+[(train(g, ddp), train(g, fsdp2)) for g in (dist.group.WORLD, gloo)]
+"""
+
+
+def test_ddp_and_fsdp2_train_on_it_as_they_are(ranks):
+    """The weights are gloo's: bit for bit on one and two ranks, else up to rounding."""
+    for ours, theirs in ranks.run(TRAIN):
+        for one, other in zip(ours, theirs, strict=True):
+            near = 0 if ranks.world_size < 3 else 1e-12
+            torch.testing.assert_close(one, other, rtol=near, atol=near)
+
+
+def test_different_collectives_end_with_both_names(two):
+    """A mismatch is no garbage and no hang: both ranks say who called what."""
+    with pytest.raises(RanksError) as failed:
+        two.run("dist.all_reduce(torch.ones(2 + rank))")
+    told = "rank 0 has called all_reduce with 8 bytes, but rank 1 all_reduce with 12"
+    assert told in str(failed.value)
+    with pytest.raises(RanksError) as failed:
+        two.run("dist.barrier() if rank else dist.all_reduce(torch.ones(1))")
+    assert "all_reduce with 4 bytes, but rank 1 barrier with 0 bytes" in str(
+        failed.value
+    )
+
+
+def test_a_rank_that_stays_away_is_named_after_the_timeout(two):
+    """The others wait as long as the group's timeout says; later calls fail at once."""
+    source = """
+import datetime
+group = dist.new_group(timeout=datetime.timedelta(seconds=0.5), backend="shm")
+errors = []
+for _ in range(2):
+    try:
+        rank == 1 or dist.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        errors.append(str(error))
+errors
+"""
+    late = "rank 1 has not come within 0.5 s"
+    wanted = [late, f"this group cannot go on: {late}"]
+    assert two.run(source) == [wanted, []]
+    again = """
+try:
+    dist.all_reduce(torch.ones(1), group=group)
+except RuntimeError as error:
+    said = str(error)
+said
+"""
+    assert two.run(again, on=[1]) == ["rank 0 has given up"]
+
+
+def test_an_interrupted_rank_leaves_no_half_sum(two):
+    """After Ctrl-C inside a collective, the group refuses to go on out of step."""
+    source = """
+import signal, threading, os
+said = None
+if rank == 0:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        dist.all_reduce(torch.ones(1))
+    except KeyboardInterrupt:
+        pass
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        said = str(error)
+said
+"""
+    assert two.run(source) == ["this group cannot go on: KeyboardInterrupt", None]
+
+
+FOLDERS = [p for p in (Path("/dev/shm"), Path(tempfile.gettempdir())) if p.is_dir()]
+
+
+def ours_in_memory():
+    """List what a segment could leave behind."""
+    return {p.name for folder in FOLDERS for p in folder.glob("allranks*")}
+
+
+KILLED = """
+import os, signal
+from allranks.backends.segment import Segment
+
+group = dist.new_group(backend="shm")
+if rank == 1:
+    meet, times = Segment.meet, iter(range(1000))
+    def die_in(*args):
+        if next(times) == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+        meet(*args)
+    Segment.meet = die_in
+try:
+    for _ in range(10):
+        dist.all_reduce(torch.ones(1 << 20), group=group)
+except RuntimeError as error:
+    print(error, flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize("when", [0, 1, 7])
+def test_a_killed_rank_is_named_and_leaves_nothing(when):
+    """SIGKILL frees its lock, which tells the others; the memory has no name."""
+    before = ours_in_memory()
+    with Ranks(3, timeout=20, backend="shm") as ranks:
+        ranks.push({"when": when})
+        with pytest.raises(RanksError, match="rank 1"):
+            ranks.run(KILLED, quiet=True)
+        said = {ranks.outputs[0].strip(), ranks.outputs[2].strip()}
+        given_up = {"rank 0 has given up", "rank 2 has given up"}
+        assert "rank 1 has ended" in said
+        assert said <= {"rank 1 has ended", *given_up, ""}
+    assert ours_in_memory() == before
+
+
+def test_a_segment_is_gone_from_memory_with_its_group(two):
+    """Destroying a group frees its segment: many groups don't fill the memory."""
+    source = """
+import gc, os
+def segments():
+    return sum("memfd:allranks" in line for line in open("/proc/self/maps"))
+before = segments()
+groups = [dist.new_group(backend="shm") for _ in range(3)]
+for group in groups:
+    dist.all_reduce(torch.ones(9), group=group)
+during = segments()
+while groups:
+    dist.destroy_process_group(groups.pop())
+del group
+gc.collect()
+during - before, segments() - before
+"""
+    if not Path("/proc/self/maps").is_file():
+        pytest.skip("no /proc here to look into")
+    assert two.run(source) == [(3, 0)] * 2
+
+
+def test_the_names_that_live_ranks_accept_are_the_backends():
+    """The list that needs no torch agrees with the one that has the classes."""
+    assert set(BACKENDS) == {"gloo", *OURS}
+
+
+def test_wrong_names_are_refused():
+    """One sentence names the value and what there is."""
+    with pytest.raises(ValueError, match="no backend 'smh' of ours: shm"):
+        register("smh")
+    with pytest.raises(ValueError, match="backend 'mpi': choose gloo or shm"):
+        Ranks(2, backend="mpi")
