@@ -74,11 +74,6 @@ def stem(word: str) -> str:
     return _ENDS.sub("", word) if len(word) > 4 else word
 
 
-def in_order(cases: list[Specimen]) -> list[Specimen]:
-    """Return cases in the order of the tables."""
-    return sorted(cases, key=lambda case: case.slug)
-
-
 def shared(cases: list[Specimen]) -> dict[str, list[int]]:
     """Return what each word of the cases' texts counts for which of them.
 
@@ -86,7 +81,7 @@ def shared(cases: list[Specimen]) -> dict[str, list[int]]:
         By word: the number of a case and the word's weight in tenths, in turn. Words
         that many cases share are left out, for they tell little and make pages heavy.
     """
-    texts = [3 * f"{case.title} " + case.prose for case in in_order(cases)]
+    texts = [3 * f"{case.title} " + case.prose for case in cases]
     counts = [Counter(map(stem, normal(text).split())) for text in texts]
     among = Counter(word for count in counts for word in count)
     mean = sum(count.total() for count in counts) / len(counts)
@@ -116,7 +111,7 @@ def table(cases: list[Specimen]) -> dict:
         [[needle(word) for word in term.split()] for term in said.split(", ")]
         for said in data["words"].values()
     ]
-    mentioned = {c.slug: data["cases"][c.slug].split() for c in in_order(cases)}
+    mentioned = {c.slug: data["cases"][c.slug].split() for c in cases}
     count = dict.fromkeys(order, 0)
     for things in mentioned.values():
         for thing in things:
@@ -145,22 +140,22 @@ def near(text: str, needles: list[str]) -> bool:
     return False
 
 
-def things(text: str, table: dict) -> set[int]:
+def things(text: str, searched: dict) -> set[int]:
     """Return the numbers of the things that a text speaks of."""
     plain = normal(text)
     return {
         number
-        for number, terms in enumerate(table["terms"])
+        for number, terms in enumerate(searched["terms"])
         if any(near(plain, needles) for needles in terms)
     }
 
 
-def ranked(text: str, table: dict) -> list[tuple[float, str]]:
+def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
     """Return scores and names of all cases that a text may describe, the best first."""
-    said = things(text, table)
-    main = said.intersection(table["main"])
+    said = things(text, searched)
+    main = said.intersection(searched["main"])
     scores = []
-    for _, weights in table["cases"]:
+    for _, weights in searched["cases"]:
         score = sum(weight for thing, weight in weights if thing in said)
         if main and main.isdisjoint(thing for thing, _ in weights):
             score /= 2
@@ -169,14 +164,17 @@ def ranked(text: str, table: dict) -> list[tuple[float, str]]:
     if best < LEAST:
         return []
     common = [0] * len(scores)
-    for word in {*map(stem, normal(text).split())} & table["shared"].keys():
-        pairs = table["shared"][word]
+    for word in {*map(stem, normal(text).split())} & searched["shared"].keys():
+        pairs = searched["shared"][word]
         for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
             common[case] += weight
     most = max(common) or 1
+    cases = searched["cases"]
     total = [
         (score / best + SHARED * words / most, slug)
-        for score, words, (slug, _) in zip(scores, common, table["cases"], strict=True)
+        for score, words, (slug, _) in zip(
+            scores, common, searched["cases"], strict=True
+        )
     ]
     return sorted((pair for pair in total if pair[0]), key=lambda pair: -pair[0])
 
@@ -191,7 +189,7 @@ def spoken(line: str) -> bool:
     return words >= 2 and 4 * odd <= words and 2 * numbers <= words
 
 
-def candidates(log: Log, table: dict) -> list[str]:
+def candidates(log: Log, searched: dict) -> list[str]:
     """Return the names of the cases that a short text may describe, the best first.
 
     Where an error is reported there are none: its message says more than its words.
@@ -201,4 +199,4 @@ def candidates(log: Log, table: dict) -> list[str]:
         return []
     if any(_LOGGED.match(bare(line)) for line in lines):
         return []
-    return [slug for _, slug in ranked("\n".join(lines), table)[:FEW]]
+    return [slug for _, slug in ranked("\n".join(lines), searched)[:FEW]]

@@ -112,9 +112,8 @@ def form(prediction: Prediction, cell: str, notebook: str) -> str:
     verdict = (HERE / "predict_verdict.js").read_text("utf8")
     script = (HERE / "predict_lab.js").read_text("utf8")
     style = (HERE / "predict_lab.css").read_text("utf8")
-    return (  # its keys are no shortcuts of JupyterLab
-        '<div class="ar-predict" data-lm-suppress-shortcuts="true">'
-        f"<style>{style}</style></div>"
+    return (
+        f'<div class="ar-predict"><style>{style}</style></div>'
         f"<script>(() => {{\n{verdict}{script}start({words});\n}})();</script>"
     )
 

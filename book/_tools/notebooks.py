@@ -20,11 +20,7 @@ METADATA = {
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
 TIMED = "nbval-ignore-output"  # the tag of a cell whose output differs in each run
-KEPT = (
-    "answer",
-    "mystnb",
-    "tags",
-)  # cell metadata that means something to a page or a test
+KEPT = ("answer", "mystnb", "tags")  # metadata of cells that pages or tests read
 
 
 def execute(path: Path, timeout: float = 120, timings: bool = True) -> None:

@@ -70,9 +70,16 @@ def test_a_result_waits_for_the_guess(asked, errors):
     expect(said).to_have_text("You guessed: four. The answer: 3.")
     total.get_by_role("button", name="Guess again").click()
     assert result(total).evaluate(HIDDEN) and result(again).evaluate(HIDDEN)
+    num_cells = asked.cells.count()
+    field.press_sequentially("dd")  # in JupyterLab's command mode: delete this cell
+    assert asked.cells.count() == num_cells and field.input_value() == "dd"
     field.fill("3")
     total.get_by_role("button", name="I have a guess").click()
     expect(said).to_have_text("As you guessed: 3.")
+    times = total.locator(".jp-InputPrompt").inner_text()
+    said.press("Shift+Enter")  # the form is gone, and the keys are JupyterLab's again
+    expect(total.locator(".jp-InputPrompt")).not_to_have_text(times)
+    asked.idle()
     assert not errors
 
 

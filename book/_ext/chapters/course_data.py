@@ -104,13 +104,13 @@ class Chapter:
         return count(self.page)
 
     @cached_property
-    def explorables(self) -> int:
+    def num_explorables(self) -> int:
         """Count the figures with controls."""
         boxes = self.page.findall(nodes.container)
         return sum("explorable-box" in box.get("classes", ()) for box in boxes)
 
     @cached_property
-    def pictures(self) -> int:
+    def num_pictures(self) -> int:
         """Count pictures, tables, and results that come from the notebook."""
         kinds = nodes.figure, nodes.table, PendingGlueReference
         return sum(isinstance(n, kinds) for n in self.page.findall(nodes.Element))
@@ -128,11 +128,11 @@ class Chapter:
     @cached_property
     def reading(self) -> dict[str, int]:
         """Return how many minutes the prose, the code and the figures take."""
-        looked = MINUTES_PER_PICTURE * self.pictures
+        looked = MINUTES_PER_PICTURE * self.num_pictures
         return {
             "prose": ceil(self.num_words / WORDS_PER_MINUTE),
             "code": ceil(self.num_lines / LINES_PER_MINUTE),
-            "figures": ceil(looked + MINUTES_PER_EXPLORABLE * self.explorables),
+            "figures": ceil(looked + MINUTES_PER_EXPLORABLE * self.num_explorables),
         }
 
 
