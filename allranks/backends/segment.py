@@ -19,10 +19,9 @@ import torch.distributed as dist
 CHUNK = 2 << 20  # bytes of a slot: what a rank puts down at once stays in its cache
 LINE = 8  # int64 in a cache line: no two ranks write to the same one
 KINDS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"]
-SPINS = 1000  # looks before a rank that waits begins to sleep: under a millisecond
+SPIN_S = 5e-4  # how long a rank that waits only yields its core, before it naps
 NAP_S = 1e-4
-LOOK_EVERY = 100  # naps
-GIVEN_UP = -1
+GIVEN_UP = 3  # where in a line; before it, the count, and twice what was called
 
 
 class Segment:
@@ -85,7 +84,7 @@ class Segment:
             self._meet(num_bytes * len(KINDS) + KINDS.index(kind))
         except BaseException as error:  # Ctrl-C too: its rank has left the meeting
             self._broken = str(error) or type(error).__name__
-            self._counts[self.rank * LINE] = GIVEN_UP
+            self._counts[self.rank * LINE + GIVEN_UP] = True
             raise
 
     def _meet(self, what: int) -> None:
@@ -98,18 +97,20 @@ class Segment:
         os.sched_yield()
         counts[mine] = self._count
         for rank in self.ranks:
-            theirs, tries = rank * LINE, 0
+            theirs, start = rank * LINE, 0.0
             while counts[theirs] < self._count:
-                tries += 1
-                if tries < SPINS:
+                start = start or time.monotonic()
+                if (waited := time.monotonic() - start) < SPIN_S:
                     os.sched_yield()  # to another rank, if there are too few cores
                 else:
-                    self._nap(rank, tries)
+                    self._nap(rank, waited)
             if (called := counts[theirs + 1 + odd]) != what:
                 raise RuntimeError(
                     f"rank {self.rank} has called {described(what)}, but rank {rank} "
                     f"{described(called)}"
                 )
+            if counts[theirs + GIVEN_UP]:
+                raise RuntimeError(f"rank {rank} has given up")
 
     def _open(self, store: dist.Store, size: int) -> str:
         """Open the memory that rank 0 makes; return its path."""
@@ -118,7 +119,7 @@ class Segment:
                 self._fd = os.memfd_create("allranks")
                 path = f"/proc/{os.getpid()}/fd/{self._fd}"
             else:
-                self._fd, path = tempfile.mkstemp(prefix="allranks")
+                self._fd, path = tempfile.mkstemp(prefix="shm-allranks-")
             os.ftruncate(self._fd, size)
             number = os.fstat(self._fd).st_ino
             store.set("memory", f"{number} {path}")
@@ -131,21 +132,17 @@ class Segment:
             raise OSError(0, "what it has under that name is something else")
         return path
 
-    def _nap(self, rank: int, tries: int) -> None:
-        """Sleep; now and then, see whether that rank can still come."""
-        if tries == SPINS:
-            self._late = time.monotonic() + self.timeout.total_seconds()
-        time.sleep(NAP_S)
-        if tries % LOOK_EVERY:
-            return
-        if self._counts[rank * LINE] == GIVEN_UP:
+    def _nap(self, rank: int, waited: float) -> None:
+        """Sleep for a moment, unless that rank can no longer come."""
+        if self._counts[rank * LINE + GIVEN_UP]:
             raise RuntimeError(f"rank {rank} has given up")
-        if time.monotonic() > self._late:
-            seconds = f"{self.timeout.total_seconds():g} s"
-            raise RuntimeError(f"rank {rank} has not come within {seconds}")
+        if waited > (most := self.timeout.total_seconds()):
+            raise RuntimeError(f"rank {rank} has not come within {most:g} s")
         with suppress(OSError):  # as long as it lives, nobody else gets its lock
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
-            raise RuntimeError(f"rank {rank} has ended")
+            if self._counts[rank * LINE] < self._count:  # it had not come before
+                raise RuntimeError(f"rank {rank} has ended")
+        time.sleep(NAP_S)
 
 
 def described(what: int) -> str:

@@ -169,7 +169,6 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
         for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
             common[case] += weight
     most = max(common) or 1
-    cases = searched["cases"]
     total = [
         (score / best + SHARED * words / most, slug)
         for score, words, (slug, _) in zip(
