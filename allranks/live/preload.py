@@ -19,6 +19,7 @@ gc.disable()
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401 - else the first optimizer imports it
 
+import allranks.backends  # noqa: E402
 import allranks.live.worker  # noqa: E402, F401
 from allranks.live import shell  # noqa: E402
 
