@@ -33,7 +33,7 @@ class Segment:
         timeout: how long a rank waits for the others, here and in ``meet``.
 
     Raises:
-        RuntimeError: if the ranks are not on one machine, or memory runs out.
+        RuntimeError: if there is no room for it, or the ranks are not on one machine.
     """
 
     def __init__(
@@ -49,8 +49,11 @@ class Segment:
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank)
             shared = mmap.mmap(self._fd, size)
         except OSError as error:
-            why = f"rank {rank} cannot share memory with rank 0: {error.strerror}"
-            raise RuntimeError(f"{why}; 'shm' needs all ranks on one machine") from None
+            why = f"rank {rank} cannot open rank 0's memory: {error.strerror}; "
+            why += "'shm' needs all ranks on one machine"
+            if rank == 0:
+                why = f"no {size >> 20} MiB of shared memory: {error.strerror}"
+            raise RuntimeError(why) from None
         self._counts = memoryview(shared)[:head].cast("q")
         slots = torch.frombuffer(shared, dtype=torch.uint8)[head:]
         self._slots = slots.view(2, world_size, CHUNK)
@@ -120,7 +123,10 @@ class Segment:
                 path = f"/proc/{os.getpid()}/fd/{self._fd}"
             else:
                 self._fd, path = tempfile.mkstemp(prefix="shm-allranks-")
-            os.ftruncate(self._fd, size)
+            if hasattr(os, "posix_fallocate"):  # now, not when a rank writes to it
+                os.posix_fallocate(self._fd, 0, size)
+            else:
+                os.ftruncate(self._fd, size)
             number = os.fstat(self._fd).st_ino
             store.set("memory", f"{number} {path}")
             return path
@@ -129,7 +135,7 @@ class Segment:
         self._fd = os.open(path, os.O_RDWR)
         found = os.fstat(self._fd)
         if found.st_ino != int(number) or not stat.S_ISREG(found.st_mode):
-            raise OSError(0, "what it has under that name is something else")
+            raise OSError(0, "there is another file under that name")
         return path
 
     def _nap(self, rank: int, waited: float) -> None:

@@ -70,9 +70,7 @@ class SharedMemory(dist.ProcessGroup):
     def _add_up(self, x: torch.Tensor) -> None:
         """Replace x (n,) by the sum of all ranks' x; n is a chunk at most."""
         rank, world_size, n = self.rank(), self.size(), len(x)
-        slots = self._segment.next_slots(x.dtype)[:, :n]
-        slots[rank].copy_(x)
-        self._segment.meet("all_reduce", x.nbytes)
+        slots = self._gather(x, "all_reduce")
         if world_size == 2:  # each adds up all of it: a + b has the bits of b + a
             x.add_(slots[1 - rank])
         elif world_size > 2:  # each adds up its share, for all the same, rank by rank
@@ -198,7 +196,11 @@ def done(result: list[torch.Tensor]) -> Work:
 
 
 def by_gloo(name: str) -> Callable:
-    """Return a method that gloo has, for a caller who may wrap torch's own."""
+    """Return a method that calls gloo's, without a detour through torch's own.
+
+    Live ranks wrap torch's own in Python. From there a call would come back here, as
+    torch would take the wrapper for our override.
+    """
 
     def method(self: SharedMemory, *args: Any, **kwargs: Any) -> Any:
         return getattr(self._gloo, name)(*args, **kwargs)

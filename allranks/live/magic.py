@@ -213,9 +213,9 @@ class RanksMagics(Magics):
             return
         self._ranks = Ranks(int(what), options.device, options.timeout, options.backend)
         self._ranks.hold, self._progress = True, options.progress
-        what = name_ranks(list(range(self._ranks.world_size)))
+        who = name_ranks(list(range(self._ranks.world_size)))
         by = f", backend {options.backend}" if options.backend else ""
-        say(f"{what} on {options.device}{by}")
+        say(f"{who} on {options.device}{by}")
 
     def _draw_timeline(self) -> None:
         from IPython.display import display

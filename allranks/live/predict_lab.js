@@ -56,7 +56,6 @@ function start({ key, first, question, answer }) {
     const form = make("form", { ariaLabel: question }, make("label", {}, "Your guess ", input),
       make("button", { type: "submit", textContent: "I have a guess: show" }),
       button("Show all from now on", all));
-    form.dataset.lmSuppressShortcuts = "true"; // "dd" is a guess, and deletes no cell
     const send = (event) => {
       event.preventDefault();
       keep(input.value.trim());

@@ -62,13 +62,13 @@ def test_each_collective_gives_what_gloo_gives(ranks, size, dtype):
 def test_all_ranks_get_the_same_bits(ranks):
     """Where rounding depends on the order, all ranks take the same one."""
     source = """
-        x = torch.randn(CHUNK, generator=torch.Generator().manual_seed(rank))
-        total = x.clone()
-        dist.all_reduce(total)
-        x, total
-    """
+x = torch.randn(CHUNK, generator=torch.Generator().manual_seed(rank))
+total = x.clone()
+dist.all_reduce(total)
+x, total
+"""
     ranks.push({"CHUNK": CHUNK})
-    pairs = ranks.run(source.replace("\n        ", "\n"))
+    pairs = ranks.run(source)
     exact = torch.stack([x for x, _ in pairs]).double().sum(dim=0)
     for _, total in pairs:
         assert torch.equal(total, pairs[0][1])
@@ -283,7 +283,7 @@ def test_a_killed_rank_is_named_and_leaves_nothing(when):
 def test_a_rank_may_end_right_after_the_last_meeting():
     """Who comes late to look must not take a rank that is done for one that died."""
     source = """
-import datetime, os, tempfile
+import datetime, os, tempfile, time
 from allranks.backends.segment import Segment
 
 class Tired(Segment):
@@ -296,7 +296,6 @@ with tempfile.TemporaryDirectory() as folder:
     path = f"{folder}/store"
     if not (other := os.fork()):
         segment = Segment(dist.FileStore(path, 2), 1, 2, limit)
-        import time
         time.sleep(0.3)  # so that rank 0 naps before it comes
         segment.meet("barrier")
         os._exit(0)
@@ -304,6 +303,53 @@ with tempfile.TemporaryDirectory() as folder:
 """
     with Ranks(1) as parent:
         parent.run(source)
+
+
+def test_a_machine_without_room_is_told_so_at_the_start():
+    """Memory is asked for when the group begins, so the refusal comes then."""
+    source = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    dist.new_group(backend="shm")
+except RuntimeError as error:
+    said = str(error)
+said
+"""
+    with Ranks(1, backend="shm") as ranks:
+        assert ranks.run(source) == ["no 4 MiB of shared memory: File too large"]
+
+
+def test_functional_collectives_do_not_wait_for_gloo(ranks):
+    """DTensor's all_reduce, all_gather and reduce_scatter are carried out here."""
+    source = """
+import torch.distributed._functional_collectives as functional
+from allranks.backends.shm import SharedMemory
+
+called = []
+for name in "allreduce", "_allgather_base", "_reduce_scatter_base":
+    def spy(self, *args, own=getattr(SharedMemory, name), name=name):
+        called.append(name)
+        return own(self, *args)
+    setattr(SharedMemory, name, spy)
+world, x = dist.group.WORLD, torch.arange(4. * world_size) + rank
+results = [
+    functional.wait_tensor(work)
+    for work in (
+        functional.all_reduce(x, "sum", world),
+        functional.all_gather_tensor(x, 0, world),
+        functional.reduce_scatter_tensor(x, "sum", 0, world),
+    )
+]
+called, results
+"""
+    num = ranks.world_size
+    each = torch.stack([torch.arange(4.0 * num) + rank for rank in range(num)])
+    for rank, (called, results) in enumerate(ranks.run(source)):
+        assert called == ["allreduce", "_allgather_base", "_reduce_scatter_base"]
+        assert torch.equal(results[0], each.sum(dim=0))
+        assert torch.equal(results[1], each.flatten())
+        assert torch.equal(results[2], each.sum(dim=0).view(num, 4)[rank])
 
 
 def test_a_segment_is_gone_from_memory_with_its_group(two):
