@@ -110,10 +110,7 @@ def measure(sizes: list[int], repeats: int, device) -> torch.Tensor:
 
 
 def fit(n: torch.Tensor, t: torch.Tensor) -> tuple:
-    """Return (cut, line, line): an (alpha, beta) for n below it and above.
-
-    Large messages meet other limits than small ones: a cache, a protocol.
-    """
+    """Return (cut, line, line): an (alpha, beta) for n below it and above."""
     model = LinearRegression(fit_intercept=False, positive=True)
     terms, ones, found = torch.stack([1 / t, n / t], 1), torch.ones_like(t), []
     for cut in range(3, len(n) - 2):
