@@ -16,7 +16,7 @@ def times(cut, small, large):
     return script.predict((cut, small, large), N)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.floats(1e-6, 1e-3), st.floats(1e-11, 1e-8), st.floats(0, 1), st.integers(0, 99)
 )
