@@ -42,10 +42,9 @@ def forbid(name):
 
 
 def spy(name, log):
-    def call(tensor, peer=None, *args, **kwargs):
-        who = kwargs.get("dst", kwargs.get("src", peer))
-        log.append(peer if who is None else who)
-        return real[name](tensor, peer, *args, **kwargs)
+    def call(tensor, *args, **kwargs):
+        log.append(kwargs.get("dst", kwargs.get("src", args[0] if args else None)))
+        return real[name](tensor, *args, **kwargs)
 
     patch(dist, name, call)
 
@@ -87,7 +86,8 @@ def check(answer, case):
         if last > (most := (world_size - 1).bit_length()):
             raise Wrong(
                 f"the copies are right, but the last rank has its own after {last} "
-                f"steps; a tree needs {most}."
+                f"steps; a tree needs {most}. By rank they send "
+                f"{[len(m) for m in messages]} messages."
             )
 
 

@@ -13,8 +13,8 @@ no collective may be one of all ranks, unless a node has one rank.
 
 n may be anything, and integers must stay integers.
 
-Hint 1: After a sum inside a node, all its ranks hold the same. So what does each of them
-need to add up with the other nodes?
+Hint 1: After a sum inside a node, all its ranks hold the same. So what does each of
+them need to add up with the other nodes?
 Hint 2: Rank r adds up chunk r % L with those ranks of other nodes that have the same
 place. Then each rank of a node has another complete chunk.
 Hint 3: Every rank has to call `new_group` for every group, its own or not. In a
@@ -101,8 +101,8 @@ def check(answer, case):
         compare(f"rank {rank}'s x", x, wanted, mistakes)
         if nodes > 1 and sum(across) > (most := -(-num // size[0])):
             raise Wrong(
-                f"the sum is right, but rank {rank} gave {sum(across)} numbers to groups "
-                f"that span nodes; {most} are enough."
+                f"the sum is right, but rank {rank} gave {sum(across)} numbers to "
+                f"groups that span nodes; {most} are enough."
             )
 
 
