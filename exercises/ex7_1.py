@@ -13,8 +13,8 @@ call, in an all_gather after it. One rank alone uses no bus, unless it broadcast
 the factor is always 1.
 
 Hint 1: Which part of the tensor does each rank have to send in a ring?
-Hint 2: The algorithm bandwidth is bytes per second. For the bus bandwidth, multiply it by
-the share of n that each rank sends: once around for half of an all_reduce.
+Hint 2: The algorithm bandwidth is bytes per second. For the bus bandwidth, multiply it
+by the share of n that each rank sends: once around for half of an all_reduce.
 Hint 3: The factors are 2 (W − 1) / W, (W − 1) / W, (W − 1) / W and 1.
 """
 

@@ -5,8 +5,8 @@ Ranks: 2, 4
 Minutes: 30
 Level: hard
 
-`nodes` machines have L = W / nodes ranks each: ranks 0 to L − 1 are on the first, and so
-on. Replace `x` (n,) by the sum over all ranks, in place, with groups of ranks: one for
+`nodes` machines have L = W / nodes ranks each: ranks 0 to L − 1 are on the first, and
+so on. Replace `x` (n,) by the sum over all ranks, in place, with groups of ranks: one for
 each node, and one for each place in a node. The network between the nodes is slow, so
 each rank may hand at most ⌈n / L⌉ numbers to collectives of groups that span nodes, and
 no collective may be one of all ranks, unless a node has one rank.

@@ -30,8 +30,8 @@ def sentence(label: str, num_bytes: float) -> str:
 
 
 ALT = (
-    f"An all_reduce over {RANKS} ranks on a link with 10 µs per message and 50 GB/s, as "
-    "a tree and as a ring. Each bar has a part for steps and a part for bytes. "
+    f"An all_reduce over {RANKS} ranks on a link with 10 µs per message and 50 GB/s, "
+    "as a tree and as a ring. Each bar has a part for steps and a part for bytes. "
     + " ".join(sentence(*size) for size in SIZES.items())
     + " A small tensor pays for steps, so the tree wins; a large one pays for bytes, "
     "so the ring wins."
