@@ -17,7 +17,8 @@ NAMES = (
     "ch3_save_load",
     "ch4_ranks",
     "ch5_ddp",
-    "ch6_model_parallel", "ch7_collectives",
+    "ch6_model_parallel",
+    "ch7_collectives",
 )
 
 

@@ -36,15 +36,16 @@ ALT = (
     + " A small tensor pays for steps, so the tree wins; a large one pays for bytes, "
     "so the ring wins."
 )
-ROW, BAR, TOP = 104, 30, 74
+ROW, BAR = 104, 30
 
 
 def draw(width: int) -> Sheet:
     """Draw two bars for each size, drawn to a scale of its own."""
-    sheet = Sheet(width, TOP + ROW * len(SIZES) - 12)
     lines = [f"all_reduce over {RANKS} ranks,", "10 µs per message, 50 GB/s"]
     if width > NARROW:
         lines = [" ".join(lines)]
+    top = 34 + 20 * len(lines)  # of the first row
+    sheet = Sheet(width, top + ROW * len(SIZES) - 12)
     for number, line in enumerate(lines):
         sheet.words(0, 18 + 20 * number, line, bold=True, size=SIZE + 2)
     y = 18 + 20 * len(lines)
@@ -53,17 +54,17 @@ def draw(width: int) -> Sheet:
         sheet.words(x + 30, y + 7, text)
     room = width - 48 - 84  # between an algorithm's name and its time
     for row, (label, num_bytes) in enumerate(SIZES.items()):
-        y = TOP + ROW * row
+        y = top + ROW * row
         sheet.words(0, y + 14, label, bold=True)
         longest = max(sum(parts(name, num_bytes)) for name in ("tree", "ring"))
         for bar, name in enumerate(("tree", "ring")):
-            x, top = 48, y + 22 + bar * (BAR + 4)
-            sheet.words(0, top + 20, name)
+            x, place = 48, y + 22 + bar * (BAR + 4)
+            sheet.words(0, place + 20, name)
             both = parts(name, num_bytes)
             for rank, seconds in zip((STEP, BYTE), both, strict=True):
                 long = room * seconds / longest
                 if long >= 1:
-                    sheet.box(x, top, long, BAR, rank=rank, strong=0.55)
+                    sheet.box(x, place, long, BAR, rank=rank, strong=0.55)
                 x += long
-            sheet.words(x + 8, top + 20, spoken(sum(both)), bold=True)
+            sheet.words(x + 8, place + 20, spoken(sum(both)), bold=True)
     return sheet
