@@ -86,7 +86,7 @@ def say(text: str) -> None:
 
 
 def chain(x: torch.Tensor, segments: int) -> None:
-    """Broadcast rank 0's x down a chain, in segments that follow each other."""
+    """Broadcast rank 0's x down a chain, in segments one behind another."""
     rank, sending = dist.get_rank(), []
     for part in x.tensor_split(segments):
         if rank > 0:

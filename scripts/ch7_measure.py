@@ -127,7 +127,7 @@ def predict(pieces: tuple, n: torch.Tensor) -> torch.Tensor:
     return torch.where(n < cut, alpha + beta * n, a + b * n)
 
 
-def report(name: str, n: torch.Tensor, t: torch.Tensor) -> str:
+def describe(name: str, n: torch.Tensor, t: torch.Tensor) -> str:
     """Fit every other size, and try the fit on those in between."""
     size, pieces = dist.get_world_size(), fit(n[::2], t[::2])
     wrong = (predict(pieces, n[1::2]) / t[1::2] - 1).abs()
@@ -183,7 +183,7 @@ def main() -> None:
         if apart > 1:
             refuse(f"{name}: its times are {apart:.0%} apart: {others()}")
         if rank == 0:
-            say(report(name, n, times[1]))
+            say(describe(name, n, times[1]))
             draw(n, times) if name == "all_reduce" else None
     dist.destroy_process_group()
 

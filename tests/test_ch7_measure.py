@@ -48,7 +48,9 @@ def test_bus_bandwidth_is_nccl_tests(monkeypatch):
         factors = {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0}
         for name in script.CALLS:
             factor = factors.get(name, (size - 1) / size)
-            assert f"; bus {factor:.2f} GB/s; wrong by 0%" in script.report(name, N, t)
+            assert f"; bus {factor:.2f} GB/s; wrong by 0%" in script.describe(
+                name, N, t
+            )
 
 
 def test_others_are_named():
