@@ -6,10 +6,10 @@ Minutes: 30
 Level: hard
 
 `nodes` machines have L = W / nodes ranks each: ranks 0 to L − 1 are on the first, and
-so on. Replace `x` (n,) by the sum over all ranks, in place, with groups of ranks: one for
-each node, and one for each place in a node. The network between the nodes is slow, so
-each rank may hand at most ⌈n / L⌉ numbers to collectives of groups that span nodes, and
-no collective may be one of all ranks, unless a node has one rank.
+so on. Replace `x` (n,) by the sum over all ranks, in place, with groups of ranks: one
+for each node, and one for each place in a node. The network between the nodes is slow,
+so each rank may hand at most ⌈n / L⌉ numbers to collectives of groups that span nodes.
+No collective may be one of all ranks, unless a node has one rank.
 
 n may be anything, and integers must stay integers.
 

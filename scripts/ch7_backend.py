@@ -92,7 +92,7 @@ class SharedMemory(dist.ProcessGroup):
         self._set_default_backend(kind)
         self.timeout, self.count, self.turn = timeout.total_seconds(), 0, 0
         head = 64 * world_size  # a counter in each rank's line of the cache
-        shared = share(store, rank, head + 2 * world_size * SLOT)
+        shared = open_memory(store, rank, head + 2 * world_size * SLOT)
         self.counts = memoryview(shared)[:head].cast("q")[::8]
         slots = torch.frombuffer(shared, dtype=torch.uint8, offset=head)
         self.slots = slots.view(2, world_size, SLOT)
@@ -132,7 +132,7 @@ class SharedMemory(dist.ProcessGroup):
         return _create_work_from_future(future)  # work that is done
 
 
-def share(store, rank: int, size: int) -> mmap.mmap:
+def open_memory(store, rank: int, size: int) -> mmap.mmap:
     """Open memory for all ranks, which is gone when the last one has ended."""
     if rank == 0:
         if hasattr(os, "memfd_create"):  # Linux: a file that has no name
