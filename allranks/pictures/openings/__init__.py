@@ -18,7 +18,6 @@ NAMES = (
     "ch4_ranks",
     "ch5_ddp",
     "ch6_model_parallel",
-    "ch7_collectives",
 )
 
 
