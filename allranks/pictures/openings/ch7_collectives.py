@@ -44,7 +44,7 @@ def draw(width: int) -> Sheet:
     lines = [f"all_reduce over {RANKS} ranks,", "10 µs per message, 50 GB/s"]
     if width > NARROW:
         lines = [" ".join(lines)]
-    top = 34 + 20 * len(lines)  # of the first row
+    top = 52 + 20 * len(lines)  # of the first row
     sheet = Sheet(width, top + ROW * len(SIZES) - 12)
     for number, line in enumerate(lines):
         sheet.words(0, 18 + 20 * number, line, bold=True, size=SIZE + 2)
