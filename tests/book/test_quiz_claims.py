@@ -28,6 +28,8 @@ from allranks import Ranks, RanksError, vgpu
 from allranks.doctor.wheels import driver_runs
 from allranks.paths import ROOT
 from allranks.sums.batches import global_batch_size, steps_per_epoch
+from allranks.sums.collectives import schedule
+from allranks.sums.costs import cost, messages
 from allranks.sums.data_parallel import ring_bytes, step_bytes
 from allranks.sums.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
 from allranks.sums.schedules import stages_of, write_orders
@@ -42,6 +44,7 @@ BACKED = {  # by something that can't run here, or that runs elsewhere
     "ch1_bus_error": "tests/allranks/doctor/test_machine.py::"
     "test_small_shared_memory_few_files_and_a_wrong_clock",
     "ch4_first_failure": "tests/test_ch5_ddp.py::test_one_failing_rank_ends_all",
+    "ch7_new_group": "clinic/new-group-subset.py",
     "ch6_ddp_is_not": "errata/b3_ddp_is_not_model_parallel.py",
 }
 
@@ -828,6 +831,46 @@ def _():
 def makespan(orders):
     """Return the time at which the last piece of work ends."""
     return max(work.end for work in timetable(orders))
+
+
+@law("ch7_steps")
+def _(ranks):
+    return len(schedule("all_reduce", "ring", ranks))
+
+
+@law("ch7_bus")
+def _(ranks, size, time):
+    sent = cost("all_reduce", "ring", ranks).share * size
+    return sent / (time / 1000)
+
+
+@proves("ch7_bits")
+def _(two):
+    source = """
+from scripts import ch7_collectives as ch7
+group = dist.group.WORLD
+x = torch.randn(9, 999, generator=torch.Generator().manual_seed(rank))
+one, other = x[:, :99].sum(0), sum(x[:, :99].flip(0))
+by_ring = one.clone()
+ch7.ring(by_ring)
+both = [torch.empty_like(by_ring) for _ in range(2)]
+dist.all_gather(both, by_ring)
+torch.equal(one, other), torch.equal(*both)
+"""
+    assert two.run(source, quiet=True) == [(False, True)] * 2
+
+
+@proves("ch7_slowest")
+def _():
+    plan = messages(schedule("all_reduce", "ring", 8), [1000] * 8)
+
+    def took(speed):  # of the link from rank 3 to rank 4; the others have 10
+        return sum(
+            max(m[4] / (speed if m[:2] == (3, 4) else 10) for m in step)
+            for step in plan
+        )
+
+    assert took(1) == pytest.approx(10 * took(10))
 
 
 @proves("ch6_naive_split")

@@ -23,6 +23,11 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch6_by_hand": 2,
     "ch6_pipeline": 2,
     "ch6_tensor": 1,
+    "ch7_backend": 1,
+    "ch7_broadcast": 1,
+    "ch7_collectives": 1,
+    "ch7_hierarchy": 1,
+    "ch7_measure": 2,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 

@@ -18,6 +18,7 @@ NAMES = (
     "ch4_ranks",
     "ch5_ddp",
     "ch6_model_parallel",
+    "ch7_collectives",
 )
 
 

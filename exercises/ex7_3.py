@@ -1,0 +1,125 @@
+"""Fit the latency and the bandwidth.
+
+Chapter: 7
+Ranks: 1
+Minutes: 15
+
+`num_bytes` and `seconds` are lists of equal length: how long messages of these sizes
+took. Return `(alpha, bandwidth)`, in seconds and in bytes per second, for which
+`alpha + num_bytes / bandwidth` comes nearest to `seconds`.
+
+The sizes go from a byte to a gigabyte, and each time may be wrong by a few per cent. So
+nearest means: the sum of the squares of the *relative* errors is least.
+
+Hint 1: A time of 20 ms is wrong by 1 ms. What does that do to an alpha of 10 µs, if you
+fit absolute errors?
+Hint 2: Divide everything by the measured time: alpha / t + beta n / t should be 1.
+Hint 3: `torch.linalg.lstsq(A, ones)` with the columns 1 / t and n / t.
+"""
+
+# %% stub
+import torch
+
+
+def ex7_3(num_bytes, seconds):
+    """Return (alpha, bandwidth), in seconds and in bytes per second."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+
+LINKS = {
+    "a fast network": (5e-6, 50e9),
+    "a slow network": (50e-6, 125e6),
+    "a network far away": (5e-3, 12.5e6),
+}
+
+
+def fitted(n, t, weights):
+    """Return the alpha and the bandwidth of the least weighted squares."""
+    terms = torch.stack([torch.ones_like(n), n], 1) * weights[:, None]
+    alpha, beta = torch.linalg.lstsq(terms, (t * weights)[:, None]).solution[:, 0]
+    return alpha.item(), 1 / beta.item()
+
+
+def check(answer, case):
+    for name, (alpha, speed) in LINKS.items():
+        for noise in 0.0, 0.03:
+            case(f"{name}, times that are wrong by {100 * noise:g} %")
+            n = 2.0 ** torch.arange(0, 31, 3).double()
+            t = (alpha + n / speed) * (1 + noise * torch.randn(len(n)).double())
+            got = answer(n.tolist(), t.tolist())
+            if not isinstance(got, (tuple, list)) or len(got) != 2:
+                raise Wrong(f"it returned {got!r}, not a pair (alpha, bandwidth).")
+            wanted, absolute = fitted(n, t, 1 / t), fitted(n, t, torch.ones_like(t))
+            ends = (t[-1] - t[0]).item() / (n[-1] - n[0]).item()
+            unlike = {} if not noise else {
+                "This has the least absolute errors: the longest times decide.": (
+                    absolute[0]
+                ),
+                "This is the time of the shortest message alone.": t[0].item(),
+                "The squares are of errors relative to the square root.": (
+                    fitted(n, t, t**-0.5)[0]
+                ),
+            }  # fmt: skip
+            near = {"rtol": 1e-4, "atol": 0}
+            compare("alpha", float(got[0]), wanted[0], unlike, **near)
+            compare("the bandwidth", float(got[1]), wanted[1], {
+                "This is beta, seconds per byte.": 1 / wanted[1],
+                "This takes the ends alone.": 1 / ends if noise else -1.0,
+            }, **near)  # fmt: skip
+
+
+# %% solution
+import torch
+
+
+def ex7_3(num_bytes, seconds):
+    """Return (alpha, bandwidth), in seconds and in bytes per second."""
+    n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))
+    terms = torch.stack([1 / t, n / t], dim=1)
+    alpha, beta = torch.linalg.lstsq(terms, torch.ones_like(t)[:, None]).solution
+    return alpha.item(), 1 / beta.item()
+
+
+# %% right: with polyfit's weights
+import numpy as np
+
+
+def ex7_3(num_bytes, seconds):
+    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
+    return alpha, 1 / beta
+
+
+# %% wrong: the least absolute errors
+import numpy as np
+
+
+def ex7_3(num_bytes, seconds):
+    beta, alpha = np.polyfit(num_bytes, seconds, 1)
+    return alpha, 1 / beta
+
+
+# %% wrong: beta for the bandwidth
+import numpy as np
+
+
+def ex7_3(num_bytes, seconds):
+    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
+    return alpha, beta
+
+
+# %% wrong: the shortest and the longest message alone
+def ex7_3(num_bytes, seconds):
+    beta = (seconds[-1] - seconds[0]) / (num_bytes[-1] - num_bytes[0])
+    return seconds[0], 1 / beta
+
+
+# %% wrong: the weights' square roots
+import numpy as np
+
+
+def ex7_3(num_bytes, seconds):
+    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=np.array(seconds) ** -0.5)
+    return alpha, 1 / beta

@@ -1,0 +1,75 @@
+"""The fit finds the lines that the times were made from, and bad times are refused."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allranks import launch
+from scripts import ch7_measure as script
+
+N = 2.0 ** torch.arange(10, 26).double()
+
+
+def times(cut, small, large):
+    """Return what two lines say about all sizes."""
+    return script.predict((cut, small, large), N)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(1e-6, 1e-3), st.floats(1e-11, 1e-8), st.floats(0, 1), st.integers(0, 99)
+)
+def test_the_fit_finds_alpha_and_beta(alpha, beta, more, seed):
+    """Without noise exactly; with 2 % of it, held-out sizes are within 6 %."""
+    cut = float(N[8])
+    t = times(cut, (alpha, beta), (alpha * (1 + more), beta * (1 + more)))
+    exact = script.fit(N[::2], t[::2])
+    torch.testing.assert_close(
+        script.predict(exact, N[1::2]), t[1::2], rtol=0.02, atol=0
+    )
+    noise = torch.randn(len(N), generator=torch.Generator().manual_seed(seed)).double()
+    noisy = t * (1 + 0.02 * noise.clamp(-2, 2))
+    found = script.predict(script.fit(N[::2], noisy[::2]), N[1::2])
+    assert float((found / t[1::2] - 1).abs().median()) < 0.06
+
+
+def test_no_line_falls_below_nothing():
+    """Times that shrink with the size give a slope of 0, and no negative alpha."""
+    _, *lines = script.fit(N, 1 / N)
+    assert all(value >= 0 for line in lines for value in line)
+
+
+def test_bus_bandwidth_is_nccl_tests(monkeypatch):
+    """2 (W - 1) / W, (W - 1) / W or 1 times the bytes per second."""
+    t = 1e-9 * N  # 1 GB/s
+    for size in 2, 4, 64:
+        monkeypatch.setattr(script.dist, "get_world_size", lambda size=size: size)
+        factors = {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0}
+        for name in script.CALLS:
+            factor = factors.get(name, (size - 1) / size)
+            assert f"; bus {factor:.2f} GB/s; wrong by 0%" in script.describe(
+                name, N, t
+            )
+
+
+def test_others_are_named():
+    said = script.others()
+    assert said.startswith("load ") and said.endswith(" %")
+
+
+def test_a_launch_fits_all_or_says_why_not():
+    """Whatever else runs here: it ends with five lines, or with one sentence."""
+    run = launch(
+        "ch7_measure", 2, "--largest-kib", "2048", "--repeats", "3", check=False
+    )
+    if run.exit_code:
+        assert " apart: load " in run.errors[0]
+    else:
+        assert sum("bus" in line for line in run.lines[0]) == 5
+
+
+@pytest.mark.parametrize("world_size, flag", [(1, "2048"), (2, "1024")])
+def test_too_little_is_refused(world_size, flag):
+    run = launch("ch7_measure", world_size, "--largest-kib", flag, check=False)
+    assert run.exit_code != 0 and ": 2 and 12 are needed" in run.errors[0]
