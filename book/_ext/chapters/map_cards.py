@@ -93,12 +93,12 @@ def nearest(chapters: list[Chapter]) -> dict[str, list[str]]:
 def draw(parts: dict[str, list[Card]], link: Link) -> str:
     """Draw each part: its caption, and its cards in rows of three."""
     body = []
+    needs = nearest([one.chapter for cards in parts.values() for one in cards])
     for caption, cards in parts.items():
-        needs = nearest([one.chapter for one in cards])
         body.append(f'<p class="map-part">{escape(caption)}</p>')
         body.append('<div class="map-grid" role="list">')
         for first in range(0, len(cards), COLUMNS):
-            if first and any(needs.values()):
+            if first and cards[0].chapter.number:
                 body.append(strip([one.chapter for one in cards], first, needs))
             row = cards[first : first + COLUMNS]
             lefts = [None, *row]
@@ -143,14 +143,17 @@ def progress(one: Card) -> str:
 
 
 def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> str:
-    """Draw the lines from a row of chapters to the next, which starts at ``first``."""
+    """Draw the lines from a row of a part's chapters to the next, from ``first`` on.
+
+    What a chapter needs of another part is said on its card alone.
+    """
     places = {one.name.partition("_")[0]: i for i, one in enumerate(chapters)}
     rows = range(first - COLUMNS, first), range(first, first + COLUMNS)
     edges = [
         (places[needed], places[name])
         for name, before in needs.items()
         for needed in before
-        if places[needed] in rows[0] and places[name] in rows[1]
+        if places.get(needed) in rows[0] and places.get(name) in rows[1]
     ]
     lines, tips = [], []
     for level, (start, end) in enumerate(sorted(edges), 1):
