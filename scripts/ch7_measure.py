@@ -82,9 +82,7 @@ CALLS = {  # x and y hold n bytes; mine is this rank's part of them
 # Two have other names since torch 2.13.
 GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-SPREAD = torch.tensor(
-    [0.1, 0.25, 0.5]
-).double()  # undisturbed: the quickest quarter
+SPREAD = torch.tensor([0.1, 0.25, 0.5]).double()  # least, fit, most
 
 
 def measure(sizes: list[int], repeats: int, device) -> torch.Tensor:
