@@ -12,6 +12,7 @@ CLASSES = {
     "Arrivals": "arrivals",
     "Buckets": "buckets",
     "Collectives": "collectives",
+    "Crossings": "crossings",
     "DataParallelForward": "data_parallel",
     "Pipeline": "pipelines",
     "Sampler": "batches",
@@ -19,8 +20,15 @@ CLASSES = {
     "WhoIsWho": "topology",
 }
 
-__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "DataParallelForward"]
-__all__ += ["Pipeline", "Sampler", "StateDictKeys", "WhoIsWho", "by_name"]
+__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Crossings"]
+__all__ += [
+    "DataParallelForward",
+    "Pipeline",
+    "Sampler",
+    "StateDictKeys",
+    "WhoIsWho",
+    "by_name",
+]
 
 
 def by_name(name: str) -> type:
