@@ -3,7 +3,7 @@ r"""The result of an asynchronous collective is read before wait().
 class: process group
 symptom: silent
 runs on: 2 ranks
-chapter: ch4_ranks
+chapter: ch7_collectives
 signature: read 1\.0 instead of 2\.0
 guard: reported is 0\.5 on ranks 0, 1; the mean .* is 1
 

@@ -3,7 +3,7 @@ r"""Only the members call new_group.
 class: process group
 symptom: crash
 runs on: 3 ranks
-chapter: ch6_model_parallel
+chapter: ch7_collectives
 signature: ranks 0–1: torch\.distributed\.DistStoreError: wait timeout after 1000ms, keys: /\S+//2//
 
 You see: the subset's group works. The next `new_group`, perhaps in a library and much

@@ -3,7 +3,7 @@ r"""A rank calls a collective of a group that it is not in.
 class: process group
 symptom: silent
 runs on: 3 ranks
-chapter: ch6_model_parallel
+chapter: ch7_collectives
 signature: rank 2: AssertionError: 0 samples instead of 3
 guard: value count.* is not .* 3 on ranks 0, 1 and 0 on rank 2
 

@@ -3,7 +3,7 @@ r"""A rank loads what rank 0 has not saved yet.
 class: checkpoint
 symptom: crash
 runs on: 2 ranks
-chapter: ch3_save_load
+chapter: ch7_collectives
 signature: rank 1: FileNotFoundError: \[Errno 2\] No such file or directory: 'last\.pt'
 
 You see: `FileNotFoundError` on ranks other than 0, for a file that is there when you

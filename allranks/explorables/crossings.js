@@ -63,7 +63,7 @@ const fields = [
   { name: "gb_per_s", label: "B, GB/s per link", kind: "number", min: 0, range: [0.01, 1000, true] },
 ];
 
-const LEFT = 54, RIGHT = 14, TOP = 66, HIGH = 236, BAND = 20; // px
+const LEFT = 54, RIGHT = 14, HIGH = 236, BAND = 20; // px
 const DASHES = { naive: "2 3", tree: "8 4", ring: null, halving: "8 3 2 3" };
 const HUES = { naive: 3, tree: 1, ring: 0, halving: 2 };
 const POINTS = 90;
@@ -71,14 +71,15 @@ const POINTS = 90;
 function draw({ state, facts, before, set, measured, width, narrow }) {
   const { num_bytes: n } = state, alpha = state.alpha_us * 1e-6, bandwidth = state.gb_per_s * 1e9;
   const map = range01({ kind: "whole", range: [...SIZES, true] }), wide = width - LEFT - RIGHT;
+  const top = narrow ? 66 : 46;
   const x = (bytes) => LEFT + wide * map.place(bytes);
   const sizes = Array.from({ length: POINTS + 1 }, (_, i) => SIZES[0] * 1e7 ** (i / POINTS));
   const at = (bytes) => facts.ways.map((way) => [...way.slice(0, 3), seconds(way, bytes, alpha, bandwidth)]);
   // From the fastest at 1 KB to the slower of tree and ring at 10 GB, in powers of ten.
   const low = Math.floor(Math.log10(Math.max(1e-9, best(at(SIZES[0]))[3])));
   const high = Math.ceil(Math.log10(at(SIZES[1])[1][3]));
-  const y = (time) => TOP + HIGH * (high - Math.log10(Math.max(time, 1e-12))) / (high - low);
-  const inside = (time) => y(time) >= TOP - 1;
+  const y = (time) => top + HIGH * (high - Math.log10(Math.max(time, 1e-12))) / (high - low);
+  const inside = (time) => y(time) >= top - 1;
   const line = (way) => sizes.map((bytes) => [x(bytes), seconds(way, bytes, alpha, bandwidth)])
     .filter(([, time]) => inside(time)).map(([px, time]) => `${px.toFixed(1)} ${y(time).toFixed(1)}`).join("L");
   const style = (name) => `stroke: ${rankColor(HUES[name])}; fill: none; stroke-width: ${name === facts.fastest ? 4 : 2}`;
@@ -92,7 +93,8 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     const strong = way[0] === facts.fastest;
     return [
       h("svg:path", { d: `M${px} ${py - 4}h26`, style: style(way[0]), "stroke-dasharray": DASHES[way[0]] }),
-      text(px + 32, py, `${way[0]} ${amount(way[3], "s")}`, { "text-anchor": "start", class: strong ? "x-strong" : "" }),
+      text(px + 32, py, way[0], { "text-anchor": "start", class: strong ? "x-strong" : "" }),
+      text(px + 36 + 8 * way[0].length, py, amount(way[3], "s"), { "text-anchor": "start", class: "x-answer" + (strong ? " x-strong" : "") }),
     ];
   });
   const winners = [];
@@ -101,7 +103,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
     if (winners.at(-1)?.[0] !== name) winners.push([name, x(bytes), 0]);
     winners.at(-1)[2] = x(bytes);
   }
-  const floor = TOP + HIGH;
+  const floor = top + HIGH;
   const band = winners.map(([name, from, to], i) => {
     const end = winners[i + 1]?.[1] ?? to, across = end - from;
     return [
@@ -113,9 +115,9 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   const now = x(n), left = now > LEFT + wide / 2;
   const handle = draggable(
     h("svg:g", {},
-      h("svg:rect", { x: now - 22, y: TOP, width: 44, height: HIGH, fill: "transparent" }),
-      h("svg:path", { class: "x-frame", style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${TOP}V${floor}` }),
-      h("svg:rect", { x: now - 5, y: TOP - 6, width: 10, height: 22, rx: 4, class: "x-handle" })),
+      h("svg:rect", { x: now - 22, y: top, width: 44, height: HIGH, fill: "transparent" }),
+      h("svg:path", { class: "x-frame", style: "stroke: var(--x-mark); stroke-width: 2", d: `M${now} ${top}V${floor}` }),
+      h("svg:rect", { x: now - 5, y: top - 6, width: 10, height: 22, rx: 4, class: "x-handle" })),
     "size", { label: "bytes of the tensor", now: n, low: SIZES[0], high: SIZES[1], said: amount(n, "B"),
       move: (by, start) => map.value(map.place(start) + by / wide),
       step: (by) => map.value(map.place(n) + by / 70), set: (num_bytes) => set({ num_bytes }) });
@@ -128,20 +130,20 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
       legend,
       grid(low, high).map((k) => [
         h("svg:path", { class: "x-frame", d: `M${LEFT} ${y(10 ** k)}H${width - RIGHT}`, "stroke-opacity": 0.4 }),
-        text(LEFT - 6, y(10 ** k) + 4, amount(10 ** k * 1.0000001, "s"), { ...small, "text-anchor": "end" }),
+        text(LEFT - 6, y(10 ** k) + 4, k > 3 ? `10${[..."⁴⁵⁶⁷⁸"][k - 4]} s` : amount(10 ** k * 1.0000001, "s"), { ...small, "text-anchor": "end" }),
       ]),
       grid(3, 10).filter((k) => !narrow || k % 3 === 0).map((k) =>
-        text(x(10 ** k), floor + BAND + 19, amount(10 ** k, "B"), small)),
+        text(x(10 ** k) + (k > 9 ? RIGHT : 0), floor + BAND + 19, amount(10 ** k, "B"), { ...small, "text-anchor": k > 9 ? "end" : "middle" })),
       text(LEFT + wide / 2, floor + BAND + 36, "bytes that each rank brings, n", { class: "x-small x-soft" }),
       facts.ways.map((way) => h("svg:path", { d: `M${line(way)}`, style: style(way[0]), "stroke-dasharray": DASHES[way[0]], "data-id": `line ${way[0]}` })),
       before && inside(before.facts.seconds) && h("svg:circle", { cx: x(before.state.num_bytes), cy: y(before.facts.seconds), r: 6, class: "x-ghost" }),
       band, handle, dots,
       shown && rect(now - 6, y(real) - 6, 12, 12, { class: "x-handle" }),
-      text(now + (left ? -10 : 10), TOP + 10, amount(n, "B"), { class: "x-strong", "text-anchor": left ? "end" : "start" })),
+      text(now + (left ? -10 : 10), top + 10, amount(n, "B"), { class: "x-strong", "text-anchor": left ? "end" : "start" })),
     below: [
       h("p", {}, "Drag the upright line, or focus it and press the arrow keys. Both axes are logarithmic: where a "
         + "line is flat, an all_reduce pays for its steps, and where it climbs, for its bytes. A message on this "
-        + `link pays as much for itself as for its bytes at α B = ${amount(facts.balance, "B")}.`),
+        + `link pays as much for itself as for its bytes at α\u00a0B = ${amount(facts.balance, "B")}.`),
       table("The algorithms at this size", ["algorithm", "steps", "bytes that follow one another", "steps take", "bytes take", "time"],
         facts.ways.map(([name, steps, share, time]) => [name, steps, amount(share * n, "B"),
           amount(steps * alpha, "s"), amount(time - steps * alpha, "s"), amount(time, "s")])),
