@@ -9,26 +9,18 @@ It carries out what DDP and FSDP2 call; all else goes to gloo. A call returns wh
 work is done: with as many ranks as cores, nothing would be left to overlap it with.
 """
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work, _create_work_from_future
+from torch._C._distributed_c10d import Work
 
+from allranks.backends.over_gloo import OverGloo, done
 from allranks.backends.segment import CHUNK, Segment
 
-# torch 2.13 has renamed some methods, and calls them by the new names.
-RENAMED = {
-    "_allgather_base": "all_gather_single",
-    "_reduce_scatter_base": "reduce_scatter_single",
-    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
-}
 
-
-class SharedMemory(dist.ProcessGroup):
+class SharedMemory(OverGloo):
     """A process group whose ranks share memory.
 
     Args:
@@ -37,21 +29,15 @@ class SharedMemory(dist.ProcessGroup):
         timeout: for every collective.
     """
 
+    name = "shm"
+
     def __init__(
         self, store: dist.Store, rank: int, world_size: int, timeout: timedelta
     ) -> None:
-        super().__init__(rank, world_size)
-        self._gloo = dist.ProcessGroupGloo(store, rank, world_size, timeout)
-        kind = dist.ProcessGroup.BackendType.GLOO  # what torch calls if we do not
-        self._register_backend(torch.device("cpu"), kind, self._gloo)
-        self._set_default_backend(kind)
+        super().__init__(store, rank, world_size, timeout)
         self._segment = Segment(
             dist.PrefixStore("shm", store), rank, world_size, timeout
         )
-
-    def getBackendName(self) -> str:
-        """Return the name that ``dist.get_backend`` shows."""
-        return "shm"
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Replace a tensor by its sum or mean over all ranks."""
@@ -131,31 +117,6 @@ class SharedMemory(dist.ProcessGroup):
             into.div_(self.size())
         return done([out])
 
-    # DTensor calls the next three, mostly with one tensor. Left to gloo, they may hang:
-    # a thread of gloo's that frees a tensor wants Python's lock, which the caller holds
-    # while it waits for that thread's own lock (torch 2.13).
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Replace several tensors by their sums or means."""
-        for tensor in tensors:
-            self.allreduce([tensor], opts).wait()
-        return done(tensors)
-
-    def allgather_into_tensor_coalesced(
-        self, outs: list[torch.Tensor], tensors: list[torch.Tensor], opts: Any = None
-    ) -> Work:
-        """Fill several tensors with those of all ranks."""
-        for out, tensor in zip(outs, tensors, strict=True):
-            self._allgather_base(out, tensor)
-        return done(outs)
-
-    def reduce_scatter_tensor_coalesced(
-        self, outs: list[torch.Tensor], tensors: list[torch.Tensor], opts: Any
-    ) -> Work:
-        """Fill several tensors with this rank's parts of sums or means."""
-        for out, tensor in zip(outs, tensors, strict=True):
-            self._reduce_scatter_base(out, tensor, opts).wait()
-        return done(outs)
-
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Replace a tensor by that of the root."""
         [tensor], root = tensors, opts.rootRank
@@ -171,10 +132,6 @@ class SharedMemory(dist.ProcessGroup):
             tensor.detach().copy_(flat.view_as(tensor))
         return done(tensors)
 
-    def _get_sequence_number_for_group(self) -> int:
-        """Refuse to count: gloo's part of the calls would be no measure of all."""
-        raise RuntimeError("the backend 'shm' does not count its collectives")
-
     def barrier(self, opts: Any = None) -> Work:
         """Wait for all ranks."""
         self._segment.meet("barrier")
@@ -186,29 +143,3 @@ def adds(tensor: torch.Tensor, op: dist.ReduceOp) -> bool:
     if tensor.is_sparse or tensor.is_complex() or tensor.dtype == torch.bool:
         return False
     return op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG
-
-
-def done(result: list[torch.Tensor]) -> Work:
-    """Return work that has ended, with its result."""
-    future = torch.futures.Future()
-    future.set_result(result)
-    return _create_work_from_future(future)
-
-
-def by_gloo(name: str) -> Callable:
-    """Return a method that calls gloo's, without a detour through torch's own.
-
-    Live ranks wrap torch's own in Python. From there a call would come back here, as
-    torch would take the wrapper for our override.
-    """
-
-    def method(self: SharedMemory, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._gloo, name)(*args, **kwargs)
-
-    return method
-
-
-for _name in "send", "recv", "recv_anysource", "monitored_barrier":
-    setattr(SharedMemory, _name, by_gloo(_name))
-for _name, _new in RENAMED.items():
-    setattr(SharedMemory, _new, getattr(SharedMemory, _name))

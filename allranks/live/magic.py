@@ -48,7 +48,7 @@ RANKS = {"type": _rank_list, "metavar": "RANKS"}
 LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", nargs="?", help="the number of ranks, or: status, stop")
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
-LINE.add_argument("--backend", default="", help="gloo, or shm: shared memory")
+LINE.add_argument("--backend", default="", help="gloo, shm or link:eth1")
 LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
 LINE.add_argument("--progress", action="store_true", help="in each cell from now on")
 LINE.add_argument("--timeline", action="store_true", help="draw the last cell")

@@ -26,7 +26,7 @@ class Ranks:
         world_size: number of processes, 1 to 64.
         device: ``"cpu"``, or an accelerator such as ``"cuda"``: device r for rank r.
         timeout: seconds until a call counts as hung, unless it sets its own.
-        backend: ``"gloo"`` or ``"shm"``, shared memory; by default torch's choice.
+        backend: ``"gloo"``, ``"shm"`` or ``"link:eth1"``; by default torch's choice.
 
     Attributes:
         outputs: what each rank printed in the last call.

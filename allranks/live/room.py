@@ -1,6 +1,7 @@
 """Whether this machine has what ranks need: devices, open files, room on the disk."""
 
 import errno
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import psutil
 
 from allranks.report import need_unix
+from allranks.sums import network
 
-BACKENDS = ("gloo", "shm")  # of ranks on the CPU
+BACKENDS = ("gloo", "shm", "link")  # of ranks on the CPU; link:eth1 says which
 MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
 
 
@@ -27,8 +29,11 @@ def check_possible(world_size: int, device: str, backend: str = "") -> None:
     if not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
     _check_open_files(world_size)
-    if backend and backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r}: choose {' or '.join(BACKENDS)}")
+    name, _, link = backend.partition(":")
+    if backend and (name not in BACKENDS or (link and name != "link")):
+        raise ValueError(f"backend {backend!r}: choose {', '.join(BACKENDS)}")
+    if name == "link":
+        network.parse(link or os.environ.get(network.VARIABLE, ""))
     if device == "cpu":
         return
     if backend:

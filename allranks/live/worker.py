@@ -197,7 +197,7 @@ def _join(
         | {"WORLD_SIZE": f"{world_size}", "LOCAL_WORLD_SIZE": f"{world_size}"}
     )
     if backend not in ("", "gloo"):
-        backends.register(backend)
+        backend = backends.register(backend)
     dist.init_process_group(
         backend or dist.get_default_backend_for_device(device),
         store=dist.FileStore(str(folder / "store"), world_size),

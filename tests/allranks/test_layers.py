@@ -21,7 +21,7 @@ LAYERS = {
     "checkpoint": (),
     "pictures": ("sums",),
     "vgpu": ("pictures",),
-    "backends": (),
+    "backends": ("sums",),
     "launch": ("paths", "report"),
     "live": ("backends", "pictures", "report", "sums", "vgpu"),
     "runs": ("sums", "vgpu"),

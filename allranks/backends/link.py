@@ -1,0 +1,259 @@
+"""The backend "link": gloo, with every message as slow as a link that you choose.
+
+Ranks of one machine exchange tensors in microseconds, so nobody sees there what a
+network costs. This backend lets gloo do the work, and calls it done only when a link of
+latency α and bandwidth B would have done it. What was started meanwhile goes on, so
+overlap, buckets, hierarchies and compression pay off as they do on that link.
+
+A collective begins when its last rank has come and the link is free, and takes what
+``allranks.sums.link_times`` says. The ranks tell each other when they came: all
+processes of a machine share one clock. A message between two ranks leaves when those
+before it have left, and arrives α later.
+"""
+
+import os
+import queue
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+
+from allranks.backends.over_gloo import OverGloo
+from allranks.sums.link_times import seconds
+from allranks.sums.network import VARIABLE, Network, parse
+
+NOTICED = 50  # calls after which this machine's own slowness is judged
+
+
+class LinkWork(Work):
+    """Work that ends when its future does; unlike torch's own, it raises its error."""
+
+    def __init__(self, future: torch.futures.Future) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end; the group's timeout holds for every call."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Tell whether the link would be done."""
+        return self._future.done()
+
+    def get_future(self) -> torch.futures.Future:
+        """Return the future with the result, which DDP waits for."""
+        return self._future
+
+
+class SetLink(OverGloo):
+    """A process group on a link.
+
+    Args:
+        store, rank, world_size, timeout: as ``OverGloo`` has them.
+        ranks: of the group, by their numbers in the job.
+        network: the links between all ranks of the job.
+    """
+
+    name = "link"
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        world_size: int,
+        timeout: timedelta,
+        ranks: Sequence[int],
+        network: Network,
+    ) -> None:
+        super().__init__(store, rank, world_size, timeout)
+        self._clock = dist.ProcessGroupGloo(
+            dist.PrefixStore("clock", store), rank, world_size, timeout
+        )
+        self._ranks, self._network = ranks, network
+        self._free = self._leaves = self._arrives = 0.0  # time.monotonic()
+        self._modelled = self._late = 0.0
+        self._operations, self._lock = 0, threading.Lock()
+        self._queue = queue.SimpleQueue()
+        args = (self._queue,)
+        threading.Thread(target=in_order, args=args, daemon=True, name="link").start()
+        weakref.finalize(self, self._queue.put, None)  # then the thread ends, too
+
+    def collective(
+        self, name: str, num_bytes: int, result: list, start: Callable[[], Work]
+    ) -> Work:
+        """Start a collective of gloo's; return work that ends as on the link.
+
+        Args:
+            name: as ``link_times.seconds`` calls it.
+            num_bytes: n, as it counts them.
+            result: the tensors that the work returns.
+            start: calls gloo.
+        """
+        came, inner = time.monotonic(), start()
+        future = torch.futures.Future()
+        link = self._network.between(self._ranks)
+        alpha, bandwidth = 1e-6 * link.alpha_us, 1e9 * link.gb_per_s
+        takes = seconds(name, num_bytes, self.size(), alpha, bandwidth)
+
+        def complete() -> None:
+            last = torch.tensor([came], dtype=torch.double)
+            latest = dist.AllreduceOptions()
+            latest.reduceOp = dist.ReduceOp.MAX
+            self._clock.allreduce([last], latest).wait()
+            inner.wait()
+            self._free = max(last.item(), self._free) + takes
+            self._sleep_until(self._free, takes)
+
+        self._queue.put(lambda: self._finish(future, complete, result))
+        return LinkWork(future)
+
+    def send(self, tensors: list[torch.Tensor], target: int, tag: int = 0) -> Work:
+        """Send a tensor; its memory may be used again when its bytes have left."""
+        came, inner = time.monotonic(), self._gloo.send(tensors, target, tag)
+        takes, alpha = self._message(tensors, target)
+        with self._lock:
+            begin = max(came, self._leaves)
+            self._leaves = begin + takes
+        leave = torch.tensor([begin], dtype=torch.double)
+        told = self._clock.send([leave], target, tag)
+
+        def complete() -> None:
+            told.wait()
+            inner.wait()
+            self._sleep_until(begin + takes, takes + alpha)
+
+        return self._alone(complete, tensors)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Work:
+        """Receive a tensor; it is there when its last byte would have arrived."""
+        leave = torch.zeros(1, dtype=torch.double)
+        told = self._clock.recv([leave], source, tag)
+        inner = self._gloo.recv(tensors, source, tag)
+        takes, alpha = self._message(tensors, source)
+
+        def complete() -> None:
+            told.wait()
+            inner.wait()
+            with self._lock:
+                self._arrives = max(leave.item(), self._arrives) + takes
+                arrived = self._arrives + alpha
+            self._sleep_until(arrived, takes + alpha)
+
+        return self._alone(complete, tensors)
+
+    def recv_anysource(self, *args: Any) -> Work:
+        """Refuse: whose link is it?"""
+        raise ValueError("the backend 'link' must know whom it receives from: give src")
+
+    def _message(self, tensors: list[torch.Tensor], peer: int) -> tuple[float, float]:
+        """Return the seconds that the bytes take, and α."""
+        link = self._network.between([self._ranks[self.rank()], self._ranks[peer]])
+        return size(tensors) / (1e9 * link.gb_per_s), 1e-6 * link.alpha_us
+
+    def _alone(self, complete: Callable[[], None], result: list) -> Work:
+        """Complete a message in a thread of its own: it waits for one rank only."""
+        future = torch.futures.Future()
+        args = future, complete, result
+        threading.Thread(target=self._finish, args=args, daemon=True).start()
+        return LinkWork(future)
+
+    def _finish(self, future: Any, complete: Callable[[], None], result: list) -> None:
+        """Run what completes some work; whoever waits for it gets its error."""
+        try:
+            complete()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def _sleep_until(self, end: float, takes: float) -> None:
+        """Sleep; say once if this machine is slower than the link all the time."""
+        late = time.monotonic() - end
+        if late < 0:
+            time.sleep(-late)
+        with self._lock:
+            self._operations += 1
+            self._modelled += takes
+            self._late += max(0.0, late)
+            if self._operations == NOTICED and self._late > 0.5 * self._modelled:
+                percent = round(100 * self._late / max(self._modelled, 1e-9))
+                warnings.warn(
+                    f"this machine took {percent} % more time than the link that you "
+                    "set: make that slower, as by eth1,slower=10",
+                    stacklevel=2,
+                )
+
+
+def in_order(calls: queue.SimpleQueue) -> None:
+    """Complete one collective after the other; None ends it."""
+    while (complete := calls.get()) is not None:
+        complete()
+        del complete  # or it would keep its group alive
+
+
+def size(tensors: Sequence[torch.Tensor]) -> int:
+    """Count the bytes of some tensors."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+# Of each method: what it is called in ``link_times``, and its bytes n. The first
+# argument is what the call fills.
+METHODS = {
+    "allreduce": ("all_reduce", lambda group, x, *_: size(x)),
+    "broadcast": ("broadcast", lambda group, x, *_: size(x)),
+    "reduce": ("reduce", lambda group, x, *_: size(x)),
+    "_allgather_base": ("all_gather", lambda group, out, *_: out.nbytes),
+    "allgather": ("all_gather", lambda group, outs, *_: size(outs[0])),
+    "_reduce_scatter_base": ("reduce_scatter", lambda group, out, x, *_: x.nbytes),
+    "reduce_scatter": ("reduce_scatter", lambda group, out, xs, *_: size(xs[0])),
+    "alltoall_base": ("all_to_all", lambda group, out, x, *_: x.nbytes),
+    "alltoall": ("all_to_all", lambda group, outs, xs, *_: size(xs)),
+    "gather": ("gather", lambda group, outs, xs, *_: group.size() * size(xs)),
+    "scatter": ("scatter", lambda group, outs, *_: group.size() * size(outs)),
+    "barrier": ("barrier", lambda group, *_: 0),
+}
+
+
+def on_the_link(method: str) -> Callable:
+    """Return a method of ``SetLink`` that has gloo do it, as slow as on the link."""
+    name, count = METHODS[method]
+
+    def run(self: SetLink, *args: Any, **kwargs: Any) -> Work:
+        result = args[0] if args and isinstance(args[0], (list, torch.Tensor)) else []
+        result = [result] if isinstance(result, torch.Tensor) else result
+        return self.collective(
+            name,
+            count(self, *args),
+            result,
+            lambda: getattr(self._gloo, method)(*args, **kwargs),
+        )
+
+    return run
+
+
+for _name in METHODS:
+    setattr(SetLink, _name, on_the_link(_name))
+SetLink.all_gather_single = SetLink._allgather_base
+SetLink.reduce_scatter_single = SetLink._reduce_scatter_base
+
+
+def create(options: Any, _: object = None) -> SetLink:
+    """Make a group on the link that ``ALLRANKS_LINK`` names, as torch asks for it.
+
+    Raises:
+        ValueError: if the variable is not set, or names no link.
+    """
+    if not (text := os.environ.get(VARIABLE, "").strip()):
+        raise ValueError(f"{VARIABLE} is not set: name a link, such as {VARIABLE}=eth1")
+    world_size = options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(world_size))
+    where = options.store, options.group_rank, world_size, options.timeout
+    return SetLink(*where, ranks, parse(text))
