@@ -1,13 +1,14 @@
 """The backend "link": gloo's results, never earlier than the link would have them."""
 
 import pytest
+import torch
 
 from allranks import Ranks
 from allranks.live.room import check_possible
 from allranks.report import RanksError
 from allranks.sums.link_times import seconds
 from allranks.sums.network import parse
-from tests.allranks.backends.test_shm import COLLECTIVES
+from tests.allranks.backends.test_shm import COLLECTIVES, TRAIN
 
 SLOW = "link:2000us+0.01GB/s"  # a message 2 ms, 100 KB 10 ms: this machine is faster
 ALPHA, BANDWIDTH = 2e-3, 1e7
@@ -121,6 +122,13 @@ torch.equal(found[0], found[1]), objects, names
     for rank, (same, objects, names) in enumerate(ranks.run(source)):
         assert same and objects == ids
         assert names == ["link"] * (2 if rank < 2 else 1)
+
+
+def test_ddp_and_fsdp2_train_on_it_as_they_are(ranks):
+    """The weights are gloo's, bit for bit."""
+    for ours, theirs in ranks.run(TRAIN, timeout=120):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_a_hierarchy_is_faster_than_a_flat_sum():

@@ -383,5 +383,5 @@ def test_wrong_names_are_refused():
     """One sentence names the value and what there is."""
     with pytest.raises(ValueError, match="no backend 'smh' of ours: shm"):
         register("smh")
-    with pytest.raises(ValueError, match="backend 'mpi': choose gloo or shm"):
+    with pytest.raises(ValueError, match="backend 'mpi': choose gloo, shm, link"):
         Ranks(2, backend="mpi")

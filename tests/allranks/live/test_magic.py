@@ -98,7 +98,7 @@ def test_stop_and_status(four):
         ),
         ("%ranks", "%ranks: say how many (%ranks 4), or status, stop, --timeline"),
         ("%ranks 2 --device cuda", "this machine has no accelerator; try 'cpu'"),
-        ("%ranks 2 --backend nccl", "backend 'nccl': choose gloo or shm"),
+        ("%ranks 2 --backend nccl", "backend 'nccl': choose gloo, shm, link"),
         ("%ranks 2 --timeout -1", "invalid number of seconds value: '-1'"),
         ("%%ranks --on 7\n1", "there is no rank 7: ranks go from 0 to 3"),
         ("%%ranks --on a\n1", "invalid list of ranks value: 'a'"),

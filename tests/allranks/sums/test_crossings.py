@@ -52,3 +52,13 @@ def test_every_link_is_found_by_its_numbers():
         link.label for link in LINKS.values()
     ]
     assert named(1, 1) == ""
+
+
+def test_the_pages_table_is_the_books():
+    """The chapter lists each link with its numbers."""
+    page = (ROOT / "book" / "ch7_collectives.md").read_text("utf8")
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+) \| ([\d.]+) µs \| ([\d.]+) GB/s \|$", page, re.M
+    )
+    found = {key: (label, float(a), float(b)) for key, label, a, b in rows}
+    assert found == {key: tuple(link) for key, link in LINKS.items()}
