@@ -11,6 +11,7 @@ processes of a machine share one clock. A message between two ranks leaves when 
 before it have left, and arrives α later.
 """
 
+import atexit
 import os
 import queue
 import threading
@@ -29,6 +30,7 @@ from allranks.backends.over_gloo import OverGloo
 from allranks.sums.link_times import seconds
 from allranks.sums.network import VARIABLE, Network, parse
 
+WORKING: set[int] = set()  # the threads that complete something just now
 NOTICED = 50  # calls after which this machine's own slowness is judged
 
 
@@ -161,8 +163,10 @@ class SetLink(OverGloo):
     def _alone(self, complete: Callable[[], None], result: list) -> Work:
         """Complete a message in a thread of its own: it waits for one rank only."""
         future = torch.futures.Future()
-        args = future, complete, result
-        threading.Thread(target=self._finish, args=args, daemon=True).start()
+        calls = queue.SimpleQueue()
+        calls.put(lambda: self._finish(future, complete, result))
+        calls.put(None)
+        threading.Thread(target=in_order, args=(calls,), daemon=True).start()
         return LinkWork(future)
 
     def _finish(self, future: Any, complete: Callable[[], None], result: list) -> None:
@@ -193,10 +197,24 @@ class SetLink(OverGloo):
 
 
 def in_order(calls: queue.SimpleQueue) -> None:
-    """Complete one collective after the other; None ends it."""
+    """Complete one piece of work after the other; None ends it."""
+    here = threading.get_ident()
     while (complete := calls.get()) is not None:
+        WORKING.add(here)
         complete()
         del complete  # or it would keep its group alive
+        WORKING.discard(here)
+
+
+@atexit.register
+def wait_for_threads() -> None:
+    """Give threads a second to come back from C++.
+
+    Python ends threads that still run when it exits, which C++ answers with an abort.
+    """
+    until = time.monotonic() + 1
+    while WORKING and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def size(tensors: Sequence[torch.Tensor]) -> int:

@@ -71,7 +71,7 @@ def shaped(mbit: int) -> None:
         shell(f"{inside} ip addr add {address}/24 dev arv{i}")
         shell(f"{inside} ip link set arv{i} up")
         shell(f"{inside} ip link set lo up")
-        limits = f"rate {mbit}mbit burst 64kb latency 50ms"
+        limits = f"rate {mbit}mbit burst 96kb latency 100ms"
         shell(f"{inside} tc qdisc add dev arv{i} root tbf {limits}")
 
 

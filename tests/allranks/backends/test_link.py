@@ -1,5 +1,9 @@
 """The backend "link": gloo's results, never earlier than the link would have them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -234,3 +238,38 @@ def test_the_model_is_the_ring_of_the_sums():
     assert seconds("all_reduce", 800, 4, 1.0, 100.0) == 2 * 3 * (1 + 2)
     assert seconds("broadcast", 800, 5, 1.0, 100.0) == 3 * (1 + 8)
     assert seconds("all_reduce", 800, 1, 1.0, 100.0) == 0
+
+
+ENDS = """
+import os, sys
+import torch
+import torch.distributed as dist
+from allranks import backends
+
+name, failed = backends.register("link:eth1"), 0
+for turn in range(20):
+    children = []
+    for rank in range(2):
+        if child := os.fork():
+            children.append(child)
+            continue
+        store = dist.FileStore(f"{sys.argv[1]}/{turn}", 2)
+        dist.init_process_group(name, store=store, rank=rank, world_size=2)
+        x, peer = torch.ones(100_000), 1 - rank
+        works = [dist.isend(x, peer), dist.irecv(torch.empty_like(x), peer)]
+        for work in works:
+            work.wait()
+        dist.all_reduce(x)
+        sys.exit(0)  # at once, while threads still come back from their work
+    failed += sum(os.waitpid(child, 0)[1] != 0 for child in children)
+print("failed:", failed)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a Mac's torch must not be forked")
+def test_a_process_that_ends_at_once_ends_in_peace(tmp_path):
+    """Python ends threads at exit, and C++ beneath them would answer with an abort."""
+    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", ENDS, str(tmp_path)]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert run.stdout == "failed: 0\n" and "terminate" not in run.stderr
