@@ -77,18 +77,18 @@ class TestScript:
             assert any(one.startswith(f"{line} ") for one in run), line
 
 
-def functions(script: Path) -> dict[str, ast.FunctionDef]:
-    """Return the functions of a script that are not its lesson, by name."""
+def definitions(script: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    """Return the functions and classes of a script that are not its lesson, by name."""
     found = ast.parse(script.read_text("utf8")).body
-    found = [node for node in found if isinstance(node, ast.FunctionDef)]
+    found = [node for node in found if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return {node.name: node for node in found if node.name not in TAUGHT}
 
 
-COPIES = {script: functions(script) for script in SCRIPTS}
+COPIES = {script: definitions(script) for script in SCRIPTS}
 
 
 def shared_lines(script: Path) -> int:
-    """Return how many lines a script's shared functions take: those in 3 or more."""
+    """Return how many lines a script shares with two others or more."""
     count = 0
     for name, node in COPIES[script].items():
         if sum(name in found for found in COPIES.values()) >= 3:
@@ -96,17 +96,17 @@ def shared_lines(script: Path) -> int:
     return count
 
 
-def test_repeated_functions_are_identical():
-    """Functions that self-contained scripts repeat are the same in all of them."""
+def test_what_scripts_repeat_is_identical():
+    """Functions and classes that stand in several scripts are the same in all."""
     copies = defaultdict(dict)
     for script, found in COPIES.items():
-        for function, node in found.items():
-            copies[function][script.name] = ast.dump(node)
+        for repeated, node in found.items():
+            copies[repeated][script.name] = ast.dump(node)
     compared = 0
-    for function, found in copies.items():
+    for repeated, found in copies.items():
         for (a, first), (b, second) in itertools.pairwise(found.items()):
             compared += 1
-            assert first == second, f"{function} differs in {a} and {b}"
+            assert first == second, f"{repeated} differs in {a} and {b}"
     assert compared >= 4, "too little was compared: this test went hollow"
 
 
