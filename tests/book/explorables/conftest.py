@@ -87,29 +87,56 @@ class Driver:
         return self.box.locator(".x-error").inner_text()
 
 
+@pytest.fixture(scope="module")
+def tab(browser):  # noqa: F811
+    """Yield one tab for a file's tests, since each new one compiles all scripts."""
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory) -> str:
+    """Return the address of an empty page, which shares its storage with the book."""
+    path = tmp_path_factory.mktemp("nothing") / "nothing.html"
+    path.write_text("<!DOCTYPE html><title>nothing</title>", "utf8")
+    return path.as_uri()
+
+
 @pytest.fixture
-def explore(browser, site):  # noqa: F811
-    """Yield a function that opens an explorable; fail on console errors or warnings."""
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, reduced_motion="reduce"
-    )  # without motion the page does not scroll smoothly either
+def explore(tab, nothing, site):  # noqa: F811
+    """Yield a function that opens an explorable; fail on console errors or warnings.
+
+    Nothing is left of what was open in the tab before.
+    """
     complaints = []
 
-    def open_page(
-        page_name: str, name: str, nth: int = 0, asked: bool = False, **options
-    ) -> Driver:
-        page = context.new_page()
-        if not asked:
-            page.add_init_script(ANSWERED)
-        page.emulate_media(**options) if options else None
-        page.on(
-            "console",
-            lambda m: complaints.append(m.text) if m.type in QUIET else None,
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((site / f"{page_name}.html").as_uri())
-        return Driver(page, name, nth)
+    def note(message) -> None:
+        if message.type in QUIET:
+            complaints.append(message.text)
 
+    def note_error(error) -> None:
+        complaints.append(str(error))
+
+    def open_page(
+        page_name: str,
+        name: str,
+        nth: int = 0,
+        asked: bool = False,
+        reduced_motion: str = "reduce",  # then the page does not scroll smoothly either
+    ) -> Driver:
+        tab.goto(nothing)
+        tab.mouse.move(0, 0)
+        tab.emulate_media(reduced_motion=reduced_motion)
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+        if not asked:
+            tab.evaluate(ANSWERED)
+        tab.goto((site / f"{page_name}.html").as_uri())
+        return Driver(tab, name, nth)
+
+    tab.on("console", note)
+    tab.on("pageerror", note_error)
     yield open_page
-    context.close()
+    tab.remove_listener("console", note)
+    tab.remove_listener("pageerror", note_error)
     assert not complaints
