@@ -219,14 +219,14 @@ def main() -> None:
         "DDP": (0, (1, 0)),
         "local SGD": (args.every, (1, 0)),
         "DiLoCo": (args.every, (args.outer_lr, 0.9)),
-        "alone": (args.steps, (1, 0)),
+        "at the end": (args.steps, (1, 0)),
     }
     for name, way in ways.items():
         loss, num_bytes = train(*way, args, rank, device)
         finite(torch.tensor(loss), name)
         if rank == 0:
             per_token = num_bytes / (args.steps * 16 * 64)
-            say(f"{name:9} {per_token:6.1f} bytes per token, test {loss=:.3f}")
+            say(f"{name:10} {per_token:6.1f} bytes per token, test {loss=:.3f}")
         gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()
 
