@@ -14,7 +14,6 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from itertools import pairwise
 from typing import NoReturn
 
 
@@ -126,13 +125,12 @@ class Lane:
 
 def deal(num: int, lanes: int, key: str, states: dict) -> list[Lane]:
     """Deal an epoch's shards out to lanes; ranks play no part in it."""
-    dice, most = random.Random(0), num // SHARDS // 3
-    ends = [num * i // SHARDS + dice.randint(0, most) for i in range(SHARDS)]
-    shards = [range(*pair) for pair in pairwise([0, *ends[1:], num])]
+    dice, long = random.Random(0), num // SHARDS  # about as long as this
+    ends = [i * long + dice.randint(0, long // 3) for i in range(1, SHARDS)]
+    shards = [range(*p) for p in zip([0, *ends], [*ends, num], strict=True)]
     random.Random(key).shuffle(shards)
-    keys = [f"{key} {i}" for i in range(lanes)]
-    own = [shards[i::lanes] for i in range(lanes)]
-    return [Lane(own[i], keys[i], *states.get(i, ())) for i in range(lanes)]
+    own = [(shards[i::lanes], f"{key} {i}") for i in range(lanes)]
+    return [Lane(*args, *states.get(i, ())) for i, args in enumerate(own)]
 
 
 class Stream(IterableDataset):
@@ -195,9 +193,9 @@ def train(args, rank: int, world_size: int, device) -> torch.Tensor:
             own = {i: s for _, states in batches for i, s in states.items()}
             dist.all_gather_object(all_ := [{}] * world_size, own)
             lanes = {i: s for own in all_ for i, s in own.items()}
-            state |= {"step": step, "lanes": lanes, "pairs": pairs.cpu()}
             if rank == 0:
-                save(args.checkpoint, state)
+                now = {"step": step, "lanes": lanes, "pairs": pairs.cpu()}
+                save(args.checkpoint, state | now)
                 say(f"{step=}: has learned {pairs.sum() // SIZE} windows")
     if rank == 0 and last <= stop:
         same = torch.equal(pairs.cpu(), count(text[None]))
@@ -216,8 +214,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--checkpoint", default="ch9_data.pt", help="to write")
     parser.add_argument("--resume", action="store_true", help="go on in it")
     args = in_range(parser.parse_args(argv))
-    if os.path.exists(args.checkpoint) and not args.resume:
-        refuse(f"{args.checkpoint} exists: --resume, or name another")
+    if os.path.exists(path := args.checkpoint) and not args.resume:
+        refuse(f"{path} exists: go on with --resume, or name another")
     return args
 
 
