@@ -1,21 +1,19 @@
-// What a number becomes in formats of few bits. Mirrors allranks/sums/numbers.py.
+// A number in formats of few bits. Mirrors allranks/sums/numbers.py.
 
 import { h, picture, rect, text, rankColor, table, pressable, draggable, explorable } from "./kit.js";
 
-// [label, bits of exponent, bits of mantissa, whether inf and NaN take an exponent]
+// [bits of exponent, bits of mantissa, label]; in e4m3 no exponent is kept for inf.
 const FORMATS = Object.fromEntries(Object.entries({
-  fp32: ["fp32", 8, 23, true], tf32: ["tf32", 8, 10, true], bf16: ["bf16", 8, 7, true],
-  fp16: ["fp16", 5, 10, true], e5m2: ["fp8 e5m2", 5, 2, true], e4m3: ["fp8 e4m3", 4, 3, false],
-}).map(([key, [label, exponent, mantissa, infinite]]) => {
-  const sign = 2 ** (exponent + mantissa), ends = infinite ? 2 ** mantissa : 1;
-  return [key, { label, exponent, mantissa, infinite, sign, top: sign - ends - 1,
-    nan: sign - (infinite ? ends / 2 : 1), least: 2 - 2 ** (exponent - 1) - mantissa }];
+  fp32: [8, 23], tf32: [8, 10], bf16: [8, 7], fp16: [5, 10], e5m2: [5, 2, "fp8 e5m2"], e4m3: [4, 3, "fp8 e4m3"],
+}).map(([key, [exponent, mantissa, label = key]]) => {
+  const infinite = key !== "e4m3", sign = 2 ** (exponent + mantissa), ends = infinite ? 2 ** mantissa : 1;
+  return [key, { label, exponent, mantissa, infinite, sign, top: sign - ends - 1, nan: sign - (infinite ? ends / 2 : 1), least: 2 - 2 ** (exponent - 1) - mantissa }];
 }));
 const KEYS = Object.keys(FORMATS);
 const LETTERS = 40, EXPONENT = 400;
-const NUMBER = /^ *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})|(\d+)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?|\.(\d+)(?:[eE]([+-]?\d{1,3}))?) *$/;
+const NUMBER = /^ *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})|(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?) *$/;
 
-// A fraction is a pair of BigInts; its denominator is above zero.
+// A fraction is a pair of BigInts.
 const pow = (base, k) => k < 0 ? [1n, base ** BigInt(-k)] : [base ** BigInt(k), 1n];
 const times = ([a, b], [c, d]) => [a * c, b * d];
 const plus = ([a, b], [c, d]) => [a * d + c * b, b * d];
@@ -31,13 +29,11 @@ function read(name, typed) {
   if ([...typed].length > LETTERS) throw Error(`${name} must have at most ${LETTERS} letters`);
   const found = NUMBER.exec(typed);
   if (!found) throw Error(`${name} must be a number, such as 0.1, 1e-4 or 2^-24, not “${typed}”`);
-  const [, sign, two, whole = "", part, ten, alone, last] = found;
-  const power = Number(two ?? ten ?? last ?? 0);
+  const [, sign, two, whole, part, ten] = found, power = Number(two ?? ten ?? 0);
   if (Math.abs(power) > EXPONENT)
     throw Error(`${name} must have an exponent from -${EXPONENT} to ${EXPONENT}`);
-  const after = part || alone || "";
-  return [sign === "-", two !== undefined ? pow(2n, power)
-    : times([BigInt(whole + after), 1n], pow(10n, power - after.length))];
+  return [sign === "-", two ? pow(2n, power)
+    : times([BigInt(whole + part), 1n], pow(10n, power - part.length))];
 }
 
 function encode(form, x, negative) {
@@ -64,7 +60,7 @@ function add(form, a, b) {
   const one = decode(form, a), other = decode(form, b);
   if (one === null || other === null) {
     const odd = [[a, one], [b, other]].filter(([, x]) => x === null).map(([code]) => code);
-    return odd.some((code) => code % form.sign !== form.top + 1) || new Set(odd).size > 1 ? form.nan : odd[0];
+    return odd.some((c) => c % form.sign !== form.top + 1) || odd[0] !== odd.at(-1) ? form.nan : odd[0];
   }
   const total = plus(one, other);
   return encode(form, size(total), total[0] < 0n || (!total[0] && Math.min(a, b) >= form.sign));
@@ -110,15 +106,14 @@ function show(form, code) {
 }
 
 function one(form, [negative, number], [down, more]) {
-  const code = encode(form, number, negative), other = encode(form, more, down);
-  const total = add(form, code, other), value = decode(form, code);
+  const code = encode(form, number, negative), value = decode(form, code);
+  const total = add(form, code, encode(form, more, down));
   const [below, above] = neighbours(form, code).map((next) => show(form, next));
   const off = value && size(plus(size(value), minus(number)));
   return {
     bits: bits(form, code), kind: kind(form, code), below, value: show(form, code), above,
     error: !off ? "–" : off[0] ? `${decimal([100n * off[0] * number[1], off[1] * number[0]], 2)} %` : "none",
-    added: show(form, other), sum: show(form, total), sum_bits: bits(form, total),
-    lost: more[0] > 0n && total === code && value !== null,
+    sum: show(form, total), lost: more[0] > 0n && total === code && value !== null,
     least: show(form, 1), normal: show(form, 2 ** form.mantissa), most: show(form, form.top),
   };
 }
@@ -159,20 +154,21 @@ const fields = [
 ];
 
 const LOW = -46, HIGH = 39; // powers of ten, the ends of the axis
+const BEYOND = 15; // px, for what lies outside of the two neighbours
 const SIGN = 5, EXPONENTS = 0, MANTISSA = 2; // hues
 const small = { class: "x-small" }, soft = { class: "x-small x-soft" };
 const hue = (number) => `--hue: ${rankColor(number)}`;
 const power = (k) => k ? `10${[...String(k)].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("")}` : "1";
-const place = (words) => Math.min(HIGH, Math.max(LOW, Math.log10(Math.abs(Number(words))) || LOW));
+const place = (words) => Math.min(HIGH, Math.max(LOW, Math.log10(Math.abs(Number(words)))));
 
-// The axis: what each format reaches, and the number as an upright line.
+// What each format reaches, and the number as an upright line.
 function ranges({ state, facts, before, set, width, narrow }) {
-  const left = narrow ? 4 : 76, wide = width - left - (narrow ? 4 : 226), high = narrow ? 42 : 28;
+  const left = narrow ? 10 : 76, wide = width - left - (narrow ? 10 : 240), high = narrow ? 42 : 28;
   const x = (at) => left + wide * (at - LOW) / (HIGH - LOW), floor = high * KEYS.length + 6;
   const rows = KEYS.map((key, i) => {
     const { label } = FORMATS[key], it = facts.formats[key], top = i * high, bar = top + (narrow ? 22 : 7);
     const [least, normal, most] = [it.least, it.normal, it.most].map((words) => x(place(words)));
-    const sum = `sum ${it.sum}${it.lost ? ", as before" : ""}`, chosen = key === state.form;
+    const sum = `is ${it.value}, sum ${it.lost ? "as before" : it.sum}`, chosen = key === state.form;
     return pressable(h("svg:g", {},
       h("svg:rect", { x: 0, y: top, width, height: high, fill: "transparent" }),
       text(narrow ? 4 : 2, narrow ? top + 15 : top + 19, label, { "text-anchor": "start", class: chosen ? "x-strong" : "" }),
@@ -197,7 +193,7 @@ function ranges({ state, facts, before, set, width, narrow }) {
     old && h("svg:path", { class: "x-ghost", d: `M${old} 0V${floor}` }), line] };
 }
 
-// The bits of the chosen format, in three groups.
+// Its bits, in three groups.
 function cells({ state, facts, width }, top) {
   const groups = facts.formats[state.form].bits.split(" "), gap = 18;
   const across = Math.min(17, (width - 2 * gap - 4) / groups.join("").length);
@@ -212,7 +208,7 @@ function cells({ state, facts, width }, top) {
   });
 }
 
-// Number and sum between the neighbours: rings are exact, and arrows round them.
+// Number and sum between the neighbours: rings are exact, arrows round.
 function between({ state, facts, width, narrow }, top) {
   const form = FORMATS[state.form], it = facts.formats[state.form];
   const [number, more] = ["number", "add"].map((name) => read(name, state[name]));
@@ -223,21 +219,21 @@ function between({ state, facts, width, narrow }, top) {
   const left = narrow ? 60 : 90, wide = width - left - 24, span = plus(high, minus(low));
   const x = (v) => {
     const [a, b] = times(plus(v, minus(low)), [span[1], span[0]]), part = Number(a * 100000n / b) / 1e5;
-    return left + wide * Math.min(1.05, Math.max(-0.05, part));
+    return left + Math.min(wide + BEYOND, Math.max(-BEYOND, wide * part));
   };
   const lane = (y, label, exact, rounded, about) => {
-    const from = x(exact), to = rounded ? x(rounded) : left + 1.05 * wide;
+    const from = x(exact), to = rounded ? x(rounded) : left + wide + BEYOND;
     return [text(2, y + 4, label, { ...small, "text-anchor": "start" }), h("svg:g", { class: about },
       Math.abs(to - from) > 1 && h("svg:path", { class: "x-arrow", d: `M${from} ${y}H${to}` }),
       h("svg:circle", { cx: to, cy: y, r: 5, class: "x-handle" }),
       h("svg:circle", { cx: from, cy: y, r: 7, class: "x-frame" }))];
   };
-  const exact = signed(number), marks = [[ends[0], it.below, "start"], [value, it.value, "middle"], [ends[1], it.above, "end"]];
+  const exact = signed(number);
+  const mark = (v, words, anchor, by, down) => v && [
+    h("svg:path", { class: "x-frame", d: `M${x(v)} ${top + 20}V${top + 84}` }),
+    text(x(v) + by, top + down, words, { class: by ? "x-small" : "x-small x-strong", "text-anchor": anchor })];
   return [
-    marks.map(([v, words, anchor]) => v && [
-      h("svg:path", { class: "x-frame", d: `M${x(v)} ${top + 20}V${top + 84}` }),
-      text(anchor === "start" ? x(v) - 20 : anchor === "end" ? x(v) + 20 : x(v), anchor === "middle" ? top + 14 : top + 100, words,
-        { class: anchor === "middle" ? "x-small x-strong" : "x-small", "text-anchor": anchor })]),
+    mark(ends[0], it.below, "start", -20, 100), mark(value, it.value, "middle", 0, 14), mark(ends[1], it.above, "end", 20, 100),
     lane(top + 36, "number", exact, value, ""),
     lane(top + 66, "sum", plus(exact, signed(more)), decode(form, total), "x-answer"),
   ];
@@ -252,7 +248,7 @@ function draw(view) {
     below: [
       h("p", {}, "Drag the dot on the axis, or type a number: 0.1, 1e-4 or 2^-24. Bars are what a format reaches; a dashed part "
         + "holds subnormal numbers, which have fewer bits the smaller they are. Below, rings are exact, and dots are what they are "
-        + "rounded to. Some GPUs round float32 to tf32 on the way into a product; the sums of fp8 are float32's, rounded."),
+        + "rounded to. tf32 is float32 on its way into a product on some GPUs; sums of fp8 are float32's, rounded."),
       table("All six formats", ["format", "bits", "next below", "the number", "next above", "error", "sum", "smallest", "largest"],
         KEYS.map((key) => {
           const it = facts.formats[key];
@@ -262,7 +258,7 @@ function draw(view) {
   };
 }
 
-// What the sum is: exact, as before, or the next number.
+// The sum: exact, as before, or the next number.
 const sums = ({ state, facts }) => {
   const it = facts.formats[state.form];
   return [...new Set([facts.exact[2], it.value, it.above, it.sum])].filter((words) => words !== "–");

@@ -93,11 +93,10 @@ def _one(
     """Return the facts about one format."""
     minus, size = number
     code = numbers.encode(form, size, minus)
-    other = numbers.encode(form, more[1], more[0])
-    total = numbers.add(form, code, other)
+    total = numbers.add(form, code, numbers.encode(form, more[1], more[0]))
     value = decode(form, code)
     below, above = numbers.neighbours(form, code)
-    shown = [_show(form, one) for one in (below, code, above, other, total)]
+    shown = [_show(form, one) for one in (below, code, above, total)]
     error = "–" if value is None else "none"
     if value is not None and abs(value) != size:
         error = f"{decimal(100 * abs(abs(value) - size) / size, 2)} %"
@@ -108,9 +107,7 @@ def _one(
         "value": shown[1],
         "above": shown[2],
         "error": error,
-        "added": shown[3],
-        "sum": shown[4],
-        "sum_bits": numbers.bits(form, total),
+        "sum": shown[3],
         "lost": bool(more[1]) and total == code and value is not None,
         "least": decimal(decode(form, 1)),
         "normal": decimal(decode(form, 1 << form.mantissa)),

@@ -21,7 +21,7 @@ from fractions import Fraction
 MOST_LETTERS, MOST_EXPONENT = 40, 400
 _NUMBER = re.compile(
     r" *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})"
-    r"|(\d+)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?|\.(\d+)(?:[eE]([+-]?\d{1,3}))?) *",
+    r"|(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?) *",
     re.ASCII,
 )
 
@@ -91,17 +91,15 @@ def read(name: str, text: str) -> tuple[bool, Fraction]:
         raise ValueError(
             f"{name} must be a number, such as 0.1, 1e-4 or 2^-24, not “{text}”"
         )
-    minus, two, whole, part, ten, alone, last = found.groups()
-    power = int(two or ten or last or 0)
+    minus, two, whole, part, ten = found.groups()
+    power = int(two or ten or 0)
     if abs(power) > MOST_EXPONENT:
         raise ValueError(
             f"{name} must have an exponent from -{MOST_EXPONENT} to {MOST_EXPONENT}"
         )
     if two:
         return minus == "-", Fraction(2) ** power
-    part = part or alone or ""
-    size = Fraction(int((whole or "") + part)) * Fraction(10) ** (power - len(part))
-    return minus == "-", size
+    return minus == "-", int(whole + part) * Fraction(10) ** (power - len(part))
 
 
 def encode(form: Format, size: Fraction, negative: bool = False) -> int:
