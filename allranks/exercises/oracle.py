@@ -5,6 +5,7 @@
 """
 
 import copy
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -241,7 +242,7 @@ def _factor(got: "torch.Tensor", want: "torch.Tensor") -> float | None:
 
 def _off(got: float, want: float) -> str:
     """Say by how much, as a sentence's end: by a whole factor, or by a difference."""
-    if got != got or 0 in (got, want):
+    if not math.isfinite(got - want) or 0 in (got, want):
         return ""
     for ratio, much in (got / want, "{:.0f} times"), (want / got, "1/{:.0f} of"):
         if ratio > 1.5 and abs(ratio - round(ratio)) < 1e-4:

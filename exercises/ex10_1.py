@@ -1,0 +1,200 @@
+"""Round at random, and alike everywhere.
+
+Chapter: 10
+Ranks: 1, 2
+Minutes: 15
+
+A weight of 1.0 in bfloat16 that gains 0.0001 in each step never moves, because each
+sum is rounded back. Rounding at random cures it without a copy in float32. `x` is a
+float32 tensor. Return it in bfloat16, where each number becomes one of its two
+neighbours there: the upper one with the probability `(x - lower) / (upper - lower)`.
+Its mean over many draws is then x.
+
+What bfloat16 can hold stays as it is, and so do zeros, ±inf and NaN. All randomness
+must come from `generator`, which is in the same state on all ranks, so that replicas of
+a weight stay equal. `x` must not change. No number is beyond bfloat16's largest.
+
+Hint 1: A bfloat16 is the upper half of a float32's 32 bits. Of the gap between two
+neighbours, what part do the lower 16 bits stand for?
+Hint 2: Add a random whole number from 0 to 65535 to the 32 bits, and then clear the
+lower 16. How often does a carry reach the upper half? And what becomes of NaN?
+Hint 3: `bits = x.view(torch.int32)`, `torch.randint(0, 1 << 16, x.shape,
+generator=generator, dtype=torch.int32)`, `& -65536`, and `.view(torch.float32)` again.
+"""
+
+# %% stub
+import torch
+
+
+def ex10_1(x, generator):
+    """Return x in bfloat16, each number rounded at random to one of its neighbours."""
+    raise NotImplementedError
+
+
+# %% check
+DRAWS = 4096
+EXACT = [0.0, -0.0, 1.0, -1.5, 256.0, 2.0**-130, float("inf"), -float("inf")]
+BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from zero
+    "between two numbers": [
+        (1 + 1 / 512, 0.25), (1 + 3 / 512, 0.75), (3 + 1 / 128, 0.5)
+    ],
+    "very near one of them": [(1 + 1 / 8192, 1 / 64), (5 - 1 / 2048, 63 / 64)],
+    "below zero": [(-1 - 1 / 512, 0.25), (-5 + 1 / 2048, 63 / 64)],
+    "below a power of two": [(2 - 1 / 512, 0.75), (0.25 - 1 / 4096, 0.75)],
+    "subnormal numbers": [(2.0**-133 + 2.0**-135, 0.25), (2.0**-135, 0.25)],
+}  # fmt: skip
+
+
+def neighbours(value):
+    """Return the neighbours of a number in bfloat16, the one nearer to zero first."""
+    bits = torch.tensor(value).view(torch.int32) & -65536
+    return bits.view(torch.float32).item(), (bits + 65536).view(torch.float32).item()
+
+
+def drawn(answer, x, seed):
+    """Return what the answer makes of x, after a look at its type."""
+    untouched = Untouched(x=x)
+    got = answer(x, torch.Generator().manual_seed(seed))
+    untouched()
+    if not isinstance(got, torch.Tensor) or got.dtype != torch.bfloat16:
+        kind = getattr(got, "dtype", type(got).__name__)
+        raise Wrong(f"the result is {kind}, not a tensor of bfloat16.")
+    if got.shape != x.shape:
+        raise Wrong(f"the result has shape {list(got.shape)}, not {list(x.shape)}.")
+    return got.float()
+
+
+def check(answer, case):
+    case("numbers that bfloat16 can hold")
+    for seed in range(8):
+        x = torch.tensor(EXACT)
+        expect(f"of {EXACT}, the result", drawn(answer, x, seed), x, 0, 0)
+    case("NaN")
+    patterns = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x7FFFFF]
+    for seed in range(8):
+        x = torch.tensor(patterns, dtype=torch.int32).view(torch.float32)
+        got = drawn(answer, x, seed)
+        if not got.isnan().all():
+            at = int((~got.isnan()).nonzero()[0])
+            bits = f"{patterns[at] & 0xFFFFFFFF:08x}"
+            raise Wrong(f"NaN with the bits {bits} became {got[at].item():g}.")
+    for name, pairs in BETWEEN.items():
+        case(name)
+        for value, chance in pairs:
+            x = torch.full((2, DRAWS // 2), value)
+            got = drawn(answer, x, 7)
+            inner, outer = neighbours(value)
+            strange = got[(got != inner) & (got != outer)]
+            if len(strange):
+                raise Wrong(
+                    f"{value:.8g} became {strange[0].item():.8g}; its neighbours are "
+                    f"{inner:.8g} and {outer:.8g}."
+                )
+            share = (got == outer).float().mean().item()
+            spread = (chance * (1 - chance) / DRAWS) ** 0.5
+            if abs(share - chance) > 6 * spread:
+                raise Wrong(
+                    f"of {DRAWS} times {value:.8g}, {100 * share:.3g} % became "
+                    f"{outer:.8g} and the rest {inner:.8g}; it should be "
+                    f"{100 * chance:.3g} %."
+                )
+    case("the same weights on all ranks")
+    dice = torch.Generator().manual_seed(3)
+    x = torch.randn(1000, generator=dice)
+    got = drawn(answer, x, 11)
+    if torch.equal(got, drawn(answer, x, 12)):
+        raise Wrong("two generators in different states led to the same result.")
+    if not torch.equal(got, drawn(answer, x, 11)):
+        raise Wrong(
+            "the same numbers and the same generator led to two results: some of the "
+            "randomness comes from elsewhere."
+        )
+    every = [torch.empty_like(got) for _ in range(world_size)]
+    dist.all_gather(every, got)
+    for r, other in enumerate(every):
+        if apart := int((other != every[0]).sum()):
+            raise Wrong(f"rank 0 and rank {r} rounded {apart} of 1000 weights apart.")
+
+
+# %% solution
+import torch
+
+
+def ex10_1(x, generator):
+    """Return x in bfloat16, each number rounded at random to one of its neighbours."""
+    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+    bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
+    return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
+
+
+# %% right: compares a uniform number with the place between the neighbours
+import torch
+
+
+def ex10_1(x, generator):
+    lower = (x.view(torch.int32) & -65536).view(torch.float32)
+    upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
+    place = (x.double() - lower.double()) / (upper.double() - lower.double())
+    dice = torch.rand(x.shape, generator=generator, dtype=torch.double)
+    chosen = torch.where(dice < place, upper, lower)
+    return torch.where(x.isfinite(), chosen, x).to(torch.bfloat16)
+
+
+# %% wrong: rounds to the nearest
+import torch
+
+
+def ex10_1(x, generator):
+    return x.bfloat16()
+
+
+# %% wrong: NaN passes through the whole numbers
+import torch
+
+
+def ex10_1(x, generator):
+    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+    bits = (x.view(torch.int32) + noise) & -65536
+    return bits.view(torch.float32).bfloat16()
+
+
+# %% wrong: the noise comes from each rank's own dice
+import torch
+
+
+def ex10_1(x, generator):
+    noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+    bits = (x.view(torch.int32) + noise) & -65536
+    return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
+
+
+# %% wrong: noise, and then to the nearest, which rounds what it could hold
+import torch
+
+
+def ex10_1(x, generator):
+    noise = torch.rand(x.shape, generator=generator) - 0.5
+    return (x * (1 + noise / 64)).bfloat16()
+
+
+# %% wrong: a fair coin
+import torch
+
+
+def ex10_1(x, generator):
+    lower = (x.view(torch.int32) & -65536).view(torch.float32)
+    upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
+    coin = torch.rand(x.shape, generator=generator) < 0.5
+    chosen = torch.where(coin & (lower != x), upper, lower)
+    return torch.where(x.isfinite(), chosen, x).bfloat16()
+
+
+# %% wrong: 16 bits of noise are added, but the nearest is taken
+import torch
+
+
+def ex10_1(x, generator):
+    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+    bits = (x.view(torch.int32) + noise).view(torch.float32)
+    exact = x.bfloat16().float() == x
+    return torch.where(x.isfinite() & ~exact, bits, x).bfloat16()

@@ -1,0 +1,302 @@
+"""A loss scaler that all ranks agree on.
+
+Chapter: 10
+Ranks: 2, 4
+Minutes: 20
+
+The ranks hold *different* parts of one model, so each has an optimizer with parameters
+of its own. `backward` has run on the loss times `state["scale"]`, and the gradients are
+still scaled; some are None. Write `scaler.step` and `scaler.update` in one:
+
+* Divide this rank's gradients by the scale, in place.
+* If all gradients of *all ranks* are finite, call `optimizer.step()`. Otherwise nobody
+  steps.
+* After a skipped step the scale is halved. After `interval` steps in a row that were
+  taken, it is doubled. `state["good"]` counts these, and starts again at 0 with each
+  change of the scale.
+
+Return whether the step was taken. `state` is a dict with the numbers `scale` (a float)
+and `good` (an int), which you change in place.
+
+Hint 1: Rank 1 finds an inf. Which rank has to know, and which ranks have to ask?
+Hint 2: A flag of one number, reduced with `MAX`, tells everybody. Every rank must bring
+one, also a rank that has no gradients at all.
+Hint 3: `bad = torch.zeros(1)`, then for each gradient `bad += not
+gradient.isfinite().all()`, then `dist.all_reduce(bad, op=dist.ReduceOp.MAX)`.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    """Unscale, step unless a gradient of any rank overflowed, and set the scale."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+
+INF, NAN, HUGE = float("inf"), float("nan"), 3e38
+STORIES = {  # by step: the gradient's last number on rank 0, rank 1, ...; None: no grad
+    "all is finite": [[1, 1, 1, 1]],
+    "large numbers whose sum overflows": [[HUGE, 1, HUGE, 1]],
+    "inf on the last rank": [[1, INF, 1, INF]],
+    "-inf on rank 0": [[-INF, 1, 1, 1]],
+    "NaN on one rank": [[1, NAN, 1, 1]],
+    "a rank without gradients": [[1, None, 1, None]],
+    "overflow beside a rank without gradients": [[None, INF, None, INF]],
+    "three good steps in a row": [[1, 1, 1, 1]] * 4,
+    "a bad step between good ones": [
+        [1, 1, 1, 1], [1, 1, 1, 1], [INF, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1],
+    ],
+    "two bad steps, then four good ones": [[1, 1, 1, INF], [NAN] * 4] + [[1] * 4] * 4,
+}  # fmt: skip
+INTERVAL = 3
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that counts its steps."""
+
+    steps = 0
+
+    def step(self, *args, **kwargs):
+        self.steps += 1
+        return super().step(*args, **kwargs)
+
+
+def check(answer, case):
+    for name, steps in STORIES.items():
+        case(name)
+        weights = torch.nn.Parameter(torch.ones(3 + rank))
+        bias = torch.nn.Parameter(torch.ones(2))
+        idle = torch.nn.Parameter(torch.ones(1))  # never has a gradient
+        groups = [{"params": [weights, idle]}, {"params": [bias], "lr": 0.25}]
+        optimizer = Counting(groups, lr=0.5)
+        state = {"scale": 64.0, "good": 0}
+        scale, good = 64.0, 0
+        for number, row in enumerate(steps, 1):
+            row = row[:world_size]
+            taken = all(v is None or abs(v) < INF for v in row)
+            value, before = row[rank], [weights.detach().clone(), bias.detach().clone()]
+            true = torch.arange(3.0 + rank)
+            weights.grad = bias.grad = None
+            if value is not None:
+                weights.grad, bias.grad = true * scale, torch.full((2,), 2.0) * scale
+                bias.grad[-1] = value
+            optimizer.steps = 0
+            got = answer(optimizer, state, INTERVAL)
+            where = f"rank {rank}, step {number}, where the ranks have {row}: "
+            if optimizer.steps != taken:
+                ran = (
+                    f"ran {optimizer.steps} times" if optimizer.steps else "did not run"
+                )
+                should = "should have run once" if taken else "should not have run"
+                raise Wrong(f"{where}optimizer.step {ran}; it {should}.")
+            if got is None or bool(got) != taken:
+                raise Wrong(f"{where}it returned {got!r}; it should be {taken}.")
+            if value is not None:
+                compare(
+                    f"{where}the gradient", weights.grad, true,
+                    {"It is still scaled.": true * scale,
+                     "It was divided twice.": true / scale,
+                     "It was divided by the new scale.": true * 2,
+                     "It was divided by twice the scale.": true / 2},
+                )  # fmt: skip
+                moved = before[0] - weights.detach()
+                expect(f"{where}the weights' step", moved, taken * 0.5 * true)
+                other = (before[1] - bias.detach())[0].item()
+                expect(f"{where}the bias' step", other, taken * 0.5, atol=1e-6)
+            old = scale
+            good = good + 1 if taken else 0
+            scale = scale if taken else scale / 2
+            if good == INTERVAL:
+                scale, good = scale * 2, 0
+            compare(f"{where}the scale", float(state["scale"]), scale, {
+                "It stays as it was.": old,
+                "Only a step without overflow may raise it, after 3 in a row.": old * 2,
+            })  # fmt: skip
+            compare(f"{where}state['good']", int(state["good"]), good, {
+                "It is not set back.": good + INTERVAL,
+            })  # fmt: skip
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    """Unscale, step unless a gradient of any rank overflowed, and set the scale."""
+    bad = torch.zeros(1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad /= state["scale"]
+                bad += not parameter.grad.isfinite().all()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad:
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% right: gathers what each rank says, as an object
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    all_parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    gradients = [p.grad for p in all_parameters if p.grad is not None]
+    for gradient in gradients:
+        gradient.mul_(1 / state["scale"])
+    mine = all(torch.isfinite(g).all().item() for g in gradients)
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    if all(every):
+        optimizer.step()
+        state["good"] += 1
+    else:
+        state.update(scale=state["scale"] * 0.5, good=0)
+    if state["good"] >= interval:
+        state.update(scale=state["scale"] * 2.0, good=0)
+    return all(every)
+
+
+# %% wrong: each rank decides for itself
+def ex10_2(optimizer, state, interval):
+    bad = False
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad /= state["scale"]
+                bad |= not parameter.grad.isfinite().all().item()
+    if bad:
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% wrong: only who has gradients asks the others
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    bad = torch.zeros(1)
+    for gradient in gradients:
+        gradient /= state["scale"]
+        bad += not gradient.isfinite().all()
+    if gradients:
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad:
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% wrong: looks for inf in the sum of all gradients
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    total = torch.zeros(1)
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    for parameter in parameters:
+        if parameter.grad is not None:
+            total += parameter.grad.abs().sum()
+            parameter.grad /= state["scale"]
+    dist.all_reduce(total)
+    if not total.isfinite():
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% wrong: a bad step does not end the row of good ones
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    bad = torch.zeros(1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad /= state["scale"]
+                bad += not parameter.grad.isfinite().all()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad:
+        state["scale"] /= 2
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% wrong: steps with gradients that are still scaled
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    bad = torch.zeros(1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                bad += not parameter.grad.isfinite().all()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad:
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
+
+
+# %% wrong: compares the largest gradient with inf
+import torch
+import torch.distributed as dist
+
+
+def ex10_2(optimizer, state, interval):
+    most = torch.zeros(1)
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad /= state["scale"]
+            most = torch.maximum(most, parameter.grad.max())
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    if most == float("inf"):
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True

@@ -1,0 +1,251 @@
+"""How large a batch is worth it?
+
+Chapter: 10
+Ranks: 1, 2, 4
+Minutes: 25
+
+A gradient over B samples has a squared norm of |G|² + S / B on average, where G is the
+gradient over all data, and S says how much single samples differ. Their ratio S / |G|²
+is the *simple gradient-noise scale*: a batch far below it wastes little, and one far
+above it wastes most of what it computes.
+
+`gradients` (steps, k, n) holds, for each of several steps, the k gradients that this
+rank has computed by accumulation. Each is the mean over `batch` samples of its own, and
+the W k gradients of a step belong to the same weights. From their squared norms, and
+from that of the mean of all W k, follow |G|² and S: two equations for two unknowns, in
+which every one of the norms counts. In a single step either result is almost pure
+noise, and |G|² may be negative, so average each over the steps before you divide.
+
+Return the floats `(|G|², S, S / |G|²)`, the same on all ranks, right to six digits.
+
+Hint 1: What is the mean of |g|² over the W k small gradients? How many samples does
+their mean have?
+Hint 2: small = |G|² + S / b and big = |G|² + S / (W k b). Subtract one from the other.
+Hint 3: `noise = (small - big) / (1 / b - 1 / (W * k * b))`, and then `signal = small -
+noise / b`. The mean gradient comes by one all_reduce, the mean of |g|² by another.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    """Return |G|², S and their ratio from gradients (steps, k, n) of each rank."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+
+CASES = {  # steps, k, n, batch, how large the noise of one sample is
+    "one step, two gradients": (1, 2, 50, 4, 3.0),
+    "no accumulation": (3, 1, 40, 8, 3.0),
+    "accumulation": (4, 3, 30, 5, 3.0),
+    "more noise than signal": (12, 2, 20, 2, 8.0),
+    "hardly any noise": (2, 2, 10, 16, 0.1),
+}
+
+
+def made(r, steps, k, n, batch, noise):
+    """Return the gradients of rank r; any rank can make them."""
+    dice = torch.Generator().manual_seed(50 + r)
+    means = torch.ones(n) + noise / batch**0.5 * torch.randn(
+        steps, k, n, generator=dice
+    )
+    return means.float() * (1 + 0.3 * r)  # no two ranks look alike
+
+
+def solve(small, big, batch, total):
+    """Return |G|², S and their ratio from mean squared norms."""
+    noise = ((small - big) / (1 / batch - 1 / total)).mean().item()
+    signal = ((total * big - batch * small) / (total - batch)).mean().item()
+    return signal, noise, noise / signal
+
+
+def check(answer, case):
+    for name, (steps, k, n, batch, noise) in CASES.items():
+        if world_size * k < 2:
+            continue  # one gradient tells nothing about noise
+        case(name)
+        every = torch.stack(
+            [made(r, steps, k, n, batch, noise) for r in range(world_size)], 1
+        ).double()  # (steps, W, k, n)
+        total = world_size * k * batch
+        norms = every.square().sum(-1)
+        small, big = norms.mean((1, 2)), every.mean((1, 2)).square().sum(-1)
+        want = solve(small, big, batch, total)
+        mine = made(rank, steps, k, n, batch, noise)
+        untouched = Untouched(gradients=mine)
+        got = answer(mine, batch)
+        untouched()
+        if not isinstance(got, (tuple, list)) or len(got) != 3:
+            raise Wrong(f"it returned {got!r}, not (|G|², S, their ratio).")
+        mistakes = {
+            "Only this rank's small gradients count in it.": solve(
+                norms[:, rank].mean(1), big, batch, total
+            ),
+            "The mean norm was squared, instead of a mean of squares.": solve(
+                norms.sqrt().mean((1, 2)).square(), big, batch, total
+            ),
+            "The mean gradient is that of this rank alone.": solve(
+                small, every[:, rank].mean(1).square().sum(-1), batch, total
+            ),
+            "No other rank's gradients are in it.": solve(
+                norms[:, rank].mean(1), every[:, rank].mean(1).square().sum(-1),
+                batch, k * batch + (k == 1),
+            ),
+            "A mean over ranks of |mean gradient|² is not that of the whole.": solve(
+                small, every.mean(2).square().sum(-1).mean(1), batch, total
+            ),
+            "This is the squared norm of the mean gradient, whose noise is still in "
+            "it.": (big.mean().item(), want[1], want[1] / big.mean().item()),
+            "This is a mean of the steps' ratios.": (
+                want[0], want[1], torch.tensor(
+                    [solve(a, b, batch, total)[2] for a, b in zip(small, big)]
+                ).mean().item(),
+            ),
+        }  # fmt: skip
+        if world_size > 1:
+            mistakes[
+                "The large batch has W k times as many samples as a small one."
+            ] = solve(small, big, batch, world_size * batch)
+        for i, what in enumerate(("|G|²", "S", "S / |G|²")):
+            if not abs(float(got[i])) < float("inf"):
+                raise Wrong(
+                    f"rank {rank}'s {what} is {float(got[i])}; it should be "
+                    f"{want[i]:.6g}. Of how many samples is the mean of all gradients, "
+                    f"if each is of {batch}?"
+                )
+            known = {words: values[i] for words, values in mistakes.items()}
+            compare(f"rank {rank}'s {what}", float(got[i]), want[i], known, rtol=1e-5)
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    """Return |G|², S and their ratio from gradients (steps, k, n) of each rank."""
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)  # (steps, n)
+    squares = gradients.double().square().sum((1, 2))  # (steps,)
+    dist.all_reduce(total)
+    dist.all_reduce(squares)
+    small, big = squares / many, (total / many).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()
+
+
+# %% right: from the deviations from the mean
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    g = gradients.to(torch.float64)
+    every = [torch.empty_like(g) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, g)
+    g = torch.cat(every, dim=1)
+    many = g.shape[1]
+    noise = batch * g.var(dim=1).sum(1).mean()  # with many - 1, so it has no bias
+    signal = g.mean(1).square().sum(1).mean() - noise / (batch * many)
+    return float(signal), float(noise), float(noise / signal)
+
+
+# %% wrong: a mean of the steps' ratios
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)
+    squares = gradients.double().square().sum((1, 2))
+    dist.all_reduce(total)
+    dist.all_reduce(squares)
+    small, big = squares / many, (total / many).square().sum(1)
+    noise = (small - big) / (1 / batch - 1 / (many * batch))
+    signal = small - noise / batch
+    ratio = (noise / signal).mean().item()
+    return signal.mean().item(), noise.mean().item(), ratio
+
+
+# %% wrong: the small norms of one rank
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)
+    dist.all_reduce(total)
+    small = gradients.double().square().sum(2).mean(1)
+    big = (total / many).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()
+
+
+# %% wrong: forgets that the gradients were accumulated
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)
+    squares = gradients.double().square().sum((1, 2))
+    dist.all_reduce(total)
+    dist.all_reduce(squares)
+    small, big = squares / many, (total / many).square().sum(1)
+    large = dist.get_world_size() * batch
+    noise = ((small - big) / (1 / batch - 1 / large)).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()
+
+
+# %% wrong: takes the mean gradient for G
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)
+    squares = gradients.double().square().sum((1, 2))
+    dist.all_reduce(total)
+    dist.all_reduce(squares)
+    small, big = squares / many, (total / many).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = big.mean()
+    return signal.item(), noise.item(), (noise / signal).item()
+
+
+# %% wrong: squares the mean of the norms
+import torch
+import torch.distributed as dist
+
+
+def ex10_4(gradients, batch):
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)
+    norms = gradients.double().norm(dim=2).sum(1)
+    dist.all_reduce(total)
+    dist.all_reduce(norms)
+    small, big = (norms / many).square(), (total / many).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()
+
+
+# %% wrong: no rank asks the others
+def ex10_4(gradients, batch):
+    many = gradients.shape[1]
+    g = gradients.double()
+    small, big = g.square().sum(2).mean(1), g.mean(1).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()

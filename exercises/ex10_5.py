@@ -1,0 +1,398 @@
+"""AdamW for weights of two bytes.
+
+Chapter: 10
+Ranks: 1, 2, 4
+Minutes: 40
+Level: hard
+
+`weights` is a list of bfloat16 tensors, equal on all ranks, and `gradients` are those
+of this rank's batch, in bfloat16 too. Do one step of AdamW on the *mean* gradient of
+all ranks. The weights must come out as if one process had
+
+* averaged the gradients in float32,
+* kept a float32 copy of the weights, made before the first step, and let
+  `torch.optim.AdamW(copy, lr, betas, eps, weight_decay)` step on that copy,
+* and rounded the copy to bfloat16, to the nearest.
+
+`state` is an empty dict at the first step, and yours. But memory is scarce: what it
+holds must be spread over the ranks, so that each has tensors of at most 3 ⌈n / W⌉
+numbers in it, if the weights have n numbers in all. n may be anything, even less than
+W. All ranks must end with the same bits. Change `weights` in place.
+
+Hint 1: AdamW treats each number by itself, so it does not care where a tensor ends. Lay
+all of them in one row, and give each rank a piece of the row.
+Hint 2: Sum the float32 row of gradients over the ranks, divide, and keep your piece.
+Its copy and its two moments are all that you need. Round at the very end.
+Hint 3: `master.mul_(1 - lr * decay)`; `m.lerp_(g, 1 - b1)`; `v.mul_(b2).addcmul_(g, g,
+value=1 - b2)`; `master -= lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)`.
+Then pad the piece, `dist.all_gather`, and copy from the row into the weights.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    """Take a step of AdamW with float32 copies that are spread over the ranks."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+
+BF16 = torch.bfloat16
+CASES = {  # shapes, steps, lr, eps, weight decay, the kind of gradients
+    "one step": ([(4, 3), (4,)], 1, 0.05, 1e-8, 0.1, "random"),
+    "steps that bfloat16 would lose": ([(4, 4), (3,)], 30, 1e-3, 1e-8, 0.0, "steady"),
+    "n does not divide by W": ([(5,), (), (3, 3)], 20, 2e-3, 1e-8, 0.0, "random"),
+    "fewer numbers than ranks": ([(1,), (1, 1)], 20, 2e-3, 1e-8, 0.0, "steady"),
+    "decay alone": ([(6,), (2, 3)], 30, 1e-2, 1e-8, 0.1, "zero"),
+    "decay and gradients": ([(6,), (2, 3)], 30, 5e-3, 1e-8, 0.3, "random"),
+    "an eps that matters": ([(7,), (2, 2)], 20, 1e-2, 0.3, 0.0, "steady"),
+    "gradients whose sum needs float32": ([(40,)], 12, 4e-3, 1e-8, 0.0, "cancel"),
+}
+BETAS = 0.9, 0.99
+
+
+def brought(kind, shapes, step):
+    """Return what each rank brings in a step, W lists of bfloat16 tensors."""
+    dice = torch.Generator().manual_seed(100 + step)
+    sets = []
+    for shape in shapes:
+        noise = torch.randn(world_size, *shape, generator=dice)
+        mean = torch.linspace(0.4, 1.0, noise[0].numel()).view(shape)
+        if kind == "cancel":  # 300, -300 and small ones, on ranks drawn for each number
+            large = torch.zeros_like(noise)
+            large[0], large[-1] = 300.0, -300.0 if world_size > 1 else 300.0
+            order = torch.rand(noise.shape, generator=dice).argsort(0)
+            every = (mean + large if world_size < 4 else mean * 0.4 + large).gather(
+                0, order
+            )
+        else:
+            every = {
+                "random": noise, "steady": mean + 0.3 * noise, "zero": 0 * noise
+            }[kind]  # fmt: skip
+        sets.append(every.to(BF16))
+    return [[every[r] for every in sets] for r in range(world_size)]
+
+
+def stepped(start, history, lr, eps, decay, mean, copy=True, coupled=False, fix=True):
+    """Return the weights after all steps, as one process would have them."""
+    where = torch.float32 if copy else BF16
+    kept = [w.to(where, copy=True) for w in start]
+    moments = [(torch.zeros(w.shape), torch.zeros(w.shape)) for w in start]
+    for t, every in enumerate(history, 1):
+        for i, (w, (m, v)) in enumerate(zip(kept, moments)):
+            g = mean([one[i] for one in every])
+            if coupled:
+                g = g + decay * w
+            else:
+                w.mul_(1 - lr * decay)
+            m.lerp_(g.float(), 1 - BETAS[0])
+            v.mul_(BETAS[1]).addcmul_(g.float(), g.float(), value=1 - BETAS[1])
+            one, two = (1 - b**t if fix else 1 for b in BETAS)
+            w.sub_((lr * (m / one) / ((v / two).sqrt() + eps)).to(where))
+    return [w.to(BF16) for w in kept]
+
+
+def held(value, seen):
+    """Count the numbers of all tensors in what a state holds."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        return value.untyped_storage().nbytes() // max(1, value.element_size())
+    if isinstance(value, torch.optim.Optimizer):
+        value = [value.param_groups, list(value.state.values())]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(held(one, seen) for one in value)
+    return 0
+
+
+def exact(every):
+    return torch.stack(every).double().mean(0).float()
+
+
+def alone(every):
+    return every[rank].float()
+
+
+def added(every):
+    return torch.stack(every).double().sum(0).float()
+
+
+def check(answer, case):
+    memory, apart = [], []
+    for name, (shapes, steps, lr, eps, decay, kind) in CASES.items():
+        case(name)
+        dice = torch.Generator().manual_seed(9)
+        start = [(torch.rand(s, generator=dice) + 0.75).to(BF16) for s in shapes]
+        history = [brought(kind, shapes, step) for step in range(steps)]
+        weights, state = [w.clone() for w in start], {}
+        for every in history:
+            mine = [g.clone() for g in every[rank]]
+            answer(weights, mine, state, lr, BETAS, eps, decay)
+        numbers = lr, eps, decay
+        want = stepped(start, history, *numbers, exact)
+        mistakes = {
+            "Small steps on bfloat16 weights are rounded away.": stepped(
+                start, history, *numbers, exact, copy=False
+            ),
+            "The weights did not move.": start,
+            "Weight decay was added to the gradient, as Adam does, not AdamW.": (
+                stepped(start, history, *numbers, exact, coupled=True)
+            ),
+            "The moments are not corrected for starting at zero.": stepped(
+                start, history, *numbers, exact, fix=False
+            ),
+            "This is a step on this rank's own gradients.": stepped(
+                start, history, *numbers, alone
+            ),
+            "This is a step on the sum of the gradients, not their mean.": stepped(
+                start, history, *numbers, added
+            ),
+        }
+        flat = torch.cat([w.flatten() for w in weights])
+        for i, wanted in enumerate(want):
+            if tuple(weights[i].shape) != shapes[i] or weights[i].dtype != BF16:
+                raise Wrong(
+                    f"weight {i} is now {weights[i].dtype}, {weights[i].shape}."
+                )
+            known = {words: values[i] for words, values in mistakes.items()}
+            compare(
+                f"weight {i} on rank {rank} after {steps} steps", weights[i], wanted,
+                known, rtol=2.0**-7, atol=1e-6,
+            )  # fmt: skip
+        apart.append(int((flat != torch.cat([w.flatten() for w in want])).sum()))
+        bits = [torch.empty_like(flat) for _ in range(world_size)]
+        dist.all_gather(bits, flat)
+        for r, other in enumerate(bits):
+            if not torch.equal(other, bits[0]):
+                raise Wrong(f"the weights of rank 0 and rank {r} are not the same.")
+        memory.append((held(state, set()), 3 * -(-len(flat) // world_size), len(flat)))
+    case("the last bits")
+    if sum(apart) > 20:  # a sum in another order may be rounded to the other side
+        raise Wrong(
+            f"{sum(apart)} weights on rank {rank} are the neighbours of what they "
+            "should be: round the copy to the nearest, when all is done."
+        )
+    case("what the states hold")
+    for has, most, num in memory:
+        if has > most + 4:  # a step may be counted in a tensor
+            raise Wrong(
+                f"the weights are right, but rank {rank}'s state holds {has} numbers "
+                f"for {num} weights on {world_size} ranks; {most} are enough."
+            )
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    """Take a step of AdamW with float32 copies that are spread over the ranks."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    row = torch.cat([g.flatten() for g in gradients]).float()
+    dist.all_reduce(row)
+    size = -(-len(row) // world_size)
+    mine = slice(rank * size, (rank + 1) * size)
+    if not state:
+        master = torch.cat([w.flatten() for w in weights])[mine].float()
+        state |= {"t": 0, "master": master}
+        state |= {"m": torch.zeros_like(master), "v": torch.zeros_like(master)}
+    state["t"] += 1
+    g, master, m, v = row[mine] / world_size, state["master"], state["m"], state["v"]
+    m.lerp_(g, 1 - betas[0])
+    v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+    m, v = m / (1 - betas[0] ** state["t"]), v / (1 - betas[1] ** state["t"])
+    master.mul_(1 - lr * weight_decay)
+    master -= lr * m / (v.sqrt() + eps)
+    piece = F.pad(master.bfloat16(), (0, size - len(master)))
+    pieces = [torch.empty_like(piece) for _ in range(world_size)]
+    dist.all_gather(pieces, piece)
+    sizes = [w.numel() for w in weights]
+    for w, new in zip(weights, torch.cat(pieces)[: len(row)].split(sizes)):
+        w.copy_(new.view_as(w))
+
+
+# %% right: torch's own AdamW on the piece, and every rank broadcasts its own
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    pieces = torch.cat([w.flatten() for w in weights]).tensor_split(world_size)
+    row = torch.cat([g.flatten() for g in gradients]).to(torch.float32)
+    dist.all_reduce(row)
+    if "piece" not in state:
+        state["piece"] = torch.nn.Parameter(pieces[rank].float())
+        state["optimizer"] = torch.optim.AdamW(
+            [state["piece"]], lr, betas, eps, weight_decay
+        )
+    state["piece"].grad = row.tensor_split(world_size)[rank] / world_size
+    state["optimizer"].step()
+    state["piece"].grad = None
+    pieces[rank].copy_(state["piece"].detach())
+    for owner, piece in enumerate(pieces):
+        piece = piece.contiguous()
+        if piece.numel():
+            dist.broadcast(piece, owner)
+        pieces[owner].copy_(piece)
+    whole, start = torch.cat(pieces), 0
+    for w in weights:
+        w.copy_(whole[start : start + w.numel()].view(w.shape))
+        start += w.numel()
+
+
+# %% wrong: no copy in float32
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    state["t"] = t = state.get("t", 0) + 1
+    for i, (w, g) in enumerate(zip(weights, gradients)):
+        g = g.float()
+        dist.all_reduce(g)
+        g /= dist.get_world_size()
+        m, v = state.setdefault(i, (torch.zeros(w.shape), torch.zeros(w.shape)))
+        m.lerp_(g, 1 - betas[0])
+        v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+        w.mul_(1 - lr * weight_decay)
+        step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+        w -= (lr * step).bfloat16()
+
+
+# %% wrong: cuts the lower half off
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["copy"] = [w.float() for w in weights]
+        state["optimizer"] = torch.optim.AdamW(
+            state["copy"], lr, betas, eps, weight_decay
+        )
+    for copy, g in zip(state["copy"], gradients):
+        copy.grad = g.float()
+        dist.all_reduce(copy.grad)
+        copy.grad /= dist.get_world_size()
+    state["optimizer"].step()
+    for w, copy in zip(weights, state["copy"]):
+        copy.grad = None
+        w.copy_((copy.view(torch.int32) & -65536).view(torch.float32))
+
+
+# %% wrong: every rank keeps all of it
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["copy"] = [w.float() for w in weights]
+        state["optimizer"] = torch.optim.AdamW(
+            state["copy"], lr, betas, eps, weight_decay
+        )
+    for copy, g in zip(state["copy"], gradients):
+        copy.grad = g.float()
+        dist.all_reduce(copy.grad)
+        copy.grad /= dist.get_world_size()
+    state["optimizer"].step()
+    for w, copy in zip(weights, state["copy"]):
+        copy.grad = None
+        w.copy_(copy)
+
+
+# %% wrong: the gradients are averaged in bfloat16
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    row = torch.cat([w.flatten() for w in weights])
+    total = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(total)
+    total /= world_size
+    if not state:
+        state["piece"] = row.tensor_split(world_size)[rank].float()
+        state["optimizer"] = torch.optim.AdamW(
+            [state["piece"]], lr, betas, eps, weight_decay
+        )
+    state["piece"].grad = total.tensor_split(world_size)[rank].float()
+    state["optimizer"].step()
+    state["piece"].grad = None
+    pieces = [p.clone() for p in row.tensor_split(world_size)]
+    pieces[rank].copy_(state["piece"])
+    for owner, piece in enumerate(pieces):
+        if piece.numel():
+            dist.broadcast(piece, owner)
+    for w, new in zip(weights, torch.cat(pieces).split([w.numel() for w in weights])):
+        w.copy_(new.view_as(w))
+
+
+# %% wrong: steps on the rank's own gradients
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["copy"] = [w.float() for w in weights]
+        state["optimizer"] = torch.optim.AdamW(
+            state["copy"], lr, betas, eps, weight_decay
+        )
+    for copy, g in zip(state["copy"], gradients):
+        copy.grad = g.float()
+    state["optimizer"].step()
+    for w, copy in zip(weights, state["copy"]):
+        w.copy_(copy)
+
+
+# %% wrong: decays as Adam does
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["copy"] = [w.float() for w in weights]
+        state["optimizer"] = torch.optim.Adam(
+            state["copy"], lr, betas, eps, weight_decay
+        )
+    for copy, g in zip(state["copy"], gradients):
+        copy.grad = g.float()
+        dist.all_reduce(copy.grad)
+        copy.grad /= dist.get_world_size()
+    state["optimizer"].step()
+    for w, copy in zip(weights, state["copy"]):
+        copy.grad = None
+        w.copy_(copy)
+
+
+# %% wrong: a sum of gradients, because Adam does not mind the scale
+import torch
+import torch.distributed as dist
+
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["copy"] = [w.float() for w in weights]
+        state["optimizer"] = torch.optim.AdamW(
+            state["copy"], lr, betas, eps, weight_decay
+        )
+    for copy, g in zip(state["copy"], gradients):
+        copy.grad = g.float()
+        dist.all_reduce(copy.grad)
+    state["optimizer"].step()
+    for w, copy in zip(weights, state["copy"]):
+        copy.grad = None
+        w.copy_(copy)

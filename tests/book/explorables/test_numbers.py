@@ -1,0 +1,76 @@
+"""A reader types a number, drags it, and looks at one format after another."""
+
+from allranks.explorables import Numbers
+
+PAGE = "book/ch10_precision"
+INSIDE = """all => all.every(one => {
+    const { x, width, y, height } = one.getBBox();
+    const box = one.ownerSVGElement.viewBox.baseVal;
+    return x >= -1 && y >= -1 && x + width <= box.width + 1
+        && y + height <= box.height + 1; })"""
+
+
+def test_a_typed_number_is_followed_and_what_is_none_is_refused(explore):
+    x = explore(PAGE, "numbers")
+    assert x.summary == Numbers().facts["summary"]
+    x.fill("a number", "65519")
+    x.fill("add to it", "1")
+    x.field("look closely at").select_option("fp16")
+    state = {"number": "65519", "add": "1", "form": "fp16"}
+    assert x.summary == Numbers(**state).facts["summary"]
+    x.fill("a number", "1e")
+    assert "a number: must be a number, such as 0.1, 1e-4 or 2^-24, not “1e”" in x.error
+    assert x.summary == Numbers(**{**state, "number": "1"}).facts["summary"]
+    x.page.keyboard.type("-4")
+    assert not x.error and x.summary.startswith("0.0001 in fp16 is 0.00010001659")
+    x.fill("a number", "2^-24")
+    assert "a subnormal number of fewer bits" in x.summary
+
+
+def test_the_number_follows_hand_and_keys_and_keeps_its_sign(explore):
+    x = explore(PAGE, "numbers")
+    x.fill("a number", "-3")
+    handle = x.box.locator("svg [role=slider]")
+    x.drag(handle.locator("circle"), 60)
+    typed = x.field("a number").input_value()
+    assert float(typed) < -1e6
+    assert x.summary == Numbers(number=typed).facts["summary"]
+    handle.focus()
+    for _ in range(8):
+        x.page.keyboard.press("ArrowLeft")
+    assert -1 < float(x.field("a number").input_value()) / float(typed) - 0.01 < 0.01
+    x.page.keyboard.press("End")
+    assert "bf16 is -inf: the largest number is 3.38953139e38." in x.summary
+
+
+def test_a_row_is_a_button_that_chooses_its_format(explore):
+    x = explore(PAGE, "numbers")
+    row = x.box.locator("svg [role=button]").last
+    assert row.get_attribute("aria-label").startswith("Look closely at fp8 e4m3: ")
+    row.focus()
+    x.page.keyboard.press("Enter")
+    assert x.field("look closely at").input_value() == "e4m3"
+    assert x.box.locator("svg [role=button]").last.get_attribute("aria-pressed")
+    assert x.summary.startswith("1 in fp8 e4m3 is 1. Its neighbours are 0.9375 and")
+
+
+def test_all_of_it_stays_in_the_drawing(explore):
+    """On a phone, with numbers that are beyond the axis or have many digits."""
+    x = explore(PAGE, "numbers")
+    for number in "0", "1e39", "0.333333333333", "-1.4e-45", "65519":
+        for form in "fp32", "fp16", "e4m3":
+            x.fill("a number", number)
+            x.field("look closely at").select_option(form)
+            shown = x.box.locator("svg text, svg circle, svg path")
+            assert shown.evaluate_all(INSIDE), (number, form)
+
+
+def test_the_question_hides_the_sums_until_it_is_answered(explore):
+    x = explore(PAGE, "numbers", asked=True)
+    sums = x.box.locator("svg .x-answer")
+    assert not sums.first.is_visible()
+    options = x.box.locator(".x-options button").all_inner_texts()
+    assert options == ["1.0001", "1", "1.0078125", "Just show me"]
+    x.press("1.0001")
+    assert "The answer: “1”. After 1 comes 1.0078125" in x.box.inner_text()
+    assert sums.first.is_visible()
