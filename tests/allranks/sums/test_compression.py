@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.sums.compression import BACKWARD, BUCKET, Job, ways
+from allranks.sums.compression import BUCKET, Job, ways
 from allranks.sums.crossings import all_reduce, seconds
 
 JOB = Job(8, 12, 64, 0.02, 1e9, True, 500, 4, 10)
@@ -59,20 +59,23 @@ def test_local_steps_share_one_message_and_are_never_hidden():
     assert local.exposed == local.communication
 
 
-def test_backward_hides_two_thirds_of_the_computing_and_no_more():
-    alone = Costs(JOB._replace(overlap=False)).none
-    over = Costs(JOB).none
+@pytest.mark.parametrize("bandwidth", [1e6, 1e7, 1e12])
+def test_backward_hides_two_thirds_of_the_computing_and_no_more(bandwidth):
+    """On slow links the rest is waited for; on fast ones nothing is."""
+    alone = Costs(JOB._replace(overlap=False), ALPHA, bandwidth).none
+    over = Costs(JOB, ALPHA, bandwidth).none
     assert alone.exposed == alone.communication
-    saved = min(alone.communication, BACKWARD * JOB.compute)
+    saved = min(alone.communication, 2 / 3 * JOB.compute)
     assert alone.step - over.step == pytest.approx(saved)
-    for fast in (1e12, 1e15):
-        way = Costs(JOB, 0, fast).none
-        assert way.exposed == 0 and way.step == JOB.compute
+    assert over.exposed == pytest.approx(alone.communication - saved)
 
 
 def test_encoding_is_not_hidden():
     """However fast the link is, a search for the largest values takes its time."""
     topk = Costs(JOB, 0, 1e15).topk
     assert topk.step == pytest.approx(JOB.compute + 4 * JOB.numbers / JOB.search)
-    bf16, low = Costs(JOB).bf16, Costs(JOB).powersgd
-    assert bf16.encoding < low.encoding < topk.encoding
+    slow = Costs(JOB, ALPHA, 1e5)  # all of them wait as well
+    for way in slow.bf16, slow.powersgd, slow.topk:
+        assert 0 < way.encoding < way.exposed
+        assert way.step == pytest.approx(JOB.compute + way.encoding + way.exposed)
+    assert slow.bf16.encoding < slow.powersgd.encoding < slow.topk.encoding
