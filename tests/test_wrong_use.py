@@ -26,6 +26,9 @@ NAMES = (
     *("ch5_ddp_spawn", "ch5_async", "ch6_by_hand", "ch6_model_parallel"),
     *("ch6_pipeline", "ch6_tensor", "ch7_backend", "ch7_broadcast"),
     *("ch7_collectives", "ch7_hierarchy", "ch7_measure"),
+    *("ch8_autograd", "ch8_buckets", "ch8_compile", "ch8_compress"),
+    *("ch8_ddp_by_hand", "ch8_flat", "ch8_local_sgd", "ch8_per_parameter"),
+    *("ch8_powersgd", "ch8_trace"),
 )
 LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

@@ -12,6 +12,7 @@ CLASSES = {
     "Arrivals": "arrivals",
     "Buckets": "buckets",
     "Collectives": "collectives",
+    "Compression": "compression",
     "Crossings": "crossings",
     "DataParallelForward": "data_parallel",
     "Numbers": "numbers",
@@ -21,8 +22,9 @@ CLASSES = {
     "WhoIsWho": "topology",
 }
 
-__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Crossings"]
+__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Compression"]
 __all__ += [
+    "Crossings",
     "DataParallelForward",
     "Numbers",
     "Pipeline",

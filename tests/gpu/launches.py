@@ -28,6 +28,16 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch7_collectives": 1,
     "ch7_hierarchy": 1,
     "ch7_measure": 2,
+    "ch8_autograd": 1,
+    "ch8_buckets": 1,
+    "ch8_compile": 1,
+    "ch8_compress": 1,
+    "ch8_ddp_by_hand": 1,
+    "ch8_flat": 1,
+    "ch8_local_sgd": 1,
+    "ch8_per_parameter": 1,
+    "ch8_powersgd": 1,
+    "ch8_trace": 2,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 

@@ -19,6 +19,7 @@ NAMES = (
     "ch5_ddp",
     "ch6_model_parallel",
     "ch7_collectives",
+    "ch8_ddp_by_hand",
 )
 
 
