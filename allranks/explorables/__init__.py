@@ -14,6 +14,7 @@ CLASSES = {
     "Collectives": "collectives",
     "Crossings": "crossings",
     "DataParallelForward": "data_parallel",
+    "Loader": "loader",
     "Pipeline": "pipelines",
     "Sampler": "batches",
     "StateDictKeys": "state_dicts",
@@ -23,6 +24,7 @@ CLASSES = {
 __all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Crossings"]
 __all__ += [
     "DataParallelForward",
+    "Loader",
     "Pipeline",
     "Sampler",
     "StateDictKeys",
