@@ -141,7 +141,7 @@ const fields = [
 const LEFT = 62, RIGHT = 8, HEAD = 20, LANES = 152, QUEUE = 46, GAP = 26; // px
 const SEEN = 12; // batches in the drawing
 
-function draw({ state, facts, before, set, measured, width }) {
+function draw({ state, facts, before, set, measured, width, narrow }) {
   const { batches, room } = facts, { num_workers: n, batch: at } = state;
   const page = Math.floor(at / SEEN) * SEEN, from = page ? batches[page - 1][5] : 0, to = batches[page + SEEN - 1][5];
   const scale = (width - LEFT - RIGHT) / (to - from), x = (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * scale;
@@ -175,7 +175,7 @@ function draw({ state, facts, before, set, measured, width }) {
   const worth = before && before.facts.per_s !== facts.per_s ? ` (before: ${digits(before.facts.per_s)})` : "";
   return {
     picture: picture(width, bottom + 22, "",
-      text(LEFT, 13, n ? `loading, ${count(n, "worker")}` : "one process loads, then computes", { "text-anchor": "start", class: "x-small x-soft" }),
+      text(LEFT, 13, n ? `${count(n, "worker")}${narrow ? "" : ", loading"}` : `one process${narrow ? "" : " loads, then computes"}`, { "text-anchor": "start", class: "x-small x-soft" }),
       text(width - RIGHT, 13, `${digits(facts.per_s)} steps/s${worth}`, { "text-anchor": "end", class: "x-strong x-answer" }),
       rows,
       label(queueTop + QUEUE / 2 + 4, "ready"),
