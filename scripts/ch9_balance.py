@@ -125,7 +125,7 @@ def busy(
     return done / spent
 
 
-def gradient(work: list[float], shares: list[list[int]], seed: int, device):
+def sum_split(work: list[float], shares: list[list[int]], seed: int, device):
     """Add up a random gradient per sentence: on each rank, then over ranks."""
     dice = torch.Generator().manual_seed(seed)
     each = torch.randn(len(work), 1000, generator=dice).to(device)
@@ -184,7 +184,7 @@ def main() -> None:
         if rank == 0:
             say(f"{way}: busy {equal:.3f}, with a slow rank {unequal:.3f}")
     sums = [
-        gradient(work[:num], split(work[:num], slow, way), args.seed, device)
+        sum_split(work[:num], split(work[:num], slow, way), args.seed, device)
         for way in WAYS[:2]
     ]
     store = open_store(rank, device)

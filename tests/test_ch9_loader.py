@@ -26,9 +26,9 @@ def simulate(load, compute, workers, steps=400):
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.integers(1, 9))
 def test_the_slower_of_the_two_sets_the_pace(load, compute, workers):
     """The page's formula is what an event simulation gives, up to its ends."""
-    wanted = script.predict(load, compute, workers)
+    wanted = script.step_time(load, compute, workers)
     assert simulate(load, compute, workers) == pytest.approx(wanted, rel=0.1)
-    assert script.predict(load, compute, 0) == load + compute
+    assert script.step_time(load, compute, 0) == load + compute
 
 
 def test_waiting_is_what_next_takes(monkeypatch):
@@ -37,10 +37,10 @@ def test_waiting_is_what_next_takes(monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     loader = script.DataLoader(script.Slow("read", 3.0, 12), None)
-    step_s, share = script.measure(loader, 1.0, skip=4)
+    step_s, share = script.time_steps(loader, 1.0, skip=4)
     assert (step_s, share) == (4.0, 0.75)
     loader = script.DataLoader(script.Slow("bursts", 3.0, 16), None)
-    step_s, share = script.measure(loader, 1.0, skip=8)
+    step_s, share = script.time_steps(loader, 1.0, skip=8)
     assert (step_s, share) == (4.0, 0.75)  # eight loads at once, every eighth time
 
 

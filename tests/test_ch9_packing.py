@@ -43,14 +43,14 @@ def test_packed_logits_and_gradients_are_those_of_each_text_alone():
     with torch.no_grad():
         packed, unmasked = script.leaks(net, some)
     assert packed < 1e-12 and unmasked > 1e-3
-    together = script.gradient(net, [(some, 1.0)])
-    alone = script.gradient(net, [([text], 1.0) for text in some])
+    together = script.slope(net, [(some, 1.0)])
+    alone = script.slope(net, [([text], 1.0) for text in some])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
 
 
 def test_places_begin_anew_in_each_text():
     """So the third text's first byte has place 0, and sees only itself."""
-    x, mask, places = script.pack(texts([2, 3, 2]))
+    x, mask, places = script.pack_row(texts([2, 3, 2]))
     assert places.tolist() == [0, 1, 0, 1, 2, 0, 1]
     assert mask.sum().item() == 3 + 6 + 3 and mask[5].tolist() == [False] * 5 + [
         True,
@@ -67,7 +67,7 @@ from tests.test_ch9_packing import network, texts
 every = [[texts(row, 10 * r + i) for i, row in enumerate(lengths[r])]
          for r in range(world_size)]
 flat = [t for some in every for batch in some for t in batch]
-script.compare(network(), every[rank], flat)
+script.means(network(), every[rank], flat)
 """
 
 

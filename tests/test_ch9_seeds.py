@@ -9,7 +9,7 @@ def drawn(how, workers):
     args = script.parse_args(["--samples=12"])
     found = {}
     for rank in range(3):
-        found |= script.draw(args, how, rank, 3, workers)
+        found |= script.read_all(args, how, rank, 3, workers)
     return found
 
 

@@ -901,7 +901,7 @@ def _():
     ranks = []
     for seed in (0, 1):  # two ranks, whose generators have another seed
         args.seed = seed
-        drawn = ch9_seeds.draw(args, "own generator", 0, 1, workers=2)
+        drawn = ch9_seeds.read_all(args, "own generator", 0, 1, workers=2)
         first, second = ([drawn[e, i] for i in range(8)] for e in (0, 1))
         assert first == second and first[::2] == first[1::2]
         assert len(set(first)) == 4
