@@ -186,16 +186,15 @@ def means(net: GPT, mine: list[list], everybody: list) -> dict[str, float]:
     counts = [sum(len(text) - 1 for text in texts) for texts in mine]
     world = torch.tensor(sum(counts), device=net.head.weight.device)
     dist.all_reduce(world)  # the bytes that all ranks predict in this step
-    share = world.item() / dist.get_world_size()  # DDP divides by W
     ways = {
         "mean of micro-batches": [len(mine) * count for count in counts],
         "mean of ranks": [sum(counts)] * len(mine),
-        "mean of bytes": [share] * len(mine),
+        "mean of bytes": [world.item() / dist.get_world_size()] * len(mine),
     }
     truth, off = slope(net, [([t], world.item()) for t in everybody]), {}
     for name, weights in ways.items():
         found = slope(net, list(zip(mine, weights, strict=True)))
-        dist.all_reduce(found, dist.ReduceOp.AVG)  # as DDP does
+        dist.all_reduce(found, dist.ReduceOp.AVG)  # DDP, too, divides by W
         off[name] = ((found - truth).norm() / truth.norm()).item()
     return off
 
@@ -213,9 +212,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--batch-size": 16, "--micro": 8, "--seed": 0}
-    for flag, default in numbers.items():
-        parser.add_argument(flag, type=int, default=default)
+    for flag, default in ("batch-size", 16), ("micro", 8), ("seed", 0):
+        parser.add_argument(f"--{flag}", type=int, default=default)
     return in_range(parser.parse_args(argv))
 
 
