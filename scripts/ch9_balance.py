@@ -107,9 +107,7 @@ def split(work: list[float], speeds: list[float], way: str) -> list[list[int]]:
     return shares
 
 
-def busy(
-    work: list[list[float]], speeds: list[float], way: str, device
-) -> float:
+def busy(work: list[list[float]], speeds: list[float], way: str, device) -> float:
     """Return the share of the ranks' time in which they work, over all steps.
 
     work[t] is what step t has to do. A step ends with its slowest rank.
@@ -125,7 +123,7 @@ def busy(
     return done / spent
 
 
-def gradient(work: list[float], shares: list[list[int]], seed: int, device):
+def sum_split(work: list[float], shares: list[list[int]], seed: int, device):
     """Add up a random gradient per sentence: on each rank, then over ranks."""
     dice = torch.Generator().manual_seed(seed)
     each = torch.randn(len(work), 1000, generator=dice).to(device)
@@ -173,9 +171,7 @@ def main() -> None:
     if num * args.steps > len(work):
         refuse(f"{args.steps} steps x {num} sentences: there are {len(work)}")
     if num < world_size:
-        refuse(
-            f"--sentences {num}: must be {world_size} or more, as ranks are"
-        )
+        refuse(f"--sentences {num}: must be {world_size} or more, as ranks are")
     steps = [work[num * t : num * (t + 1)] for t in range(args.steps)]
     even = [1.0] * world_size
     slow = [*even[1:], 1 / args.slower]  # the last rank is slower
@@ -184,7 +180,7 @@ def main() -> None:
         if rank == 0:
             say(f"{way}: busy {equal:.3f}, with a slow rank {unequal:.3f}")
     sums = [
-        gradient(work[:num], split(work[:num], slow, way), args.seed, device)
+        sum_split(work[:num], split(work[:num], slow, way), args.seed, device)
         for way in WAYS[:2]
     ]
     store = open_store(rank, device)

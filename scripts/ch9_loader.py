@@ -1,4 +1,4 @@
-"""Chapter 9 - The loader is a queue: does the model wait for it?
+"""Chapter 9 - The loader is a queue: who waits, it or the model.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch9_loader.py
@@ -93,7 +93,7 @@ class Slow(Dataset):
         return os.getpid(), dist.is_initialized()
 
 
-def measure(loader: DataLoader, compute_s: float, skip: int) -> tuple:
+def time_steps(loader: DataLoader, compute_s: float, skip: int) -> tuple:
     """Return the seconds per step, and the share of them spent in next().
 
     The first steps don't count: the queue is still empty.
@@ -110,23 +110,23 @@ def measure(loader: DataLoader, compute_s: float, skip: int) -> tuple:
     return took / (len(loader) - skip), sum(waited[skip:]) / took
 
 
-def predict(load_s: float, compute_s: float, at_once: float) -> float:
+def step_time(load_s: float, compute_s: float, at_once: float) -> float:
     """Return the seconds per step: the slower one, of the two, sets them."""
     if at_once == 0:
         return load_s + compute_s  # nobody loads while the model computes
     return max(load_s / at_once, compute_s)
 
 
-def compare(args, cores: float, line) -> None:
+def try_workers(args, cores: float, line) -> None:
     """Try each kind of loading with more and more workers."""
     load_s, compute_s = args.load_ms / 1e3, args.compute_ms / 1e3
     for kind in "read", "decode":
         for workers in 0, 1, 2:
             data = Slow(kind, load_s, args.steps + 8)
             loader = DataLoader(data, None, num_workers=workers)
-            step_s, share = measure(loader, compute_s, 8)
+            step_s, share = time_steps(loader, compute_s, 8)
             at_once = min(workers, cores) if kind == "decode" else workers
-            said = predict(load_s, compute_s, at_once)
+            said = step_time(load_s, compute_s, at_once)
             slower = "model" if said == compute_s else "loader"
             line(
                 f"{kind}, {workers} workers: {1e3 * said:.0f} ms a step, for "
@@ -135,22 +135,20 @@ def compare(args, cores: float, line) -> None:
     for ahead in 2, 8:
         data = Slow("bursts", 0.6 * compute_s, args.steps + 8)
         loader = DataLoader(data, None, num_workers=1, prefetch_factor=ahead)
-        _, share = measure(loader, compute_s, 8)
+        _, share = time_steps(loader, compute_s, 8)
         wait = max(0, 8 * 0.6 - ahead)  # steps that 8 loads make it wait
         said = f"{wait / (8 + wait):.0%} should be waiting"
         line(f"bursts, {ahead} ahead: {said}; waited {share:.0%}")
 
 
-def start(line) -> None:
+def start_workers(line) -> None:
     """Count how many workers are started, and what a worker knows and gets."""
     for persist in False, True:
         data = Slow("read", 0, 4)
         how = {"num_workers": 2, "persistent_workers": persist}
         loader = DataLoader(data, None, **how)
         workers = {pid for _ in range(3) for pid, _ in loader}
-        line(
-            f"3 epochs, persistent={persist}: {len(workers)} processes started"
-        )
+        line(f"3 epochs, persistent={persist}: {len(workers)} processes started")
     for method in "fork", "spawn":
         data.lines = [f"line {i}" for i in range(10_000)]
         how = {"num_workers": 1, "multiprocessing_context": method}
@@ -179,8 +177,8 @@ def main() -> None:
             say(text)
         dist.barrier()
 
-    compare(args, max(cores, 1), line)
-    start(line)
+    try_workers(args, max(cores, 1), line)
+    start_workers(line)
     dist.destroy_process_group()
 
 

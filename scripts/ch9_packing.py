@@ -160,7 +160,7 @@ def fill(texts: list) -> list[list]:
     return rows
 
 
-def pack(texts: list) -> tuple:
+def pack_row(texts: list) -> tuple:
     """Make one row of texts: bytes (1, T), mask (T, T) and places (T,)."""
     lengths = torch.tensor([len(text) for text in texts])
     owner = torch.arange(len(texts)).repeat_interleave(lengths)
@@ -169,33 +169,32 @@ def pack(texts: list) -> tuple:
     return torch.cat(texts)[None], mask, places
 
 
-def gradient(net: GPT, parts: list) -> torch.Tensor:
+def slope(net: GPT, parts: list) -> torch.Tensor:
     """Return the gradient of the bytes' losses / weight, summed over parts."""
     net.zero_grad()
     device, end = net.head.weight.device, torch.tensor([-100])  # not counted
     for texts, weight in parts:
-        logits = net(*(part.to(device) for part in pack(texts)))[0].cpu()
+        logits = net(*(part.to(device) for part in pack_row(texts)))[0].cpu()
         wanted = torch.cat([part for t in texts for part in (t[1:], end)])
         loss = nn.functional.cross_entropy(logits, wanted, reduction="sum")
         (loss / weight).backward()
     return torch.cat([p.grad.flatten() for p in net.parameters()])
 
 
-def compare(net: GPT, mine: list[list], everybody: list) -> dict[str, float]:
+def means(net: GPT, mine: list[list], everybody: list) -> dict[str, float]:
     """Return how far each mean is off, with a rank's micro-batches as mine."""
     counts = [sum(len(text) - 1 for text in texts) for texts in mine]
     world = torch.tensor(sum(counts), device=net.head.weight.device)
     dist.all_reduce(world)  # the bytes that all ranks predict in this step
-    share = world.item() / dist.get_world_size()  # DDP divides by W
     ways = {
         "mean of micro-batches": [len(mine) * count for count in counts],
         "mean of ranks": [sum(counts)] * len(mine),
-        "mean of bytes": [share] * len(mine),
+        "mean of bytes": [world.item() / dist.get_world_size()] * len(mine),
     }
-    truth, off = gradient(net, [([t], world.item()) for t in everybody]), {}
+    truth, off = slope(net, [([t], world.item()) for t in everybody]), {}
     for name, weights in ways.items():
-        found = gradient(net, list(zip(mine, weights, strict=True)))
-        dist.all_reduce(found, dist.ReduceOp.AVG)  # as DDP does
+        found = slope(net, list(zip(mine, weights, strict=True)))
+        dist.all_reduce(found, dist.ReduceOp.AVG)  # DDP, too, divides by W
         off[name] = ((found - truth).norm() / truth.norm()).item()
     return off
 
@@ -203,7 +202,7 @@ def compare(net: GPT, mine: list[list], everybody: list) -> dict[str, float]:
 def leaks(net: GPT, texts: list) -> list[float]:
     """Return how far logits are from each text's own: packed, and unmasked."""
     device = net.head.weight.device
-    x, mask, places = (part.to(device) for part in pack(texts))
+    x, mask, places = (part.to(device) for part in pack_row(texts))
     alone = torch.cat([net(text[None].to(device))[0] for text in texts])
     packed = [net(x, seen, places)[0] for seen in (mask, None)]
     return [(logits - alone).abs().max().item() for logits in packed]
@@ -213,9 +212,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--batch-size": 16, "--micro": 8, "--seed": 0}
-    for flag, default in numbers.items():
-        parser.add_argument(flag, type=int, default=default)
+    for flag, default in ("batch-size", 16), ("micro", 8), ("seed", 0):
+        parser.add_argument(f"--{flag}", type=int, default=default)
     return in_range(parser.parse_args(argv))
 
 
@@ -235,7 +233,7 @@ def main() -> None:
     with torch.no_grad():
         one, other = leaks(net, texts[:5])
     micro = in_batches(texts[: 2 * num], 2)  # micro-batches of two sentences
-    errors = compare(net, micro[rank::world_size], texts[: 2 * num])
+    errors = means(net, micro[rank::world_size], texts[: 2 * num])
     for name, batches in ways.items() if rank == 0 else ():
         places = sum(len(batch) * max(map(len, batch)) for batch in batches)
         padding = 1 - sum(map(len, texts)) / places

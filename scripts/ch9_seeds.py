@@ -96,7 +96,7 @@ def as_forked(state: tuple, worker: int) -> None:
     np.random.set_state(state)
 
 
-def draw(args, how: str, rank: int, world_size: int, workers: int) -> dict:
+def read_all(args, how: str, rank: int, world_size: int, workers: int) -> dict:
     """Read the data for some epochs; return what each read drew."""
     seed = args.seed + rank if how == "seed + rank" else args.seed
     torch.manual_seed(seed)
@@ -137,7 +137,7 @@ def main() -> None:
         for workers in args.workers, 0:
             found = [{}] * world_size
             dist.all_gather_object(
-                found, draw(args, how, rank, world_size, workers)
+                found, read_all(args, how, rank, world_size, workers)
             )
             every.append({k: v for some in found for k, v in some.items()})
         count = f"{len(set(every[0].values()))} of {len(every[0])} different"

@@ -136,7 +136,7 @@ class Tokens:
         return Tokens, self.args
 
 
-def attempt(function: Callable, *args) -> str:
+def told(function: Callable, *args) -> str:
     """Return what a call returns or raises, as a text."""
     try:
         return str(function(*args))
@@ -144,19 +144,19 @@ def attempt(function: Callable, *args) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def report(folder: str, text: torch.Tensor, num: int) -> Iterator[str]:
+def breaks(folder: str, text: torch.Tensor, num: int) -> Iterator[str]:
     """Break a shard and a .bin, and yield what happens."""
     half = 2048 * (num // 2)  # bytes of half of the samples
     with open(path := f"{folder}/0.tar", "rb+") as file:
         for size, where in (half + 700, "a text"), (half + 100, "a header"):
             file.truncate(size)
             for wanted, how in (None, "alone"), (num, "with an index"):
-                found = attempt(lambda n: len([*read_tar(path, n)]), wanted)
+                found = told(lambda n: len([*read_tar(path, n)]), wanted)
                 yield f"tar cut in {where}, {how}: {found}"
     text.numpy().astype("<u2").tofile(path := f"{folder}/0.bin")
     mapped, other = Tokens(path, "<u2"), np.memmap(path, ">u2", "r")
     yield f"bin: token {mapped.tokens[0]}, or {other[0]} in another order"
-    wrapped, found = np.array([70000]).astype("<u2"), attempt(np.uint16, 70000)
+    wrapped, found = np.array([70000]).astype("<u2"), told(np.uint16, 70000)
     yield f"bin: token 70000 becomes {wrapped[0]}, or {found}"
     sizes = [len(pickle.dumps(x)) for x in (mapped.tokens, mapped)]
     yield f"bin: a map is pickled to {sizes[0]} bytes, its name to {sizes[1]}"
@@ -192,7 +192,7 @@ def main() -> None:
         dist.all_reduce(copies := torch.tensor(sum(mine), device=device))
         if rank == 0:
             say(f"{world_size} ranks, {len(shards)} shards: {copies} copies")
-            for line in report(near, text, num):
+            for line in breaks(near, text, num):
                 say(line)
             idle = max(0, (readers := world_size * args.workers) - len(shards))
             say(f"{len(shards)} shards, {readers} readers: {idle} have none")

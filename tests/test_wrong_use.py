@@ -29,6 +29,8 @@ NAMES = (
     *("ch8_autograd", "ch8_buckets", "ch8_compile", "ch8_compress"),
     *("ch8_ddp_by_hand", "ch8_flat", "ch8_local_sgd", "ch8_per_parameter"),
     *("ch8_powersgd", "ch8_trace"),
+    *("ch9_balance", "ch9_data", "ch9_loader", "ch9_packing", "ch9_seeds"),
+    *("ch9_shards", "ch9_uneven"),
 )
 LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

@@ -15,6 +15,7 @@ CLASSES = {
     "Compression": "compression",
     "Crossings": "crossings",
     "DataParallelForward": "data_parallel",
+    "Loader": "loader",
     "Numbers": "numbers",
     "Pipeline": "pipelines",
     "Sampler": "batches",
@@ -26,6 +27,7 @@ __all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Compression"]
 __all__ += [
     "Crossings",
     "DataParallelForward",
+    "Loader",
     "Numbers",
     "Pipeline",
     "Sampler",

@@ -38,6 +38,13 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch8_per_parameter": 1,
     "ch8_powersgd": 1,
     "ch8_trace": 2,
+    "ch9_balance": 1,
+    "ch9_data": 1,
+    "ch9_loader": 1,
+    "ch9_packing": 1,
+    "ch9_seeds": 1,
+    "ch9_shards": 1,
+    "ch9_uneven": 1,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 

@@ -20,6 +20,7 @@ NAMES = (
     "ch6_model_parallel",
     "ch7_collectives",
     "ch8_ddp_by_hand",
+    "ch9_data",
 )
 
 
