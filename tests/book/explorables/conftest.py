@@ -3,7 +3,7 @@
 import pytest
 
 from allranks.explorables import CLASSES
-from tests.book.conftest import browser, http, site  # noqa: F401
+from tests.book.conftest import browser, empty_tab, http, site  # noqa: F401
 
 QUIET = ("error", "warning")
 
@@ -87,28 +87,9 @@ class Driver:
         return self.box.locator(".x-error").inner_text()
 
 
-@pytest.fixture(scope="module")
-def tab(browser):  # noqa: F811
-    """Yield one tab for a file's tests, since each new one compiles all scripts."""
-    context = browser.new_context(viewport={"width": 390, "height": 844})
-    yield context.new_page()
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def nothing(tmp_path_factory) -> str:
-    """Return the address of an empty page, which shares its storage with the book."""
-    path = tmp_path_factory.mktemp("nothing") / "nothing.html"
-    path.write_text("<!DOCTYPE html><title>nothing</title>", "utf8")
-    return path.as_uri()
-
-
 @pytest.fixture
-def explore(tab, nothing, site):  # noqa: F811
-    """Yield a function that opens an explorable; fail on console errors or warnings.
-
-    Nothing is left of what was open in the tab before.
-    """
+def explore(empty_tab, site):  # noqa: F811
+    """Yield a function that opens an explorable; fail on console errors or warnings."""
     complaints = []
 
     def note(message) -> None:
@@ -125,15 +106,13 @@ def explore(tab, nothing, site):  # noqa: F811
         asked: bool = False,
         reduced_motion: str = "reduce",  # then the page does not scroll smoothly either
     ) -> Driver:
-        tab.goto(nothing)
-        tab.mouse.move(0, 0)
-        tab.emulate_media(reduced_motion=reduced_motion)
-        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+        empty_tab(390, 844, reduced_motion)
         if not asked:
             tab.evaluate(ANSWERED)
         tab.goto((site / f"{page_name}.html").as_uri())
         return Driver(tab, name, nth)
 
+    tab = empty_tab(390, 844)
     tab.on("console", note)
     tab.on("pageerror", note_error)
     yield open_page
