@@ -107,7 +107,7 @@ def split(work: list[float], speeds: list[float], way: str) -> list[list[int]]:
     return shares
 
 
-def busy(work: list[list[float]], speeds: list[float], way: str, device) -> float:
+def busy(work: list[list], speeds: list[float], way: str, device) -> float:
     """Return the share of the ranks' time in which they work, over all steps.
 
     work[t] is what step t has to do. A step ends with its slowest rank.
@@ -134,10 +134,10 @@ def sum_split(work: list[float], shares: list[list[int]], seed: int, device):
     return total
 
 
-def pull(num: int, store: dist.Store, seconds: float) -> list[int]:
+def pull(num: int, store: dist.Store, step: int, seconds: float) -> list:
     """Take one number after another off a counter until num are taken."""
     mine = []
-    while (i := store.add("taken", 1) - 1) < num:
+    while (i := store.add(f"taken in {step}", 1) - 1) < num:
         mine.append(i)
         time.sleep(seconds)  # the work
     return mine
@@ -171,7 +171,8 @@ def main() -> None:
     if num * args.steps > len(work):
         refuse(f"{args.steps} steps x {num} sentences: there are {len(work)}")
     if num < world_size:
-        refuse(f"--sentences {num}: must be {world_size} or more, as ranks are")
+        why = f"--sentences {num}: must be {world_size} or more"
+        refuse(f"{why}, as ranks are")
     steps = [work[num * t : num * (t + 1)] for t in range(args.steps)]
     even = [1.0] * world_size
     slow = [*even[1:], 1 / args.slower]  # the last rank is slower
@@ -184,7 +185,7 @@ def main() -> None:
         for way in WAYS[:2]
     ]
     store = open_store(rank, device)
-    mine = pull(num, store, 0.002 / slow[rank])
+    mine = pull(num, store, 0, 0.002 / slow[rank])
     dist.all_gather_object(taken := [[]] * world_size, mine)
     if rank == 0:
         off, same = (sums[0] - sums[1]).abs().max(), torch.equal(*sums)

@@ -145,7 +145,7 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        first, readers = self.rank * workers + worker, self.size * workers
+        first, readers = self.rank + self.size * worker, self.size * workers
         mine = dict([*enumerate(self.lanes)][first::readers])
         for _ in range(self.steps):  # as many in every reader
             taken = [s for x in mine.values() for s in x.take(self.batch)]

@@ -110,21 +110,28 @@ def time_steps(loader: DataLoader, compute_s: float, skip: int) -> tuple:
     return took / (len(loader) - skip), sum(waited[skip:]) / took
 
 
+def worst(found: tuple, device) -> list[float]:
+    """Return the largest of all ranks: one of them makes the others wait."""
+    most = torch.tensor(found, device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return most.tolist()
+
+
 def step_time(load_s: float, compute_s: float, at_once: float) -> float:
-    """Return the seconds per step: the slower one, of the two, sets them."""
+    """Return the seconds per step: the slower of the two sets them."""
     if at_once == 0:
         return load_s + compute_s  # nobody loads while the model computes
     return max(load_s / at_once, compute_s)
 
 
-def try_workers(args, cores: float, line) -> None:
+def try_workers(args, cores: float, device, line) -> None:
     """Try each kind of loading with more and more workers."""
     load_s, compute_s = args.load_ms / 1e3, args.compute_ms / 1e3
     for kind in "read", "decode":
         for workers in 0, 1, 2:
             data = Slow(kind, load_s, args.steps + 8)
             loader = DataLoader(data, None, num_workers=workers)
-            step_s, share = time_steps(loader, compute_s, 8)
+            step_s, share = worst(time_steps(loader, compute_s, 8), device)
             at_once = min(workers, cores) if kind == "decode" else workers
             said = step_time(load_s, compute_s, at_once)
             slower = "model" if said == compute_s else "loader"
@@ -135,7 +142,7 @@ def try_workers(args, cores: float, line) -> None:
     for ahead in 2, 8:
         data = Slow("bursts", 0.6 * compute_s, args.steps + 8)
         loader = DataLoader(data, None, num_workers=1, prefetch_factor=ahead)
-        _, share = time_steps(loader, compute_s, 8)
+        _, share = worst(time_steps(loader, compute_s, 8), device)
         wait = max(0, 8 * 0.6 - ahead)  # steps that 8 loads make it wait
         said = f"{wait / (8 + wait):.0%} should be waiting"
         line(f"bursts, {ahead} ahead: {said}; waited {share:.0%}")
@@ -147,8 +154,8 @@ def start_workers(line) -> None:
         data = Slow("read", 0, 4)
         how = {"num_workers": 2, "persistent_workers": persist}
         loader = DataLoader(data, None, **how)
-        workers = {pid for _ in range(3) for pid, _ in loader}
-        line(f"3 epochs, persistent={persist}: {len(workers)} processes started")
+        num = len({pid for _ in range(3) for pid, _ in loader})
+        line(f"3 epochs, persistent={persist}: {num} processes started")
     for method in "fork", "spawn":
         data.lines = [f"line {i}" for i in range(10_000)]
         how = {"num_workers": 1, "multiprocessing_context": method}
@@ -169,15 +176,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Compare the queue's formula with what is measured, on all ranks."""
     args = parse_args()
-    rank, _, _ = setup(args)
-    cores = (os.cpu_count() or 1) / int(os.environ["LOCAL_WORLD_SIZE"])
+    rank, _, device = setup(args)
+    ours = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
+    cores = len(ours(0)) / int(os.environ["LOCAL_WORLD_SIZE"])
 
     def line(text):
         if rank == 0:
             say(text)
         dist.barrier()
 
-    try_workers(args, max(cores, 1), line)
+    try_workers(args, max(cores, 1), device, line)
     start_workers(line)
     dist.destroy_process_group()
 

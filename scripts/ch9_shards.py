@@ -115,14 +115,14 @@ def read_tar(path: str, wanted: int | None = None) -> Iterator[dict]:
     """Yield a shard's samples front to back; raise if they are not as many."""
     sample, num = {}, 0
     with tarfile.open(path, "r|") as tar:  # a stream: it never seeks
-        for info in tar:
+        for info in filter(tarfile.TarInfo.isfile, tar):
             stem, _, end = info.name.partition(".")
             if sample and stem != sample["stem"]:
                 yield sample
                 sample, num = {}, num + 1
             sample |= {"stem": stem, end: tar.extractfile(info).read()}
-    yield sample
-    if wanted not in (None, num := num + 1):
+    yield from [sample] if sample else []
+    if wanted not in (None, num := num + bool(sample)):
         raise ValueError(f"{num} samples, not {wanted}")
 
 

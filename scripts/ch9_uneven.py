@@ -165,7 +165,8 @@ def main() -> None:
         batches = even_out(way, shares[rank], device)
         weights = train(args, way, batches, device)
         off = ((weights - truth).norm() / (truth - start).norm()).item()
-        used = agree_on(sum(len(y) for _, y in batches), dist.ReduceOp.SUM, device)
+        mine = sum(len(y) for _, y in batches)
+        used = agree_on(mine, dist.ReduceOp.SUM, device)
         steps = agree_on(len(batches), dist.ReduceOp.MAX, device)
         if rank == 0:
             counted = f"{steps} steps, {used} samples"

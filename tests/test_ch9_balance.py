@@ -50,7 +50,7 @@ from scripts import ch9_balance as script
 
 os.environ["MASTER_ADDR"] = "127.0.0.1"  # torchrun sets it
 store = script.open_store(rank, torch.device("cpu"))
-mine = script.pull(200, store, 0)
+mine = script.pull(200, store, 0, 0)
 busy = [script.busy([[5.0, 1, 1, 1], [2, 2]], [1.0, 0.5], way, "cpu")
         for way in script.WAYS] if world_size == 2 else []
 dist.barrier()

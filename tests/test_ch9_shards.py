@@ -112,3 +112,16 @@ def test_more_texts_than_there_are_is_refused():
     run = launch("ch9_shards", 2, "--texts", "400", check=False)
     assert run.exit_code != 0
     assert "5 shards x 400 texts: there are 786" in run.errors[0]
+
+
+def test_folders_and_an_empty_tar_are_no_samples(tmp_path):
+    """``tar cf x.tar data`` writes entries for folders, too."""
+    for name in "a", "b":
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "x.txt").write_bytes(name.encode())
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "in", "data")
+    found = list(script.read_tar(str(tmp_path / "x.tar"), 2))
+    assert sorted(sample["txt"] for sample in found) == [b"a", b"b"]
+    tarfile.open(tmp_path / "none.tar", "w").close()
+    assert list(script.read_tar(str(tmp_path / "none.tar"), 0)) == []
