@@ -225,8 +225,8 @@ def main() -> None:
         loss, num_bytes = train(*way, args, rank, device)
         finite(torch.tensor(loss), name)
         if rank == 0:
-            per_token = num_bytes / (args.steps * 16 * 64)
-            say(f"{name:10} {per_token:6.1f} bytes per token, test {loss=:.3f}")
+            cost = num_bytes / (args.steps * 16 * 64)
+            say(f"{name:10} {cost:6.1f} bytes per token, test {loss=:.3f}")
         gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()
 

@@ -155,7 +155,8 @@ def test_feedback_pays_on_the_digits(name):
 HOOKS = {  # torch's own, and how they end on gloo; the page says so
     "default_hooks.fp16_compress_hook": "",
     "default_hooks.bf16_compress_hook": "TypeError: BF16 all reduce communication hook",
-    "quantization_hooks.quantization_pertensor_hook": "RuntimeError: Got the following",
+    "quantization_hooks.quantization_pertensor_hook": "RuntimeError: Got the",
+    "quantization_hooks.quantization_perchannel_hook": "RuntimeError: Got the",
 }
 
 
@@ -181,21 +182,29 @@ said
             assert said.startswith(HOOKS[name]) and bool(said) == bool(HOOKS[name])
 
 
-def test_torchs_powersgd_works_on_gloo():
+def test_torchs_powersgd_works_on_gloo_but_not_in_batches():
     """With its warm-up over, each rank gets the same compressed mean."""
     source = """
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
-torch.manual_seed(0)
-ddp = nn.parallel.DistributedDataParallel(nn.Linear(40, 40))
-ddp.register_comm_hook(power.PowerSGDState(None, 1, start_powerSGD_iter=2),
-                       power.powerSGD_hook)
-for _ in range(4):
-    ddp.zero_grad()
-    ddp(torch.randn(8, 40) * (rank + 1)).square().sum().backward()
-torch.linalg.matrix_rank(ddp.module.weight.grad).item(), ddp.module.weight.grad
+
+def train(hook):
+    torch.manual_seed(0)
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(40, 40))
+    ddp.register_comm_hook(power.PowerSGDState(None, 1, start_powerSGD_iter=2), hook)
+    for _ in range(4):
+        ddp.zero_grad()
+        ddp(torch.randn(8, 40) * (rank + 1)).square().sum().backward()
+    return ddp.module.weight.grad
+
+grad, said = train(power.powerSGD_hook), ""
+try:
+    train(power.batched_powerSGD_hook)
+except AssertionError as error:
+    said = f"AssertionError{error}"
+torch.linalg.matrix_rank(grad).item(), said, grad
 """
     with Ranks(2) as ranks:
         found = ranks.run(source, quiet=True)
-    assert [rank for rank, _ in found] == [1, 1]
-    assert torch.equal(found[0][1], found[1][1])
+    assert [one[:2] for one in found] == [(1, "AssertionError")] * 2
+    assert torch.equal(found[0][2], found[1][2])

@@ -28,8 +28,8 @@ def messages(size: int, during: bool) -> list[tuple[float, float]]:
 
 ENDS = {name: messages(*how)[-1][1] for name, how in VERSIONS.items()}
 ALT = (
-    f"Three timelines of one backward pass with {GRADIENTS} gradients, and of the "
-    "messages that average them. "
+    f"Three timelines of one backward pass with {GRADIENTS} gradients, those of the "
+    "last layer first, and of the messages that average them. "
     + " ".join(f"{name}: done after {end:g} units." for name, end in ENDS.items())
     + " Only the last version sends while backward still computes."
 )
@@ -48,7 +48,8 @@ def draw(width: int) -> Sheet:
         sheet.words(0, y + 14, name, bold=True)
         for number in range(GRADIENTS):
             place = number * unit, y + 24, unit - 1, LANE
-            sheet.box(*place, rank=BACKWARD, strong=0.4)
+            layer = str(GRADIENTS - number)  # the last layer's gradient comes first
+            sheet.box(*place, layer, rank=BACKWARD, strong=0.4, bold=False)
         for start, end in messages(*how):
             place = start * unit, y + 28 + LANE, (end - start) * unit - 1, LANE
             sheet.box(*place, rank=MESSAGE, strong=0.4)
