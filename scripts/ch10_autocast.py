@@ -161,7 +161,7 @@ def off(found: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def train(args, device, again="", low=None, policy=None) -> tuple:
-    """Return the averaged gradient, and in which dtypes the middle computed."""
+    """Return the averaged gradient, and the dtypes in the middle."""
     net = Net(args, again).to(device)
     if policy:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))

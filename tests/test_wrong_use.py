@@ -26,6 +26,8 @@ NAMES = (
     *("ch5_ddp_spawn", "ch5_async", "ch6_by_hand", "ch6_model_parallel"),
     *("ch6_pipeline", "ch6_tensor", "ch7_backend", "ch7_broadcast"),
     *("ch7_collectives", "ch7_hierarchy", "ch7_measure"),
+    *("ch10_accumulate", "ch10_amp", "ch10_autocast", "ch10_batch"),
+    *("ch10_clip", "ch10_precision", "ch10_sums"),
 )
 LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

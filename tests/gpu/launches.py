@@ -7,6 +7,7 @@ import sys
 from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 ALONE = {  # started with python
+    "ch10_sums": (),
     "ch2_before": (),
     "ch2_data_parallel": (),
     "ch3_save_load": (),
@@ -28,6 +29,12 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch7_collectives": 1,
     "ch7_hierarchy": 1,
     "ch7_measure": 2,
+    "ch10_accumulate": 1,
+    "ch10_amp": 1,
+    "ch10_autocast": 1,
+    "ch10_batch": 2,
+    "ch10_clip": 1,
+    "ch10_precision": 1,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 

@@ -19,6 +19,7 @@ NAMES = (
     "ch5_ddp",
     "ch6_model_parallel",
     "ch7_collectives",
+    "ch10_precision",
 )
 
 
