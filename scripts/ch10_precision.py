@@ -42,7 +42,6 @@ import torch.distributed as dist
 from torch import nn
 
 WAYS = "fp32", "bf16", "bf16 + master", "bf16, at random"
-BF16_BITS = 7  # of the fraction, behind the point
 
 
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
@@ -74,18 +73,12 @@ def say(text: str) -> None:
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
-def spacing(x: torch.Tensor) -> torch.Tensor:
-    """Return how far the next larger bf16 number is from each."""
-    _, exponent = torch.frexp(x.float())  # x = 0.5 to 1, times 2 ** exponent
-    return torch.ldexp(torch.ones(()), exponent - 1 - BF16_BITS)
-
-
 def at_random(x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     """Round float32 to a bf16 neighbour, the nearer one more often.
 
-    A bf16 number is the upper half of a float32; the lower half says how far
-    x is on its way to the next. Add half a word at random: it carries into
-    the upper half as often as x is far, so the mean is x.
+    A bf16 number is the upper half of a float32; the lower says how far x is
+    on its way to the next. Add a lower half at random, and it carries into
+    the upper one as often as x is far. So the mean is x.
     """
     bits = x.view(torch.int32)
     noise = torch.randint(2**16, x.shape, generator=draw, dtype=torch.int32)
@@ -207,9 +200,11 @@ def train(args, way: str, device) -> tuple[list[float], float, nn.Module]:
                 still.append(keep(way, weight, x, draw).flatten())
         losses.append(loss.detach())
     starts = torch.arange(0, len(test) - 64, 640)
+    mine = starts[rank::world_size]  # not equally many: weigh them
     with torch.no_grad():
-        loss = loss_of(net, test, starts[rank::world_size], device)
-    dist.all_reduce(means := torch.stack([*losses, loss]), dist.ReduceOp.AVG)
+        loss = loss_of(net, test, mine, device) * len(mine) * world_size
+    means = torch.stack([*losses, loss / len(starts)])
+    dist.all_reduce(means, dist.ReduceOp.AVG)
     finite(means[-1], f"after --steps {args.steps}, {way}")
     return means.tolist(), torch.cat(still).double().mean().item(), net
 
