@@ -1,4 +1,4 @@
-"""Chapter 10 - Accumulate gradients: when are k small batches a large one?
+"""Chapter 10 - Accumulate gradients: k small batches as a large one, or not.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch10_accumulate.py

@@ -1,4 +1,4 @@
-"""Chapter 10 - Larger batches: which learning rate, and what do they save?
+"""Chapter 10 - Larger batches: two rules for the rate, and what they save.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch10_batch.py
@@ -101,7 +101,7 @@ def losses(weights: list[torch.Tensor], x, y) -> torch.Tensor:
 
 
 def slopes(weights: list[torch.Tensor], data, size=0, draw=None) -> tuple:
-    """Return each net's gradient, on all samples or on a batch of this size."""
+    """Return each net's gradient, on all samples or on a batch of a size."""
     weights, mine = [w.detach().requires_grad_() for w in weights], slice(None)
     if draw:
         mine = torch.randint(len(data[0]), (size,), generator=draw)

@@ -1,4 +1,4 @@
-"""Chapter 10 - Clip gradients: whose norm is it, and when is it complete?
+"""Chapter 10 - Clip gradients by the norm of all shards, once it is complete.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch10_clip.py

@@ -72,6 +72,8 @@ def test_a_step_is_lost_below_half_of_the_spacing_and_kept_by_a_copy(weight, sha
     step = share * spacing(weight).float()
     if abs(abs(share) - 0.5) < 1e-3 or abs(share) < 1e-3:
         return
+    same = weight.float()  # a step of zero is not lost
+    assert not script.keep("bf16", weight.clone(), same.clone(), None).item()
     for way, lost in ("bf16", abs(share) < 0.5), ("bf16 + master", False):
         stored, exact = weight.clone(), weight.float() + step
         wanted = exact.clone()
@@ -103,6 +105,20 @@ def test_two_ranks_train_as_one_does_on_their_union(trained):
 def test_replicas_stay_equal_in_all_ways(way, trained):
     """Also when rounded at random: all ranks draw the same."""
     assert all(found[way][3] for found in trained[2])
+
+
+def test_gradients_are_averaged_over_ranks_in_float32():
+    """AdamW would hide a sum in place of a mean, because it divides by the size."""
+    source = """
+from scripts import ch10_precision as script
+
+parts = [torch.full((2, 3), 1.0 + rank).bfloat16(), torch.ones(1) * rank]
+[(m.tolist(), m.dtype) for m in script.average(parts)]
+"""
+    mean = [[2.0] * 3] * 2, [1.0]
+    with Ranks(3) as ranks:
+        for found in ranks.run(source, quiet=True):
+            assert found == [(m, torch.float32) for m in mean]
 
 
 def test_what_is_lost_is_what_bf16_loses(trained):
