@@ -3,7 +3,7 @@ r"""Gradients are clipped while they are scaled.
 class: silent wrong
 symptom: silent
 runs on: one process
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: step of \S+ instead of
 guard: Clipped while still scaled
 

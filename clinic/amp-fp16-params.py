@@ -3,7 +3,7 @@ r"""Half-precision weights under a gradient scaler.
 class: AMP
 symptom: crash
 runs on: one process
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: ValueError: Attempting to unscale FP16 gradients
 
 You see: `Attempting to unscale FP16 gradients`, at the first step, often because a

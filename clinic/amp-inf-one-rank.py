@@ -3,7 +3,7 @@ r"""Only the rank that sees an infinite gradient skips its step.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch10_precision
 signature: steps taken by the ranks .* and scales
 guard: GradScaler's scale=2 on rank 0; GradScaler's scale=4 on rank 1|GradScaler is not the same
 

@@ -3,7 +3,7 @@ r"""GradScaler finds no gradient at all.
 class: AMP
 symptom: crash
 runs on: 2 ranks
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: rank 1: AssertionError: No inf checks were recorded for this optimizer
 
 You see: `No inf checks were recorded for this optimizer` at `scaler.step(optimizer)`,

@@ -3,7 +3,7 @@ r"""The gradients are unscaled in every micro-step.
 class: AMP
 symptom: crash
 runs on: one process
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: RuntimeError: unscale_\(\) has already been called on this optimizer since the last update
 
 You see: `unscale_() has already been called on this optimizer since the last update()`

@@ -3,7 +3,7 @@ r"""Each rank clips its gradient before the average.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: gradient \[\S+ \S+\] instead of
 guard: the gradient of weight is not the mean
 

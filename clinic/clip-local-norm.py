@@ -3,7 +3,7 @@ r"""Sharded gradients are clipped by the norm of a shard.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch6_model_parallel
+chapter: ch10_precision
 signature: norm of the clipped gradient \S+ instead of
 guard: norm.* is not the same on all ranks: it is 3 on rank 0 and 4 on rank 1
 

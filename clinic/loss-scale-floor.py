@@ -3,7 +3,7 @@ r"""Every step overflows, until the loss scale is at its minimum.
 class: AMP
 symptom: crash
 runs on: quoted
-chapter: ch6_model_parallel
+chapter: ch10_precision
 
 You see: many lines `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: ..., reducing to
 ...`, each half of the one before, then `Current loss scale already at minimum - cannot

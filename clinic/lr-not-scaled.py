@@ -3,7 +3,7 @@ r"""More ranks, fewer steps, the same learning rate.
 class: silent wrong
 symptom: silent
 runs on: 2 ranks
-chapter: ch5_ddp
+chapter: ch10_precision
 signature: loss \S+ after as many epochs as
 beyond: Every rank computes what one process would; how far it should get is not known to any invariant.
 

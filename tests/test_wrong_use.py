@@ -31,6 +31,8 @@ NAMES = (
     *("ch8_powersgd", "ch8_trace"),
     *("ch9_balance", "ch9_data", "ch9_loader", "ch9_packing", "ch9_seeds"),
     *("ch9_shards", "ch9_uneven"),
+    *("ch10_accumulate", "ch10_amp", "ch10_autocast", "ch10_batch"),
+    *("ch10_clip", "ch10_precision", "ch10_sums"),
 )
 LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

@@ -14,7 +14,7 @@ from allranks.paths import ROOT
 from book._tools import chapter
 
 NUMBER = len(chapter.numbered(ROOT)) + 1
-NAME = f"ch{NUMBER}_{'mean_of_all_ranks_here':.{chapter.LONGEST - 4}}"  # the longest
+NAME = f"ch{NUMBER}_mean_of_all_ranks_here"[: chapter.LONGEST]  # the longest
 COPIED = (
     *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
     *("tests/conftest.py", "tests/start", "tests/test_structure.py"),

@@ -1104,6 +1104,84 @@ def _(tmp_path):
         list(ch9_shards.read_tar(str(path)))
 
 
+@law("ch10_moves")
+def _(weight, ratio):
+    exact = torch.tensor(float(weight))
+    stored = exact.bfloat16()
+    after = torch.nextafter(stored, torch.tensor(torch.inf).bfloat16())
+    step = (after - stored) / ratio
+    for count in itertools.count(1):
+        exact += step.float()
+        if exact.bfloat16() != stored:
+            return count
+
+
+@proves("ch10_random")
+def _(two):
+    told = """
+from scripts.ch10_precision import at_random
+
+def drifted(seed):
+    draw, weight = torch.Generator().manual_seed(seed), torch.ones(64)
+    for _ in range(20):
+        dist.all_reduce(step := torch.full((64,), 0.001 * rank), dist.ReduceOp.AVG)
+        weight = at_random(weight - step, draw).float()
+    low, high = weight.clone(), weight.clone()
+    dist.all_reduce(low, dist.ReduceOp.MIN)
+    dist.all_reduce(high, dist.ReduceOp.MAX)
+    return not torch.equal(low, high)
+
+drifted(rank), drifted(7)
+"""
+    assert two.run(told, quiet=True) == [(True, False)] * 2
+
+
+@proves("ch10_skip")
+def _():
+    told = """
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+before = net.module.weight.item()
+x = torch.tensor([[float("inf") if rank == 2 else 1.0]])
+scaler.scale(net(x).sum()).backward()
+scaler.step(optimizer)
+scaler.update()
+net.module.weight.item() == before, scaler.get_scale()
+"""
+    with Ranks(4) as ranks:
+        assert ranks.run(told, quiet=True) == [(True, 2.0)] * 4
+
+
+@proves("ch10_ones")
+def _():
+    total = torch.tensor(256.0, dtype=torch.bfloat16)
+    for _ in range(63):
+        total += torch.ones((), dtype=torch.bfloat16)
+    assert total.item() == 256
+    assert torch.tensor(319.0).bfloat16().item() == 320  # one rounding, at the end
+
+
+@law("ch10_tokens")
+def _(few, many, a, b):
+    losses = torch.cat([torch.full((few,), float(a)), torch.full((many,), float(b))])
+    return losses.double().mean().item()
+
+
+@law("ch10_norm")
+def _(a):
+    whole = torch.tensor([3 * a, 4 * a], dtype=torch.double)
+    return whole.norm().item()
+
+
+@law("ch10_noise")
+def _(noise, signal, batch):
+    from scripts.ch10_batch import noise_scale
+
+    trace, length = noise_scale(signal + noise, signal + noise / 2, batch, 2)
+    return trace / length
+
+
 @proves("ch6_naive_split")
 def _():
     """Two halves without micro-batches take as long as the whole."""

@@ -7,6 +7,7 @@ import sys
 from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
 
 ALONE = {  # started with python
+    "ch10_sums": (),
     "ch2_before": (),
     "ch2_data_parallel": (),
     "ch3_save_load": (),
@@ -45,6 +46,12 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch9_seeds": 1,
     "ch9_shards": 1,
     "ch9_uneven": 1,
+    "ch10_accumulate": 1,
+    "ch10_amp": 1,
+    "ch10_autocast": 1,
+    "ch10_batch": 2,
+    "ch10_clip": 1,
+    "ch10_precision": 1,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 

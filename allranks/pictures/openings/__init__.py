@@ -21,6 +21,7 @@ NAMES = (
     "ch7_collectives",
     "ch8_ddp_by_hand",
     "ch9_data",
+    "ch10_precision",
 )
 
 

@@ -52,10 +52,19 @@ def chapter(root: Path, file: str) -> Chapter:
     """Read what the map shows of one page."""
     page, name = (root / f"{file}.md").read_text("utf8"), Path(file).name
     own = name.partition("_")[0]
-    earlier = {ref for ref in REF.findall(page) if ref < own}
+    earlier = {ref for ref in REF.findall(page) if place(ref) < place(own)}
     return Chapter(
         name,
         re.search(r"^# (.+)$", page, re.MULTILINE)[1],
         notebook_minutes(root / "notebooks" / f"{name}.ipynb"),
-        tuple(sorted(earlier)) if own.startswith("ch") else (),
+        tuple(sorted(earlier, key=place)) if own.startswith("ch") else (),
     )
+
+
+def place(stem: str) -> int:
+    """Return where a chapter stands in the book: 10 for ``ch10``; 0 for an appendix.
+
+    >>> sorted(["ch10", "ch2"], key=place)
+    ['ch2', 'ch10']
+    """
+    return int(stem.removeprefix("ch")) if stem.startswith("ch") else 0

@@ -1,0 +1,151 @@
+"""Chapter 10 - A sum of W terms in bf16: the order decides what is lost.
+
+Run it (no GPU needed):
+    python scripts/ch10_sums.py
+"""
+
+import argparse
+import atexit
+import os
+import signal
+import sys
+import time
+from typing import NoReturn
+
+import torch
+
+UNIT = 2.0**-8  # bf16 rounds by at most this share of a number
+
+
+def in_turn(terms: torch.Tensor) -> torch.Tensor:
+    """Add rank by rank, as a ring does: each sum is rounded to the dtype."""
+    total = terms[0].clone()
+    for term in terms[1:]:
+        total += term
+    return total
+
+
+def in_pairs(terms: torch.Tensor) -> torch.Tensor:
+    """Add neighbours, then the sums of neighbours, as a tree does."""
+    while len(terms) > 1:
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = torch.cat([terms[:-1:2] + terms[1::2], odd])
+    return terms[0]
+
+
+def in_float32(terms: torch.Tensor) -> torch.Tensor:
+    """Add rank by rank in float32, and round once, at the end."""
+    return in_turn(terms.float()).to(terms.dtype)
+
+
+ORDERS = in_turn, in_pairs, in_float32
+
+
+def bound(order, num: int) -> float:
+    """Return what the error can be at most, as a share of the sum of |x|.
+
+    Each rounding multiplies by a number between 1 - unit and 1 + unit.
+    """
+    if order is in_float32:
+        return (1 + 2.0**-24) ** (num - 1) * (1 + UNIT) - 1
+    roundings = num - 1 if order is in_turn else (num - 1).bit_length()
+    return (1 + UNIT) ** roundings - 1
+
+
+def error(order, terms: torch.Tensor) -> torch.Tensor:
+    """Return the error of each column's sum, as a share of its sum of |x|."""
+    exact = terms.double().sum(dim=0)
+    wrong = (order(terms).double() - exact).abs()
+    return wrong / terms.double().abs().sum(dim=0)
+
+
+def make_terms(num: int, columns: int, mean: float, seed: int):
+    """Return bf16 terms, (num, columns): random ones, around this mean."""
+    draw = torch.Generator().manual_seed(seed)
+    noise = torch.randn(num, columns, generator=draw)
+    return (noise + mean).bfloat16()
+
+
+def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
+    """Read flags that are numbers; refuse impossible values."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
+    for flag, default in defaults.items():
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    return in_range(parser.parse_args(argv))
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; the terms are random numbers around --mean."""
+    flags = {"--most-ranks": 1024, "--columns": 4096, "--seed": 0}
+    args = numbers(flags | {"--mean": 1.0}, argv)
+    if args.most_ranks < 4:
+        refuse(f"--most-ranks {args.most_ranks}: must be 4 to 65536")
+    return args
+
+
+def main() -> None:
+    """Compare three orders, by their errors and by what they can be."""
+    args = parse_args()
+    sizes = [4**k for k in range(1, 9) if 4**k <= args.most_ranks]
+    ones = torch.ones(max(sizes), 1, dtype=torch.bfloat16)
+    for order in ORDERS:
+        name = order.__name__.replace("_", " ")
+        put(f"{len(ones)} ones, added {name}: {order(ones).item():.0f}")
+    put("mean error, in units of bf16's rounding (the bound in brackets)")
+    put("ranks   " + "".join(f"{o.__name__:>20}" for o in ORDERS))
+    for num in sizes:
+        terms = make_terms(num, args.columns, args.mean, args.seed)
+        cells = []
+        for order in ORDERS:
+            found = error(order, terms).mean().item() / UNIT
+            cells.append(f"{found:.2f} ({bound(order, num) / UNIT:.0f})")
+        put(f"{num:<8}" + "".join(f"{cell:>20}" for cell in cells))
+
+
+# The rest stands in every script: a job that cannot go on ends in a sentence.
+def refuse(why: str) -> NoReturn:
+    """End all ranks with one sentence: all found the same fault."""
+    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
+    if started and os.environ.get("LOCAL_RANK") != "0":
+        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
+    if started and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or exit may abort
+    raise SystemExit(why)
+
+
+def stop(*_) -> NoReturn:
+    """End silently after Ctrl-C, as soon as save() has tidied up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
+    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
+    atexit.register(os._exit, 130)  # no destructor of torch's may complain
+    sys.exit(130)
+
+
+def put(line: str) -> None:
+    """Print a line in one write; end with a sentence if stdout fails."""
+    try:
+        print(f"{line}\n", end="", flush=True)
+    except OSError as error:  # a full disk, or `| head`, which left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
+        why = f"cannot print to stdout: {error.strerror}"
+        refuse(f"{why}: ended")
+
+
+def in_range(args: argparse.Namespace) -> argparse.Namespace:
+    """Refuse impossible numbers before anything is started."""
+    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    for name, value in vars(args).items():
+        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
+        high = most.get(name, 65536)
+        if type(value) is int and not low <= value <= high:
+            refuse(f"{flag} {value}: must be {low} to {high}")
+        if type(value) is float and not 0 < value < float("inf"):
+            refuse(f"{flag} {value}: must be above 0 and finite")
+    return args
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, stop)
+    main()

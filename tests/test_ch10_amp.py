@@ -1,0 +1,100 @@
+"""Our loss scaler does what torch's does, and all ranks skip or none does."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allranks import Ranks, launch
+from scripts import ch10_amp as script
+
+RUN = """
+from scripts.ch10_amp import Scaler
+
+def play(kind, outcomes, start, interval):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.125)
+    if kind == "ours":
+        scaler = Scaler(start, interval)
+    else:
+        scaler = torch.amp.GradScaler(
+            "cpu", init_scale=start, growth_interval=interval
+        )
+    seen = []
+    for bad in outcomes:
+        optimizer.zero_grad()
+        factor = torch.tensor([1.0, float(bad) if bad else 1.0])
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append((scaler.get_scale(), *weight.tolist()))
+    return seen
+
+[play(kind, outcomes, start, interval) for kind in ("ours", "torchs")]
+"""
+
+
+@pytest.fixture(scope="module")
+def one():
+    """Yield one live rank."""
+    with Ranks(1) as ranks:
+        yield ranks
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    outcomes=st.lists(st.sampled_from(["", "", "", "inf", "nan"]), max_size=20),
+    start=st.sampled_from([1.0, 2.0**16]),
+    interval=st.integers(1, 4),
+)
+def test_scales_and_steps_are_torchs_for_any_outcomes(one, outcomes, start, interval):
+    """After each step both have the same scale, and the same weights."""
+    one.push({"outcomes": outcomes, "start": start, "interval": interval})
+    ((ours, theirs),) = one.run(RUN, quiet=True)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_all_ranks_skip_if_one_overflows(odd):
+    """Each owns a part; torch's scaler would let the others step."""
+    source = """
+from scripts.ch10_amp import Scaler
+
+part = torch.nn.Parameter(torch.ones(1))
+optimizer, scaler = torch.optim.SGD([part], 0.5), Scaler(8.0, 99)
+seen = []
+for step in range(3):
+    part.grad = torch.full((1,), float("inf") if (rank, step) == (odd, 1) else 8.0)
+    scaler.step(optimizer)
+    scaler.update()
+    seen.append((part.item(), scaler.get_scale()))
+seen
+"""
+    with Ranks(3) as ranks:
+        ranks.push({"odd": odd})
+        found = ranks.run(source, quiet=True)
+    assert found == [[(0.5, 8.0), (0.5, 4.0), (-0.5, 4.0)]] * 3
+
+
+def test_a_scale_saves_what_fp16_would_lose():
+    """Fewer numbers are lost at a larger scale, until it overflows."""
+    torch.manual_seed(0)
+    net, x = torch.nn.Linear(4, 3), torch.randn(2000, 4) * 9
+    y = net(x).argmax(dim=1)
+    lost, wrong = zip(
+        *(script.survey(net, x, y, p) for p in (-8, 0, 16, 40)), strict=True
+    )
+    assert lost[0] > lost[1] > lost[2]
+    assert wrong[2] < 2e-3 and not wrong[3] < 1e9  # inf or NaN
+
+
+def test_the_script_compares_both_scalers():
+    lines = launch("ch10_amp", 2, "--steps", "8", "--interval", "3").lines[0]
+    scales = "scales: 2^24 x 1, 2^23 x 1"
+    assert lines[0].startswith(f"[rank 0/2] {scales}")
+    assert len(lines) == 6 and all("are lost, error" in line for line in lines[1:])
+
+
+def test_a_scale_too_large_for_a_float_is_refused():
+    with pytest.raises(SystemExit, match=r"^--power 101: must be 1 to 100$"):
+        script.parse_args(["--power", "101"])

@@ -1,0 +1,117 @@
+"""The noise scale is that of single samples, and the search trains what it says."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks import Ranks, launch
+from scripts import ch10_batch as script
+
+positive = st.floats(0.01, 100)
+CPU = torch.device("cpu")
+
+
+@given(positive, positive, st.integers(1, 64), st.integers(2, 16))
+def test_two_equations_are_solved_for_two_unknowns(noise, signal, size, num):
+    """From the squares that this noise and signal give, both come back."""
+    local, mean = (signal + noise / batch for batch in (size, num * size))
+    found = script.noise_scale(local, mean, size, num)
+    assert found == pytest.approx((noise, signal), rel=1e-6)
+
+
+def exact_noise(weights, data) -> tuple[float, float]:
+    """Return tr(S) and |G|^2 from the gradients of all single samples."""
+    rows = []
+    for place in range(len(data[0])):
+        one = [part[place : place + 1] for part in data]
+        rows.append(torch.cat([g.flatten() for g in script.slopes(weights, one)]))
+    rows = torch.stack(rows).double()
+    mean = rows.mean(dim=0)
+    return (rows - mean).square().sum(dim=1).mean().item(), mean.square().sum().item()
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_measure_the_noise_of_single_samples(world_size):
+    """Within a tenth, over 600 rounds of batches of 16."""
+    source = """
+from scripts import ch10_batch as script
+
+data = script.read_digits(200, torch.device("cpu"))
+weights = script.make_nets(1, 0, torch.device("cpu"))
+draw = torch.Generator().manual_seed(rank)
+script.measure_noise(weights, data, 16, 600, draw)
+"""
+    with Ranks(world_size) as ranks:
+        found = ranks.run(source, quiet=True)
+    assert found == [found[0]] * world_size
+    data = script.read_digits(200, CPU)
+    assert found[0] == pytest.approx(
+        exact_noise(script.make_nets(1, 0, CPU), data), rel=0.1
+    )
+
+
+def test_nets_side_by_side_are_single_nets():
+    """Each of the nine has the loss and the gradient of a net of its own."""
+    data = script.read_digits(30, CPU)
+    weights = script.make_nets(3, 1, CPU)
+    for k, w in enumerate(weights):
+        w *= 1 + k * torch.arange(3.0).view(3, 1, 1)
+    whole, slopes = script.losses(weights, *data), script.slopes(weights, data)
+    for net in range(3):
+        (a, b) = (w[net].clone().requires_grad_() for w in weights)
+        hidden = (data[0] @ a[:-1] + a[-1]).relu()
+        loss = torch.nn.functional.cross_entropy(hidden @ b[:-1] + b[-1], data[1])
+        torch.testing.assert_close(whole[net], loss)
+        for slope, right in zip(slopes, torch.autograd.grad(loss, (a, b)), strict=True):
+            torch.testing.assert_close(slope[net], right)
+
+
+@pytest.mark.parametrize("kind, optimizer", [("SGD", "SGD"), ("Adam", "Adam")])
+def test_it_trains_as_torchs_optimizers_do(kind, optimizer, monkeypatch):
+    """With each of the nine rates, it needs as many steps as torch's to the goal."""
+    args = SimpleNamespace(steps=40, seed=0, warmup=5, goal=1.2)
+    data = script.read_digits(64, CPU)
+    found = script.train(args, data, kind, 16)
+    seen = []
+    for place, reached in enumerate(found.tolist()):
+        nets = [w.requires_grad_() for w in script.make_nets(1, 0, CPU)]
+        rate, draw = (
+            2.0 ** (script.FIRST[kind] + place),
+            torch.Generator().manual_seed(1),
+        )
+        how = {"betas": (0.9, 0.99)} if kind == "Adam" else {}
+        torchs = getattr(torch.optim, optimizer)(nets, rate, **how)
+        for step in range(1, args.steps + 1):
+            for w, g in zip(nets, script.slopes(nets, data, 16, draw), strict=True):
+                w.grad = g
+            torchs.param_groups[0]["lr"] = rate * min(1, step / args.warmup)
+            torchs.step()
+            if script.losses(nets, *data) < args.goal:
+                break
+        else:
+            step = torch.inf
+        seen.append(step)
+        assert reached in (step, torch.inf), place
+    assert min(seen) == found.min().item() < args.steps
+    assert (found == torch.tensor(seen))[torch.tensor(seen) <= 2 * min(seen)].all()
+
+
+def test_the_script_tries_both_rules_at_four_batches():
+    flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
+    lines = [line.split("] ")[1] for line in launch("ch10_batch", 2, *flags).lines[0]]
+    assert [line.split(":")[0] for line in lines[4:]] == [
+        f"{kind} {batch}" for kind in ("SGD", "Adam") for batch in script.BATCHES
+    ]
+    for line in lines[4:]:
+        assert [part.split()[0] for part in line.split(": ")[1].split(", ")] == [
+            *("best", "linear", "root"),
+        ]
+
+
+def test_one_rank_has_nothing_to_compare():
+    run = launch("ch10_batch", 1, check=False)
+    assert run.exit_code != 0
+    assert "1 rank: comparing its gradient with the mean needs 2" in run.errors[0]
