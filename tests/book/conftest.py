@@ -83,6 +83,12 @@ def http(site):
     server.server_close()
 
 
+@pytest.fixture(scope="session")
+def served(http) -> str:
+    """Return the address of a small file on the server, which has its storage."""
+    return f"{http}/_static/quiz.css"
+
+
 # One browser per module, as its event loop must not meet those of other tests.
 @pytest.fixture(scope="module")
 def browser():
@@ -112,11 +118,13 @@ def empty_tab(browser, tmp_path_factory):
     path.write_text("<!DOCTYPE html><title>nothing</title>", "utf8")
     tab = browser.new_context().new_page()
 
-    def empty(width: int, height: int, reduced_motion: str = "null"):
-        tab.goto(path.as_uri())  # a file as the book's pages are: it has their storage
+    def empty(width: int, height: int, at: str = path.as_uri(), **media: str):
+        """Return the tab; ``at`` is any page whose storage is to be emptied."""
+        tab.goto(at)  # by itself, a file as the book's pages are: it has their storage
         tab.mouse.move(0, 0)
         tab.set_viewport_size({"width": width, "height": height})
-        tab.emulate_media(media="null", reduced_motion=reduced_motion)
+        given = {"media": "null", "reduced_motion": "null", "color_scheme": "light"}
+        tab.emulate_media(**given | media)
         tab.evaluate("localStorage.clear(); sessionStorage.clear()")
         return tab
 

@@ -102,6 +102,7 @@ def build(tmp_path):
         with docutils_namespace():
             app = Sphinx(*folders, "html", settings, status=None, warning=warnings)
             app.build()
+        build.app = app
         html = (tmp_path / "out" / "book" / "intro.html").read_text("utf8")
         text = re.sub(r"\x1b\[[0-9;]*m|.* isn't included .*\n", "", warnings.getvalue())
         return BeautifulSoup(html, "html.parser"), text
@@ -143,6 +144,25 @@ def test_nothing_goes_stale(build):
     page = TWO + more.split("See {ref}`ch1_one`.")[1]
     sheet, _ = build("```{course-sheet}\n```\n", **{"book/ch2_two.md": page})
     assert dict(rows(sheet.select("section.course")[1]))["Quizzes"].startswith("2 on")
+
+
+def test_all_tables_of_a_build_share_the_chapters(build, monkeypatch):
+    """Each chapter is read once per build, and the next build reads it again."""
+    read, look = [], course_data.exercises
+
+    def note(root, number):
+        read.append(number)
+        return look(root, number)
+
+    monkeypatch.setattr(course_data, "exercises", note)
+    sheet = "```{course-sheet}\n```\n\n```{progress}\n```\n"
+    build(sheet)
+    assert read == ["1", "2"]
+    assert build.app not in course_data.KEPT  # it may build again, from other pages
+    longer = EXERCISE.format(15, "")
+    sheet, _ = build(sheet, **{"exercises/ex2_1.py": longer})
+    assert read == ["1", "2", "1", "2"]
+    assert "2.1 Add (15 min)" in sheet.text
 
 
 def test_a_plan_adds_up_and_says_what_is_left(build):

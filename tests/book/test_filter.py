@@ -10,11 +10,9 @@ from book._ext.clinic.cases import load
 
 
 @pytest.fixture
-def tab(browser):
-    """Yield a phone's window."""
-    context = browser.new_context(viewport={"width": 390, "height": 844})
-    yield context.new_page()
-    context.close()
+def tab(empty_tab):
+    """Return a phone's window."""
+    return empty_tab(390, 844)
 
 
 def shown(tab, what: str) -> list[str]:
@@ -70,7 +68,9 @@ def test_terms_are_narrowed_in_both_languages(tab, site):
 
 
 @pytest.mark.parametrize("page", ["app_clinic", "app_glossary"])
-def test_everything_is_there_without_a_script_and_on_paper(browser, site, page):
+def test_everything_is_there_without_a_script_and_on_paper(
+    browser, empty_tab, site, page
+):
     """Nothing is hidden where nobody can press a chip."""
     items = "table.clinic-index tbody tr, dl.glossary > dt"
     context = browser.new_context(java_script_enabled=False)
@@ -80,9 +80,8 @@ def test_everything_is_there_without_a_script_and_on_paper(browser, site, page):
     assert everything == tab.locator(items).count() > 100
     assert not tab.locator(".filter input").count()
     context.close()
-    tab = browser.new_page()
+    tab = empty_tab(1280, 720)
     tab.goto((site / f"book/{page}.html").as_uri() + "?words=checkpoint")
     assert tab.locator(f":is({items}):visible").count() < everything
     tab.emulate_media(media="print")
     assert tab.locator(f":is({items}):visible").count() == everything
-    tab.close()

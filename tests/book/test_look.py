@@ -142,9 +142,9 @@ def test_what_lands_in_the_clipboard(browser, http):
     context.close()
 
 
-def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
+def test_paper_shows_the_whole_page_and_nothing_else(empty_tab, http, served):
     """Print is white and unfolded, without menus; afterwards all is as before."""
-    tab = browser.new_page(color_scheme="dark")
+    tab = empty_tab(1280, 720, served, color_scheme="dark")
     tab.goto(f"{http}/book/ch2_data_parallel.html")
     folded = tab.locator("article details:not([open])")
     before = folded.count()
@@ -164,25 +164,23 @@ def test_paper_shows_the_whole_page_and_nothing_else(browser, http):
     tab.evaluate("dispatchEvent(new Event('afterprint'))")
     assert folded.count() == before
     assert tab.locator("html").get_attribute("data-theme") == "dark"
-    tab.close()
 
 
-def test_outputs_have_no_light_frame_in_the_dark(browser, http):
+def test_outputs_have_no_light_frame_in_the_dark(empty_tab, http, served):
     """A cell's output has no ground or padding, though the theme would add both."""
-    tab = browser.new_page(color_scheme="dark")
+    tab = empty_tab(1280, 720, served, color_scheme="dark")
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
     style = (
         "box => [getComputedStyle(box).backgroundColor, getComputedStyle(box).padding]"
     )
     looks = [box.evaluate(style) for box in tab.query_selector_all(".text_html")]
-    tab.close()
     assert len(looks) > 3
     assert {tuple(look) for look in looks} == {("rgba(0, 0, 0, 0)", "0px")}
 
 
-def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
+def test_what_became_too_wide_can_be_scrolled_by_keyboard(empty_tab, http, served):
     """A box that becomes too narrow gets the keyboard's focus, and loses it again."""
-    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab = empty_tab(1280, 800, served)
     tab.goto(f"{http}/notebooks/ch2_data_parallel.html")
     tab.locator(".predict-all").click()
     tab.evaluate("document.querySelector('.x-fold').open = true")
@@ -194,12 +192,11 @@ def test_what_became_too_wide_can_be_scrolled_by_keyboard(browser, http):
     ):
         box.evaluate("(box, width) => { box.style.width = width }", width)
         tab.wait_for_selector(f".x-scroll:has(table){reachable}")
-    tab.close()
 
 
-def test_the_section_being_read_is_marked(browser, http):
+def test_the_section_being_read_is_marked(empty_tab, http, served):
     """\"On this page\" follows the reader, and previous and next change the page."""
-    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab = empty_tab(1280, 800, served)
     tab.goto(f"{http}/book/ch5_ddp.html")
     link = tab.locator("nav.page-toc .nav-link").nth(4)
     marked = 'nav.page-toc .nav-link[aria-current="true"]'
@@ -224,13 +221,11 @@ def test_the_section_being_read_is_marked(browser, http):
     assert tab.title() != title
     tab.locator("a.left-prev").click()
     assert tab.title() == title
-    tab.close()
 
 
-def test_a_deep_link_lands_at_once(browser, http):
+def test_a_deep_link_lands_at_once(empty_tab, http, served):
     """The page does not scroll by, and the heading is not below the page's header."""
-    context = browser.new_context(reduced_motion="no-preference")
-    tab = context.new_page()
+    tab = empty_tab(1280, 720, served, reduced_motion="no-preference")
     tab.goto(f"{http}/book/app_glossary.html")
     tab.evaluate("[...document.querySelectorAll('dt')].at(-1).scrollIntoView()")
     assert tab.evaluate("scrollY") > 2000  # at once, not after 20,000 px of motion
@@ -239,7 +234,6 @@ def test_a_deep_link_lands_at_once(browser, http):
     header = tab.locator(".bd-header-article").bounding_box()
     at = tab.locator(f"[id='{last}']").bounding_box()
     assert header["y"] + header["height"] <= at["y"] < tab.viewport_size["height"]
-    context.close()
 
 
 def test_a_finger_hits_what_it_means(browser, http):

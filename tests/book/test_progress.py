@@ -34,10 +34,9 @@ CONTRAST = """box => {
 class Reader:
     """A reader with a browser window and a list of the errors on its pages."""
 
-    def __init__(self, browser, base: str, **options):
+    def __init__(self, page, base: str):
         self.base = base
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
+        self.page = page
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
 
@@ -87,11 +86,11 @@ def base(request, site, http) -> str:
 
 
 @pytest.fixture
-def reader(browser, http):
+def reader(empty_tab, http, served):
     """Yield a reader who has done nothing yet, and check that no page had an error."""
-    reader = Reader(browser, http)
+    empty_tab(1280, 720)  # files and the server have each their own storage
+    reader = Reader(empty_tab(1280, 720, served), http)
     yield reader
-    reader.context.close()
     assert reader.errors == []
 
 
@@ -223,23 +222,22 @@ def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     assert not guess.count()
 
 
-def test_a_second_window_follows(browser, http):
+def test_a_second_window_follows(reader):
     """A quiz solved in one window shows as solved in the other."""
-    reader = Reader(browser, http)
     reader.open(PAGE)
-    other = Reader.__new__(Reader)
-    other.base, other.page = http, reader.context.new_page()
+    other = Reader(reader.page.context.new_page(), reader.base)
     other.open(PAGE)
+    assert other.tally("ch4_device") == ""
     reader.page.bring_to_front()
     reader.solve("ch4_device")
     tally = other.quiz("ch4_device").locator(".progress-tally")
     tally.filter(has_text="solved").wait_for(state="attached")
-    reader.context.close()
+    other.page.close()
+    assert other.errors == []
 
 
-def test_the_map_says_what_is_done_and_nothing_else(browser, http):
+def test_the_map_says_what_is_done_and_nothing_else(reader):
     """A chapter's card counts its own quizzes and exercises, once there are any."""
-    reader = Reader(browser, http)
     page = reader.open("book/intro")
     marks = page.locator(".map-progress")
     assert marks.count() > 10 and not "".join(marks.all_inner_texts())
@@ -252,27 +250,27 @@ def test_the_map_says_what_is_done_and_nothing_else(browser, http):
     said = [text for text in marks.all_inner_texts() if text.strip()]
     assert len(said) == 2
     assert re.search(r"; 1 of \d+ exercises? done", said[1])
-    reader.context.close()
-    assert reader.errors == []
 
 
 def test_blocked_storage_is_no_error(browser, http):
     """Without storage a page still counts, but forgets when the reader leaves it."""
-    reader = Reader(browser, http)
-    reader.context.add_init_script(BLOCKED)
+    context = browser.new_context()
+    context.add_init_script(BLOCKED)
+    reader = Reader(context.new_page(), http)
     reader.open(PAGE)
     reader.solve("ch4_device")
     assert reader.tally("ch4_device").startswith("✓ solved · 1 of ")
     reader.open(PAGE)
     assert reader.tally("ch4_device") == ""
     reader.open(COURSE)
-    reader.context.close()
+    context.close()
     assert not [error for error in reader.errors if "progress" in error]
 
 
 def test_without_javascript_nothing_is_dead(browser, site):
     """A quiz is a question, options and a folded answer, without any control."""
-    reader = Reader(browser, site.as_uri(), java_script_enabled=False)
+    context = browser.new_context(java_script_enabled=False)
+    reader = Reader(context.new_page(), site.as_uri())
     page = reader.open(PAGE)
     assert page.locator(".quiz :is(input, button)").count() == 0
     details = reader.quiz("ch4_device").locator("details")
@@ -285,14 +283,13 @@ def test_without_javascript_nothing_is_dead(browser, site):
     cells = page.locator(".progress-box [data-progress]").all_inner_texts()
     assert all(text.isdecimal() for text in cells)
     assert page.locator(".progress-box button").count() == 0
-    reader.context.close()
+    context.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_verdicts_can_be_read(browser, http, theme):
+def test_verdicts_can_be_read(empty_tab, reader, served, theme):
     """Every text of an answered quiz has a contrast of 4.5 : 1, and fits a phone."""
-    options = {"color_scheme": theme, "viewport": {"width": 390, "height": 844}}
-    reader = Reader(browser, http, **options)
+    empty_tab(390, 844, served, color_scheme=theme)
     reader.open(PAGE)
     name = "ch4_rank_or_local"
     for index in (0, 1):
@@ -309,4 +306,3 @@ def test_verdicts_can_be_read(browser, http, theme):
         box = reader.quiz(quiz).bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
-    reader.context.close()

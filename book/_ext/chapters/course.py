@@ -119,4 +119,5 @@ def setup(app: Sphinx) -> None:
     app.add_directive("course-plan", Part)
     app.add_directive("progress", Part)
     app.connect("doctree-resolved", fill)
+    app.connect("build-finished", course_data.forget)
     app.connect("html-page-context", add_files)

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from docutils import nodes
 from myst_nb.ext.glue.utils import PendingGlueReference
+from sphinx.application import Sphinx
 
 from book._ext.chapters import chapter_map
 from book._ext.quiz.nodes import quiz
@@ -38,6 +40,7 @@ PARTS = {
     "notebook": "run the notebook",
     "exercises": "the exercises",
 }
+KEPT: WeakKeyDictionary[Sphinx, dict[str, "Chapter"]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,18 @@ def read(root: Path, doctree: Callable[[str], nodes.document]) -> dict[str, Chap
         for place in places
         if place.number
     }
+
+
+def read_once(app: Sphinx) -> dict[str, Chapter]:
+    """Read each chapter at a build's first call; all tables of the build share them."""
+    if app not in KEPT:
+        KEPT[app] = read(Path(app.srcdir), app.env.get_doctree)
+    return KEPT[app]
+
+
+def forget(app: Sphinx, error: Exception | None) -> None:
+    """Forget the chapters: the next build of this app may read other pages."""
+    KEPT.pop(app, None)
 
 
 def sources(root: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """The tables of the course sheet, built once all pages have been read."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -22,10 +21,9 @@ class Builder:
     """Fills the placeholders of one page."""
 
     def __init__(self, app: Sphinx, docname: str) -> None:
-        env = app.env
         self.link = lambda name: app.builder.get_relative_uri(docname, name)
-        self.labels = env.get_domain("std").labels
-        self.chapters = course_data.read(Path(env.srcdir), env.get_doctree)
+        self.labels = app.env.get_domain("std").labels
+        self.chapters = course_data.read_once(app)
 
     def build(self, place: course_part) -> list[nodes.Node]:
         """Build what belongs in a placeholder."""

@@ -194,7 +194,7 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         return app.builder.get_relative_uri(docname, f"book/{name}")
 
     root = Path(app.srcdir)
-    chapters = course_data.read(root, app.env.get_doctree)
+    chapters = course_data.read_once(app)
     minutes = {one.place.name: one.minutes for one in chapters.values()}
     parts = {
         part: [card(root, one, minutes.get(one.name, EMPTY)) for one in all_]
@@ -234,4 +234,5 @@ def setup(app: Sphinx) -> None:
     app.add_node(map_place)
     app.add_directive("chapter-map", ChapterMap)
     app.connect("doctree-resolved", fill)
+    app.connect("build-finished", course_data.forget)
     app.connect("html-page-context", add_script)

@@ -106,7 +106,7 @@ def explore(empty_tab, site):  # noqa: F811
         asked: bool = False,
         reduced_motion: str = "reduce",  # then the page does not scroll smoothly either
     ) -> Driver:
-        empty_tab(390, 844, reduced_motion)
+        empty_tab(390, 844, reduced_motion=reduced_motion)
         if not asked:
             tab.evaluate(ANSWERED)
         tab.goto((site / f"{page_name}.html").as_uri())
