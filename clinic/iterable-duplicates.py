@@ -3,7 +3,7 @@ r"""Every worker of every rank streams the whole dataset.
 class: data
 symptom: silent
 runs on: 2 ranks
-chapter: ch5_ddp
+chapter: ch9_data
 signature: AssertionError: 16 items came, 4 of them distinct
 guard: step 8: ranks 0, 1 got exactly the same samples
 

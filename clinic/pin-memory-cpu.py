@@ -3,7 +3,7 @@ r"""Pinned memory without an accelerator.
 class: data
 symptom: silent
 runs on: one process
-chapter: ch5_ddp
+chapter: ch9_data
 signature: UserWarning: 'pin_memory' argument is set as true but no accelerator is found
 beyond: Nothing is computed wrongly; torch warns that pinning was asked for and cannot be had.
 

@@ -3,7 +3,7 @@ r"""num_workers is counted for one process, and there are several.
 class: performance
 symptom: slow
 runs on: 2 ranks
-chapter: ch5_ddp
+chapter: ch9_data
 signature: 8 workers a core instead of at most 1
 
 You see: a warning about the suggested number of workers, if you are lucky; otherwise

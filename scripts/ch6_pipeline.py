@@ -76,7 +76,7 @@ def say(text: str) -> None:
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
-class Block(nn.TransformerEncoderLayer):
+class Causal(nn.TransformerEncoderLayer):
     """A transformer block in which a byte sees only those before it."""
 
     def forward(self, x):
@@ -89,7 +89,7 @@ def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
     files = sorted(Path(os.__file__).parent.glob("*.py"))
     text = bytearray(b"".join(path.read_bytes() for path in files))
     net = [nn.Embedding(256, WIDTH)]
-    net += [Block(WIDTH, 4, 256, 0, batch_first=True) for _ in range(BLOCKS)]
+    net += [Causal(WIDTH, 4, 256, 0, batch_first=True) for _ in range(BLOCKS)]
     net += [nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256), nn.Flatten(0, 1)]
     pieces = torch.frombuffer(text, dtype=torch.uint8).unfold(0, LENGTH + 1, 1)
     return pieces, nn.Sequential(*net)

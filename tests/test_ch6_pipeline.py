@@ -153,7 +153,7 @@ def test_the_cut_leaves_nothing_out(num):
     _, net = ch6_pipeline.make_text_task()
     parts = ch6_pipeline.cut(net, num)
     assert [layer for part in parts for layer in part] == list(net)
-    blocks = [sum(isinstance(x, ch6_pipeline.Block) for x in part) for part in parts]
+    blocks = [sum(isinstance(x, ch6_pipeline.Causal) for x in part) for part in parts]
     assert max(blocks) - min(blocks) <= 1 and min(blocks) >= 1
 
 

@@ -22,7 +22,7 @@ SCRIPTS = sorted(ROOT.glob("scripts/ch*.py"))
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
-TAUGHT = {"train", "parse_args", "main"}  # the functions that are the lesson
+TAUGHT = {"train", "parse_args", "main", "DDP"}  # what is the lesson
 MOST_OF_ITS_OWN, MOST_IN_ALL = 150, 330
 
 

@@ -26,6 +26,11 @@ NAMES = (
     *("ch5_ddp_spawn", "ch5_async", "ch6_by_hand", "ch6_model_parallel"),
     *("ch6_pipeline", "ch6_tensor", "ch7_backend", "ch7_broadcast"),
     *("ch7_collectives", "ch7_hierarchy", "ch7_measure"),
+    *("ch8_autograd", "ch8_buckets", "ch8_compile", "ch8_compress"),
+    *("ch8_ddp_by_hand", "ch8_flat", "ch8_local_sgd", "ch8_per_parameter"),
+    *("ch8_powersgd", "ch8_trace"),
+    *("ch9_balance", "ch9_data", "ch9_loader", "ch9_packing", "ch9_seeds"),
+    *("ch9_shards", "ch9_uneven"),
     *("ch10_accumulate", "ch10_amp", "ch10_autocast", "ch10_batch"),
     *("ch10_clip", "ch10_precision", "ch10_sums"),
 )

@@ -12,8 +12,10 @@ CLASSES = {
     "Arrivals": "arrivals",
     "Buckets": "buckets",
     "Collectives": "collectives",
+    "Compression": "compression",
     "Crossings": "crossings",
     "DataParallelForward": "data_parallel",
+    "Loader": "loader",
     "Numbers": "numbers",
     "Pipeline": "pipelines",
     "Sampler": "batches",
@@ -21,9 +23,11 @@ CLASSES = {
     "WhoIsWho": "topology",
 }
 
-__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Crossings"]
+__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Compression"]
 __all__ += [
+    "Crossings",
     "DataParallelForward",
+    "Loader",
     "Numbers",
     "Pipeline",
     "Sampler",

@@ -1,14 +1,16 @@
 """Curves: a few lines in a small plot, and the same numbers as text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, log10
 
 from allranks.pictures.held import Picture
 from allranks.pictures.svg import RANK_COLORS, document, figure, write
 
-WIDTH, HEIGHT = 344, 248  # fits a phone without shrinking
-LEFT, RIGHT, TOP, BOTTOM = 40, 18, 74, 40  # room around the plot
-DASHES = ["none", "7 4", "2 3", "9 3 2 3"]  # not told apart by colour alone
+WIDTH = 344  # fits a phone without shrinking
+HEIGHTS = {False: 134, True: 204}  # of the plot; logarithmic ones have more to show
+LEFT, RIGHT, TOP, BOTTOM = 40, 18, 54, 40  # room around it, below the names
+ROW = 20  # of names
+DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by colour alone
 NUM_SHOWN = 5  # points of each line in the text
 
 
@@ -17,15 +19,18 @@ def curves(
     x_label: str,
     y_label: str,
     lines: Mapping[str, Sequence[tuple[float, float]]],
+    log: bool = False,
 ) -> Picture:
-    """Draw lines through points; both axes start at 0.
+    """Draw lines through points.
 
     Args:
         title: stands above the plot.
         x_label, y_label: what the axes show.
-        lines: the points (x, y) of each line, by its name; at most 4 lines.
+        lines: the points (x, y) of each line, by its name; at most 6 lines.
+        log: whether both axes are logarithmic; otherwise they start at 0.
     Raises:
-        ValueError: if there is no line, too many, or one without points.
+        ValueError: if there is no line, too many, or one without points, or if an axis
+            is to be logarithmic and a number is not above 0.
 
     >>> curves("Squares", "n", "n²", {"n": [(0, 0), (2, 2)], "n²": [(0, 0), (2, 4)]})
     Squares (n², by n)
@@ -35,36 +40,88 @@ def curves(
     if not 0 < len(lines) <= len(DASHES) or not all(lines.values()):
         raise ValueError(f"1 to {len(DASHES)} lines, each with points: {list(lines)}")
     points = [point for line in lines.values() for point in line]
-    x_ticks = _ticks(max(x for x, _ in points))
-    y_ticks = _ticks(max(y for _, y in points))
-    x_scale = (WIDTH - LEFT - RIGHT) / x_ticks[-1]
-    y_scale = (HEIGHT - TOP - BOTTOM) / y_ticks[-1]
-    floor_y = HEIGHT - BOTTOM
+    if log and min(map(min, points)) <= 0:
+        raise ValueError(f"log=True needs numbers above 0, not {min(map(min, points))}")
 
-    parts = []
-    left = 0
-    for name, dash, color in zip(lines, DASHES, RANK_COLORS, strict=False):
-        style = f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
-        parts.append(f'<path d="M{left} 33h26" style="{style}"/>')
-        parts.append(write(left + 32, 38, name, "start", size=13))
-        left += 50 + 8 * len(name)
-        path = "L".join(
-            f"{LEFT + x * x_scale:.0f} {floor_y - y * y_scale:.0f}"
-            for x, y in lines[name]
-        )
-        parts.append(f'<path d="M{path}" style="{style}"/>')
+    names, top = _names(lines)
+    floor_y = top + HEIGHTS[log]
+    axis = _decades if log else _from_zero
+    x_ticks, x_share = axis([x for x, _ in points], most=4)
+    y_ticks, y_share = axis([y for _, y in points], most=6)
+
+    def across(x: float) -> float:
+        return LEFT + x_share(x) * (WIDTH - LEFT - RIGHT)
+
+    def up(y: float) -> float:
+        return floor_y - y_share(y) * HEIGHTS[log]
+
+    parts = list(names)
+    for (name, line), style in zip(lines.items(), _styles(), strict=False):
+        path = "L".join(f"{across(x):.0f} {up(y):.0f}" for x, y in line)
+        parts.append(f'<path d="M{path}" style="{style}"><title>{name}</title></path>')
     for tick in y_ticks:
-        y = floor_y - tick * y_scale
         grid = "fill:none;stroke:currentColor;stroke-opacity:0.25"
+        y = up(tick)
         parts.append(f'<path d="M{LEFT} {y:.0f}H{WIDTH - RIGHT}" style="{grid}"/>')
-        parts.append(write(LEFT - 6, round(y + 4), f"{tick:g}", "end", size=12))
+        parts.append(write(LEFT - 6, round(y + 4), _short(tick), "end", size=12))
     for tick in x_ticks:
-        x = round(LEFT + tick * x_scale)
-        parts.append(write(x, floor_y + 16, f"{tick:g}", size=12))
-    parts.append(write(WIDTH - RIGHT, HEIGHT - 6, x_label, "end", size=13))
-    parts.append(write(0, TOP - 14, y_label, "start", size=13))
+        parts.append(write(round(across(tick)), floor_y + 16, _short(tick), size=12))
+    parts.append(write(WIDTH - RIGHT, floor_y + 34, x_label, "end", size=13))
+    parts.append(write(0, top - 14, y_label, "start", size=13))
     text = _text(f"{title} ({y_label}, by {x_label})", lines)
-    return Picture(figure(title, document(WIDTH, HEIGHT, text, parts, top=22)), text)
+    drawing = document(WIDTH, floor_y + BOTTOM, text, parts, top=22)
+    return Picture(figure(title, drawing), text)
+
+
+def _styles() -> list[str]:
+    """Return how each line is drawn."""
+    return [
+        f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
+        for color, dash in zip(RANK_COLORS, DASHES, strict=False)
+    ]
+
+
+def _names(lines: Mapping[str, Sequence]) -> tuple[list[str], int]:
+    """Write the lines' names in rows; return them, and where the plot begins."""
+    parts, left, y = [], 0, 33
+    for name, style in zip(lines, _styles(), strict=False):
+        width = 42 + 8 * len(name)
+        if left and left + width > WIDTH:
+            left, y = 0, y + ROW
+        parts.append(f'<path d="M{left} {y}h26" style="{style}"/>')
+        parts.append(write(left + 32, y + 5, name, "start", size=13))
+        left += width + 8
+    return parts, y - 13 + TOP
+
+
+Axis = tuple[list[float], Callable[[float], float]]
+
+
+def _from_zero(values: list[float], most: int) -> Axis:
+    """Return the ticks of an axis from 0, and where a value is on it, from 0 to 1."""
+    ticks = _ticks(max(values))
+    return ticks, lambda value: value / ticks[-1]
+
+
+def _decades(values: list[float], most: int) -> Axis:
+    """Return at most so many powers of ten, and where a value is, from 0 to 1."""
+    first, last = floor(log10(min(values))), ceil(log10(max(values)))
+    last = max(last, first + 1)
+    step = -(-(last - first) // most)
+    ticks = [10.0**power for power in range(first, last + 1, step)]
+    return ticks, lambda value: (log10(value) - first) / (last - first)
+
+
+def _short(number: float) -> str:
+    """Write a number in few characters.
+
+    >>> _short(0.5), _short(250), _short(2500), _short(10_000), _short(2**23)
+    ('0.5', '250', '2500', '10k', '8.39M')
+    """
+    for size, letter in (1e9, "G"), (1e6, "M"), (1e3, "k"):
+        if number >= 10_000 and number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:g}"
 
 
 def _ticks(largest: float) -> list[float]:
@@ -87,6 +144,8 @@ def _text(head: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     for name, points in lines.items():
         last = len(points) - 1
         shown = sorted({round(last * i / (NUM_SHOWN - 1)) for i in range(NUM_SHOWN)})
-        values = ", ".join(f"{points[i][0]:g} → {points[i][1]:.3g}" for i in shown)
+        values = ", ".join(
+            f"{_short(points[i][0])} → {points[i][1]:.3g}" for i in shown
+        )
         rows.append(f"{name}:".ljust(width) + f" {values}")
     return "\n".join(rows)

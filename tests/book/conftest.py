@@ -100,3 +100,25 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def empty_tab(browser, tmp_path_factory):
+    """Yield a function that returns the one tab of a file's tests, with nothing in it.
+
+    A new tab would compile all scripts of a page again.
+    """
+    path = tmp_path_factory.mktemp("nothing") / "nothing.html"
+    path.write_text("<!DOCTYPE html><title>nothing</title>", "utf8")
+    tab = browser.new_context().new_page()
+
+    def empty(width: int, height: int, reduced_motion: str = "null"):
+        tab.goto(path.as_uri())  # a file as the book's pages are: it has their storage
+        tab.mouse.move(0, 0)
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.emulate_media(media="null", reduced_motion=reduced_motion)
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+        return tab
+
+    yield empty
+    tab.context.close()

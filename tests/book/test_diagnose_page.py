@@ -29,16 +29,13 @@ def address(site):
 
 
 @pytest.fixture
-def tab(browser, address):
+def tab(empty_tab, address):
     """Yield a page, and check that it had no error and asked no server."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    tab = context.new_page()
-    said = []
+    tab, said = empty_tab(1280, 900), []
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: said.append(request.url))
     tab.goto(address)
     yield tab
-    context.close()
     assert [line for line in said if not line.startswith("file:")] == []
 
 

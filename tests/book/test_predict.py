@@ -16,13 +16,11 @@ FOLDED = ".cell_output.predict:not(.shown)"
 
 
 @pytest.fixture
-def tab(browser, site):
-    """Yield a phone's window with a page that asks for predictions."""
-    context = browser.new_context(viewport={"width": 390, "height": 844})
-    tab = context.new_page()
+def tab(empty_tab, site):
+    """Return a phone's window with a page that asks for predictions."""
+    tab = empty_tab(390, 844)
     tab.goto((site / f"{PAGE}.html").as_uri())
-    yield tab
-    context.close()
+    return tab
 
 
 def heights(tab) -> list[float]:

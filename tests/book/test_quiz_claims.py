@@ -34,6 +34,7 @@ from allranks.sums.data_parallel import ring_bytes, step_bytes
 from allranks.sums.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
 from allranks.sums.schedules import stages_of, write_orders
 from allranks.sums.topology import device_of, equal_nodes, rank_of, visible_devices
+from scripts import ch8_local_sgd, ch8_powersgd
 from tests.book.quizzes import NUMBERS, QUIZZES
 
 PROOFS, LAWS = {}, {}
@@ -871,6 +872,236 @@ def _():
         )
 
     assert took(1) == pytest.approx(10 * took(10))
+
+
+@proves("ch8_order")
+def _(two):
+    """Calls meet in their order, whatever the tensors are for."""
+    source = """
+a, b = torch.ones(3), torch.full((3,), 10.0)
+for x in (a, b) if rank == 0 else (b, a):
+    dist.all_reduce(x)
+a[0].item(), b[0].item()
+"""
+    assert two.run(source, quiet=True) == [(11, 11)] * 2
+
+
+@proves("ch8_unused")
+def _(two):
+    source = """
+from torch import nn
+from scripts.ch8_ddp_by_hand import DDP
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.layer = map(nn.Parameter, torch.ones(2))
+    def forward(self, used):
+        return self.trunk + (6 * self.layer if used else 0)
+model = DDP(Net())
+model(rank == 0).backward()
+model.module.layer.grad.item()
+"""
+    assert two.run(source, quiet=True) == [3, 3]
+
+
+@proves("ch8_join")
+def _(two):
+    """Weights are equal after a Join, and momenta are not."""
+    source = """
+from torch import nn
+from torch.distributed.algorithms.join import Join
+model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+with Join([model]):
+    for _ in range(1 + 10 * rank):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1)).square().sum().backward()
+        optimizer.step()
+momenta = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+mine = torch.stack([t.detach().flatten()[0] for t in (*model.parameters(), *momenta)])
+both = [torch.empty_like(mine) for _ in range(2)]
+dist.all_gather(both, mine)
+(both[0] == both[1]).tolist()
+"""
+    assert two.run(source, quiet=True) == [[True, True, False, False]] * 2
+
+
+@proves("ch8_feedback")
+def _(two):
+    """The small number is never sent; with feedback it is."""
+    source = """
+from scripts.ch8_compress import TopK
+def total(feedback):
+    hook, x = TopK(0.01, feedback), torch.ones(100)
+    x[:5] = 20
+    return sum(hook.mean(x.clone(), [])[99].item() for _ in range(1000))
+total(False), total(True) > 0
+"""
+    assert two.run(source, quiet=True) == [(0, True)] * 2
+
+
+def alone(monkeypatch):
+    """Let collectives of one process do nothing."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
+
+
+@law("ch8_powersgd_numbers")
+def _(rows, columns, rank):
+    hook = ch8_powersgd.PowerSGD(rank)
+    with pytest.MonkeyPatch.context() as patch:
+        alone(patch)
+        hook.mean(torch.randn(rows * columns), [torch.zeros(rows, columns)])
+    return hook.num_bytes / 4
+
+
+@law("ch8_bytes_per_token")
+def _(millions, tokens, every):
+    """A model of as many numbers as the question's has millions."""
+    net = nn.Linear(millions, 1, bias=False)
+    outer = ch8_local_sgd.Outer(net, 0.7, 0.9)
+    with pytest.MonkeyPatch.context() as patch:
+        alone(patch)
+        for step in range(2 * every):
+            if (step + 1) % every == 0:
+                outer.step()
+    return 1e6 * outer.num_bytes / (2 * every * tokens)
+
+
+@law("ch8_replicated_loss")
+def _(ranks):
+    """All ranks in one process, whose loss is the sum of theirs."""
+    xs = [torch.ones((), requires_grad=True) for _ in range(ranks)]
+    losses = [sum(xs) for _ in range(ranks)]
+    sum(losses).backward()
+    return xs[0].grad.item()
+
+
+@law("ch9_step")
+def _(load, workers, compute):
+    """Play the queue, event by event, and look at its later half."""
+    free, now, times = [0.0] * workers, 0.0, []
+    for step in range(400):
+        free[step % workers] += load
+        now = max(now, free[step % workers])  # next() has waited for it
+        times.append(now)
+        now += compute
+    span = 24 * workers  # whole turns of all workers
+    return (times[-1] - times[-1 - span]) / span
+
+
+@law("ch9_mean")
+def _(short, long, high, low):
+    losses = [high] * short + [low] * long
+    return sum(losses) / len(losses)
+
+
+@proves("ch9_generator")
+def _():
+    """Two workers, two epochs: each draws its own rank's first numbers, again."""
+    from scripts import ch9_seeds
+
+    args = ch9_seeds.parse_args(["--samples=8"])
+    ranks = []
+    for seed in (0, 1):  # two ranks, whose generators have another seed
+        args.seed = seed
+        drawn = ch9_seeds.read_all(args, "own generator", 0, 1, workers=2)
+        first, second = ([drawn[e, i] for i in range(8)] for e in (0, 1))
+        assert first == second and first[::2] == first[1::2]
+        assert len(set(first)) == 4
+        ranks.append(set(first))
+    assert ranks[0].isdisjoint(ranks[1])
+
+
+@proves("ch9_ahead")
+def _():
+    given = []
+
+    class Counting(torch.utils.data.Sampler):
+        def __iter__(self):
+            for i in range(100):
+                given.append(i)
+                yield i
+
+    loader = DataLoader(range(100), sampler=Counting(), num_workers=2)
+    batches = iter(loader)
+    assert loader.prefetch_factor == 2
+    assert [next(batches).item() for _ in range(10)] == list(range(10))
+    assert len(given) == 14
+
+
+@proves("ch9_lanes")
+def _():
+    """Four readers begin, and six go on, of which four have one lane."""
+    from scripts import ch9_data
+
+    def read(readers, states, steps):
+        found, last = [], {}
+        text = torch.arange(64 * 401, dtype=torch.int32)
+        for reader in range(readers):
+            lanes = ch9_data.deal(400, 8, "key", states)
+            stream = ch9_data.Stream(text, lanes, 7, (reader, readers))
+            for step, (windows, own) in enumerate(itertools.islice(stream, steps)):
+                found.append((step, (windows[:, 0] // 64).tolist()))
+                last |= own
+        return {
+            s: sorted(i for t, some in found for i in some if t == s)
+            for s in range(max(s for s, _ in found) + 1)
+        }, last
+
+    whole, _ = read(4, {}, None)
+    begun, states = read(4, {}, 3)
+    rest, _ = read(6, states, None)
+    assert {**begun, **{step + 3: some for step, some in rest.items()}} == whole
+
+
+@proves("ch9_join")
+def _(two):
+    source = """
+model = nn.Linear(1, 1, bias=False)
+ddp = nn.parallel.DistributedDataParallel(model)
+seen = []
+with ddp.join():
+    for _ in range(1 + rank):
+        ddp(torch.ones(1, 1)).mul(8).sum().backward()
+        seen.append(model.weight.grad.item())
+        model.weight.grad = None
+import gc
+del ddp
+gc.collect()
+seen
+"""
+    two.run("from torch import nn", quiet=True)
+    assert two.run(source, quiet=True) == [[8.0], [8.0, 4.0]]
+
+
+@proves("ch9_balance")
+def _():
+    """Four ranks have a piece of work each, and the script counts."""
+    source = """
+from scripts import ch9_balance
+
+ch9_balance.split = lambda work, speeds, way: [[0], [1], [2], [3]]
+ch9_balance.busy([[10.0, 8.0, 8.0, 6.0]], [1.0] * 4, "", "cpu")
+"""
+    with Ranks(4) as ranks:
+        assert ranks.run(source, quiet=True) == [0.8] * 4
+
+
+@proves("ch9_tar")
+def _(tmp_path):
+    import tarfile
+
+    from scripts import ch9_shards
+
+    path = tmp_path / "x.tar"
+    ch9_shards.write_tar(str(path), [b"x" * 500] * 40)
+    data = path.read_bytes()
+    path.write_bytes(data[: 2048 * 20 + 300])  # a sample has four blocks of 512
+    assert len(list(ch9_shards.read_tar(str(path)))) == 20
+    path.write_bytes(data[: 2048 * 20 + 700])
+    with pytest.raises(tarfile.ReadError, match="unexpected end of data"):
+        list(ch9_shards.read_tar(str(path)))
 
 
 @law("ch10_moves")

@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from playwright.sync_api import Error as Refused
 from playwright.sync_api import TimeoutError as NotYet
 from playwright.sync_api import expect
 
@@ -81,14 +82,15 @@ def wait_for_address(process, log: Path) -> str:
 class Notebook:
     """An open notebook, used as a reader would: click a cell, press Shift+Enter."""
 
-    def __init__(self, page, path: Path, num_cells: int, clear: bool = True):
+    def __init__(self, page, path: Path, num_cells: int, clear: bool, fresh: bool):
         self.page = page
         self.path = path
         self.panel = page.locator(".jp-NotebookPanel:visible")
         expect(self.cells).to_have_count(num_cells, timeout=180_000)  # slow to load
         self.idle()
-        with contextlib.suppress(Exception):  # JupyterLab asks about news only once
-            page.get_by_role("button", name="No", exact=True).click(timeout=2000)
+        if fresh:  # JupyterLab asks about news only once
+            with contextlib.suppress(Exception):
+                page.get_by_role("button", name="No", exact=True).click(timeout=2000)
         if clear:
             self.clear()
 
@@ -215,6 +217,27 @@ def errors(window):
     window.remove_listener("console", note)
 
 
+def open_from_path(page, copy: str) -> None:
+    """Open one more notebook, as the menu does."""
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    page.get_by_role("menuitem", name=re.compile("^Open from Path")).first.click()
+    page.locator(".jp-Dialog input").fill(copy)
+    page.locator(".jp-Dialog button.jp-mod-accept").click()
+
+
+def close_notebooks(page) -> None:
+    """Close all notebooks of a tab and forget their changes."""
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    page.get_by_role("menuitem", name=re.compile("^Close All Tabs")).first.click()
+    dialog, panels = page.locator(".jp-Dialog"), page.locator(".jp-NotebookPanel")
+    discard = dialog.get_by_role("button", name="Discard")
+    while panels.count():
+        discard.or_(page.locator(".jp-Launcher:visible")).first.wait_for()
+        if discard.count():
+            discard.click()
+            dialog.wait_for(state="detached")
+
+
 @pytest.fixture
 def opened(lab, window):
     """Yield a function that opens a copy of a notebook; end its kernel afterwards.
@@ -228,17 +251,24 @@ def opened(lab, window):
     def open_notebook(source: str | Path, clear: bool = True) -> Notebook:
         if isinstance(source, str):
             source = ROOT / "notebooks" / f"{source}.ipynb"
-        page = window.new_page()
-        base, _, token = address.partition("?")
         copies = (f"{source.stem}-{number}.ipynb" for number in itertools.count(1))
         copy = next(copy for copy in copies if not (folder / copy).exists())
         shutil.copy(source, folder / copy)
-        page.goto(f"{base}/tree/{copy}?{token}")
+        if fresh := not window.pages:
+            page = window.new_page()
+            base, _, token = address.partition("?")
+            page.goto(f"{base}/tree/{copy}?{token}")
+        else:  # to load JupyterLab again would cost as much as many a test
+            (page,) = window.pages
+            open_from_path(page, copy)
         cells = nbformat.read(source, 4).cells
         num_cells = sum(cell.cell_type == "code" for cell in cells)
-        return Notebook(page, folder / copy, num_cells, clear)
+        return Notebook(page, folder / copy, num_cells, clear, fresh)
 
     yield open_notebook
     for page in window.pages:
-        page.close()
+        try:
+            close_notebooks(page)
+        except Refused:  # the test failed where no menu can be reached
+            page.close()
     end_kernels(address)

@@ -3,8 +3,9 @@
 A short torchrun spends most of its time on importing torch in each of its processes.
 Here a server imports it once; ``Popen`` asks it to fork, and the child runs the program
 as ``python`` would. A forked torchrun forks a server of its own before it starts any
-thread, and its ranks are forked from that one. Some tests still start a real
-interpreter, to cover how it starts and ends; the status page lists them.
+thread, and its ranks are forked from that one; ``launcher`` forks the torchrun alone.
+Some tests still start a real interpreter, to cover how it starts and ends; the status
+page lists them.
 """
 
 import atexit
@@ -62,6 +63,7 @@ class Popen:
             ``STDOUT``; ``None`` is this process's own.
         preexec_fn: ignored, because the child ends with its server in any case.
         server: the path of a server's socket; by default the one that all tests share.
+        forks: whether a torchrun forks its ranks, too.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Popen:
         start_new_session: bool = False,
         preexec_fn=None,
         server: str | None = None,
+        forks: bool = True,
     ):
         self.args, self.returncode = list(args), None
         sys.audit("subprocess.Popen", self.args[0], self.args, None, None)
@@ -82,6 +85,7 @@ class Popen:
             "env": dict(os.environ if env is None else env),
             "cwd": os.getcwd(),
             "session": start_new_session,
+            "forks": forks,
         }
         null = os.open(os.devnull, os.O_RDWR)
         try:
@@ -137,6 +141,11 @@ def popen(args: Sequence[str], server: str | None = None, **how):
     if program and (words[1] == "-m" or os.path.isfile(words[1])):
         return Popen(args, server=server, **how)
     return subprocess.Popen(args, **how)
+
+
+def launcher(args: Sequence[str], **how) -> Popen:
+    """Fork a torchrun that starts an interpreter for each rank, as a real one does."""
+    return Popen(args, forks=False, **how)
 
 
 def _descriptor(file, standard: int, null: int) -> int:
@@ -246,7 +255,7 @@ def _become(request: dict, files: list[int]) -> None:
     code = 1
     try:
         _prepare(request, files)
-        code = _run(request["args"])
+        code = _run(request["args"], request["forks"])
     except BaseException:  # raised in this file, or in a program's exit functions
         sys.excepthook(*sys.exc_info())
     finally:
@@ -291,12 +300,13 @@ def _prepare(request: dict, files: list[int]) -> None:
     torch.distributed.set_debug_level_from_env()
 
 
-def _run(args: list[str]) -> int:
+def _run(args: list[str], forks: bool) -> int:
     """Run ``python ARGS``; return the exit code that an interpreter would have."""
     words = [word for word in args[1:] if word != "-u"]
     module = words.pop(0) == "-m" if words[0] == "-m" else False
     sys.argv = words
-    if words[0] == "torch.distributed.run" or words[0].endswith("/torchrun"):
+    torchrun = words[0] == "torch.distributed.run" or words[0].endswith("/torchrun")
+    if forks and torchrun:
         _fork_ranks_too()
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__

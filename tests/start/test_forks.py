@@ -56,19 +56,23 @@ def test_ends_as_a_start_does(name, tmp_path, monkeypatch):
     [["-m", "torch.distributed.run"], [str(Path(sys.executable).parent / "torchrun")]],
     ids=["module", "file"],
 )
-def test_a_forked_torchrun_forks_its_ranks(tmp_path, torchrun):
-    """They descend from the torchrun, and none has started an interpreter."""
+@pytest.mark.parametrize("popen", [forks.popen, forks.launcher])
+def test_a_forked_torchrun_forks_its_ranks_or_starts_them(tmp_path, popen, torchrun):
+    """They descend from the torchrun; a launcher's alone have started interpreters."""
     program = tmp_path / "program.py"
     code = """
+        import sys
+        known = "torch" in sys.modules
         import os, psutil
         me = psutil.Process()
         lines = [p.cmdline()[1:2] for p in [me, *me.parents()[:2]]]
-        print(os.environ["RANK"], os.environ["WORLD_SIZE"], len(set(map(tuple, lines))))
+        num = len(set(map(tuple, lines)))
+        print(os.environ["RANK"], os.environ["WORLD_SIZE"], num, known)
     """
     program.write_text(textwrap.dedent(code))
     command = [sys.executable, *torchrun, "--standalone"]
     with open(tmp_path / "said", "w+") as said:
-        process = forks.popen(
+        process = popen(
             [*command, "--nproc-per-node=2", str(program)],
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -76,7 +80,8 @@ def test_a_forked_torchrun_forks_its_ranks(tmp_path, torchrun):
         )
         assert process.wait(60) == 0
         said.seek(0)
-        assert sorted(said.read().splitlines()) == ["0 2 1", "1 2 1"]
+        rest = "2 1 True" if popen is forks.popen else "2 2 False"
+        assert sorted(said.read().splitlines()) == [f"0 {rest}", f"1 {rest}"]
 
 
 def test_nothing_outlives_the_one_that_asked(tmp_path):

@@ -19,6 +19,8 @@ NAMES = (
     "ch5_ddp",
     "ch6_model_parallel",
     "ch7_collectives",
+    "ch8_ddp_by_hand",
+    "ch9_data",
     "ch10_precision",
 )
 

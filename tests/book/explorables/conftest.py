@@ -3,7 +3,7 @@
 import pytest
 
 from allranks.explorables import CLASSES
-from tests.book.conftest import browser, http, site  # noqa: F401
+from tests.book.conftest import browser, empty_tab, http, site  # noqa: F401
 
 QUIET = ("error", "warning")
 
@@ -88,28 +88,34 @@ class Driver:
 
 
 @pytest.fixture
-def explore(browser, site):  # noqa: F811
+def explore(empty_tab, site):  # noqa: F811
     """Yield a function that opens an explorable; fail on console errors or warnings."""
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, reduced_motion="reduce"
-    )  # without motion the page does not scroll smoothly either
     complaints = []
 
-    def open_page(
-        page_name: str, name: str, nth: int = 0, asked: bool = False, **options
-    ) -> Driver:
-        page = context.new_page()
-        if not asked:
-            page.add_init_script(ANSWERED)
-        page.emulate_media(**options) if options else None
-        page.on(
-            "console",
-            lambda m: complaints.append(m.text) if m.type in QUIET else None,
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto((site / f"{page_name}.html").as_uri())
-        return Driver(page, name, nth)
+    def note(message) -> None:
+        if message.type in QUIET:
+            complaints.append(message.text)
 
+    def note_error(error) -> None:
+        complaints.append(str(error))
+
+    def open_page(
+        page_name: str,
+        name: str,
+        nth: int = 0,
+        asked: bool = False,
+        reduced_motion: str = "reduce",  # then the page does not scroll smoothly either
+    ) -> Driver:
+        empty_tab(390, 844, reduced_motion)
+        if not asked:
+            tab.evaluate(ANSWERED)
+        tab.goto((site / f"{page_name}.html").as_uri())
+        return Driver(tab, name, nth)
+
+    tab = empty_tab(390, 844)
+    tab.on("console", note)
+    tab.on("pageerror", note_error)
     yield open_page
-    context.close()
+    tab.remove_listener("console", note)
+    tab.remove_listener("pageerror", note_error)
     assert not complaints

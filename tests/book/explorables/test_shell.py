@@ -15,6 +15,7 @@ PAGES = {
     "batches": "book/ch5_ddp",
     "buckets": "book/ch5_ddp",
     "pipelines": "book/ch6_model_parallel",
+    "loader": "book/ch9_data",
 }
 EACH = pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 SETTLED = "() => document.getAnimations().every(a => a.playState !== 'running')"

@@ -1,0 +1,616 @@
+"""DDP that waits for nobody.
+
+Chapter: 8
+Ranks: 1, 2, 4
+Minutes: 60
+Level: hard
+
+The check calls `run = ex8_5(buckets)` once on every rank. `buckets` is a list of lists
+of parameters, which are equal on all ranks. Each step then calls `run(loss)` or
+`run(loss, sync=False)`, on all ranks the same, in place of `loss.backward()`.
+
+- `run(loss, sync=False)` only accumulates, without a collective.
+- After `run(loss)`, each gradient is the mean over the ranks of what has accumulated
+  there, this step included. A rank that has no gradient of a parameter counts as 0. If
+  no rank has one, it stays None.
+- Each bucket takes one `dist.all_reduce(flat, async_op=True)` of its parameters'
+  gradients and nothing else. The buckets leave in their order, on all ranks.
+- **Which** parameters a loss uses differs from step to step and from rank to rank. One
+  that this loss does not use must not hold up its bucket: it leaves, during backward,
+  as soon as the gradients that will come have come and the buckets before it have left.
+
+A parameter may be used twice. A loss uses one of the parameters at least.
+
+Hint 1: A hook tells you that a gradient has come, but none tells you that it won't.
+What do you have in hands before backward that knows which parameters it will reach?
+Hint 2: Walk the graph from `loss.grad_fn` along `next_functions`; a node with a
+`variable` is a leaf. All other parameters are ready at once. And which rank knows that
+no rank has a gradient? Only all together, so add up one number for each parameter.
+Hint 3: Hooks are called in `sync=False`, too, and must then do nothing. `run` marks the
+unused as ready and sends what can go, then calls `backward`, whose hooks do the rest;
+then it all_reduces the tensor that says who has a gradient, waits, and copies back.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    """Install hooks; return run(loss, sync=True), which does backward and averages."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+from allranks.exercises.patches import communications
+
+NAMES = "abcdef"
+# What each step uses: by the rank's number, modulo the length. Capitals are used twice.
+CASES = {
+    "all parameters": [[["abcdef"], True], [["abcdef"], True]],
+    "steps that only accumulate": [
+        [["abcdef"], False],
+        [["abcdef"], False],
+        [["abcdef"], True],
+        [["abcdef"], False],
+        [["abcdef"], True],
+    ],
+    "one that no rank uses": [[["abcef"], True], [["abcdef"], True], [["bcdef"], True]],
+    "the last of all, unused": [[["bcdef"], True], [["abcde"], True]],
+    "other ones on each rank": [
+        [["abcf", "adef", "f", "abcde"], True],
+        [["cf", "abcdef", "abd", "e"], True],
+    ],
+    "unused after accumulation": [
+        [["abcdef", "ab"], False],
+        [["ab", "cdf"], True],
+        [["f"], True],
+    ],
+    "one that is used twice": [[["aBcdEf", "Abcdef"], True], [["abcdEf"], True]],
+}
+SIZES = {"a": (3,), "b": (2, 3), "c": (5,), "d": (1,), "e": (2, 3), "f": (4,)}
+BUCKETS = "fe", "dcb", "a"  # in the order in which gradients come
+all_reduce = dist.all_reduce
+
+
+class Watched:
+    """Wrap a work; remember whether anybody waited for it."""
+
+    def __init__(self, work):
+        self.work, self.waited = work, False
+
+    def __getattr__(self, name):
+        if name in ("wait", "get_future", "is_completed"):
+            self.waited = True
+        return getattr(self.work, name)
+
+
+class Watch:
+    """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
+
+    def __init__(self):
+        self.events, self.works, self.sync = [], [], True
+
+    def __call__(self, tensor, *args, async_op=False, **kwargs):
+        sizes = [sum(torch.Size(SIZES[n]).numel() for n in b) for b in BUCKETS]
+        if not self.sync:
+            raise Wrong("an all_reduce is called in a step with sync=False.")
+        number = len(self.works)
+        if number < len(sizes) and tensor.numel() != len(NAMES):
+            if not async_op:
+                raise Wrong("an all_reduce of a bucket has no async_op=True.")
+            if tensor.numel() != sizes[number]:
+                raise Wrong(
+                    f"all_reduce number {number + 1} of this step has {tensor.numel()} "
+                    f"numbers on rank {rank}; the buckets have {sizes}, and leave in "
+                    "this order on all ranks."
+                )
+            self.events.append(number)
+            self.works.append(
+                Watched(all_reduce(tensor, *args, async_op=True, **kwargs))
+            )
+            return self.works[-1]
+        if tensor.numel() > len(NAMES):
+            raise Wrong(
+                f"after {number} buckets comes an all_reduce of {tensor.numel()} "
+                "numbers more; each bucket takes one."
+            )
+        return all_reduce(tensor, *args, async_op=async_op, **kwargs)
+
+
+def forbid(name):
+    def refuse(*args, **kwargs):
+        raise Wrong(f"it calls {name}; all_reduce is enough.")
+
+    patch(dist, name, refuse)
+
+
+def loss_of(weights, used, step, r):
+    """Return a loss whose gradients come in the order of the buckets."""
+    x = torch.ones(())
+    for i, name in enumerate(NAMES):
+        twice = name.upper() in used
+        if name in used or twice:
+            w, factor = weights[name], 1 + 0.1 * step + 0.3 * r + 0.2 * i
+            x = x.sin() + factor * w.square().sum()
+            if twice:
+                x = x + w.sum()
+    return x
+
+
+def plan(used):
+    """Return the gradients that come before each bucket may leave, in their order."""
+    come = [n for n in reversed(NAMES) if n in used.lower()]
+    last = 0
+    for bucket in BUCKETS:
+        last = max([last, *(come.index(n) + 1 for n in bucket if n in come)])
+        yield last
+
+
+def check(answer, case):
+    for name in communications(allowed="all_reduce"):
+        forbid(name)
+    watch = Watch()
+    patch(dist, "all_reduce", watch)
+    for number, (name, steps) in enumerate(CASES.items()):
+        case(name)
+        dice = torch.Generator().manual_seed(number)
+        begun = {n: torch.randn(SIZES[n], generator=dice) for n in NAMES}
+        weights = {n: torch.nn.Parameter(v.clone()) for n, v in begun.items()}
+        for weight in weights.values():
+            weight.register_post_accumulate_grad_hook(
+                lambda weight: watch.events.append("gradient")
+            )
+        run = answer([[weights[n] for n in bucket] for bucket in BUCKETS])
+        if not callable(run):
+            raise Wrong(f"it returned {run!r:.60}, not a function run(loss, sync).")
+        play_case(run, steps, weights, watch)
+
+
+def play_case(run, steps, weights, watch):
+    """Run all steps, and compare each with what one process computes."""
+    know = [dict.fromkeys(NAMES) for _ in range(world_size)]
+    for step, (uses, sync) in enumerate(steps):
+        when = f"in step {step + 1} of {len(steps)}"
+        for r in range(world_size):
+            used = uses[r % len(uses)]
+            alone = {n: w.detach().clone().requires_grad_() for n, w in weights.items()}
+            loss_of(alone, used, step, r).backward()
+            for n, weight in alone.items():
+                if weight.grad is not None:
+                    held = know[r][n]
+                    know[r][n] = weight.grad + (0 if held is None else held)
+        used = uses[rank % len(uses)]
+        watch.events.clear(), watch.works.clear()
+        watch.sync = sync
+        loss = loss_of(weights, used, step, rank)
+        run(loss) if sync else run(loss, sync=False)
+        if not (come := watch.events.count("gradient")):
+            raise Wrong(f"{when}, no gradient was computed: run() calls backward.")
+        if sync:
+            if (left := len(watch.works)) < len(BUCKETS):
+                raise Wrong(f"{when}, {left} of {len(BUCKETS)} buckets were sent.")
+            for i, (should, bucket) in enumerate(zip(plan(used), BUCKETS)):
+                before = watch.events[: watch.events.index(i)].count("gradient")
+                if before > should:
+                    raise Wrong(
+                        f"{when}, bucket {i} left after {before} of {come} gradients, "
+                        f"and had all of its own after {should}. Rank {rank}'s loss "
+                        f"uses {''.join(n for n in NAMES if n in used.lower())}, and "
+                        f"the bucket holds {bucket}."
+                    )
+            if idle := sum(not work.waited for work in watch.works):
+                raise Wrong(f"{when}, run() did not wait for {idle} all_reduces.")
+        for n, weight in weights.items():
+            parts = [each[n] for each in know]
+            what = f"{when}, the gradient of {n} on rank {rank}"
+            compare_gradient(what, weight.grad, parts, sync)
+            if sync and any(part is not None for part in parts):
+                mean = sum(p for p in parts if p is not None) / world_size
+                for each in know:
+                    each[n] = mean.clone()
+
+
+def compare_gradient(what, got, parts, sync):
+    """Compare with the mean over the ranks, or in a step without it with rank's own."""
+    there = [p for p in parts if p is not None]
+    if not there or (not sync and parts[rank] is None):
+        if got is not None:
+            who = "no rank has" if sync else "this rank does not have"
+            raise Wrong(f"{what} holds numbers; {who} one, so it stays None.")
+        return
+    total = sum(there)
+    own = torch.full_like(total, torch.nan) if parts[rank] is None else parts[rank]
+    compare(what, got, total / world_size if sync else own, {
+        "This is the rank's own gradient.": own,
+        "This is the sum: divide it by the world size.": total,
+        "This is the mean over the ranks that have one; the others count as 0.": (
+            total / len(there)
+        ),
+        "It was averaged, in a step with sync=False.": total / world_size,
+        "It is zero on a rank that does not use it.": torch.zeros_like(total),
+    }, 1e-4, 1e-5)  # fmt: skip
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    """Install hooks; return run(loss, sync=True), which does backward and averages."""
+    weights = [weight for bucket in buckets for weight in bucket]
+    ready, works = None, []  # None: nobody averages in this step
+
+    def reached(loss):
+        found, seen, waiting = set(), set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                found.add(getattr(node, "variable", None))
+                waiting += [after for after, _ in node.next_functions]
+        return found
+
+    def send():
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        if ready is not None:
+            ready.add(weight)
+            send()
+
+    def run(loss, sync=True):
+        nonlocal ready
+        if not sync:
+            return loss.backward()
+        ready = set(weights) - reached(loss)
+        send()
+        loss.backward()
+        have = torch.tensor([float(w.grad is not None) for w in weights])
+        dist.all_reduce(have)
+        anybody = dict(zip(weights, have.tolist()))
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if anybody[weight]:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready = None
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return run
+
+
+# %% right: a class that counts what is missing in each bucket
+import torch
+import torch.distributed as dist
+
+
+class Run:
+    def __init__(self, buckets):
+        self.buckets, self.missing, self.next, self.sent = buckets, None, 0, []
+        for number, bucket in enumerate(buckets):
+            for weight in bucket:
+                weight.register_post_accumulate_grad_hook(
+                    lambda weight, number=number: self.arrive(number)
+                )
+
+    def arrive(self, number):
+        if self.missing is not None:
+            self.missing[number] -= 1
+            self.leave()
+
+    def leave(self):
+        while self.next < len(self.buckets) and not self.missing[self.next]:
+            flat = [
+                torch.zeros(w.numel()) if w.grad is None else w.grad.reshape(-1)
+                for w in self.buckets[self.next]
+            ]
+            flat = torch.cat(flat) / dist.get_world_size()
+            self.sent.append((dist.all_reduce(flat, async_op=True), flat))
+            self.next += 1
+
+    def __call__(self, loss, sync=True):
+        self.missing = None
+        if sync:
+            nodes, leaves = [loss.grad_fn], set()
+            known = set(nodes)
+            for node in nodes:
+                if hasattr(node, "variable"):
+                    leaves.add(id(node.variable))
+                for after, _ in node.next_functions:
+                    if after is not None and after not in known:
+                        known.add(after)
+                        nodes.append(after)
+            self.missing = [sum(id(w) in leaves for w in b) for b in self.buckets]
+            self.next, self.sent = 0, []
+            self.leave()
+        loss.backward()
+        if not sync:
+            return
+        have = [w.grad is not None for b in self.buckets for w in b]
+        have = torch.tensor(have, dtype=torch.int32)
+        dist.all_reduce(have, op=dist.ReduceOp.MAX)
+        have = iter(have.tolist())
+        for (work, flat), bucket in zip(self.sent, self.buckets):
+            work.wait()
+            start = 0
+            for w in bucket:
+                part, start = flat[start : start + w.numel()], start + w.numel()
+                if next(have):
+                    w.grad = part.view_as(w).clone()
+
+
+def ex8_5(buckets):
+    return Run(buckets)
+
+
+# %% wrong: waits for gradients that do not come
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    ready, works, on = set(), [], [False]
+
+    def on_ready(weight):
+        if not on[0]:
+            return
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            flat = torch.cat([w.grad.flatten() for w in buckets[len(works)]])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def run(loss, sync=True):
+        on[0] = sync
+        loss.backward()
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready.clear()
+
+    for bucket in buckets:
+        for weight in bucket:
+            weight.register_post_accumulate_grad_hook(on_ready)
+    return run
+
+
+# %% wrong: sends at the end what has not left
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    ready, works, on = set(), [], [False]
+
+    def send(everything):
+        while len(works) < len(buckets):
+            bucket = buckets[len(works)]
+            if not everything and not ready.issuperset(bucket):
+                return
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        if on[0]:
+            ready.add(weight)
+            send(False)
+
+    def run(loss, sync=True):
+        on[0] = sync
+        loss.backward()
+        if not sync:
+            return
+        send(True)
+        weights = [weight for bucket in buckets for weight in bucket]
+        have = torch.tensor([float(w.grad is not None) for w in weights])
+        dist.all_reduce(have)
+        anybody = dict(zip(weights, have.tolist()))
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if anybody[weight]:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready.clear()
+
+    for bucket in buckets:
+        for weight in bucket:
+            weight.register_post_accumulate_grad_hook(on_ready)
+    return run
+
+
+# %% wrong: averages after backward, and nothing overlaps
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    def run(loss, sync=True):
+        loss.backward()
+        if not sync:
+            return
+        works = []
+        for bucket in buckets:
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+        weights = [weight for bucket in buckets for weight in bucket]
+        have = torch.tensor([float(w.grad is not None) for w in weights])
+        dist.all_reduce(have)
+        anybody = dict(zip(weights, have.tolist()))
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if anybody[weight]:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+
+    return run
+
+
+# %% wrong: gives zeros to a parameter that nobody uses
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    weights = [weight for bucket in buckets for weight in bucket]
+    ready, works = None, []
+
+    def reached(loss):
+        found, seen, waiting = set(), set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                found.add(getattr(node, "variable", None))
+                waiting += [after for after, _ in node.next_functions]
+        return found
+
+    def send():
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        if ready is not None:
+            ready.add(weight)
+            send()
+
+    def run(loss, sync=True):
+        nonlocal ready
+        if not sync:
+            return loss.backward()
+        ready = set(weights) - reached(loss)
+        send()
+        loss.backward()
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready = None
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return run
+
+
+# %% wrong: leaves alone what the rank itself did not use
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    weights = [weight for bucket in buckets for weight in bucket]
+    ready, works = None, []
+
+    def reached(loss):
+        found, seen, waiting = set(), set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                found.add(getattr(node, "variable", None))
+                waiting += [after for after, _ in node.next_functions]
+        return found
+
+    def send():
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        if ready is not None:
+            ready.add(weight)
+            send()
+
+    def run(loss, sync=True):
+        nonlocal ready
+        if not sync:
+            return loss.backward()
+        ready = set(weights) - reached(loss)
+        send()
+        loss.backward()
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if weight.grad is not None:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready = None
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return run
+
+
+# %% wrong: averages in every step
+import torch
+import torch.distributed as dist
+
+
+def ex8_5(buckets):
+    weights = [weight for bucket in buckets for weight in bucket]
+    ready, works = None, []
+
+    def reached(loss):
+        found, seen, waiting = set(), set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                found.add(getattr(node, "variable", None))
+                waiting += [after for after, _ in node.next_functions]
+        return found
+
+    def send():
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        ready.add(weight)
+        send()
+
+    def run(loss, sync=True):
+        nonlocal ready
+        ready = set(weights) - reached(loss)
+        send()
+        loss.backward()
+        have = torch.tensor([float(w.grad is not None) for w in weights])
+        dist.all_reduce(have)
+        anybody = dict(zip(weights, have.tolist()))
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if anybody[weight]:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return run

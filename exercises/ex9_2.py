@@ -1,0 +1,159 @@
+"""Seeds that never meet.
+
+Chapter: 9
+Ranks: 1
+Minutes: 8
+
+Every worker of every rank begins each epoch with `torch.manual_seed` of what you
+return. `seed` is the run's own, and like `epoch` and `rank` it is below 2¹⁶, while
+`worker` is below 2⁸. Return a whole number of at least 0 and below 2⁶³, so that
+
+- two calls whose arguments differ anywhere never get the same number,
+- the same arguments get the same number in every process and in every run.
+
+Leave the global random generators alone.
+
+Hint 1: If you add rank and worker, who else gets the seed of worker 1 of rank 0?
+Hint 2: A clock writes hours, minutes and seconds as one number of seconds, and nothing
+gets lost. What does it multiply them by, and why does that suffice?
+Hint 3: `(seed * 2**16 + epoch) * 2**16 + rank`, and so on for the worker.
+"""
+
+
+# %% stub
+def ex9_2(seed, epoch, rank, worker):
+    """Return the seed of this worker of this rank in this epoch."""
+    raise NotImplementedError
+
+
+# %% check
+import itertools
+import random
+
+NAMES = "seed", "epoch", "rank", "worker"
+CASES = {
+    "two ranks with two workers": [range(1), range(1), range(2), range(2)],
+    "several epochs": [range(1), range(5), range(3), range(3)],
+    "several runs": [range(4), range(4), range(3), range(3)],
+    "many ranks and workers": [range(2), range(3), range(40), range(20)],
+    "the largest numbers": [[0, 1, 255, 256, 2**16 - 1]] * 3 + [[0, 1, 254, 255]],
+}
+
+
+def call(answer, args):
+    """Return the number for some arguments, if it is one that torch takes."""
+    before = torch.get_rng_state(), random.getstate()
+    found = answer(*args)
+    if not torch.equal(torch.get_rng_state(), before[0]):
+        raise Wrong("it moved torch's global generator, from which others draw.")
+    if random.getstate() != before[1]:
+        raise Wrong("it moved Python's global generator, from which others draw.")
+    told = words(args)
+    try:
+        number = int(found)
+    except (TypeError, ValueError):
+        raise Wrong(f"for {told} it returned {found!r:.60}, not a number.") from None
+    if not 0 <= number < 2**63:
+        why = "negative" if number < 0 else "not below 2⁶³"
+        raise Wrong(f"for {told} it returned {number}, which is {why}.")
+    return number
+
+
+def words(args):
+    """Say what the arguments are."""
+    pairs = zip(NAMES, args, strict=True)
+    return " ".join(f"{name} {value}" for name, value in pairs)
+
+
+def check(answer, case):
+    for name, ranges in CASES.items():
+        case(name)
+        owners = {}
+        for args in itertools.product(*ranges):
+            number = call(answer, args)
+            if number in owners:
+                raise Wrong(met(owners[number], args, number))
+            owners[number] = args
+        for number, args in itertools.islice(owners.items(), 50):
+            if (again := call(answer, args)) != number:
+                raise Wrong(
+                    f"{words(args)} gets {number}, and {again} when it asks again: "
+                    "a run could not be repeated."
+                )
+
+
+def met(one, other, number):
+    """Say who got the same number, and what that tells."""
+    differ = [n for n, a, b in zip(NAMES, one, other, strict=True) if a != b]
+    text = f"({words(one)}) and ({words(other)}) both get {number}."
+    if len(differ) == 1:
+        return f"{text} The {differ[0]} has no influence."
+    if sum(one) == sum(other):
+        return f"{text} A sum is the same if one part grows and another shrinks."
+    return f"{text} The {differ[1]} has grown into the place of the {differ[0]}."
+
+
+# %% solution
+def ex9_2(seed, epoch, rank, worker):
+    """Return the seed of this worker of this rank in this epoch."""
+    return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker
+
+
+# %% right: NumPy mixes them, so that two meet once in 2⁶³ times
+import numpy as np
+
+
+def ex9_2(seed, epoch, rank, worker):
+    mixed = np.random.SeedSequence([seed, epoch, rank, worker])
+    return int(mixed.generate_state(1, np.uint64)[0]) >> 1
+
+
+# %% right: a digest of all four
+import hashlib
+
+
+def ex9_2(seed, epoch, rank, worker):
+    digest = hashlib.sha256(repr((seed, epoch, rank, worker)).encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+# %% wrong: their sum, as in seed + rank and base_seed + worker_id
+def ex9_2(seed, epoch, rank, worker):
+    return seed + epoch + rank + worker
+
+
+# %% wrong: gives each of them one decimal digit
+def ex9_2(seed, epoch, rank, worker):
+    return seed * 1000 + epoch * 100 + rank * 10 + worker
+
+
+# %% wrong: every epoch draws the same again
+def ex9_2(seed, epoch, rank, worker):
+    return (seed * 2**16 + rank) * 2**8 + worker
+
+
+# %% wrong: one of the operating system's random numbers
+import secrets
+
+
+def ex9_2(seed, epoch, rank, worker):
+    return secrets.randbits(62)
+
+
+# %% wrong: draws it from the global generator
+import torch
+
+
+def ex9_2(seed, epoch, rank, worker):
+    torch.manual_seed(((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker)
+    return torch.randint(2**62, ()).item()
+
+
+# %% wrong: Python's hash, which may be negative
+def ex9_2(seed, epoch, rank, worker):
+    return hash((seed, epoch, rank, worker))
+
+
+# %% wrong: all four parts get 16 bits
+def ex9_2(seed, epoch, rank, worker):
+    return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**16 + worker

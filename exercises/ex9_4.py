@@ -1,0 +1,227 @@
+"""Streams of unequal length.
+
+Chapter: 9
+Ranks: 1, 2, 4
+Minutes: 15
+
+Each rank reads a stream: an iterable of tensors that can be read once, has no length
+and may be empty. `step(batch)` trains on a batch. Since it has collectives in it, all
+ranks must call it equally often. A rank that has nothing left calls `step(None)`, which
+takes part with a weight of zero.
+
+Call `step` for every batch of every rank, once and in order. There must be no step for
+which nobody has a batch. Nobody may read more than one batch that was not trained on
+yet, because a stream may be long and batches are large.
+
+Hint 1: When may a rank stop? Not when its own stream has ended.
+Hint 2: Before each step all ranks tell one another whether they have a batch. To know
+that, a rank has to take its next batch first.
+Hint 3: `batch = next(stream, None)`, and an all_reduce with `dist.ReduceOp.MAX` of 0 or
+1. If the result is 0, all return together.
+"""
+
+# %% stub
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    """Call step(batch), or step(None), until no rank has a batch left."""
+    raise NotImplementedError
+
+
+# %% check
+CASES = {  # the number of batches on each rank
+    "equal streams": [3, 3, 3, 3],
+    "one more on rank 0": [3, 2, 2, 2],
+    "one more on the last rank": [2, 2, 2, 3],
+    "all different": [1, 4, 2, 3],
+    "an empty stream": [3, 0, 2, 1],
+    "rank 0 has nothing": [0, 2, 1, 1],
+    "nobody has anything": [0, 0, 0, 0],
+}
+gather, reduce, new_group = dist.all_gather_object, dist.all_reduce, dist.new_group
+
+
+class Stream:
+    """An iterable that can be read once, and knows how much was read."""
+
+    def __init__(self, num):
+        self.num, self.read, self.begun = num, 0, False
+
+    def __iter__(self):
+        if self.begun:
+            raise Wrong("it begins the stream a second time; it can be read once.")
+        self.begun = True
+        return self
+
+    def __next__(self):
+        if self.read == self.num:
+            raise StopIteration
+        self.read += 1
+        return torch.full((2, 2), float(self.read - 1))
+
+
+def check(answer, case):
+    group = new_group(list(range(world_size)))
+    for name, numbers in CASES.items():
+        case(name)
+        stream, steps = Stream(numbers[rank]), []
+
+        def step(batch, stream=stream, steps=steps):
+            steps.append(None if batch is None else int(batch[0, 0]))
+            trained = sum(one is not None for one in steps)
+            if stream.read > trained + 1:
+                raise Wrong(
+                    f"rank {rank} has read {stream.read} batches before its step "
+                    f"number {len(steps)}; one that waits is enough."
+                )
+            reduce(torch.ones(1), group=group)
+
+        answer(stream, step)
+        every = [None] * world_size
+        gather(every, steps)
+        judge(every, numbers)
+
+
+def judge(every, numbers):
+    """Is each batch trained once, and in as few steps as possible?"""
+    for r, steps in enumerate(every):
+        trained = [one for one in steps if one is not None]
+        want = list(range(numbers[r]))
+        if trained == want:
+            continue
+        if len(set(trained)) < len(trained):
+            twice = next(one for one in trained if trained.count(one) > 1)
+            raise Wrong(
+                f"rank {r} trains {trained.count(twice)} times on its batch {twice}."
+            )
+        if trained != sorted(trained):
+            raise Wrong(f"rank {r} trains on its batches in the order {trained}.")
+        raise Wrong(
+            f"rank {r} trains on {len(trained)} of its {numbers[r]} batches; the ranks "
+            f"have {numbers[:world_size]} and make {[len(s) for s in every]} steps."
+        )
+    idle = sum(not any(one is not None for one in row) for row in zip(*every))
+    if idle:
+        raise Wrong(
+            f"all batches are trained on, but nobody has one in {idle} of "
+            f"{len(every[0])} steps."
+        )
+
+
+# %% solution
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    """Call step(batch), or step(None), until no rank has a batch left."""
+    stream = iter(stream)
+    while True:
+        batch = next(stream, None)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.all_reduce(more, dist.ReduceOp.MAX)
+        if not more:
+            return
+        step(batch)
+
+
+# %% right: counts who is still there, and looks one batch ahead
+import itertools
+
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    group = dist.new_group()
+    ahead = itertools.chain(stream, itertools.repeat(None))
+    for batch in ahead:
+        here = [None] * dist.get_world_size()
+        dist.all_gather_object(here, batch is not None, group=group)
+        if sum(here) == 0:
+            break
+        step(batch)
+
+
+# %% wrong: each rank trains until its own stream ends
+def ex9_4(stream, step):
+    for batch in stream:
+        step(batch)
+
+
+# %% wrong: all stop when the first one has nothing left
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    stream = iter(stream)
+    while True:
+        batch = next(stream, None)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.all_reduce(more, dist.ReduceOp.MIN)
+        if not more:
+            return
+        step(batch)
+
+
+# %% wrong: reads the whole stream to know its length
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    batches = list(stream)
+    most = torch.tensor(len(batches))
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    for i in range(int(most)):
+        step(batches[i] if i < len(batches) else None)
+
+
+# %% wrong: fills up with its last batch, as a sampler pads
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    stream, last = iter(stream), None
+    while True:
+        batch = next(stream, None)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.all_reduce(more, dist.ReduceOp.MAX)
+        if not more:
+            return
+        last = batch if batch is not None else last
+        step(last)
+
+
+# %% wrong: asks after the step, so that the last one is in vain
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    stream, more = iter(stream), torch.tensor(1)
+    while more:
+        batch = next(stream, None)
+        step(batch)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.all_reduce(more, dist.ReduceOp.MAX)
+
+
+# %% wrong: rank 0 decides
+import torch
+import torch.distributed as dist
+
+
+def ex9_4(stream, step):
+    stream = iter(stream)
+    while True:
+        batch = next(stream, None)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.broadcast(more, 0)
+        if not more:
+            return
+        step(batch)

@@ -1,0 +1,270 @@
+"""Pack documents into a row.
+
+Chapter: 9
+Ranks: 1
+Minutes: 15
+
+`documents` is a list of token tensors (int64, some may be empty) which together have at
+most `size` tokens. Put them one after another into one row, and fill it up with token
+0. The model must treat each document as if it were alone. Return four tensors:
+
+- `tokens` (T,), int64, where T is `size`;
+- `positions` (T,), int64: each document counts from 0, and padding has 0;
+- `labels` (T,), int64: the token that follows in the same document, or −100 where there
+  is none;
+- `mask` (T, T), bool, as `F.scaled_dot_product_attention` wants it: `mask[q, k]` says
+  that q may look at k. A token looks at itself and at what comes before it in its
+  document. Padding looks at itself alone.
+
+Hint 1: Give each token the number of its document. What do two tokens have in common if
+one may look at the other?
+Hint 2: The mask is true where the numbers are equal and `k <= q`. With a number of its
+own for each place of padding, this holds for padding too.
+Hint 3: `owner = torch.repeat_interleave(torch.arange(n), lengths)` numbers the tokens,
+`owner[:, None] == owner[None]` compares all pairs, and `.tril()` cuts off the future.
+"""
+
+# %% stub
+import torch
+
+
+def ex9_5(documents, size):
+    """Return (tokens, positions, labels, mask) of a row that holds the documents."""
+    raise NotImplementedError
+
+
+# %% check
+from allranks.exercises.oracle import compare
+from torch.nn import functional as F
+
+CASES = {  # the lengths of the documents, and the size of the row
+    "one document that fills the row": ([5], 5),
+    "two documents": ([3, 4], 7),
+    "padding": ([3, 2], 8),
+    "a document of one token": ([1, 4, 1], 7),
+    "an empty document": ([2, 0, 3], 6),
+    "documents of one length": ([3, 3, 3], 9),
+    "padding alone": ([], 3),
+}
+
+
+def attend(tokens, positions, mask):
+    """Return what one layer of attention makes of a row."""
+    dice = torch.Generator().manual_seed(5)
+    table = torch.randn(2, 64, 8, generator=dice, dtype=torch.double)
+    x = (table[0][tokens] + table[1][positions])[None, None]
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[0, 0]
+
+
+def check(answer, case):
+    dice = torch.Generator().manual_seed(9)
+    for name, (lengths, size) in CASES.items():
+        case(name)
+        documents = [torch.randint(1, 50, (n,), generator=dice) for n in lengths]
+        untouched = Untouched(documents=documents)
+        got = answer(list(documents), size)
+        untouched()
+        if not isinstance(got, (tuple, list)) or len(got) != 4:
+            raise Wrong(f"it returned a {type(got).__name__}, not four tensors.")
+        judge(got, documents, lengths, size)
+
+
+def judge(got, documents, lengths, size):
+    """Compare each tensor, and attention over the row with that over each alone."""
+    tokens, positions, labels, mask = got
+    ends = [sum(lengths[: i + 1]) for i in range(len(lengths))]
+    used = sum(lengths)
+    row = torch.cat([*documents, torch.zeros(size - used, dtype=torch.int64)])
+    spots = [torch.arange(n) for n in [*lengths, *[1] * (size - used)]]
+    following = torch.full((size,), -100)
+    for end, n in zip(ends, lengths, strict=True):
+        following[end - n : end - 1] = row[end - n + 1 : end] if n else following[:0]
+    across = torch.cat([row[1:], row.new_tensor([-100])])
+    inside = across.clone()
+    inside[max(0, used - 1) :] = -100
+    compare("`tokens`", tokens, row, {})
+    compare("`positions`", positions, torch.cat(spots), {
+        "They go on over the documents' borders.": torch.arange(size),
+        "They go on in the padding.": torch.cat(
+            [*map(torch.arange, [*lengths, size - used])]
+        ),
+    })  # fmt: skip
+    compare("`labels`", labels, following, {
+        "The last token of a document has to guess the next document.": inside,
+        "These are the labels of one long text, padding included.": across,
+        "They are not shifted: each token is asked for itself.": row,
+    })  # fmt: skip
+    block = [torch.ones(n, n) for n in [*lengths, *[1] * (size - used)]]
+    block = torch.block_diag(*block).bool()
+    want, real = block.tril(), torch.arange(size) < used
+    causal = torch.ones(size, size).bool().tril()
+    compare("`mask`", mask, want, {
+        "Tokens look at earlier documents: this is causal, and no more.": causal,
+        "Tokens look at earlier documents; only padding is hidden.": (
+            causal & (real | torch.eye(size).bool())
+        ),
+        "Tokens look into the future of their document.": block,
+        "It is upside down: k looks at q.": want.T,
+        "It is the opposite: True has to mean “may look”.": ~want,
+        "Padding looks at nothing, and a softmax over nothing is NaN.": (
+            want & real & real[:, None]
+        ),
+    })  # fmt: skip
+    out, start = attend(tokens, positions, mask), 0
+    for i, n in enumerate(lengths):
+        alone = torch.ones(n, n).bool().tril()
+        one = attend(documents[i], torch.arange(n), alone)
+        expect(f"what attention makes of document {i}", out[start : start + n], one)
+        start += n
+
+
+# %% solution
+import torch
+
+
+def ex9_5(documents, size):
+    """Return (tokens, positions, labels, mask) of a row that holds the documents."""
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))  # each place of padding is by itself
+    pad = torch.zeros(size, dtype=torch.int64)
+    tokens = torch.cat([*documents, pad])[:size]
+    owner = torch.repeat_interleave(
+        torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64)
+    )
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    goes_on = owner[1:] == owner[:-1]
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(goes_on, tokens[1:], -100)
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, positions, labels, mask
+
+
+# %% right: block by block
+import torch
+
+
+def ex9_5(documents, size):
+    tokens = torch.zeros(size, dtype=torch.int64)
+    positions, labels = torch.zeros_like(tokens), torch.full_like(tokens, -100)
+    mask, start = torch.eye(size, dtype=torch.bool), 0
+    for document in documents:
+        end = start + len(document)
+        tokens[start:end] = document
+        positions[start:end] = torch.arange(end - start)
+        if end > start:
+            labels[start : end - 1] = document[1:]
+        mask[start:end, start:end] = (
+            torch.tril(torch.ones(end - start, end - start)) > 0
+        )
+        start = end
+    return tokens, positions, labels, mask
+
+
+# %% wrong: a causal mask over the whole row
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+    return tokens, positions, labels, torch.ones(size, size).bool().tril()
+
+
+# %% wrong: blocks that see their own future
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+    return tokens, positions, labels, owner[:, None] == owner[None]
+
+
+# %% wrong: positions of one long text
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, torch.arange(size), labels, mask
+
+
+# %% wrong: the end of a document has to guess the beginning of the next
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    used = sum(lengths)
+    lengths += [1] * (size - used)
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    labels = torch.full((size,), -100)
+    labels[: used - 1] = tokens[1:used]
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, positions, labels, mask
+
+
+# %% wrong: padding looks at nothing
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    used = sum(lengths)
+    lengths += [1] * (size - used)
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+    mask = (owner[:, None] == owner[None]).tril()
+    mask[used:] = False
+    return tokens, positions, labels, mask
+
+
+# %% wrong: True where attention is forbidden, as nn.MultiheadAttention has it
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, positions, labels, ~mask
+
+
+# %% wrong: labels that are not shifted, as some models expect them
+import torch
+
+
+def ex9_5(documents, size):
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))
+    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, positions, tokens.clone(), mask

@@ -1,0 +1,371 @@
+"""Resume in the middle of an epoch.
+
+Chapter: 9
+Ranks: 1
+Minutes: 35
+Level: hard
+
+Write a generator. For each step it yields `(batch, state)`: the list of indices that
+this rank reads, at most `batch_size` of them, and a dict that a checkpoint will hold
+after that step. It goes through the rest of one epoch, and ends.
+
+`state` is None at the very beginning, and after a crash what *any* rank yielded last.
+The new job may have another number of ranks and another batch size. After the last step
+of an epoch the state is the beginning of the next one. These laws hold, however often
+the job is stopped:
+
+- In each epoch, every sample comes exactly once, on one rank. So batches at the end may
+  be shorter, even empty, but all ranks make equally many steps, and in none of them all
+  are empty.
+- The order is random. It depends on the seed and the epoch, and on nothing else that a
+  restart would change. The global random generators are left alone.
+- A state has at most 200 characters as JSON. A loader may have asked for more batches
+  already than the model has seen, so a state that was yielded must not change later.
+
+Hint 1: Which number tells where an epoch stands, whatever ranks and batch sizes had a
+part in it?
+Hint 2: All ranks shuffle all samples with a generator made of seed and epoch. A step
+takes the next W × B of that list, and each rank takes its part. The state is the epoch
+and how many samples all ranks together have read.
+Hint 3: `part = order[start : start + world_size * batch_size]`, and this rank takes
+`part[rank::world_size]`. Yield a new dict each time, `{"epoch": epoch, "start": end}`,
+and at the end `{"epoch": epoch + 1, "start": 0}`.
+"""
+
+# %% stub
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    """Yield (this rank's indices, the state after the step) to the epoch's end."""
+    raise NotImplementedError
+
+
+# %% check
+import itertools
+import json
+import random
+from collections import Counter
+
+CASES = {  # samples, then the jobs of an epoch: (ranks, batch size, steps or None)
+    "one rank, never stopped": (100, [(1, 8, None)]),
+    "two ranks, never stopped": (17, [(2, 3, None)]),
+    "a number that divides": (24, [(3, 4, None)]),
+    "fewer samples than ranks": (3, [(4, 2, None)]),
+    "stopped and started again": (17, [(2, 3, 2), (2, 3, None)]),
+    "stopped after each step": (17, [(2, 2, 1)] * 4 + [(2, 2, None)]),
+    "with another batch size": (40, [(2, 6, 2), (2, 2, None)]),
+    "on fewer ranks": (40, [(4, 3, 2), (3, 3, None)]),
+    "on more ranks": (41, [(2, 3, 3), (4, 3, None)]),
+    "three jobs, all different": (61, [(4, 2, 3), (1, 5, 2), (3, 4, None)]),
+}
+
+
+def steps_of(answer, num, size, batch_size, state):
+    """Return [(the ranks' batches, their states)] of the rest of an epoch."""
+    made = []
+    for one in range(size):
+        before = torch.get_rng_state(), random.getstate()
+        given = json.loads(json.dumps(state))
+        pairs = list(itertools.islice(answer(num, batch_size, 5, one, size, given), 99))
+        if not torch.equal(torch.get_rng_state(), before[0]):
+            raise Wrong("it moved torch's global generator, from which others draw.")
+        if random.getstate() != before[1]:
+            raise Wrong("it moved Python's global generator, from which others draw.")
+        made.append([looked_at(pair, batch_size) for pair in pairs])
+    if len({len(pairs) for pairs in made}) > 1:
+        raise Wrong(f"the ranks make {[len(pairs) for pairs in made]} steps.")
+    steps = [tuple(zip(*row, strict=True)) for row in zip(*made, strict=True)]
+    for number, (batches, _) in enumerate(steps, 1):
+        if not any(batches):
+            raise Wrong(f"nobody reads anything in step {number} of {len(steps)}.")
+    for (_, early), (_, late) in itertools.pairwise(steps):
+        if early[0] == late[0]:
+            raise Wrong(
+                f"it yields the same state after two steps, {early[0]}. If it is one "
+                "dict that you change: a loader that is ahead sees the change."
+            )
+    return steps
+
+
+def looked_at(pair, batch_size):
+    """Return the pair, if it is one."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise Wrong(f"it yields {pair!r:.60}, not (batch, state).")
+    batch, state = pair
+    try:
+        batch = [int(index) for index in batch]
+    except (TypeError, ValueError):
+        raise Wrong(f"{batch!r:.60} is no list of indices.") from None
+    if len(batch) > batch_size:
+        raise Wrong(f"a batch has {len(batch)} samples; {batch_size} are allowed.")
+    try:
+        text = json.dumps(state)
+    except TypeError as error:
+        raise Wrong(f"the state can't be written as JSON: {error}.") from None
+    if not isinstance(state, dict) or len(text) > 200:
+        raise Wrong(f"the state is {text:.60} …, {len(text)} characters of JSON.")
+    return batch, state
+
+
+def check(answer, case):
+    for name, (num, jobs) in CASES.items():
+        case(name)
+        state, orders = None, []
+        for epoch in range(2):
+            read, firsts = [], []
+            for place, (size, batch_size, stop) in enumerate(jobs):
+                steps = steps_of(answer, num, size, batch_size, state)
+                if not steps:
+                    raise Wrong(f"job {place + 1} of epoch {epoch} makes no step.")
+                taken = steps[:stop]
+                firsts.append(taken[0][0])
+                for batches, _ in taken:
+                    read += [index for batch in batches for index in batch]
+                state = taken[-1][1][0 if place % 2 else -1]  # of any rank
+            judge(read, num, epoch, jobs, firsts)
+            orders.append(read)
+        if num > 5 and orders[0] == orders[1]:
+            raise Wrong("every epoch has the same order.")
+        if num > 5 and orders[0] == sorted(orders[0]):
+            raise Wrong("the samples come in their own order, not in a random one.")
+    case("another seed")
+    by_seed = [list(answer(30, 30, seed, 0, 1))[0][0] for seed in (5, 6)]
+    if list(by_seed[0]) == list(by_seed[1]):
+        raise Wrong("two seeds have the same order.")
+
+
+def judge(read, num, epoch, jobs, firsts):
+    """Did every sample come once?"""
+    counts = Counter(read)
+    if odd := [index for index in counts if not 0 <= index < num]:
+        raise Wrong(f"index {odd[0]} is read; 0 to {num - 1} exist.")
+    twice = sum(count > 1 for count in counts.values())
+    lost = num - len(counts)
+    if not twice and not lost:
+        return
+    said = f"in epoch {epoch}, {twice} of {num} samples come more than once"
+    said += f", and {lost} never."
+    if len(jobs) == 1:
+        raise Wrong(f"{said} The job was not even stopped.")
+    if firsts[0] == firsts[1] and jobs[0][:2] == jobs[1][:2]:
+        raise Wrong(f"{said} The second job began where the first did.")
+    changes = [
+        what
+        for what, i in (("ranks", 0), ("batch size", 1))
+        if len({job[i] for job in jobs}) > 1
+    ]
+    if changes:
+        raise Wrong(f"{said} The jobs differ in their {' and '.join(changes)}.")
+    raise Wrong(f"{said} The jobs had as many ranks and the same batch size.")
+
+
+# %% solution
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    """Yield (this rank's indices, the state after the step) to the epoch's end."""
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        after = {"epoch": epoch, "start": start}
+        if start == num_samples:
+            after = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], after
+
+
+# %% right: one number since the training began, and blocks instead of cards
+import random
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    read = state["read"] if state else 0
+    epoch = read // num_samples
+    order = list(range(num_samples))
+    random.Random(f"{seed}, {epoch}").shuffle(order)
+    while read < (epoch + 1) * num_samples:
+        done = read % num_samples
+        first = done + rank * batch_size
+        mine = order[first : first + batch_size]
+        read += min(world_size * batch_size, num_samples - done)
+        yield mine, {"read": read}
+
+
+# %% wrong: fills up the last step, as DistributedSampler does
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while len(order) % world_size:
+        order += order[: world_size - len(order) % world_size]
+    while start < len(order):
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        after = {"epoch": epoch, "start": start}
+        if start == len(order):
+            after = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], after
+
+
+# %% wrong: drops the last step if it is not full
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    size = world_size * batch_size
+    while start + size <= num_samples:
+        part = order[start : start + size]
+        start += size
+        after = {"epoch": epoch, "start": start}
+        if start + size > num_samples:
+            after = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], after
+
+
+# %% wrong: counts steps, which mean something else on other ranks
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "step": 0}
+    epoch, step = state["epoch"], state["step"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    size = world_size * batch_size
+    while step * size < num_samples:
+        part = order[step * size : (step + 1) * size]
+        step += 1
+        after = {"epoch": epoch, "step": step}
+        if step * size >= num_samples:
+            after = {"epoch": epoch + 1, "step": 0}
+        yield part[rank::world_size], after
+
+
+# %% wrong: counts this rank's samples
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "mine": 0}
+    epoch, mine = state["epoch"], state["mine"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
+    most = -(-num_samples // world_size)
+    while mine < most:
+        batch = order[mine : mine + batch_size]
+        mine += batch_size
+        after = {"epoch": epoch, "mine": mine}
+        if mine >= most:
+            after = {"epoch": epoch + 1, "mine": 0}
+        yield batch, after
+
+
+# %% wrong: begins the epoch anew
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    epoch = state["epoch"] if state else 0
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    for start in range(0, num_samples, world_size * batch_size):
+        part = order[start : start + world_size * batch_size]
+        end = start + len(part)
+        yield part[rank::world_size], {"epoch": epoch + (end == num_samples), "at": end}
+
+
+# %% wrong: shuffles the rest anew, with another order than before
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch + start)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        after = {"epoch": epoch, "start": start}
+        if start == num_samples:
+            after = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], after
+
+
+# %% wrong: the state is that before the step
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        before = {"epoch": epoch, "start": start}
+        start += len(part)
+        if start == num_samples:
+            before = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], before
+
+
+# %% wrong: one dict, which it changes
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "start": 0}
+    dice = torch.Generator().manual_seed(seed * 2**20 + state["epoch"])
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    start = state["start"]
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        state["start"] = start
+        if start == num_samples:
+            state.update(epoch=state["epoch"] + 1, start=0)
+        yield part[rank::world_size], state
+
+
+# %% wrong: keeps the whole order in the state
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    state = state or {"epoch": 0, "order": []}
+    epoch, order = state["epoch"], state["order"]
+    if not order:
+        dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+        order = torch.randperm(num_samples, generator=dice).tolist()
+    while order:
+        part = order[: world_size * batch_size]
+        order = order[len(part) :]
+        yield part[rank::world_size], {"epoch": epoch + (not order), "order": order}
+
+
+# %% wrong: every epoch has the order of the first
+import torch
+
+
+def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
+    start = state["start"] % num_samples if state else 0
+    dice = torch.Generator().manual_seed(seed)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        yield part[rank::world_size], {"start": start}

@@ -1,0 +1,64 @@
+"""The figure says where it pays to send less, and live ranks hand over what it says."""
+
+import pytest
+
+from allranks.explorables import Compression
+from allranks.explorables.compression import LABELS, MODELS
+from allranks.sums.links import LINKS
+
+HOME = {"alpha_us": LINKS["home"].alpha_us, "gb_per_s": LINKS["home"].gb_per_s}
+
+
+def changed(**state):
+    """Return an explorable in which several parts are changed at once."""
+    x = Compression()
+    x.change(**state)
+    return x
+
+
+def test_what_backward_hides_need_not_be_compressed():
+    """The small GPT needs no compression on Ethernet, but does at home."""
+    facts = Compression().facts
+    assert facts["fastest"] == "none" and "Nothing is faster" in facts["summary"]
+    alone = changed(overlap=False).facts
+    assert alone["fastest"] != "none" and alone["step"] > facts["step"]
+    assert changed(**HOME).facts["fastest"] == "topk"
+
+
+def test_top_k_is_best_for_few_ranks_and_worst_for_many():
+    """Its values go to all ranks, so a thousand of them make it the slowest."""
+    model = {**MODELS[1]._asdict(), "method": "topk"}
+    model.pop("label")
+    few = changed(**model, world_size=2, **HOME).facts
+    many = changed(**model, world_size=1024, **HOME).facts
+    steps = {way[0]: way[7] for way in many["ways"]}
+    assert few["more_from"] == many["more_from"] == 101
+    assert few["fastest"] in ("topk", "powersgd")
+    assert max(steps, key=steps.get) == "topk"
+    assert "Without it, a step takes" in many["summary"]
+
+
+def test_all_models_and_links_have_their_labels():
+    for model in MODELS:
+        state = model._asdict()
+        assert changed(**{k: v for k, v in state.items() if k != "label"}).facts[
+            "model"
+        ] == (model.label)
+    assert changed(width=65).facts["model"] == ""
+    assert changed(alpha_us=51).facts["link"] == ""
+
+
+@pytest.mark.parametrize("method", LABELS)
+def test_live_ranks_hand_over_what_the_figure_says(method):
+    """To the byte, for each method, on two ranks."""
+    x = changed(method=method, world_size=2, matrices=3, width=10, keep_percent=7)
+    says = {way[0]: way[1] for way in x.facts["ways"]}[method]
+    found = x.measure()
+    assert found["handed"] == says > 0
+    assert "2 live ranks" in found["summary"]
+
+
+def test_what_is_too_large_for_a_laptop_is_not_run():
+    for wrong in {"world_size": 9}, {"matrices": 1000, "width": 64}:
+        with pytest.raises(ValueError, match="to be really run"):
+            changed(**wrong).measure()

@@ -1,0 +1,87 @@
+"""A reader changes the workers, follows a batch, and sees who waits."""
+
+from allranks.explorables import Loader
+
+PAGE = "book/ch9_data"
+
+
+def reds(x) -> int:
+    """Count the gaps in which the model is drawn as waiting."""
+    return x.box.locator("svg .x-wait").count()
+
+
+def test_workers_are_added_until_the_model_no_longer_waits(explore):
+    x = explore(PAGE, "loader")
+    assert x.summary == Loader().facts["summary"]
+    before = reds(x)
+    assert before > 3
+    x.fill("num_workers", 4)
+    assert x.summary == Loader(num_workers=4).facts["summary"]
+    x.field("Batch to follow").focus()
+    x.page.keyboard.press("End")
+    assert reds(x) == 0, "at the end of the epoch the queue is full"
+    x.fill("cores", 1)
+    assert "One core is the limit" in x.summary
+    assert x.summary == Loader(num_workers=4, cores=1).facts["summary"]
+    assert reds(x) > 3
+
+
+def test_a_batch_is_followed_by_press_and_by_keys(explore):
+    x = explore(PAGE, "loader")
+    x.box.locator('svg [data-id="load 4"]').click()
+    chosen = x.box.locator("svg .x-chosen")
+    assert [one.get_attribute("data-id") for one in chosen.all()] == [
+        "load 4",
+        "step 4",
+    ]
+    x.field("Batch to follow").focus()
+    x.page.keyboard.press("ArrowRight")
+    batch = Loader().facts["batches"][5]
+    told = x.box.locator(".x-below").inner_text()
+    assert f"Batch 5: worker {batch[0]} is asked" in told
+    for _ in range(10):
+        x.press("Next")
+    assert "Batch 15: worker 1" in x.box.locator(".x-below").inner_text()
+    assert x.box.locator('svg [data-id="step 12"]').count()
+    assert not x.box.locator('svg [data-id="step 11"]').count()
+
+
+def test_no_workers_and_refusals_have_their_words(explore):
+    x = explore(PAGE, "loader")
+    x.fill("num_workers", 0)
+    assert "Nobody loads while it works" in x.summary
+    assert "one process" in x.box.locator("svg").text_content()
+    x.fill("prefetch_factor", 17)
+    assert "must be at most 16, not 17" in x.error
+    x.fill("ms to load a batch", 0)
+    assert "must be 0.1 to 10000" in x.error
+
+
+def test_all_that_is_drawn_stays_in_the_drawing(explore):
+    """Sixteen workers or none, a phone's width: nothing leaves the picture."""
+    x = explore(PAGE, "loader")
+    inside = """all => all.every(one => {
+        const { x, width, y, height } = one.getBBox();
+        const box = one.ownerSVGElement.viewBox.baseVal;
+        return x >= -1 && y >= -1 && x + width <= box.width + 1
+            && y + height <= box.height + 1; })"""
+    parts = x.box.locator("svg text, svg rect, svg path")
+    heights = set()
+    for workers in 0, 1, 16:
+        x.fill("num_workers", workers)
+        for load in 1, 5000:
+            x.fill("ms to load a batch", load)
+            assert parts.evaluate_all(inside)
+            heights.add(x.box.locator("svg").get_attribute("viewBox").split()[3])
+    assert len(heights) == 1, "the drawing must not jump"
+
+
+def test_what_a_real_loader_did_is_set_beside_the_model(explore):
+    x = explore(PAGE, "loader")
+    counts = [5, 6, 7, 8]
+    x.measure({"counts": counts, "by": [], "equal": True, "summary": "As it says."})
+    assert x.box.locator(".x-measured").inner_text() == "As it says."
+    table = x.box.get_by_role("table", name="Prepared by the real loader")
+    assert table.locator("tbody tr").count() == len(counts)
+    cells = table.locator("tbody td").all_inner_texts()
+    assert cells[0::2] == cells[1::2] == [str(count) for count in counts]

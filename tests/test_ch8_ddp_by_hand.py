@@ -1,0 +1,356 @@
+"""Each DDP by hand trains as torch's does, and the last one cures what they lack."""
+
+import ast
+import inspect
+
+import pytest
+
+from allranks import Ranks, launch
+from scripts import ch8_ddp_by_hand
+
+START = """
+import copy
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as Theirs
+from scripts import ch8_buckets, ch8_flat, ch8_per_parameter
+from scripts.ch8_ddp_by_hand import DDP
+
+class Net(nn.Module):
+    # Uses its layers in another order than it has them; has a branch, a shared
+    # weight, a frozen one and buffers.
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(rank)
+        self.last, self.first = nn.Linear(12, 3), nn.Linear(6, 12)
+        self.norm, self.branch = nn.BatchNorm1d(12), nn.Linear(12, 12)
+        self.again = nn.Linear(12, 12, bias=False)
+        self.again.weight = self.branch.weight
+        self.frozen = nn.Linear(12, 12).requires_grad_(False)
+
+    def forward(self, x, branch=True):
+        x = self.frozen(self.norm(self.first(x)).tanh())
+        if branch:
+            x = x + self.branch(x).sin() + self.again(x)
+        return self.last(x)
+
+dice = torch.Generator().manual_seed(50 + rank)
+batches = torch.randn(8, 5, 6, generator=dice)
+
+def train(model, optimizer=None, branch=lambda step: True, batches=batches):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    for step, x in enumerate(batches):
+        optimizer.zero_grad()
+        model(x, branch(step)).square().mean().backward()
+        if hasattr(model, "average"):
+            model.average()
+        optimizer.step()
+    return optimizer
+
+def gap(one, other):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+def everybodys(tensors):
+    # How far other ranks' tensors are from these, at most.
+    mine = torch.cat([t.detach().double().flatten() for t in tensors])
+    all_ = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(all_, mine)
+    return max((mine - other).abs().max().item() for other in all_)
+
+def counted(act):
+    # What dist.all_reduce and dist.broadcast are called with meanwhile.
+    calls, kept = [], (dist.all_reduce, dist.broadcast)
+    def watch(call):
+        return lambda x, *a, **k: calls.append((call.__name__, x.numel())) or call(
+            x, *a, **k)
+    dist.all_reduce, dist.broadcast = map(watch, kept)
+    try:
+        act()
+    finally:
+        dist.all_reduce, dist.broadcast = kept
+    return calls
+"""
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4], ids="W={}".format)
+def ranks(request):
+    """Yield live ranks that have all wrappers, a model and batches of their own."""
+    with Ranks(request.param) as ranks:
+        ranks.run(START, quiet=True)
+        yield ranks
+
+
+@pytest.mark.parametrize(
+    "ours",
+    ["ch8_per_parameter.DDP", "ch8_flat.DDP", "ch8_buckets.DDP", "DDP"],
+)
+def test_trains_as_torchs_does(ranks, ours):
+    """Bit for bit on two ranks, up to rounding on more; all replicas stay equal."""
+    found = ranks.run(
+        f"""
+ours, theirs = {ours}(Net()), Theirs(Net())
+train(ours), train(theirs)
+gap(ours, theirs), everybodys(ours.parameters())
+""",
+        quiet=True,
+    )
+    for from_torch, between_ranks in found:
+        assert between_ranks == 0
+        assert from_torch == 0 if ranks.world_size == 2 else from_torch < 1e-5
+
+
+def test_messages_leave_in_the_order_of_rank_0s_gradients(ranks):
+    """The first step has one bucket; then they are cut as torch cuts its own."""
+    found = ranks.run(
+        """
+torch.manual_seed(rank)
+layers = [nn.Linear(6, 6, bias=False) for _ in range(5)]
+caps = 100 / 2**20, 400 / 2**20  # a weight has 144 bytes
+model = DDP(nn.Sequential(*layers), caps)
+once = lambda: model(torch.ones(1, 6)).sum().backward()
+first, second = counted(once), counted(once)
+names = {p: n for n, p in model.module.named_parameters()}
+first, second, [[names[p] for p in b.parts] for b in model.buckets]
+""",
+        quiet=True,
+    )
+    for first, second, buckets in found:
+        assert first == [("all_reduce", 5 * 36 + 6), ("broadcast", 5)]
+        sizes = [36 + 2, 3 * 36 + 4, 36 + 2]
+        assert second == [("all_reduce", size) for size in sizes]
+        of = [["4"], ["3", "2", "1"], ["0"]]
+        assert buckets == [[f"{name}.weight" for name in names] for names in of]
+
+
+def test_a_bucket_leaves_before_the_last_gradient_is_there(ranks):
+    """Both with a guessed order and with the true one."""
+    found = ranks.run(
+        """
+def log_of(wrap):
+    net, log, call = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3))), [], []
+    for p in net.parameters():
+        p.register_post_accumulate_grad_hook(lambda _: log.append("g"))
+    model = wrap(net)
+    model(torch.ones(1, 6)).sum().backward()
+    log.clear()
+    kept, dist.all_reduce = dist.all_reduce, lambda *a, **k: (
+        log.append("M") or kept(*a, **k))
+    model(torch.ones(1, 6)).sum().backward()
+    dist.all_reduce = kept
+    return "".join(log)
+
+small = 1 / 2**20
+[log_of(lambda net: ch8_buckets.DDP(net, small)), log_of(lambda net: DDP(net, [small]))]
+""",
+        quiet=True,
+    )
+    assert found == [["gMgMgMgMgMgM"] * 2] * ranks.world_size
+
+
+def test_ranks_that_differ_send_their_buckets_in_one_order(ranks):
+    """Odd ranks' gradients come in another order; the sums are right all the same."""
+    found = ranks.run(
+        """
+class Either(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(rank)
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 9)
+    def forward(self, x):
+        if rank % 2:
+            right = self.b(x)
+            return self.a(x).sum() + right.square().sum()
+        left = self.a(x)
+        return self.b(x).square().sum() + left.sum()
+
+ours, theirs = DDP(Either().double(), [1 / 2**20]), Theirs(Either().double())
+for x in batches:
+    for model in ours, theirs:
+        model.zero_grad()
+        model(x.double()).backward()
+grads = zip(ours.parameters(), theirs.parameters())
+max((a.grad - b.grad).abs().max().item() for a, b in grads)
+""",
+        quiet=True,
+    )
+    assert max(found) < 1e-12
+
+
+@pytest.mark.parametrize("branch", ["(step + rank) % 2 == 0", "step % 3 == 0"])
+def test_a_branch_that_some_batches_do_not_use(ranks, branch):
+    """As torch's with find_unused_parameters=True, and without being told."""
+    found = ranks.run(
+        f"""
+use = lambda step: {branch}
+ours, theirs = DDP(Net().double()), Theirs(Net().double(), find_unused_parameters=True)
+train(ours, branch=use, batches=batches.double())
+train(theirs, branch=use, batches=batches.double())
+gap(ours, theirs), everybodys(ours.parameters())
+""",
+        quiet=True,
+    )
+    for from_torch, between_ranks in found:
+        assert from_torch < 1e-12 and between_ranks == 0
+
+
+def test_what_no_rank_uses_keeps_no_gradient(ranks):
+    """So its optimizer leaves it alone; with zeros, momentum would move it."""
+    found = ranks.run(
+        """
+model = DDP(Net().double())
+for x in batches[:2].double():
+    model.zero_grad()
+    model(x, branch=False).sum().backward()
+model.module.branch.bias.grad is None, model.module.first.bias.grad is None
+""",
+        quiet=True,
+    )
+    assert found == [(True, False)] * ranks.world_size
+
+
+def test_no_sync_sends_nothing_and_the_next_pass_sends_the_sum(ranks):
+    """As torch's does; also of a branch that only a pass inside has used."""
+    found = ranks.run(
+        """
+def accumulate(model):
+    for number, x in enumerate(batches[:3].double()):
+        with model.no_sync():
+            model(x, branch=number == 1).sum().backward()
+    model(batches[3].double(), branch=False).sum().backward()
+    return [p.grad for p in model.parameters() if p.requires_grad]
+
+ours, theirs = DDP(Net().double()), Theirs(Net().double(), find_unused_parameters=True)
+for model in ours, theirs:
+    model(batches[0].double()).sum().backward()
+    model.zero_grad()
+def inside():
+    with ours.no_sync():
+        ours(batches[0].double()).sum().backward()
+silent = counted(inside)
+ours.zero_grad()
+with ours.no_sync():
+    pass
+theirs.module.load_state_dict(ours.module.state_dict())
+pairs = zip(accumulate(ours), accumulate(theirs), strict=True)
+silent, max((a - b).abs().max().item() for a, b in pairs)
+""",
+        quiet=True,
+    )
+    for silent, from_torch in found:
+        assert silent == [] and from_torch < 1e-12
+
+
+def test_ranks_with_fewer_batches_shadow_the_others(ranks):
+    """All end with one process's weights, and with equal momentum.
+
+    The process takes the mean over those ranks that still have a batch. The first
+    rank has no batch at all.
+    """
+    found = ranks.run(
+        """
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(rank)
+        self.net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    def forward(self, x, branch):
+        return self.net(x)
+
+mine = batches[: 2 * rank].double()
+model = DDP(Plain())
+alone = copy.deepcopy(model.module)
+optimizer = train(model, batches=mine)
+steps = len(mine)
+while model.shadow():
+    optimizer.step()
+    steps += 1
+everyones = [None] * world_size
+dist.all_gather_object(everyones, mine)
+other = torch.optim.SGD(alone.parameters(), 0.1, 0.9)
+for step in range(2 * (world_size - 1)):
+    other.zero_grad()
+    there = [b[step] for b in everyones if len(b) > step]
+    for x in there:
+        (alone(x, True).square().mean() / len(there)).backward()
+    other.step()
+momenta = [s["momentum_buffer"] for s in optimizer.state.values()]
+gap(model.module, alone), everybodys(model.parameters()), everybodys(momenta), steps
+""",
+        quiet=True,
+    )
+    for alone, weights, momenta, steps in found:
+        assert alone < 1e-12 and weights == momenta == 0
+        assert steps == 2 * (ranks.world_size - 1)
+
+
+def test_torchs_join_leaves_other_momentum_on_each_rank(ranks):
+    """The page says so: ranks that are done take no steps, and get the weights."""
+    found = ranks.run(
+        """
+model = Theirs(nn.Linear(6, 2).double())
+optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+with Join([model]):
+    for x in batches[: 2 + rank].double():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+momenta = [s["momentum_buffer"] for s in optimizer.state.values()]
+everybodys(model.parameters()), everybodys(momenta) > 1e-3
+""",
+        quiet=True,
+    )
+    assert found == [(0, True)] * ranks.world_size
+
+
+def test_buffers_are_rank_0s_after_each_backward_and_forward_never_sends(ranks):
+    """So rank 0 may evaluate alone, which waits for ever with torch's."""
+    found = ranks.run(
+        """
+model = DDP(Net().double())
+train(model, batches=batches.double())
+same = everybodys(model.buffers())
+def forward():
+    if rank == 0:
+        with torch.no_grad():
+            model.eval()(batches[0].double())
+same, counted(forward), counted(lambda: model.train()(batches[0].double()))
+""",
+        quiet=True,
+    )
+    assert found == [(0, [], [])] * ranks.world_size
+
+
+def test_going_around_the_wrapper_averages_nothing(ranks):
+    """As with torch's: backward averages what its own forward has prepared."""
+    found = ranks.run(
+        """
+model = DDP(nn.Linear(1, 1, bias=False).double())
+model.module(torch.full((1, 1), 1.0 + rank).double()).sum().backward()
+model.module.weight.grad.item()
+""",
+        quiet=True,
+    )
+    assert found == [1.0 + rank for rank in range(ranks.world_size)]
+
+
+def test_it_has_at_most_a_hundred_lines():
+    """As the page says, and without counting the bucket."""
+    (node,) = ast.parse(inspect.getsource(ch8_ddp_by_hand.DDP)).body
+    assert node.end_lineno <= 100
+
+
+STEPS = {
+    "ch8_per_parameter": "g g g g g g g g M M M M M M M M",
+    "ch8_flat": "g g g g g g g g M",
+    "ch8_buckets": "g g g g M g g M g g M",
+    "ch8_ddp_by_hand": "g g g M g g g g g M",
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_script_shows_a_step_and_agrees_with_torch(name):
+    """Its messages come when the page says; its weights have torch's bits."""
+    step, weights = launch(name, 2, "--steps", "3").lines[0]
+    assert step.startswith(f"[rank 0/2] one step: {STEPS[name]}; loss=")
+    assert weights == "[rank 0/2] largest difference from torch's weights: 0"

@@ -1,0 +1,78 @@
+"""A trace that the chapter's script writes: read by it, by the figure, by Perfetto."""
+
+import json
+
+import pytest
+
+from allranks import launch
+from allranks.explorables import Buckets
+from allranks.sums import traces
+from scripts import ch8_compile, ch8_trace
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Return what the script prints, and the file that it writes."""
+    path = tmp_path_factory.mktemp("trace") / "step.json"
+    return launch("ch8_trace", 2, "--trace", str(path)).lines[0], path
+
+
+def test_the_script_finds_a_message_for_each_bucket(trace):
+    """A step with buckets of 128 KiB sends four, and says where it wrote them."""
+    lines, path = trace
+    first, *messages, last = (line.removeprefix("[rank 0/2] ") for line in lines)
+    assert first.startswith("backward: ")
+    heads = [line.partition(":")[0] for line in messages]
+    assert heads == [f"message {number}" for number in range(4)]
+    assert last == f"{path} is written: open it in Perfetto"
+
+
+def test_the_explorable_reads_the_same_file(trace):
+    """The figure of chapter 5 finds the same messages, at the same times."""
+    _, path = trace
+    lanes = traces.lanes(path.read_text("utf8"))
+    backward, messages = ch8_trace.spans(path)
+    assert lanes["ranks"] == 2 and len(lanes["comm"]) == len(messages) == 4
+    zero = min(backward[0][0], messages[0][0])
+    for (start, end, name), mine in zip(lanes["comm"], messages, strict=True):
+        assert name == "gloo:all_reduce"
+        assert [start, end] == pytest.approx([t - zero for t in mine], abs=0.01)
+    figure = Buckets(trace=lanes)
+    assert "4 collectives take" in figure.facts["summary"]
+
+
+def test_perfetto_can_read_it(trace):
+    """It is of the format that Perfetto documents: complete events, in µs."""
+    events = json.loads(trace[1].read_text("utf8"))["traceEvents"]
+    whole = [e for e in events if e.get("ph") == "X"]
+    assert len(whole) > 100
+    for event in whole:
+        assert {"name", "ts", "dur", "pid", "tid"} <= event.keys()
+
+
+def test_spans_are_those_of_backward_and_of_gloo(tmp_path):
+    """In order of their start, in ms; everything else is left out."""
+    names = "gloo:all_reduce", ch8_trace.BACKWARD + "MmBackward0", "aten::mm"
+    events = [
+        {"ph": "X", "name": name, "ts": ts, "dur": 500}
+        for ts in (3000, 1000)
+        for name in names
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [*events, {"ph": "M"}]}))
+    lane = [(1, 1.5), (3, 3.5)]
+    assert ch8_trace.spans(path) == (lane, lane)
+
+
+@pytest.mark.parametrize("name", ["", "no/such/folder.json"])
+def test_a_file_that_cannot_be_written_is_refused(name):
+    with pytest.raises(SystemExit, match="name a file that can be written"):
+        ch8_trace.parse_args(["--trace", name])
+
+
+def test_a_compiled_step_has_a_graph_for_each_bucket():
+    """Without DDPOptimizer, the GPT is one graph; with it, there are several."""
+    one, many = launch("ch8_compile", 2).lines[0]
+    assert one.startswith("[rank 0/2] optimize=False: 1 graphs, operations: [")
+    assert many.startswith("[rank 0/2] optimize=True: 4 graphs, operations: [")
+    assert ch8_compile.parse_args([]).cap_mb == 1

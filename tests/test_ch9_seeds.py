@@ -1,0 +1,39 @@
+"""Workers that are forked alike draw alike, unless somebody seeds them."""
+
+from allranks import launch
+from scripts import ch9_seeds as script
+
+
+def drawn(how, workers):
+    """Return what three ranks draw in two epochs, one rank after the other."""
+    args = script.parse_args(["--samples=12"])
+    found = {}
+    for rank in range(3):
+        found |= script.read_all(args, how, rank, 3, workers)
+    return found
+
+
+def test_a_generator_per_sample_knows_no_ranks_and_no_workers():
+    """Its draws depend on the seed, the epoch and the sample, and on nothing else."""
+    none, two = (drawn("generator per sample", workers) for workers in (0, 2))
+    assert none == two
+    assert len(set(none.values())) == len(none) == 24
+
+
+def test_a_generator_of_ones_own_is_copied_into_every_worker():
+    """Two workers of each rank draw two numbers each, in every epoch the same two."""
+    found = drawn("own generator", 2)
+    assert len(found) == 24 and len(set(found.values())) == 2
+    assert found[0, 0] == found[0, 3] == found[1, 1] != found[0, 6]
+
+
+def test_the_script_counts_the_different_numbers():
+    lines = launch("ch9_seeds", 2).lines[0]
+    said = [line.partition("] ")[2] for line in lines]
+    assert said == [
+        "before torch 1.9: 4 of 32 different, others without workers",
+        "own generator: 4 of 32 different, others without workers",
+        "one seed for all ranks: 16 of 32 different, others without workers",
+        "seed + rank: 32 of 32 different, others without workers",
+        "generator per sample: 32 of 32 different, the same without workers",
+    ]

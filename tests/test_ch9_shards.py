@@ -1,0 +1,127 @@
+"""Shards are fetched once, and a broken one is noticed by its index."""
+
+import fcntl
+import multiprocessing
+import pickle
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+
+from allranks import launch
+from scripts import ch9_shards as script
+
+TEXTS = [b"x" * 500, b"some", b"", b"one more\n" * 60]
+
+
+def fetch(source, path, queue):
+    """Fetch a file, and say whether this process copied it."""
+    queue.put(script.fetch(source, path))
+
+
+def test_one_of_many_processes_copies_the_file(tmp_path):
+    """The others wait for it, so all of them find it whole."""
+    (tmp_path / "far").write_bytes(b"data" * 10_000)
+    source, path = str(tmp_path / "far"), str(tmp_path / "near")
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    every = [context.Process(target=fetch, args=(source, path, queue)) for _ in "12345"]
+    for process in every:
+        process.start()
+    assert sorted(queue.get() for _ in every) == [False] * 4 + [True]
+    for process in every:
+        process.join()
+    assert (tmp_path / "near").read_bytes() == b"data" * 10_000
+
+
+def test_it_waits_for_the_lock_and_takes_over_from_one_that_was_killed(tmp_path):
+    """Half a file under another name, and no lock: nothing has to be tidied up."""
+    (tmp_path / "far").write_bytes(b"whole")
+    (tmp_path / "near.new").write_bytes(b"wh")
+    source, path, done = str(tmp_path / "far"), str(tmp_path / "near"), []
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(
+            target=lambda: done.append(script.fetch(source, path))
+        )
+        thread.start()
+        thread.join(0.2)
+        assert done == [] and not (tmp_path / "near").exists()
+    thread.join()
+    assert done == [True] and (tmp_path / "near").read_bytes() == b"whole"
+
+
+def test_a_tar_gives_back_what_was_written(tmp_path):
+    path = str(tmp_path / "x.tar")
+    script.write_tar(path, TEXTS)
+    found = list(script.read_tar(path, len(TEXTS)))
+    assert [sample["txt"] for sample in found] == TEXTS
+    assert [int(sample["len"]) for sample in found] == [len(t) for t in TEXTS]
+
+
+@pytest.mark.parametrize("block", range(1, 16))
+def test_a_tar_cut_at_any_header_is_shorter_in_silence_unless_counted(block, tmp_path):
+    """tarfile takes it for the end; in the middle of a file it raises."""
+    path = tmp_path / "x.tar"
+    script.write_tar(str(path), [b"x" * 500] * 4)  # of a block each, and a header
+    data = path.read_bytes()
+    path.write_bytes(data[: 512 * block + 100])
+    if block % 2:  # in the data
+        with pytest.raises(tarfile.ReadError, match="unexpected end of data"):
+            list(script.read_tar(str(path)))
+    else:
+        found = list(script.read_tar(str(path)))
+        assert len(found) == -(-block // 4)
+        if len(found) < 4:
+            with pytest.raises(ValueError, match=f"{len(found)} samples, not 4"):
+                list(script.read_tar(str(path), 4))
+        else:
+            assert "len" not in found[-1]  # an index of samples does not see this
+
+
+def test_tokens_pickle_as_a_name_and_read_the_same(tmp_path):
+    path = str(tmp_path / "x.bin")
+    np.arange(100_000, dtype="<u2").tofile(path)
+    tokens = script.Tokens(path, "<u2")
+    assert len(pickle.dumps(tokens)) < 200 + len(path)
+    assert len(pickle.dumps(tokens.tokens)) > 200_000
+    again = pickle.loads(pickle.dumps(tokens))
+    assert np.array_equal(again.tokens, tokens.tokens)
+    assert isinstance(again.tokens, np.memmap)
+
+
+def test_the_script_says_what_breaks_and_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lines = launch("ch9_shards", 3).lines[0]
+    said = [line.partition("] ")[2] for line in lines]
+    assert said[0] == "3 ranks, 5 shards: 5 copies"
+    assert said[1:5] == [
+        "tar cut in a text, alone: ReadError: unexpected end of data",
+        "tar cut in a text, with an index: ReadError: unexpected end of data",
+        "tar cut in a header, alone: 20",
+        "tar cut in a header, with an index: ValueError: 20 samples, not 40",
+    ]
+    assert said[5] == "bin: token 70, or 17920 in another order"
+    assert said[6].startswith("bin: token 70000 becomes 4464, or OverflowError: ")
+    assert said[8] == "5 shards, 12 readers: 7 have none"
+    assert not list(tmp_path.glob("ch9-*"))
+
+
+def test_more_texts_than_there_are_is_refused():
+    run = launch("ch9_shards", 2, "--texts", "400", check=False)
+    assert run.exit_code != 0
+    assert "5 shards x 400 texts: there are 786" in run.errors[0]
+
+
+def test_folders_and_an_empty_tar_are_no_samples(tmp_path):
+    """``tar cf x.tar data`` writes entries for folders, too."""
+    for name in "a", "b":
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "x.txt").write_bytes(name.encode())
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "in", "data")
+    found = list(script.read_tar(str(tmp_path / "x.tar"), 2))
+    assert sorted(sample["txt"] for sample in found) == [b"a", b"b"]
+    tarfile.open(tmp_path / "none.tar", "w").close()
+    assert list(script.read_tar(str(tmp_path / "none.tar"), 0)) == []

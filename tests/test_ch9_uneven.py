@@ -1,0 +1,96 @@
+"""Only padding with nothing trains as one process that reads what all ranks read."""
+
+import pytest
+import torch
+
+from allranks import Ranks, launch
+from scripts import ch9_uneven as script
+
+RUN = """
+from scripts import ch9_uneven as script
+
+args = script.parse_args(flags)
+mine = script.batches_of(rank, args.files, args.batch_size)
+device = torch.device("cpu")
+batches = script.even_out(way, mine, device)
+weights = script.train(args, way, batches, device)
+import gc
+gc.collect()
+len(batches), sum(len(y) for _, y in batches), weights
+"""
+FLAGS = ["--files=1", "--batch-size=7", "--seed=3"]
+
+
+def union(world_size):
+    """Return what all ranks read together, in each step."""
+    args = script.parse_args(FLAGS)
+    every = [
+        script.batches_of(r, args.files, args.batch_size) for r in range(world_size)
+    ]
+    steps = max(map(len, every))
+    some = [[b[t] for b in every if t < len(b)] for t in range(steps)]
+    return [tuple(map(torch.cat, zip(*step, strict=True))) for step in some]
+
+
+def run(world_size, way):
+    """Train on live ranks in one of the ways: each rank's steps, samples, weights."""
+    with Ranks(world_size) as ranks:
+        ranks.push({"flags": FLAGS, "way": way})
+        return list(zip(*ranks.run(RUN, quiet=True), strict=True))
+
+
+@pytest.fixture(scope="module")
+def truth():
+    """Return the weights of one process that reads what all ranks read."""
+
+    def train(flags, batches):
+        import torch
+
+        from scripts import ch9_uneven as script
+
+        args = script.parse_args(flags)
+        return script.train(args, "alone", batches, torch.device("cpu"))
+
+    with Ranks(1) as ranks:
+        return {w: ranks.run(train, FLAGS, union(w), quiet=True)[0] for w in (2, 3)}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_padding_with_empty_batches_is_one_process_on_the_union(world_size, truth):
+    """Up to rounding in float64, though shares and last batches are unequal."""
+    steps, samples, weights = run(world_size, "pad")
+    assert len(set(steps)) == 1 and sum(samples) == 24 * world_size**2
+    for found in weights:
+        torch.testing.assert_close(found, truth[world_size], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way, near", [("join", 1e-2), (script.WAYS[3], 1e-3)])
+def test_join_uses_each_sample_once_but_weighs_them_differently(way, near, truth):
+    """By the number of all ranks, or of those present: both miss the mean."""
+    steps, samples, weights = run(2, way)
+    assert steps == (4, 11) and sum(samples) == 96
+    assert torch.equal(weights[0], weights[1])
+    assert (weights[0] - truth[2]).abs().max() > near
+
+
+def test_cutting_loses_samples_and_repeating_counts_some_twice(truth):
+    """Both end together, and both are some way off."""
+    for way, steps, samples in ("cut", 4, 24 + 28), ("repeat", 11, 24 * 2 + 72 + 21):
+        found, used, weights = run(2, way)
+        assert (set(found), sum(used)) == ({steps}, samples), way
+        assert (weights[0] - truth[2]).abs().max() > 0.01
+
+
+def test_the_script_says_how_far_each_way_is_off():
+    lines = launch("ch9_uneven", 2).lines[0]
+    said = [line.partition("] ")[2] for line in lines]
+    assert [line.split(": ")[0] for line in said] == list(script.WAYS)
+    off = dict(zip(script.WAYS, (float(x.split()[-1]) for x in said), strict=True))
+    assert off["pad"] == 0 < off[script.WAYS[3]] < off["repeat"] < off["cut"]
+    assert "8 steps, 192 samples" in said[-1]
+
+
+def test_more_files_than_there_are_digits_are_refused():
+    run = launch("ch9_uneven", 2, "--files", "40", check=False)
+    assert run.exit_code != 0
+    assert "40 files and more for each rank: there are 74" in run.errors[0]
