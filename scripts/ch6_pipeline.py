@@ -95,7 +95,7 @@ def make_text_task() -> tuple[torch.Tensor, nn.Sequential]:
     return pieces, nn.Sequential(*net)
 
 
-def cut(net: nn.Sequential, num: int) -> list[nn.Sequential]:
+def into_stages(net: nn.Sequential, num: int) -> list[nn.Sequential]:
     """Split the blocks evenly into num stages, and keep the net's two ends."""
     edges = [0, *(1 + BLOCKS * i // num for i in range(1, num)), len(net)]
     return [net[edges[i] : edges[i + 1]] for i in range(num)]
@@ -110,7 +110,7 @@ def build(args, mesh, net: nn.Sequential, device):
     options["find_unused_parameters"] = True  # torch 2.13: GPipe fails without
     if num > BLOCKS:
         refuse(f"{num} stages > {BLOCKS} blocks: start fewer ranks")
-    for i, part in list(enumerate(cut(net, num)))[rank::ranks]:
+    for i, part in list(enumerate(into_stages(net, num)))[rank::ranks]:
         part.to(device)
         if args.dp > 1:  # the copies of *this stage* stay equal
             part = nn.parallel.DistributedDataParallel(part, **options)

@@ -151,7 +151,7 @@ def test_the_cut_leaves_nothing_out(num):
     If the blocks can't be divided evenly, some stages have one more.
     """
     _, net = ch6_pipeline.make_text_task()
-    parts = ch6_pipeline.cut(net, num)
+    parts = ch6_pipeline.into_stages(net, num)
     assert [layer for part in parts for layer in part] == list(net)
     blocks = [sum(isinstance(x, ch6_pipeline.Causal) for x in part) for part in parts]
     assert max(blocks) - min(blocks) <= 1 and min(blocks) >= 1

@@ -40,9 +40,10 @@ def said(numbers: list[float]) -> str:
 
 ALT = (
     f"A line of numbers from 1 to {1 + 2 * GAP:.4f} with the three that bf16 has "
-    f"there. Above it, a weight of 1 takes {STEPS} steps of {STEP}, and each of them is "
-    f"rounded back: it is {said(alone())}. Below it, a float32 copy takes the same steps, "
-    f"{said(copied()[0])}, and the bf16 weight made from it is {said(copied()[1])}."
+    f"there. Above it, a weight of 1 takes {STEPS} steps of {STEP}, and each of them "
+    f"is rounded back: it is {said(alone())}. Below it, a float32 copy takes the same "
+    f"steps, {said(copied()[0])}, and the bf16 weight made from it is "
+    f"{said(copied()[1])}."
 )
 
 

@@ -20,7 +20,7 @@ from book._ext.site.search_entries import CASE, FIGURES, Entry, sections
 from book._ext.site.search_index import script
 
 INDEX = "search_index.js"
-MOST = 300 * 1024  # bytes of the index; a test holds it
+MOST = 400 * 1024  # bytes of the index; a test holds it
 LEFT_OUT = "book/app_status", "book/app_course"  # nobody looks for what is listed there
 SAID = Path(__file__).with_name("search_said.txt")
 SYMPTOMS = {"hang": "hangs; ", "slow": "slow; ", "silent": "wrong; "}
