@@ -75,6 +75,10 @@ def draw(width: int) -> Sheet:
         sheet.arrow(f"{place(x):.1f},{y} {place(x + STEP):.1f},{y}", thick=3)
         back = f"{place(x + STEP):.1f},{y + 9} {place(nearest(x + STEP)):.1f},{y + 9}"
         sheet.arrow(back, color=WRONG, thick=1.5)
+        beside = place(1 + GAP) + 10
+        sheet.blank(beside + 4, y - 8, 116, 22)
+        sum_ = f"{said([x])} + {STEP} → {said([nearest(x + STEP)])}"
+        sheet.words(beside, y + 8, sum_)
     exact, stored = copied()
     top = 226
     axis(top, "a float32 copy collects the steps", STEPS)
@@ -84,5 +88,5 @@ def draw(width: int) -> Sheet:
         x = place(stored[k + 1])
         circle = f'<circle cx="{x:.1f}" cy="{y}" r="6"'
         sheet.parts.append(f'{circle} style="fill:var(--rank-0, #3b6fd4)"/>')
-    sheet.words(0, 362, "blue: the bf16 weight that is made from the copy")
+    sheet.words(0, 362, "blue: the bf16 weight made from it")
     return sheet
