@@ -132,15 +132,17 @@ class TopK(Hook):
 
     def mean(self, x: torch.Tensor, params: list) -> torch.Tensor:
         """Gather: ranks choose other places, so nothing can be added up."""
-        world_size, key = dist.get_world_size(), tuple(map(id, params))
-        x = x + self.kept.get(key, 0)
+        world_size, sizes = dist.get_world_size(), [p.numel() for p in params]
+        kept = [self.kept.get(p, x.new_zeros(p.numel())) for p in params]
+        x = x + torch.cat(kept)  # kept for each: DDP changes its buckets once
         places = x.abs().topk(max(1, int(self.share * len(x)))).indices
         mine = places.int().view(x.dtype), x[places]  # 32 bits each
         self.num_bytes += 8 * len(places)
         found = x.new_empty(2 * world_size, len(places))
         dist.all_gather_single(found, torch.stack(mine))
         if self.feedback:
-            self.kept[key] = x.index_fill(0, places, 0)
+            rest = x.index_fill(0, places, 0).split(sizes)
+            self.kept |= zip(params, rest, strict=True)
         places = found[::2].flatten().view(torch.int32)
         numbers = found[1::2].flatten() / world_size
         return torch.zeros_like(x).index_add_(0, places, numbers)

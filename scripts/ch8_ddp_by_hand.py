@@ -88,15 +88,15 @@ def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
 
 
 class Bucket:
-    """Gradients in one flat tensor; its tail counts who has them."""
+    """Gradients in one flat tensor; its tail says which ranks have them."""
 
     def __init__(self, params: list[nn.Parameter]) -> None:
-        sizes = [*(p.numel() for p in params), len(params) + 1]
+        sizes = [*(p.numel() for p in params), len(params)]
+        sizes.append(dist.get_world_size())  # the tail: counts, then ranks
         self.flat = params[0].new_zeros(sum(sizes))
-        *parts, self.tail = self.flat.split(sizes)
-        triples = zip(params, parts, self.tail[:-1], strict=True)
+        *parts, counts, self.ranks = self.flat.split(sizes)
+        triples = zip(params, parts, counts, strict=True)
         self.parts = {p: (x.view_as(p), count) for p, x, count in triples}
-        self.missing = set(params)
 
     def put(self, p: nn.Parameter) -> None:
         """Put in this rank's part of the mean: zeros without a gradient."""
@@ -104,7 +104,6 @@ class Bucket:
         grad = torch.zeros_like(p) if p.grad is None else p.grad
         torch.mul(grad, 1 / dist.get_world_size(), out=part)
         count.fill_(p.grad is not None)
-        self.missing.discard(p)
 
 
 class DDP(nn.Module):
@@ -112,7 +111,7 @@ class DDP(nn.Module):
 
     def __init__(self, module: nn.Module, caps_mb: tuple = (1, 25)) -> None:
         super().__init__()
-        self.module, self.caps_mb, self.arrived = module, caps_mb, []
+        self.module, self.caps_mb, self.arrived = module, caps_mb, {}
         self.sync, self.averages, self.works = True, False, []
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach(), 0)
@@ -134,7 +133,10 @@ class DDP(nn.Module):
 
     def forward(self, *args, **kwargs):
         """Run the module; its backward averages, unless in no_sync()."""
-        self.averages = self.sync and torch.is_grad_enabled()
+        if torch.is_grad_enabled():
+            for work in self.works:  # of a backward that has raised
+                work.wait()
+            self.averages, self.arrived, self.works = self.sync, {}, []
         return self.module(*args, **kwargs)
 
     def ready(self, param: nn.Parameter) -> None:
@@ -143,47 +145,45 @@ class DDP(nn.Module):
             if not self.arrived:  # finish() will run when backward ends
                 engine = torch.autograd.Variable._execution_engine
                 engine.queue_callback(self.finish)
-            self.arrived.append(param)
             self.home[param].put(param)
+            self.arrived[param] = True
             self.send()
 
     def send(self, batches: int = 1) -> None:
         """Send the buckets that are complete, in one order on all ranks."""
         for bucket in self.buckets[len(self.works) :]:
-            if bucket.missing:
+            if not bucket.parts.keys() <= self.arrived.keys():
                 break
-            bucket.tail[-1] = batches
+            bucket.ranks.zero_()[dist.get_rank()] = batches
             self.works.append(dist.all_reduce(bucket.flat, async_op=True))
 
-    def finish(self, batches: int = 1) -> float:
-        """Send the rest, set all .grad; return how many ranks had a batch."""
-        late = [p for p in self.params if p in self.home[p].missing]
-        for p in late:
+    def finish(self, batches: int = 1) -> list[int]:
+        """Send the rest, set all .grad; return the ranks that had a batch."""
+        for p in [p for p in self.params if p not in self.arrived]:
             self.home[p].put(p)
+            self.arrived[p] = True
         self.send(batches)
         for work, bucket in zip(self.works, self.buckets, strict=True):
             work.wait()
-            batches = bucket.tail[-1].item()
-            if batches not in (0, dist.get_world_size()):
-                bucket.flat.mul_(dist.get_world_size() / batches)
+            ranks = bucket.ranks.nonzero().flatten().tolist()
+            if 0 < len(ranks) < dist.get_world_size():
+                bucket.flat.mul_(dist.get_world_size() / len(ranks))
             for p, (part, count) in bucket.parts.items():
                 p.grad = part if count else p.grad  # none has it: as before
-            bucket.missing = set(bucket.parts)
-        for buffer in self.module.buffers():
-            dist.broadcast(buffer, 0)
-        came, self.arrived, self.works = [*self.arrived, *late], [], []
+        for buffer in self.module.buffers() if ranks else ():
+            dist.broadcast(buffer, ranks[0])
+        came, self.arrived, self.works = [*self.arrived], {}, []
         if self.caps_mb:  # once, in the order of rank 0's gradients
             number = {p: n for n, p in enumerate(self.params)}
-            order = torch.tensor([number[p] for p in came], device=p.device)
-            dist.broadcast(order, 0)
-            self.fill([self.params[n] for n in order.tolist()], self.caps_mb)
+            dist.broadcast_object_list(order := [number[p] for p in came], 0)
+            self.fill([self.params[n] for n in order], self.caps_mb)
             self.caps_mb = None
-        return batches
+        return ranks
 
     def shadow(self) -> bool:
         """Join a step without a batch; return False if nobody has one."""
         self.zero_grad()
-        return self.finish(batches=0) > 0
+        return bool(self.finish(batches=0))
 
     @contextmanager
     def no_sync(self):

@@ -210,7 +210,7 @@ def train(every: int, outer: tuple, args, rank: int, device) -> tuple:
 
 
 def main() -> None:
-    """Train in four ways on the same windows of the text."""
+    """Train in five ways on the same windows of the text."""
     args = parse_args()
     rank, _, device = setup(args)
     if args.steps % args.every:
@@ -220,6 +220,7 @@ def main() -> None:
         "local SGD": (args.every, (1, 0)),
         "DiLoCo": (args.every, (args.outer_lr, 0.9)),
         "at the end": (args.steps, (1, 0)),
+        "never": (args.steps + 1, (1, 0)),
     }
     for name, way in ways.items():
         loss, num_bytes = train(*way, args, rank, device)

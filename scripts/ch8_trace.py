@@ -201,6 +201,11 @@ def main() -> None:
             hidden = max(0, min(stop, end) - start)
             when = f"{start - zero:.1f} to {stop - zero:.1f} ms"
             say(f"message {number}: {when}, {hidden:.1f} ms of it hidden")
+        if messages:
+            wait = max(0, max(stop for _, stop in messages) - end)
+            say(f"then the step waits for {wait:.1f} ms")
+        else:  # they are NCCL's, on a GPU
+            say("no gloo message in the trace: this script reads gloo's only")
         say(f"{args.trace} is written: open it in Perfetto")
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()

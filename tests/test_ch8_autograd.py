@@ -18,8 +18,8 @@ OURS = {
 }
 THEIRS = {
     "all_reduce": lambda x: functional.all_reduce(x, "sum", group),
-    "all_gather": lambda x: functional.all_gather_tensor(x, 0, group).view(W, -1),
-    "reduce_scatter": lambda x: functional.reduce_scatter_tensor(
+    "all_gather": lambda x: functional.all_gather_single(x, 0, group).view(W, -1),
+    "reduce_scatter": lambda x: functional.reduce_scatter_single(
         x.flatten(), "sum", 0, group),
     "all_to_all": lambda x: functional.all_to_all_single_autograd(
         x, None, None, group),

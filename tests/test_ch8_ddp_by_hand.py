@@ -116,8 +116,9 @@ first, second, [[names[p] for p in b.parts] for b in model.buckets]
         quiet=True,
     )
     for first, second, buckets in found:
-        assert first == [("all_reduce", 5 * 36 + 6), ("broadcast", 5)]
-        sizes = [36 + 2, 3 * 36 + 4, 36 + 2]
+        size = ranks.world_size
+        assert first == [("all_reduce", 5 * 36 + 5 + size)]
+        sizes = [36 + 1 + size, 3 * 36 + 3 + size, 36 + 1 + size]
         assert second == [("all_reduce", size) for size in sizes]
         of = [["4"], ["3", "2", "1"], ["0"]]
         assert buckets == [[f"{name}.weight" for name in names] for names in of]
@@ -319,6 +320,72 @@ same, counted(forward), counted(lambda: model.train()(batches[0].double()))
         quiet=True,
     )
     assert found == [(0, [], [])] * ranks.world_size
+
+
+def test_buffers_are_those_of_a_rank_that_still_has_a_batch(ranks):
+    """Rank 0, which is done first, must not send its old ones again and again."""
+    found = ranks.run(
+        """
+net = Net().double()
+model = DDP(net)
+optimizer = train(model, batches=batches[: 1 + 2 * rank].double())
+while model.shadow():
+    optimizer.step()
+everybodys(model.buffers()), net.norm.num_batches_tracked.item()
+""",
+        quiet=True,
+    )
+    assert found == [(0, 2 * ranks.world_size - 1)] * ranks.world_size
+
+
+def test_a_forward_without_gradients_leaves_the_next_backward_alone(ranks):
+    """As with torch's, one may look at a batch between forward and backward."""
+    found = ranks.run(
+        """
+model = DDP(nn.Linear(1, 1, bias=False).double())
+x = torch.full((1, 1), 1.0 + rank).double()
+loss = model(x).sum()
+with torch.no_grad():
+    model(x)
+loss.backward()
+model.module.weight.grad.item()
+""",
+        quiet=True,
+    )
+    assert found == pytest.approx([(ranks.world_size + 1) / 2] * ranks.world_size)
+
+
+def test_after_a_backward_that_raised_the_next_one_averages(ranks):
+    """What it has left behind, in hooks and on its way, is forgotten."""
+    found = ranks.run(
+        """
+class Raises(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    def forward(self, x, fails=False):
+        x = self.first(x)
+        def look(grad):
+            if fails:
+                raise ArithmeticError("not a number")
+        x.register_hook(look)
+        return self.last(x)
+
+model = DDP(Raises().double(), [1 / 2**20])
+x = torch.full((1, 1), 1.0 + rank).double()
+said = []
+for fails in False, True, False:
+    model.zero_grad()
+    try:
+        model(x, fails).sum().backward()
+        said.append([everybodys([p.grad]) for p in model.parameters()])
+    except ArithmeticError:
+        said.append(len(model.works))
+said
+""",
+        quiet=True,
+    )
+    assert found == [[[0, 0], 1, [0, 0]]] * ranks.world_size
 
 
 def test_going_around_the_wrapper_averages_nothing(ranks):

@@ -60,6 +60,7 @@ def test_outer_steps_save_bytes_and_cost_some_loss():
     ]
     sent, losses = zip(*(map(float, row.groups()) for row in rows), strict=True)
     assert sent[0] == 536.0 and sent[1] == sent[2] == 26.8 and sent[3] < 5
+    assert sent[4] == 0 and len(lines) == 5
     assert losses[0] == min(losses) and max(losses) < 2.8
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from allranks import launch
 from allranks.explorables import Buckets
@@ -20,10 +21,13 @@ def trace(tmp_path_factory):
 def test_the_script_finds_a_message_for_each_bucket(trace):
     """A step with buckets of 128 KiB sends four, and says where it wrote them."""
     lines, path = trace
-    first, *messages, last = (line.removeprefix("[rank 0/2] ") for line in lines)
+    first, *messages, wait, last = (line.removeprefix("[rank 0/2] ") for line in lines)
     assert first.startswith("backward: ")
     heads = [line.partition(":")[0] for line in messages]
     assert heads == [f"message {number}" for number in range(4)]
+    backward, messages = ch8_trace.spans(path)
+    late = max(stop for _, stop in messages) - max(stop for _, stop in backward)
+    assert wait == f"then the step waits for {max(0, late):.1f} ms"
     assert last == f"{path} is written: open it in Perfetto"
 
 
@@ -62,6 +66,24 @@ def test_spans_are_those_of_backward_and_of_gloo(tmp_path):
     path.write_text(json.dumps({"traceEvents": [*events, {"ph": "M"}]}))
     lane = [(1, 1.5), (3, 3.5)]
     assert ch8_trace.spans(path) == (lane, lane)
+
+
+def test_a_trace_without_gloo_is_told(tmp_path, monkeypatch, capsys):
+    """On a GPU the messages are NCCL's, of which the script knows nothing."""
+    event = {"ph": "X", "name": ch8_trace.BACKWARD + "it", "ts": 0, "dur": 1}
+    path = tmp_path / "t.json"
+
+    def record(path, *_):
+        with open(path, "w") as file:
+            json.dump({"traceEvents": [event]}, file)
+
+    monkeypatch.setattr(ch8_trace, "record", record)
+    monkeypatch.setattr(ch8_trace, "setup", lambda _: (0, 1, torch.device("cpu")))
+    monkeypatch.setattr(ch8_trace, "say", print)
+    monkeypatch.setattr(ch8_trace.dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr("sys.argv", ["ch8_trace.py", "--trace", str(path)])
+    ch8_trace.main()
+    assert "no gloo message in the trace" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["", "no/such/folder.json"])

@@ -934,7 +934,7 @@ from scripts.ch8_compress import TopK
 def total(feedback):
     hook, x = TopK(0.01, feedback), torch.ones(100)
     x[:5] = 20
-    return sum(hook.mean(x.clone(), [])[99].item() for _ in range(1000))
+    return sum(hook.mean(x.clone(), [x])[99].item() for _ in range(1000))
 total(False), total(True) > 0
 """
     assert two.run(source, quiet=True) == [(0, True)] * 2
