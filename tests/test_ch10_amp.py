@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
@@ -49,6 +49,7 @@ def one():
     start=st.sampled_from([1.0, 2.0**16, 2.0**126]),
     interval=st.integers(1, 4),
 )
+@example(outcomes=[""] * 3, start=2.0**126, interval=1)
 def test_scales_and_steps_are_torchs_for_any_outcomes(one, outcomes, start, interval):
     """After each step both have the same scale, and the same weights."""
     one.push({"outcomes": outcomes, "start": start, "interval": interval})
