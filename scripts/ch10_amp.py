@@ -76,27 +76,26 @@ def say(text: str) -> None:
 
 
 class Scaler:
-    """Scale the loss; if a gradient is not finite anywhere, nobody steps.
-
-    It does what torch.amp.GradScaler does, and it asks the other ranks.
-    """
+    """Do what torch.amp.GradScaler does; if a rank overflows, none steps."""
 
     def __init__(self, scale: float, interval: int) -> None:
-        self.value, self.interval = scale, interval
+        self.value, self.interval = torch.tensor(scale), interval
         self.good, self.bad = 0, False
 
     def get_scale(self) -> float:
-        return self.value
+        return self.value.item()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss * self.value
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the gradients; step unless one of them is not finite."""
-        found = [p.grad for g in optimizer.param_groups for p in g["params"]]
-        for gradient in found:
-            gradient.mul_(1 / self.value)
-        bad = torch.stack([(~g.isfinite()).any() for g in found]).any().float()
+        params = [p for g in optimizer.param_groups for p in g["params"]]
+        bad = torch.zeros((), device=params[0].device)
+        for p in params:
+            if p.grad is not None:
+                p.grad.mul_(1 / self.value)
+                bad += (~p.grad.isfinite()).any()
         dist.all_reduce(bad, dist.ReduceOp.MAX)  # all skip, or none does
         self.bad = bool(bad)
         if not self.bad:
@@ -106,9 +105,9 @@ class Scaler:
         """Halve the scale after an overflow, double it after good steps."""
         self.good = 0 if self.bad else self.good + 1
         if self.bad:
-            self.value /= 2
-        elif self.good == self.interval:
-            self.value, self.good = self.value * 2, 0
+            self.value = self.value / 2
+        elif self.good == self.interval:  # 2^128 would be inf in float32
+            self.value, self.good = (self.value * 2).clamp(max=2.0**127), 0
 
 
 def digits(device) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -129,9 +128,13 @@ def train(args, device, ours: bool) -> tuple[list[float], nn.Module]:
     if ours:
         scaler = Scaler(*start.values())
     scales = []
-    for _ in range(args.steps):
+    for step in range(1, args.steps + 1):
         with torch.autocast(device.type, torch.float16):
             loss = F.cross_entropy(net(x), y)
+        dist.all_reduce(mean := loss.detach().clone(), dist.ReduceOp.AVG)
+        finite(mean, f"step {step}")  # no scale helps then
+        if not scaler.get_scale():
+            refuse(f"step {step}: the scale is 0: start with a lower --lr")
         scales.append(scaler.get_scale())
         optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -184,8 +187,10 @@ def main() -> None:
     tell = say if rank == 0 else lambda _: None
     theirs, _ = train(args, device, ours=False)
     scales, net = train(args, device, ours=True)
-    if scales != theirs:
-        refuse(f"our scales are {scales}, torch's {theirs}: that is a bug")
+    for step, (own, other) in enumerate(zip(scales, theirs, strict=True), 1):
+        if own != other:
+            why = f"step {step}: our scale is {own}, torch's {other}"
+            refuse(f"{why}: that is a bug")
     steps = itertools.groupby(scales)
     steps = [f"2^{math.log2(k):.0f} x {len([*found])}" for k, found in steps]
     tell(f"scales: {', '.join(steps)}")
@@ -227,6 +232,12 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
         if type(value) is float and not 0 < value < float("inf"):
             refuse(f"{flag} {value}: must be above 0 and finite")
     return args
+
+
+def finite(loss: torch.Tensor, where: str) -> None:
+    """End all ranks if the loss, which is the same on all, is not finite."""
+    if not loss.isfinite():
+        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 def brief(kind, error, trace) -> None:

@@ -199,7 +199,7 @@ def main() -> None:
     tell = say if rank == 0 else lambda _: None
     for kinds, names in dtypes(device, LOW).items():
         tell(f"{', '.join(names)}: {kinds[0]} and {kinds[1]}")
-    exact, _ = train(args, device)
+    exact, plain = (train(args, device, low=low)[0] for low in (None, LOW))
     tries = {f"autocast {a}".strip(): {"again": a, "low": LOW} for a in AGAIN}
     for name, reduce in ("float32", torch.float32), ("bf16", LOW):
         policy = MixedPrecisionPolicy(LOW, reduce)
@@ -207,6 +207,8 @@ def main() -> None:
     for name, how in tries.items():
         found, seen = train(args, device, **how)
         tell(f"{name}: {' then '.join(seen)}, {off(found, exact):.2e} off")
+        if how.get("again"):
+            tell(f"{name}: {off(found, plain):.2e} off from plain autocast")
     dist.destroy_process_group()
 
 

@@ -194,8 +194,8 @@ def main() -> None:
         found = {"best": best, "linear": first + up, "root": first + up // 2}
         for name, place in found.items():
             rate = f"{2.0 ** (FIRST[kind] + place):.3g}"
-            needs = [*row, torch.inf][min(place, len(row))]
-            found[name] = f"{name} {rate} ({needs:.0f})"
+            needs = f"{row[place]:.0f}" if place < len(row) else "not tried"
+            found[name] = f"{name} {rate} ({needs})"
         tell(f"{kind} {batch}: {', '.join(found.values())}")
     dist.destroy_process_group()
 

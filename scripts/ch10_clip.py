@@ -45,7 +45,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import parallel as tp
-from torch.nn.functional import mse_loss as square
+from torch.nn.functional import mse_loss
 
 
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
@@ -113,12 +113,12 @@ def clip(net: nn.Module, most: float) -> torch.Tensor:
 def clip_shards(net: nn.Module, most: float, add: bool) -> torch.Tensor:
     """Clip by the norm of what this rank has, or of what all ranks have."""
     found = [p.grad.to_local() for p in net.parameters()]
-    square = sum(g.square().sum() for g in found)
+    total = sum(g.square().sum() for g in found)
     if add:
-        dist.all_reduce(square)  # but who counts what all ranks have?
+        dist.all_reduce(total)  # but who counts what all ranks have?
     for g in found:
-        g.mul_(min(1, most / (square.sqrt() + 1e-6)))  # as torch does
-    return square.sqrt()
+        g.mul_(min(1, most / (total.sqrt() + 1e-6)))  # as torch does
+    return total.sqrt()
 
 
 def ddp(net, x, y, most, parts: int = 1, early=False, unscale=None):
@@ -129,7 +129,8 @@ def ddp(net, x, y, most, parts: int = 1, early=False, unscale=None):
     pieces = zip(x.chunk(parts), y.chunk(parts), strict=True)
     for place, piece in enumerate(pieces):
         with nullcontext() if place == parts - 1 else model.no_sync():
-            scaler.scale(square(model(piece[0]), piece[1]) / parts).backward()
+            loss = mse_loss(model(piece[0]), piece[1]) / parts
+            scaler.scale(loss).backward()
         if early and place < parts - 1:
             clip(net, most)  # these are still this rank's own
     if unscale:
@@ -142,7 +143,7 @@ def ddp(net, x, y, most, parts: int = 1, early=False, unscale=None):
 
 def before(net, x, y, most):
     """Clip on each rank, then average: each is cut by a norm of its own."""
-    square(net(x), y).backward()
+    mse_loss(net(x), y).backward()
     norm = clip(net, most)
     for p in net.parameters():
         dist.all_reduce(p.grad, dist.ReduceOp.AVG)
@@ -156,7 +157,7 @@ def sharded(net, x, y, most, ours, plan=None):
         tp.parallelize_module(net, mesh, plan)
     else:
         fully_shard(net, mesh=mesh)
-    square(net(x), y).backward()
+    mse_loss(net(x), y).backward()
     return ours(net, most)
 
 
@@ -182,7 +183,7 @@ def main() -> None:
     if args.samples % (4 * world_size):
         refuse(f"--samples {args.samples}: must be 4 x ranks, or a multiple")
     x, y = make_hard(args.samples, args.seed, device)
-    square((alone := make_tanh(device))(x), y).backward()
+    mse_loss((alone := make_tanh(device))(x), y).backward()
     clip(alone, args.most)
     own, added = (partial(clip_shards, add=add) for add in (False, True))
     plan = {"0": tp.ColwiseParallel(), "2": tp.RowwiseParallel()}

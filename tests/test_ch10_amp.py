@@ -1,8 +1,10 @@
 """Our loss scaler does what torch's does, and all ranks skip or none does."""
 
+import re
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
@@ -44,9 +46,10 @@ def one():
 @settings(deadline=None, max_examples=30)
 @given(
     outcomes=st.lists(st.sampled_from(["", "", "", "inf", "nan"]), max_size=20),
-    start=st.sampled_from([1.0, 2.0**16]),
+    start=st.sampled_from([1.0, 2.0**16, 2.0**126]),
     interval=st.integers(1, 4),
 )
+@example(outcomes=[""] * 3, start=2.0**126, interval=1)
 def test_scales_and_steps_are_torchs_for_any_outcomes(one, outcomes, start, interval):
     """After each step both have the same scale, and the same weights."""
     one.push({"outcomes": outcomes, "start": start, "interval": interval})
@@ -74,6 +77,57 @@ seen
         ranks.push({"odd": odd})
         found = ranks.run(source, quiet=True)
     assert found == [[(0.5, 8.0), (0.5, 4.0), (-0.5, 4.0)]] * 3
+
+
+def test_a_parameter_without_a_gradient_is_passed_over():
+    """A rank that has no gradient at all steps, and skips, with the others."""
+    source = """
+from scripts.ch10_amp import Scaler
+
+used, unused = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+optimizer, scaler = torch.optim.SGD([unused, used], 0.5), Scaler(8.0, 99)
+if rank == 0:
+    used.grad = torch.full((1,), 8.0)
+scaler.step(optimizer)
+scaler.update()
+if rank == 0:
+    used.grad = torch.full((1,), float("inf"))
+scaler.step(optimizer)
+scaler.update()
+used.item(), unused.item(), scaler.get_scale()
+"""
+    with Ranks(2) as ranks:
+        found = ranks.run(source, quiet=True)
+    assert found == [(0.5, 1.0, 4.0), (1.0, 1.0, 4.0)]
+
+
+def test_a_loss_that_is_not_finite_ends_in_one_sentence():
+    """No scale helps then, and it would be halved until it is 0."""
+    flags = "--lr", "1000", "--steps", "300"
+    run = launch("ch10_amp", 2, *flags, check=False)
+    assert run.exit_code != 0
+    assert re.search(
+        r"^step \d+: the loss is nan: start with a lower --lr$", run.errors[0], re.M
+    )
+    assert "that is a bug" not in run.errors[0]
+
+
+def test_a_scale_of_0_ends_in_one_sentence():
+    """At 2^-149 its reciprocal is inf, so it is halved at once, to 0."""
+    source = """
+from types import SimpleNamespace
+from scripts.ch10_amp import train
+
+args = SimpleNamespace(steps=9, power=-149, interval=20, seed=0, lr=0.01)
+try:
+    train(args, torch.device("cpu"), ours=True)
+except SystemExit as error:
+    told = str(error)
+told
+"""
+    with Ranks(1) as ranks:
+        (told,) = ranks.run(source, quiet=True)
+    assert told == "step 2: the scale is 0: start with a lower --lr"
 
 
 def test_a_scale_saves_what_fp16_would_lose():

@@ -60,5 +60,8 @@ def test_gradients_have_the_dtypes_and_errors_of_the_page(world_size):
 
 def test_the_script_prints_lists_and_errors():
     lines = launch("ch10_autocast", 2, "--samples", "32", "--width", "16").lines[0]
-    assert len(lines) == 8
+    assert len(lines) == 10
     assert len([line for line in lines if re.search(r"e-0\d off$", line)]) == 5
+    found = [re.search(r"(\S+) off from plain autocast$", line) for line in lines]
+    right, forgotten = (float(one[1]) for one in found if one)
+    assert right == 0 < forgotten

@@ -1,5 +1,6 @@
 """The noise scale is that of single samples, and the search trains what it says."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -109,6 +110,18 @@ def test_the_script_tries_both_rules_at_four_batches():
         assert [part.split()[0] for part in line.split(": ")[1].split(", ")] == [
             *("best", "linear", "root"),
         ]
+
+
+def test_a_rate_above_the_nine_was_not_tried():
+    """SGD's nine end at 8 and Adam's at 0.5; inf is for rates that were tried."""
+    flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
+    lines = launch("ch10_batch", 2, *flags).lines[0]
+    found = re.findall(r"(SGD|Adam) \d+: (.+)", "\n".join(lines))
+    for kind, text in found:
+        for rate, needs in re.findall(r"(\S+) \(([^)]+)\)", text):
+            most = 2.0 ** (script.FIRST[kind] + 8)
+            assert (float(rate) > most) == (needs == "not tried"), (kind, text)
+    assert "not tried" in str(found)
 
 
 def test_one_rank_has_nothing_to_compare():
