@@ -12,6 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 18, 54, 40  # room around it, below the names
 ROW = 20  # of names
 DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by colour alone
 NUM_SHOWN = 5  # points of each line in the text
+RAISED = str.maketrans({"-": "⁻", **dict(zip("23456789", "²³⁴⁵⁶⁷⁸⁹", strict=True))})
 
 
 def curves(
@@ -115,12 +116,15 @@ def _decades(values: list[float], most: int) -> Axis:
 def _short(number: float) -> str:
     """Write a number in few characters.
 
-    >>> _short(0.5), _short(250), _short(2500), _short(10_000), _short(2**23)
-    ('0.5', '250', '2500', '10k', '8.39M')
+    >>> _short(0.5), _short(2500), _short(10_000), _short(2**23), _short(0.0001)
+    ('0.5', '2500', '10k', '8.39M', '10⁻⁴')
     """
     for size, letter in (1e9, "G"), (1e6, "M"), (1e3, "k"):
         if number >= 10_000 and number >= size:
             return f"{number / size:.3g}{letter}"
+    power = log10(number) if number > 0 else 0
+    if power < -3 and power == round(power):  # a tick that would be too wide
+        return f"10{round(power)}".translate(RAISED)
     return f"{number:g}"
 
 
