@@ -65,9 +65,8 @@ def keep_timings(before: NotebookNode, after: NotebookNode) -> None:
     """
     old = {cell.id: cell for cell in before.cells if cell.cell_type == "code"}
     for cell in after.cells:
-        if TIMED not in cell.metadata.get("tags", ()) or cell.id not in old:
-            continue
-        cell.outputs = old[cell.id].outputs
+        if TIMED in cell.metadata.get("tags", ()) and cell.id in old:
+            cell.outputs = old[cell.id].outputs or cell.outputs
 
 
 def canonical(nb: NotebookNode) -> str:

@@ -158,6 +158,11 @@ def test_outputs_that_differ_in_each_run_are_kept_on_demand(tmp_path):
     assert path.read_bytes() == first
     notebooks.execute(path)
     assert path.read_bytes() != first
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].outputs = []  # cleared, as before a commit
+    nbformat.write(nb, path)
+    notebooks.execute(path, timings=False)
+    assert nbformat.read(path, as_version=4).cells[0].outputs
 
 
 def test_streams_cut_by_timing_are_joined():
