@@ -18,7 +18,11 @@ __all__ += ["plugged_in", "smi", "timeline", "traffic", "unplug"]
 
 @contextmanager
 def plugged_in(
-    num_devices: int, memory: str | int = "1 GiB", costs: Costs | None = None
+    num_devices: int,
+    memory: str | int | None = None,
+    costs: Costs | None = None,
+    kind: str = "vgpu",
+    card: str | None = None,
 ) -> Iterator[Machine]:
     """Plug virtual GPUs in for the length of a block.
 
@@ -26,9 +30,11 @@ def plugged_in(
         num_devices: as in ``plug_in``.
         memory: as in ``plug_in``.
         costs: as in ``plug_in``.
+        kind: as in ``plug_in``.
+        card: as in ``plug_in``.
     """
     try:
-        yield plug_in(num_devices, memory, costs)
+        yield plug_in(num_devices, memory, costs, kind, card)
     finally:
         unplug()
 

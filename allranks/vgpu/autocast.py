@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from allranks.vgpu import machine
+from allranks.vgpu.machine import is_virtual
+
 # Names of torch's Python functions: the ops of CUDA's lists, then functions that call
 # one of these.
 LISTS = {
@@ -80,7 +83,7 @@ def cast(
         raise RuntimeError(BANNED)
     kind = KIND.get(name)
     if kind == "lower":
-        args, kwargs = _to(torch.get_autocast_dtype("vgpu"), args, kwargs)
+        args, kwargs = _to(torch.get_autocast_dtype(machine.kind()), args, kwargs)
     elif kind == "float":
         args, kwargs = _to(torch.float32, args, kwargs)
     elif kind == "widest":
@@ -98,7 +101,7 @@ def cast(
 
 def _may(leaf: Any) -> bool:
     """Tell whether autocast may change a leaf: on a device, floating, not double."""
-    virtual = isinstance(leaf, torch.Tensor) and leaf.device.type == "vgpu"
+    virtual = isinstance(leaf, torch.Tensor) and is_virtual(leaf.device)
     return virtual and leaf.is_floating_point() and leaf.dtype != torch.float64
 
 

@@ -14,8 +14,8 @@ from torch.autograd.function import BackwardCFunction, Function
 from torch.autograd.graph import Node
 
 from allranks.vgpu.autocast import cpu_off
-from allranks.vgpu.dispatch import NewTensors, enters_torch
 from allranks.vgpu.machine import Device
+from allranks.vgpu.new_tensors import NewTensors, enters_torch
 from allranks.vgpu.tensor import VirtualTensor
 
 _apply_forward = vars(Function)["apply"].__func__

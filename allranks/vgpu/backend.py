@@ -13,6 +13,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from allranks.vgpu import device_module, generators, machine, patches
+from allranks.vgpu.cuda import cards, sync_batch_norm
 from allranks.vgpu.machine import Costs, Machine, Where
 from allranks.vgpu.tensor import VirtualTensor
 
@@ -58,7 +59,9 @@ FACTORIES = [
     "bartlett_window",
     "_efficientzerotensor",
 ]
-_library: torch.library.Library | None = None
+# Where C++ looks for these functions: device=1 is a PrivateUse1, whatever it is called.
+KEYS = {"vgpu": ["PrivateUse1"], "cuda": ["CUDA", "PrivateUse1"]}
+_libraries: list[torch.library.Library] = []  # kernels, while devices are plugged in
 
 
 class _Guard(torch._C._acc.DeviceGuard):
@@ -94,13 +97,20 @@ def _make(
     **kwargs: Any,
 ) -> torch.Tensor:
     """Make a tensor on the CPU and put it on a virtual GPU."""
+    if machine.kind() == "cuda":
+        torch.cuda._lazy_init()  # torch's C++ does so for the first machine only
     home = machine.current().device(device)
     kwargs.pop("pin_memory", None)
     generators.check(kwargs.get("generator"))
     size = next((a for a in args if isinstance(a, (list, tuple))), ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     home.require(math.prod(size) * dtype.itemsize)  # before the CPU allocates it
-    made = VirtualTensor(factory(*args, device="cpu", **kwargs), home)
+    with generators.drawing(factory, home, kwargs) as drawn:
+        drawn.append(factory(*args, device="cpu", **kwargs))
+    made = VirtualTensor(drawn[0], home)
+    if home.machine.capture is not None:
+        made_on_cpu = {**kwargs, "device": torch.device("cpu")}
+        home.machine.capture.after(home, factory, args, made_on_cpu, drawn[0])
     name = factory.overloadpacket.__name__
     if not name.startswith("empty"):
         home.machine.compute(home, name, made.shape, num_bytes=made.nbytes)
@@ -108,29 +118,44 @@ def _make(
 
 
 def plug_in(
-    num_devices: int, memory: str | int = "1 GiB", costs: Costs | None = None
+    num_devices: int,
+    memory: str | int | None = None,
+    costs: Costs | None = None,
+    kind: str = "vgpu",
+    card: str | None = None,
 ) -> Machine:
     """Give torch virtual GPUs ``vgpu:0``, ``vgpu:1`` …, in place of earlier ones.
 
     Args:
         num_devices: how many, 1 to 64.
-        memory: of each, in bytes, or a size such as "64 MiB".
+        memory: of each, in bytes, or a size such as "64 MiB". By default it is the
+            card's, or 1 GiB without one.
         costs: the declared speeds of the modelled clock.
+        kind: "vgpu", or "cuda" for devices that answer to that name everywhere, so that
+            scripts for CUDA run unchanged. CUDA_VISIBLE_DEVICES is obeyed then.
+        card: the name of a GPU, such as "h100-80", as which they present themselves.
 
     Raises:
         TypeError: if the number is not an integer.
-        ValueError: if the number or the size is impossible.
+        ValueError: if the number or the size is impossible, or there is no such kind
+            or card.
         RuntimeError: if another backend has taken torch's free device type.
     """
-    global _library
-    new = Machine(num_devices, memory, costs or Costs())
+    model = cards.VIRTUAL if card is None else cards.find(card)
+    if memory is None:
+        memory = model.memory or "1 GiB"
+    new = Machine(num_devices, memory, costs or Costs(), kind, model)
     _register()
     unplug()
-    _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    for name in FACTORIES:
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        _library.impl(name, functools.partial(_make, op))
+    for key in KEYS[kind]:
+        library = torch.library.Library("aten", "IMPL", key)
+        _libraries.append(library)
+        for name in FACTORIES:
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            library.impl(name, functools.partial(_make, op))
+    if kind == "cuda":
+        _libraries.append(sync_batch_norm.register())
     machine.plugged = new
     patches.make()
     return new
@@ -138,11 +163,10 @@ def plug_in(
 
 def unplug() -> None:
     """Remove the virtual GPUs; tensors that were left on them can only be copied."""
-    global _library
     if machine.plugged is None:
         return
     patches.undo()
     machine.plugged.plugged_in = False
     machine.plugged = None
-    _library._destroy()
-    _library = None
+    while _libraries:
+        _libraries.pop()._destroy()

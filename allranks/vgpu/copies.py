@@ -6,17 +6,21 @@ Scatter, broadcast and gather are what torch's own nn.DataParallel calls in C++;
 build has them in ``torch._C``, and the CPU build lacks them.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 
-from allranks.vgpu.machine import Machine, current
+from allranks.vgpu.machine import Machine, current, is_virtual, kind
+from allranks.vgpu.subclasses import of_the_reader
 from allranks.vgpu.tensor import VirtualTensor
 
 _tensor_to = torch.Tensor.to
 _data, _grad = torch._C.TensorBase.data, torch._C.TensorBase.grad
+ASIDE = "_grad_of_another_shape"  # the attribute under which it waits
 OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user's
 
 
@@ -46,10 +50,11 @@ def move(
 ) -> torch.Tensor:
     """Return a copy on another device, without autograd."""
     inner = tensor._inner if isinstance(tensor, VirtualTensor) else tensor
-    home = machine.device(target) if target.type == "vgpu" else None
+    home = machine.device(target) if is_virtual(target) else None
     made = inner.clone()
     out = made if home is None else VirtualTensor(made, home)
-    machine.copy(getattr(tensor, "_home", None), home, inner.shape, inner.nbytes, wait)
+    source = tensor._home if isinstance(tensor, VirtualTensor) else None
+    machine.copy(source, home, inner.shape, inner.nbytes, wait, (inner, made))
     return out
 
 
@@ -64,9 +69,12 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     known = {k: kwargs[k] for k in kwargs if k != "copy"}  # which _parse_to refuses
     device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **known)
     virtual = isinstance(self, VirtualTensor)
-    if device is None or not (virtual or device.type == "vgpu"):
+    fake = isinstance(self, FakeTensor)
+    if device is None or fake or not (virtual or is_virtual(device)):
         return _tensor_to(self, *args, **kwargs)
-    if device.type == "vgpu":
+    if is_virtual(device):
+        if kind() == "cuda":
+            torch.cuda._lazy_init()  # as any use of a device does
         device = torch.device(str(current().device(device)))
     elif device.type == "meta":
         return self._inner.to(device, dtype or self.dtype)
@@ -81,6 +89,18 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     moved = Move.apply(self, device, machine, not non_blocking)
     options.pop("copy", None)
     return _tensor_to(moved, dtype=moved.dtype, **options) if options else moved
+
+
+def get_grad(self: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient, also one of another shape than the data that is set now."""
+    aside = vars(self).get(ASIDE)
+    return _grad.__get__(self) if aside is None else aside
+
+
+def set_grad(self: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Set the gradient, or forget it."""
+    vars(self).pop(ASIDE, None)
+    _grad.__set__(self, value)
 
 
 def get_data(self: torch.Tensor) -> torch.Tensor:
@@ -99,18 +119,33 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
     """
     mine, other = (isinstance(t, VirtualTensor) for t in (self, value))
     with torch._C.DisableTorchFunctionSubclass():
+        grad = vars(self).pop(ASIDE, None)
         if mine == other:
             _data.__set__(self, value)
             if mine:
                 self._inner, self._home = value._inner, value._home
+            _give_back(self, grad)
             return
-        grad = _grad.__get__(self)  # torch refuses to swap a tensor that has one
-        _grad.__set__(self, None)
+        grad = _grad.__get__(self) if grad is None else grad
+        _grad.__set__(self, None)  # torch refuses to swap a tensor that has one
         try:
             _swap(self, value.detach())
         finally:
-            if grad is not None and grad.dtype == self.dtype:
-                _grad.__set__(self, grad)  # otherwise nn.Module.to sets the new one
+            _give_back(self, grad)
+
+
+def _give_back(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
+    """Give a tensor its gradient again, at once or when it has that shape again.
+
+    FSDP puts the whole on the host while it has the gradient of a shard. Of another
+    dtype, nn.Module.to sets a new one.
+    """
+    if grad is None or grad.dtype != tensor.dtype:
+        return
+    if grad.shape == tensor.shape:
+        _grad.__set__(tensor, grad)
+    else:
+        vars(tensor)[ASIDE] = grad
 
 
 def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
@@ -129,21 +164,37 @@ def _swap(tensor: torch.Tensor, new: torch.Tensor) -> None:
     if tensor.requires_grad:
         with no_dispatch():
             edge = torch.autograd.graph.get_gradient_edge(tensor)
-        edge.node.register_prehook(_refuse)
-    tensor.__class__, new.__class__ = new.__class__, tensor.__class__
+        edge.node.register_prehook(_receiver(weakref.ref(tensor)))
+    old = type(tensor)
+    tensor.__class__, new.__class__ = of_the_reader(old, type(new)), old
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
     torch._C._swap_tensor_impl(tensor, new)
     vars(tensor).update(kept)
 
 
-def _refuse(grads: tuple[torch.Tensor | None, ...]) -> None:
-    raise RuntimeError(
-        "backward through a graph whose leaf has moved to another device since: "
-        "run forward again after the move"
-    )
+def _receiver(leaf: weakref.ref) -> Callable:
+    """Return what takes the gradient that an old graph has for a leaf that has moved.
+
+    FSDP moves its shards to the host between forward and backward, and back in time.
+    """
+
+    def receive(grads: tuple[torch.Tensor | None, ...]) -> tuple[None]:
+        tensor, (grad,) = leaf(), grads
+        if tensor is None or grad is None:
+            return (None,)
+        if (tensor.device, tensor.shape) != (grad.device, grad.shape):
+            raise RuntimeError(
+                "backward through a graph whose leaf has moved to another device "
+                "since: run forward again after the move"
+            )
+        grad = grad.detach()
+        tensor.grad = grad if tensor.grad is None else tensor.grad + grad
+        return (None,)
+
+    return receive
 
 
-data = property(get_data, set_data)
+data, grad = property(get_data, set_data), property(get_grad, set_grad)
 # Plain tensors get these from ``patches`` while devices are plugged in. Virtual tensors
 # keep them, because a tensor on a device that was unplugged can still be copied.
 VirtualTensor.to, VirtualTensor.data = to, data
@@ -152,7 +203,7 @@ VirtualTensor.to, VirtualTensor.data = to, data
 def _to_index(tensor: torch.Tensor, index: int) -> torch.Tensor:
     """Copy to a device (-1 is the host), or return the tensor if it is there."""
     machine = current()
-    target = torch.device("cpu") if index == -1 else torch.device("vgpu", index)
+    target = torch.device("cpu" if index == -1 else str(machine.device(index)))
     return tensor if tensor.device == target else move(tensor, target, machine)
 
 

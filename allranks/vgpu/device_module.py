@@ -126,6 +126,17 @@ def empty_cache() -> None:
         device.reserved = device.allocated
 
 
+def empty_host_cache() -> None:
+    """Do nothing: no pinned memory is kept."""
+
+
+def get_device_capability(device: Where = None, /) -> dict[str, set[torch.dtype]]:
+    """Return the dtypes that a device knows: all."""
+    machines.current().device(device)
+    known = {thing for thing in vars(torch).values() if isinstance(thing, torch.dtype)}
+    return {"supported_dtypes": known}
+
+
 def max_memory_reserved(device: Where = None) -> int:
     """Return the most bytes that a caching allocator would have held."""
     return machines.current().device(device).most_reserved
@@ -191,6 +202,7 @@ ACCELERATOR = {
     "current_device_index": current_device,
     "get_memory_info": mem_get_info,
     "device_index": _DeviceContext,
+    "get_device_capability": get_device_capability,
 }
 for _name in ("memory_allocated", "max_memory_allocated", "memory_reserved"):
     ACCELERATOR[_name] = getattr(module, _name)
@@ -198,5 +210,5 @@ for _name in ("memory_stats", "reset_accumulated_memory_stats"):
     ACCELERATOR[_name] = getattr(module, _name)
 for _name in ("max_memory_reserved", "reset_peak_memory_stats", "empty_cache"):
     ACCELERATOR[_name] = getattr(module, _name)
-for _name in ("synchronize", "current_stream"):
+for _name in ("synchronize", "current_stream", "empty_host_cache"):
     ACCELERATOR[_name] = getattr(module, _name)

@@ -1,20 +1,19 @@
 """How an op on virtual GPUs runs: check the devices, let the CPU do it, log it."""
 
 import math
-import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from allranks.vgpu import autocast, foreach, generators
-from allranks.vgpu.machine import Device
+from allranks.vgpu import attention, autocast, foreach, generators
+from allranks.vgpu.machine import Device, is_virtual, kind
+from allranks.vgpu.new_tensors import NewTensors, enters_torch
 
-aten = torch.ops.aten
+aten, functorch = torch.ops.aten, torch._C._functorch
 SENTENCE = (
     "Expected all tensors to be on the same device, "
     "but found at least two devices, {} and {}!"
@@ -25,67 +24,16 @@ MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequen
 MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
 MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
 MIXES |= {"_pad_packed_sequence"}
+C10D = "torch.distributed.distributed_c10d"  # whose backends check devices themselves
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # with batch sizes on the host
 COPIES = (aten.copy_.default, aten._to_copy.default)
-_callers: set[types.CodeType] = set()  # code of the functions that call torch's C++
 
 Args, Kwargs = tuple[Any, ...], dict[str, Any]
 Op = torch._ops.OpOverload
-
-
-def enters_torch(function: Callable) -> Callable:
-    """Mark a function that calls C++ itself; only what it makes is put on a device.
-
-    Python code that C++ calls back (a checkpoint that computes again, a hook that saves
-    on the host) may want CPU tensors, and then the caller of the op is another frame.
-    """
-    _callers.add(function.__code__)
-    return function
-
-
-class NewTensors(TorchDispatchMode):
-    """Puts each plain tensor that is made from no other tensor on a device.
-
-    C++ takes a virtual tensor for a CPU tensor. So a function such as ``pad_sequence``,
-    or the gradient of ``sgn``, makes a plain tensor "where the input is", which it
-    thinks is the CPU. While such a function runs, this mode puts new tensors on the
-    inputs' device.
-
-    Args:
-        cls: the class of virtual tensors.
-        find_home: returns the device, or None to leave a tensor where it is.
-    """
-
-    def __init__(
-        self, cls: type[torch.Tensor], find_home: Callable[[], Device | None]
-    ) -> None:
-        super().__init__()
-        self.cls, self.find_home = cls, find_home
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch adds a frame of its own, and is slower
-
-    def __torch_dispatch__(
-        self,
-        func: Op,
-        types: Iterable[type],
-        args: Args = (),
-        kwargs: Kwargs | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():  # because torch itself calls
-            made = func(*args, **kwargs)
-        leaves = pytree.arg_tree_leaves(*args, **kwargs)
-        called = sys._getframe(1).f_code in _callers
-        if not called or any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-            return made
-        home = self.find_home()
-        if home is None or type(made) is not torch.Tensor or not made.is_cpu:
-            return made
-        if made._is_zerotensor():  # it has no memory that could be on a device
-            made = torch.zeros(made.shape, dtype=made.dtype)
-        return self.cls(made, home)
+Special = Callable[[Args, Kwargs], Any]
+# Ops that something else carries out, such as a backend of torch.distributed; one that
+# returns NotImplemented leaves the call to the CPU.
+SPECIAL: dict[Op, Special] = {}
 
 
 def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) -> Any:
@@ -93,16 +41,18 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
     if func is torch._has_compatible_shallow_copy_type:  # nn.Module.to asks
         return isinstance(args[0], torch.nn.Parameter)  # if True, it sets .data
     with torch._C.DisableTorchFunctionSubclass():
-        if func.__name__ in MIXES:
+        name = getattr(func, "__name__", "")  # which torch.jit's methods lack
+        if name in MIXES or getattr(func, "__module__", "") == C10D:
             return _call_mixed(func, args, kwargs)
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
-        if func.__name__.startswith("_foreach_"):
+        if name.startswith("_foreach_"):
             return foreach.call_by_device(func, args, kwargs)
-        if func.__name__ in RECURRENT:
+        if name in RECURRENT:
             leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
-        check_one_device(leaves)
+        if getattr(func, "namespace", "") != "prims":  # which meta tensors prepare
+            check_one_device(leaves)
         goes_on = False
-        if "out" not in kwargs and torch.is_autocast_enabled("vgpu"):
+        if "out" not in kwargs and torch.is_autocast_enabled(kind()):
             func, args, kwargs, goes_on = autocast.cast(func, args, kwargs)
         if not goes_on:
             home = next((x._home for x in leaves if isinstance(x, cls)), None)
@@ -116,7 +66,8 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
 def _call_mixed(func: Callable, args: Args, kwargs: Kwargs) -> Any:
     """Run a function that takes tensors of several devices, within its limits."""
     if func.__name__ in ("__getitem__", "__setitem__"):
-        _check_indices(args[0].device, pytree.tree_leaves(args[1]))
+        if not functorch.is_functorch_wrapped_tensor(args[0]):
+            _check_indices(args[0].device, pytree.tree_leaves(args[1]))
     elif func is torch._VF._pack_padded_sequence and args[1].device.type != "cpu":
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, but got "
@@ -141,6 +92,10 @@ def _call_here(
     where = kwargs.get("device")
     others = {key: value for key, value in kwargs.items() if key != "device"}
     with NewTensors(cls, lambda: home):
+        if (
+            attend := attention.FUNCTIONS.get(getattr(func, "__name__", ""))
+        ) is not None:
+            return attend(func, args, kwargs)
         made = func(*args, **others)
     if where is None:
         return made
@@ -171,15 +126,19 @@ class _PadPacked(torch.autograd.Function):
 
 def check_one_device(leaves: Iterable[Any]) -> None:
     """Raise torch's own error unless all tensors are on one device."""
-    found = None
+    first = found = None
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             where = leaf.device
             if leaf.dim() == 0 and where.type == "cpu":
                 continue  # a number may be anywhere
+            if functorch.is_functorch_wrapped_tensor(leaf):
+                continue  # of vmap or jvp: it hides where the tensor inside is
             if found is not None and where != found:
-                raise RuntimeError(SENTENCE.format(found, where))
-            found = where
+                error = RuntimeError(SENTENCE.format(found, where))
+                error.tensors = first, leaf  # for who wants to say where they are from
+                raise error
+            first, found = leaf, where
 
 
 def _check_indices(device: torch.device, indices: Iterable[Any]) -> None:
@@ -197,6 +156,10 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     """Run one aten op on virtual tensors, for __torch_dispatch__."""
     if func in COPIES:
         return _copy(cls, func, *args, **kwargs)
+    if (special := SPECIAL.get(func)) is not None:
+        made = special(args, kwargs)
+        if made is not NotImplemented:
+            return made
     leaves = pytree.arg_tree_leaves(*args, **kwargs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, cls)]
     # If there is a CPU tensor here, torch's own C++ made it in the middle of a function
@@ -206,13 +169,18 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     home.machine.check_plugged_in(home)
     generators.check(kwargs.get("generator"))
     where = kwargs.get("device")
-    if where is not None and where.type == "vgpu":  # C++ means this device by "cpu"
+    if is_virtual(where):  # C++ means this device by "cpu"
         home, kwargs = home.machine.device(where), {**kwargs, "device": "cpu"}
     wrappers = {id(tensor._inner): tensor for tensor in tensors}
     inner_args, inner_kwargs = pytree.tree_map_only(
         cls, lambda tensor: tensor._inner, (args, kwargs)
     )
-    made = func(*inner_args, **inner_kwargs)
+    capture = home.machine.capture
+    if capture is not None:
+        capture.before(func, inner_args, inner_kwargs)
+    with generators.drawing(func, home, inner_kwargs) as drawn:
+        made = func(*inner_args, **inner_kwargs)
+        drawn += pytree.tree_leaves(made)
     out = pytree.tree_map_only(
         torch.Tensor,
         lambda t: wrappers[id(t)] if id(t) in wrappers else cls(t, home),
@@ -225,6 +193,8 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
             tensor._follow()  # after transpose_, resize_, an out= of another size
     if not (func.is_view or torch.Tag.inplace_view in func.tags):
         _log(home, func, inner_args, inner_kwargs, made, tensors)
+        if capture is not None:
+            capture.after(home, func, inner_args, inner_kwargs, made)
     return out
 
 
@@ -248,7 +218,7 @@ def _log(
         home.machine.copy(source=home, target=None, shape=shape, num_bytes=num_bytes)
         return
     home.machine.compute(home, name, shape, num_bytes=num_bytes, flops=flops)
-    if not outs:
+    if not outs and made is not None:  # a bool or a number, as of torch.equal
         home.machine.synchronize(home)
 
 
@@ -261,19 +231,31 @@ def _count_flops(op: Op, args: Args, kwargs: Kwargs, out: Any) -> float:
     return float(sum(math.prod(getattr(o, "shape", ())) for o in outs))
 
 
+def _noted(where: torch.Tensor, func: Op, raw: list, kwargs: Kwargs) -> torch.Tensor:
+    """Run an op on tensors of the host, for a CUDA graph too if one is captured."""
+    capture = where._home.machine.capture
+    if capture is None:
+        return func(*raw, **kwargs)
+    capture.before(func, raw, kwargs)
+    made = func(*raw, **kwargs)
+    capture.after(where._home, func, raw, kwargs, made)
+    return made
+
+
 def _copy(cls: type[torch.Tensor], func: Op, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Run copy_ or _to_copy, the two ops that may copy between devices."""
     if func is aten.copy_.default:
         target, source, wait = args[0], args[1], not (args[2:] or [False])[0]
         raw = [t._inner if isinstance(t, cls) else t for t in (target, source)]
-        raw[0].copy_(raw[1])
-        out, made = target, raw[0]
+        made = _noted(target if isinstance(target, cls) else source, func, raw, {})
+        out, given = target, raw[1]
     else:
         source, wait = args[0], not kwargs.get("non_blocking", False)
         where = torch.device(kwargs.pop("device", None) or "cpu")
-        made = func(source._inner, **kwargs)
+        given = source._inner
+        made = _noted(source, func, [given], kwargs)
         home = source._home
-        if where.type == "vgpu":
+        if is_virtual(where):
             home = home.machine.device(where)
         out = cls(made, home)
     ends = [t._home if isinstance(t, cls) else None for t in (out, source)]
@@ -283,5 +265,5 @@ def _copy(cls: type[torch.Tensor], func: Op, *args: Any, **kwargs: Any) -> torch
     if ends[0] is ends[1]:
         machine.compute(ends[0], "copy", out.shape, num_bytes=2 * made.nbytes)
     else:
-        machine.copy(ends[1], ends[0], out.shape, made.nbytes, wait)
+        machine.copy(ends[1], ends[0], out.shape, made.nbytes, wait, (given, made))
     return out

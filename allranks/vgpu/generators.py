@@ -5,10 +5,12 @@ generator that reports another device, and a seed gives the numbers that it give
 """
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
-from allranks.vgpu.machine import Where, current
+from allranks.vgpu.machine import Device, Where, current, is_virtual, kind
 
 _plain = torch.Generator
 _virtual: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # by address
@@ -27,7 +29,7 @@ class VirtualGenerator(_plain):
     @property
     def device(self) -> torch.device:
         """Return the device that it was made for."""
-        return torch.device("vgpu", self._home.index)
+        return torch.device(str(self._home))
 
 
 class _Kind(type):
@@ -41,14 +43,28 @@ class Generator(metaclass=_Kind):
     """The class that replaces torch.Generator while virtual GPUs are plugged in."""
 
     def __new__(cls, device: Where = "cpu") -> torch.Generator:
-        virtual = torch.device(device).type == "vgpu"
+        virtual = is_virtual(torch.device(device))
         return VirtualGenerator(device) if virtual else _plain(device)
+
+
+def drawing(
+    op: torch._ops.OpOverload, home: Device, kwargs: dict[str, Any]
+) -> AbstractContextManager[list]:
+    """Return the context in which an op draws random numbers on a device, if it does.
+
+    A device of the kind "cuda" has a generator of its own; others draw from the CPU's.
+    """
+    if home.machine.kind == "cuda" and torch.Tag.nondeterministic_seeded in op.tags:
+        from allranks.vgpu.cuda import random
+
+        return random.drawing(home, kwargs)
+    return nullcontext([])
 
 
 def check(generator: torch.Generator | None) -> None:
     """Raise torch's own error for a generator of the CPU, which a GPU cannot use."""
     if generator is not None and generator._cdata not in _virtual:
         raise RuntimeError(
-            "Expected a 'vgpu' device type for generator but found 'cpu': "
-            'make it with torch.Generator(device="vgpu")'
+            f"Expected a '{kind()}' device type for generator but found 'cpu': "
+            f'make it with torch.Generator(device="{kind()}")'
         )

@@ -11,99 +11,41 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from allranks.vgpu.sizes import from_bytes, to_bytes
+from allranks.vgpu.devices import Costs, Device, Event, Where
+from allranks.vgpu.errors import INVALID_ORDINAL, NOT_PERMITTED
+from allranks.vgpu.sizes import to_bytes
 
 BLOCK_BYTES = 512
+KINDS = ("vgpu", "cuda")  # what devices may be called
 LOG_EVENTS = 2**16  # the last ones, some 30 MB, are kept; but all copies are counted
-Where = torch.device | str | int | None  # names a device; None is the current one
-
-
-@dataclass(frozen=True)
-class Costs:
-    """The declared speeds behind the modelled clock: round numbers of no product.
-
-    An op takes ``latency_s`` plus the longer of its arithmetic and its memory traffic.
-    A copy takes ``latency_s`` plus its bytes over the link.
-
-    Args:
-        flops: floating-point operations per second; a multiply-add counts as two.
-        memory: bytes per second that a device reads and writes in its own memory.
-        link: bytes per second between two devices, or a device and the host.
-        latency_s: seconds to start an op or a copy.
-    """
-
-    flops: float = 10e12
-    memory: float = 500e9
-    link: float = 16e9
-    latency_s: float = 5e-6
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not value >= 0 or (name != "latency_s" and value == 0):
-                raise ValueError(f"Costs({name}={value}): must be above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One op on a device, or one copy between two places. Times are modelled."""
-
-    device: str
-    op: str
-    shape: tuple[int, ...]
-    start_s: float
-    end_s: float
-    num_bytes: int  # read and written by an op, moved by a copy
-    source: str | None = None  # copies only: "cpu", "vgpu:0", ...
-    target: str | None = None
-    label: str = ""
-
-
-@dataclass(eq=False)
-class Device:
-    """One virtual GPU, with its sizes in bytes."""
-
-    index: int
-    capacity: int
-    machine: "Machine" = field(repr=False)
-    allocated: int = 0
-    peak: int = 0
-    reserved: int = 0  # by a caching allocator: the peak since it was last emptied
-    most_reserved: int = 0
-    taken: int = 0  # by all allocations ever made
-    num_blocks: int = 0
-    num_ooms: int = 0
-    free_s: float = 0.0  # when it has done everything that it was given
-    busy_s: float = 0.0
-
-    def __str__(self) -> str:
-        return f"vgpu:{self.index}"
-
-    def require(self, num_bytes: int) -> None:
-        """Raise torch.OutOfMemoryError unless a number of additional bytes fits."""
-        if self.allocated + num_bytes > self.capacity:
-            self.num_ooms += 1
-            free = from_bytes(self.capacity - self.allocated)
-            raise torch.OutOfMemoryError(
-                f"vGPU out of memory. Tried to allocate {from_bytes(num_bytes)}. "
-                f"{self} has a total capacity of {from_bytes(self.capacity)} of which "
-                f"{free} is free. {from_bytes(self.allocated)} is allocated by PyTorch."
-            )
 
 
 class Machine:
     """The devices, the storages on them, and the log of what they did."""
 
-    def __init__(self, num_devices: int, memory: str | int, costs: Costs) -> None:
+    def __init__(
+        self,
+        num_devices: int,
+        memory: str | int,
+        costs: Costs,
+        kind: str = "vgpu",
+        card: Any = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"virtual GPUs of kind {kind!r}: {' or '.join(KINDS)}")
+        self.kind = kind
         if isinstance(num_devices, bool) or not isinstance(num_devices, int):
             raise TypeError(f"{num_devices!r} virtual GPUs: give an integer")
         if not 1 <= num_devices <= 64:
             raise ValueError(f"{num_devices} virtual GPUs: plug in 1 to 64")
         capacity = to_bytes(memory)
-        self.devices = [Device(i, capacity, self) for i in range(num_devices)]
+        self.capacity, self.card = capacity, card
+        self.built = [Device(i, capacity, self, i) for i in range(num_devices)]
+        self.devices = list(self.built)  # those that are visible, in their order
         self.costs = costs
         self.events: deque[Event] = deque(maxlen=LOG_EVENTS)
         self.num_events = 0
@@ -111,6 +53,10 @@ class Machine:
         self.thread = threading.local()  # each thread's .index and .label
         self.host_s = 0.0  # the time until which the program waits
         self.plugged_in = True
+        self.user: int | None = None  # the process that took CUDA into use
+        self.settled = False  # whether CUDA_VISIBLE_DEVICES has been read
+        self.observer: Any = None  # has took(), frees() and copied(); a rehearsal's
+        self.capture: Any = None  # has before() and after(): a CUDA graph's
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
         self._lock = threading.RLock()  # reentrant, since a free may interrupt a count
 
@@ -122,11 +68,15 @@ class Machine:
         """
         if isinstance(where, str):
             where = torch.device(where)
+        if getattr(where, "type", "vgpu") not in KINDS:
+            raise ValueError(f"Expected a {self.kind} device, but got: {where}")
         index = getattr(where, "index", where)
         if index is None:
             index = getattr(self.thread, "index", 0)
         if not 0 <= index < len(self.devices):
             last = len(self.devices) - 1
+            if self.kind == "cuda":
+                raise torch.AcceleratorError(INVALID_ORDINAL)
             raise RuntimeError(f"vgpu:{index} is not plugged in: 0 to {last} are")
         return self.devices[index]
 
@@ -138,8 +88,16 @@ class Machine:
                 "unplugged: copy it with .cpu() first, or make it again"
             )
 
-    def adopt(self, storage: torch.UntypedStorage, device: Device) -> None:
-        """Count a storage on a device until it is freed; raise if it does not fit."""
+    def adopt(
+        self,
+        storage: torch.UntypedStorage,
+        device: Device,
+        shape: Sequence[int] = (),
+    ) -> None:
+        """Count a storage on a device until it is freed; raise if it does not fit.
+
+        An observer gets the shape of the tensor that it was made for.
+        """
         key = storage._cdata
         num_bytes = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
         with self._lock:
@@ -148,7 +106,18 @@ class Machine:
             device.require(num_bytes)
             self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
+            if self.observer is not None:
+                self.observer.took(device, key, shape, num_bytes)
             weakref.finalize(storage, self._free, key).atexit = False
+
+    def borrow(self, storage: torch.UntypedStorage, device: Device) -> None:
+        """Note where a storage is that another process counts."""
+        with self._lock:
+            if storage._cdata not in self._blocks:
+                self._blocks[storage._cdata] = device, 0
+                self._count(device, 0)
+                end = weakref.finalize(storage, self._free, storage._cdata)
+                end.atexit = False
 
     def recount(self, storage: torch.UntypedStorage) -> None:
         """Count a storage again after an op has changed its size in place."""
@@ -171,9 +140,16 @@ class Machine:
 
     def _free(self, key: int) -> None:
         with self._lock:
+            if self.observer is not None:
+                self.observer.frees(self._blocks[key][0], key)
             device, num_bytes = self._blocks.pop(key)
             device.allocated -= num_bytes
             device.num_blocks -= 1
+
+    def blocks(self, device: Device) -> dict[int, int]:
+        """Return the bytes of each storage on a device, by the storage's address."""
+        with self._lock:
+            return {k: n for k, (home, n) in self._blocks.items() if home is device}
 
     def home(self, storage: torch.UntypedStorage) -> Device | None:
         """Return the device that a storage is on; None if it is on none."""
@@ -207,15 +183,21 @@ class Machine:
         shape: Sequence[int],
         num_bytes: int,
         wait: bool = True,
+        tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
         """Move bytes between two devices, or a device and the host (None).
 
         Both ends are busy meanwhile. The program waits for a copy from or to the host,
-        unless it is non_blocking (``wait`` is False).
+        unless it is non_blocking (``wait`` is False). An observer gets the two tensors
+        on the CPU.
         """
         ends = [end for end in (source, target) if end is not None]
+        if len(ends) < 2:
+            self._check_not_capturing()
         duration = num_bytes / self.costs.link
         way = str(source or "cpu"), str(target or "cpu")
+        if self.observer is not None:
+            self.observer.copied(*way, num_bytes, wait, tensors)
         self._spend(ends, "copy", shape, duration, num_bytes, way)
         if len(ends) < 2 and wait:
             self.host_s = max(self.host_s, ends[0].free_s)
@@ -255,7 +237,13 @@ class Machine:
 
     def synchronize(self, device: Device) -> None:
         """Make the program wait until a device has done everything it was given."""
+        self._check_not_capturing()
         self.host_s = max(self.host_s, device.free_s)
+
+    def _check_not_capturing(self) -> None:
+        """Raise CUDA's error for what may not be in a graph."""
+        if self.capture is not None:
+            raise torch.AcceleratorError(NOT_PERMITTED)
 
     def clear(self) -> None:
         """Forget the events and start the clock at 0 again."""
@@ -278,6 +266,22 @@ class Machine:
 
 
 plugged: Machine | None = None  # the machine that torch sees
+
+
+def kind() -> str:
+    """Return what the devices are called, those of the machine that is plugged in."""
+    return "vgpu" if plugged is None else plugged.kind
+
+
+def is_virtual(where: torch.device | None) -> bool:
+    """Tell whether a device is one of the machine that is plugged in.
+
+    "vgpu" always means one, because torch.device(1) has that type: it is the name of
+    torch's free device type, whatever the devices are called.
+    """
+    if where is None:
+        return False
+    return where.type in ("vgpu", kind())
 
 
 def current() -> Machine:

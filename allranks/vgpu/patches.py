@@ -1,26 +1,36 @@
 """Where torch's own Python has to know virtual GPUs: all patches, and their undoing."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction, Function
+from torch.jit import _builtins
 from torch.optim import optimizer
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _foreach_utils
 from torch.utils._device import DeviceContext
 
-from allranks.vgpu import autograd, copies, device_module, foreach
+from allranks.vgpu import (
+    autograd,
+    copies,
+    device_module,
+    foreach,
+    pinned,
+    sharing,
+    storages,
+    subclasses,
+)
 from allranks.vgpu.generators import Generator
-from allranks.vgpu.machine import Where, current
+from allranks.vgpu.machine import Where, current, is_virtual
+from allranks.vgpu.replaced import Replaced
 from allranks.vgpu.tensor import VirtualTensor
 
 _rebuild_tensor = torch._utils._rebuild_tensor
 _as_tensor, _tensor = torch.as_tensor, torch.tensor
 _device_index = torch._utils._get_device_index
-MISSING = object()
 
 
 def _default_device() -> torch.device | None:
@@ -42,7 +52,7 @@ def as_tensor(
     device = _default_device() if device is None else device
     if isinstance(data, VirtualTensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
-    if device is None or torch.device(device).type != "vgpu":
+    if device is None or not is_virtual(torch.device(device)):
         return _as_tensor(data, dtype=dtype, device=device)
     return _as_tensor(data, dtype=dtype, device="cpu").to(device)
 
@@ -58,24 +68,23 @@ def tensor(
     """Make a tensor on the host, and copy it to the device, which is counted."""
     device = _default_device() if device is None else device
     options = {"dtype": dtype, "requires_grad": requires_grad}
-    if device is None or torch.device(device).type != "vgpu":
-        return _tensor(data, device=device, **options)
+    if device is None or not is_virtual(torch.device(device)):
+        made = _tensor(data, device=device, **options)
+        return pinned.mark(made) if pin_memory else made
     made = _tensor(data, dtype=dtype, device="cpu").to(device)
     return made.requires_grad_(requires_grad)
-
-
-def pin_memory(self: torch.Tensor, device: Where = None) -> torch.Tensor:
-    """Return the tensor, for a DataLoader, since all memory here is the host's."""
-    return self
 
 
 def rebuild_tensor(
     storage: torch.TypedStorage, offset: int, size: tuple, stride: tuple
 ) -> torch.Tensor:
     """Rebuild a tensor from a file, on the virtual GPU that holds its storage."""
-    tensor = _rebuild_tensor(storage, offset, size, stride)
     home = current().home(storage._untyped_storage)
-    return tensor if home is None else VirtualTensor(tensor, home)
+    if home is None:
+        return _rebuild_tensor(storage, offset, size, stride)
+    inner = torch.empty(0, dtype=storage.dtype, device="cpu")
+    inner.set_(storage._untyped_storage, offset, size, stride)
+    return VirtualTensor(inner, home)
 
 
 def tag(storage: torch.UntypedStorage) -> str | None:
@@ -88,14 +97,12 @@ def restore(
     storage: torch.UntypedStorage, location: str
 ) -> torch.UntypedStorage | None:
     """Put a storage that torch.load has read on the virtual GPU that its tag names."""
-    if not location.startswith("vgpu"):
+    if not is_virtual(torch.device(location)):
         return None
     machine = current()
-    home = machine.device(location)
-    machine.adopt(storage, home)
-    num_bytes = storage.nbytes()
-    machine.copy(source=None, target=home, shape=(num_bytes,), num_bytes=num_bytes)
-    return storage
+    if machine.kind == "cuda":
+        torch.cuda._lazy_init()  # as any use of a device does
+    return storages.put(storage, machine.device(location))
 
 
 def device_index(device: Where, optional: bool = False, allow_cpu: bool = False) -> int:
@@ -117,8 +124,12 @@ PATCHES = [
     (torch, "as_tensor", as_tensor),
     (torch, "tensor", tensor),
     (torch, "Generator", Generator),
-    (torch.Tensor, "pin_memory", pin_memory),
+    *pinned.PATCHES,
     (torch.Tensor, "data", copies.data),
+    (torch.Tensor, "grad", copies.grad),
+    (nn.Parameter, "__new__", staticmethod(subclasses.new_parameter)),
+    (torch.UntypedStorage, "resize_", storages.resize_),
+    (torch.UntypedStorage, "device", property(storages.device)),
     (torch.autograd, "_make_grads", autograd.make_grads),
     (torch.autograd, "_engine_run_backward", autograd.run_engine),
     (Function, "apply", classmethod(autograd.apply_forward)),
@@ -145,23 +156,26 @@ PATCHES = [
     ),
 ]
 PACKAGE = (-1, tag, restore)  # comes before torch's own, which begin at 10
-_before: list[tuple[Any, str, Any]] = []  # owner, name, and what was there before
+replaced = Replaced()
 
 
 def make() -> None:
     """Apply all patches."""
-    for owner, name, new in PATCHES:
-        _before.append((owner, name, vars(owner).get(name, MISSING)))
-        setattr(owner, name, new)
+    face: Iterable[tuple[Any, str, Any]] = ()
+    if current().kind == "cuda":
+        from allranks.vgpu.cuda.face import patches
+
+        face = patches()
+    entries = [*PATCHES, *face]
+    for owner, name, new in entries:  # code that torch.jit compiles calls them, too
+        if owner is torch and (op := _builtins._find_builtin(getattr(torch, name, 0))):
+            _builtins._register_builtin(new, op)
+    replaced.apply(entries)
+    sharing.register()
     torch.serialization.register_package(*PACKAGE)
 
 
 def undo() -> None:
     """Undo all patches."""
-    while _before:
-        owner, name, old = _before.pop()
-        if old is MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, old)
+    replaced.undo()
     torch.serialization._package_registry.remove(PACKAGE)

@@ -13,7 +13,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu import dispatch
-from allranks.vgpu.machine import Device, Where
+from allranks.vgpu.machine import Device, Where, is_virtual
 
 
 class VirtualTensor(torch.Tensor):
@@ -25,8 +25,11 @@ class VirtualTensor(torch.Tensor):
     def __new__(cls: "type[VirtualTensor]", inner: torch.Tensor, home: Device) -> Self:
         if inner.layout != torch.strided or inner.is_quantized:
             kind = "quantized" if inner.is_quantized else inner.layout
-            raise NotImplementedError(f"virtual GPUs hold no {kind} tensors")
-        home.machine.adopt(inner.untyped_storage(), home)
+            raise NotImplementedError(
+                f"virtual GPUs hold no {kind} tensors: use dense ones here, such as "
+                "nn.Embedding(..., sparse=False), or leave them out of the rehearsal"
+            )
+        home.machine.adopt(inner.untyped_storage(), home, inner.shape)
         self = torch.Tensor._make_subclass(cls, inner)  # the same memory
         self._inner, self._home = inner, home
         return self
@@ -53,12 +56,12 @@ class VirtualTensor(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         with torch._C.DisableTorchFunctionSubclass():  # autograd's engine lacks it
-            return dispatch.run(cls, func, args, kwargs or {})
+            return dispatch.run(VirtualTensor, func, args, kwargs or {})
 
     @property
     def device(self) -> torch.device:
         """Return the device that it is on, such as ``vgpu:0``."""
-        return torch.device("vgpu", self._home.index)
+        return torch.device(str(self._home))
 
     @property
     def grad(self) -> torch.Tensor | None:
@@ -87,7 +90,7 @@ class VirtualTensor(torch.Tensor):
     def _settle(self, where: Where) -> torch.Tensor:
         """Return this new tensor as if it had been made elsewhere; log no copy."""
         where = torch.device(where)
-        if where.type != "vgpu":
+        if not is_virtual(where):
             return self._inner.to(where, copy=True)
         home = self._home.machine.device(where)
         return self if home is self._home else VirtualTensor(self._inner.clone(), home)
@@ -118,6 +121,7 @@ class VirtualTensor(torch.Tensor):
 
     def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Raise what torch raises, since a virtual GPU is not a CUDA device."""
+        torch.cuda._lazy_init()  # which C++ leaves out after a machine of cuda's
         return torch.empty(0).cuda(*args, **kwargs)
 
     def get_device(self) -> int:
@@ -127,7 +131,9 @@ class VirtualTensor(torch.Tensor):
     def type(self, dtype: Any = None, **kwargs: Any) -> str | torch.Tensor:
         """Name the type, or convert to one."""
         if dtype is None:
-            return self._inner.type().replace("torch.", "torch.vgpu.")
+            return self._inner.type().replace(
+                "torch.", f"torch.{self._home.machine.kind}."
+            )
         return self.to(dtype if isinstance(dtype, torch.dtype) else dtype.dtype)
 
     def type_as(self, other: torch.Tensor) -> torch.Tensor:
@@ -162,8 +168,28 @@ class VirtualTensor(torch.Tensor):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
 
-    pin_memory = share_memory_ = storage = __dlpack__ = set_ = _refuse
-    _typed_storage = _refuse  # which a DataLoader's worker asks for
+    __dlpack__ = _refuse
+
+    def share_memory_(self) -> Self:
+        """Do nothing: any process can open a GPU's memory."""
+        return self
+
+    def is_shared(self) -> bool:
+        """Tell that any process can open it."""
+        return True
+
+    def set_(self, source: Any = None, *args: Any) -> Self:
+        """Take over the memory of another tensor on the same device, as FSDP asks."""
+        if args or getattr(source, "_home", None) is not self._home:
+            self._refuse()
+        self._inner = source._inner.detach()
+        with torch._C.DisableTorchFunctionSubclass(), no_dispatch():
+            torch.Tensor.set_(self, self._inner)
+        return self
+
+    def _typed_storage(self) -> torch.TypedStorage:
+        """Return the storage of the tensor inside, with its dtype."""
+        return self._inner._typed_storage()
 
     def __repr__(self, **kwargs: Any) -> str:
         text = repr(self._inner).removesuffix(")") + f", device='{self.device}'"
@@ -186,7 +212,8 @@ class VirtualTensor(torch.Tensor):
                 return super().__deepcopy__(memo)  # raises: only leaves can
             new = self.detach().clone()
             if self._is_parameter():
-                new = torch.nn.Parameter(new, self.requires_grad)
+                made = getattr(self, "_on_host", torch.nn.Parameter)
+                new = made(new, self.requires_grad)
             new.requires_grad_(self.requires_grad)
             new.grad = copy.deepcopy(self.grad, memo)
             memo[id(self)] = new

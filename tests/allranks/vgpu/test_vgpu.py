@@ -222,8 +222,11 @@ class TestErrors:
             (lambda: torch.vgpu.set_device(-1), "vgpu:-1 is not plugged in"),
             (lambda: torch.ones(1, device="vgpu").numpy(), "Use Tensor.cpu"),
             (lambda: torch.ones(1, device="vgpu").cuda(), "CUDA"),
-            (lambda: torch.ones(1, device="vgpu").pin_memory(), "use .cpu"),
-            (lambda: torch.ones(1, device="vgpu").share_memory_(), "use .cpu"),
+            (
+                lambda: torch.ones(1, device="vgpu").pin_memory(),
+                "only dense CPU tensors",
+            ),
+            (lambda: torch.ones(1, device="vgpu").__dlpack__(), "use .cpu"),
             (
                 lambda: torch.arange(9)[torch.tensor([1], device="vgpu")],
                 "indices should be either on cpu or on the same device",
@@ -548,3 +551,15 @@ def test_a_deep_copy_counts_twice(four):
     del twin
     gc.collect()
     assert torch.vgpu.memory_allocated(3) == once
+
+
+def test_code_that_jit_compiles_may_make_tensors():
+    """torch compiles its own optimizers so when they are imported, at any time."""
+    with vgpu.plugged_in(1):
+        compiled = torch.jit.script(twice)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Double a tensor; in a file, since the compiler wants the source."""
+    return x * torch.tensor(2.0)

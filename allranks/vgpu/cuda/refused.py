@@ -1,0 +1,103 @@
+"""What only a real GPU can do, by name: each refuses in one sentence."""
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from allranks.vgpu.tensor import VirtualTensor
+
+NAMES = {  # of torch's modules
+    "torch.cuda": (
+        "ExternalStream",
+        "CUDAPluggableAllocator",
+        "GreenContext",
+        "caching_allocator_alloc",
+        "caching_allocator_delete",
+        "change_current_allocator",
+        "get_stream_from_external",
+    ),
+    "torch.cuda.gds": ("GdsFile", "gds_register_buffer", "gds_deregister_buffer"),
+    "torch.cuda.jiterator": ("_create_jit_fn", "_create_multi_output_jit_fn"),
+    "torch.cuda.nccl": (
+        "all_gather",
+        "all_reduce",
+        "broadcast",
+        "init_rank",
+        "reduce",
+        "reduce_scatter",
+        "unique_id",
+    ),
+    "torch.cuda.sparse": tuple(
+        n for n in vars(torch.cuda.sparse) if n[-6:] == "Tensor"
+    ),
+    "torch.cuda.tunable": ("mgpu_tune_gemm_in_file", "tune_gemm_in_file"),
+    "torch.accelerator": ("Graph",),
+}
+HOST_ONLY = {  # what makes tensors of other layouts
+    torch: ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_compressed_tensor"),
+    torch.nested: ("as_nested_tensor", "nested_tensor", "nested_tensor_from_jagged"),
+}
+ALSO_IN = ("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.green_contexts")
+_own_fake_device = FakeTensor._normalize_fake_device
+
+
+def refusal(what: str) -> str:
+    """Say in one sentence that something needs a real GPU, and what to do."""
+    return (
+        f"{what} needs a real GPU, so it cannot be rehearsed: leave it out of the "
+        "rehearsal, for example behind a flag of your script"
+    )
+
+
+def refuse(name: str) -> Callable[..., NoReturn]:
+    """Return a function that refuses to be called, in a sentence with its name."""
+
+    def run(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(refusal(name))
+
+    return run
+
+
+def _host_only(name: str, own: Callable) -> Callable:
+    """Return a function that refuses tensors on a GPU."""
+
+    @functools.wraps(own)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        where = torch.device(kwargs.get("device") or "cpu").type
+        leaves = pytree.arg_tree_leaves(*args, **kwargs)
+        if where == "cuda" or any(isinstance(x, VirtualTensor) for x in leaves):
+            raise NotImplementedError(refusal(f"{name} on cuda"))
+        return own(*args, **kwargs)
+
+    return run
+
+
+def fake_device(device: torch.device) -> torch.device:
+    """Return where a fake tensor is.
+
+    Raises:
+        NotImplementedError: for a GPU: C++ would look for CUDA, and end the process.
+    """
+    if device.type == "cuda":
+        raise NotImplementedError(refusal("a FakeTensorMode with tensors on cuda"))
+    return _own_fake_device(device)
+
+
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    """Yield owner, name and what takes its place."""
+    for module, names in NAMES.items():
+        for name in names:
+            function = refuse(f"{module}.{name.removeprefix('_')}")
+            for owner in (module, *ALSO_IN):
+                if name in vars(importlib.import_module(owner)):
+                    yield importlib.import_module(owner), name, function
+    for owner, names in HOST_ONLY.items():
+        for name in names:
+            full = f"{owner.__name__}.{name}"
+            yield owner, name, _host_only(full, getattr(owner, name))
+    yield FakeTensor, "_normalize_fake_device", staticmethod(fake_device)
