@@ -14,7 +14,7 @@ from allranks.sums.link_times import seconds
 from allranks.sums.network import parse
 from tests.allranks.backends.test_shm import COLLECTIVES, TRAIN
 
-SLOW = "link:2000us+0.01GB/s"  # a message 2 ms, 100 KB 10 ms: this machine is faster
+SLOW = "link:2000us+0.01GB/s"  # a message 2 ms, 100 kB 10 ms: this machine is faster
 ALPHA, BANDWIDTH = 2e-3, 1e7
 
 

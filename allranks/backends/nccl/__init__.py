@@ -1,0 +1,12 @@
+"""The face of NCCL: the backend "nccl" of torch.distributed, for virtual GPUs.
+
+After ``install``, ``dist.init_process_group("nccl")`` makes a group that obeys NCCL's
+rules, and fails in NCCL's words, while gloo carries the numbers between processes.
+``watch`` tells of every call. Speed and NCCL's own faults are not rehearsed.
+"""
+
+from allranks.backends.nccl.calls import Call, watch
+from allranks.backends.nccl.face import install, uninstall
+from allranks.backends.nccl.watchdog import set_patience
+
+__all__ = ["Call", "install", "set_patience", "uninstall", "watch"]
