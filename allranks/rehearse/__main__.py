@@ -1,0 +1,115 @@
+"""The command: ``python -m allranks.rehearse --gpus 4 torchrun ... train.py``."""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+from allranks.rehearse import annotations, findings, launch, nvidia_smi, page, report
+from allranks.rehearse.command import CommandError
+from allranks.rehearse.settings import Settings
+from allranks.vgpu.cuda import cards
+from allranks.vgpu.sizes import to_bytes
+
+MEMORY = "80 GiB"  # of a GPU of which nothing is said: room for most scripts
+
+
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return what the command line says.
+
+    Args:
+        arguments: of the command line; None takes the process's.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m allranks.rehearse",
+        description="Run a CUDA and NCCL script, unchanged, on virtual GPUs.",
+        usage="%(prog)s [options] train.py ... | torchrun ... train.py ...",
+    )
+    add = parser.add_argument
+    add("--gpus", type=int, default=2, help="GPUs of each node (2)")
+    add("--nodes", type=int, default=1, help="nodes, each with its own torchrun (1)")
+    add("--memory", default="", help=f'of each GPU, such as "24GiB" ({MEMORY})')
+    add("--gpu", default="", help=f"a card: {', '.join(cards.CARDS)}")
+    add("--timeout", type=float, help="seconds after which the run is ended")
+    add("--watch", type=float, default=60, help="seconds until a collective hangs (60)")
+    add("--stub", action="append", default=[], help="NAME=FILE: what NAME imports")
+    add("--no-guard", action="store_true", help="leave out allranks.guard")
+    add("--json", help="write the report to this file, for programs")
+    add("--html", help="write the report to this file, as a page")
+    add("--annotate", action="store_true", help="mark lines of a GitHub pull request")
+    add("--strict", action="store_true", help="exit with 3 if there are findings")
+    add("--allow", action="append", default=[], help="a kind of finding to leave out")
+    add("command", nargs=argparse.REMAINDER, help="the command, as on the cluster")
+    args = parser.parse_args(arguments)
+    if args.command[:1] == ["--"]:
+        del args.command[0]
+    if not args.command:
+        parser.error("name the command to rehearse, such as train.py --epochs 1")
+    if not 1 <= args.gpus <= 64:
+        parser.error(f"--gpus {args.gpus}: choose 1 to 64")
+    if not 1 <= args.nodes <= 16:
+        parser.error(f"--nodes {args.nodes}: choose 1 to 16")
+    for name, value in ("--timeout", args.timeout), ("--watch", args.watch):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            parser.error(f"{name} {value:g}: give seconds above 0")
+    for name, file in ("--json", args.json), ("--html", args.html):
+        if file and (Path(file).is_dir() or not Path(file).absolute().parent.is_dir()):
+            parser.error(f"{name} {file}: name a file in a folder that is there")
+    for stub in args.stub:
+        if not Path(stub.partition("=")[2]).is_file():
+            parser.error(
+                f"--stub {stub}: give NAME=FILE, of a Python file that is there"
+            )
+    for kind in args.allow:
+        if kind not in findings.LAWS:
+            parser.error(f"--allow {kind}: the kinds are {', '.join(findings.LAWS)}")
+    try:
+        if args.memory:
+            to_bytes(args.memory)
+        if args.gpu:
+            cards.find(args.gpu)
+    except (ValueError, TypeError) as error:
+        parser.error(str(error))
+    return args
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code, or 3 for findings under --strict."""
+    args = options(arguments)
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+        stage = Settings(
+            folder=folder,
+            gpus=args.gpus,
+            nodes=args.nodes,
+            memory=args.memory or ("" if args.gpu else MEMORY),
+            card=args.gpu,
+            watch_s=args.watch,
+            guard=not args.no_guard,
+            stubs={s.partition("=")[0]: s.partition("=")[2] for s in args.stub},
+        )
+        try:
+            nvidia_smi.put_into(Path(folder))
+            code, ended = launch.run(stage, args.command, args.timeout, folder)
+        except CommandError as error:
+            print(f"rehearsal: {error}", file=sys.stderr)
+            return 2
+        records = findings.gather(folder)
+    found = findings.judge(records, args.gpus, args.nodes)
+    found = [finding for finding in found if finding.kind not in args.allow]
+    print(report.text(records, found, ended), end="", flush=True)
+    if args.annotate:
+        for line in annotations.commands(records, found, args.strict):
+            print(line, flush=True)
+    if args.json:
+        told = {"ended": ended, "exit": code, "processes": records}
+        told["findings"] = [vars(finding) for finding in found]
+        Path(args.json).write_text(json.dumps(told, indent=1), "utf8")
+    if args.html:
+        Path(args.html).write_text(page.html(records, found, ended), "utf8")
+    return 3 if code == 0 and found and args.strict else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The reader's own command, as it is typed on a cluster, with our child in it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from torch.distributed.run import get_args_parser
+
+CHILD = "allranks.rehearse.child"
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+# what torchrun is told about where it runs; on several nodes we say it
+PLACES = {
+    "--nnodes",
+    "--node-rank",
+    "--local-addr",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--rdzv-id",
+    "--rdzv-conf",
+    "--master-addr",
+    "--master-port",
+}
+PLACES |= {name[:2] + name[2:].replace("-", "_") for name in PLACES}
+
+
+class CommandError(ValueError):
+    """A command that cannot be rehearsed, in one sentence."""
+
+
+def rewrite(
+    words: Sequence[str], where: Sequence[str] = (), gpus: int = 1
+) -> list[str]:
+    """Return the command that starts the reader's script inside our child.
+
+    Args:
+        words: ``train.py ARGS``, ``python train.py``, ``python -m module``,
+            ``torchrun ARGS train.py`` or ``python -m torch.distributed.run ...``.
+        where: flags that tell torchrun its node, in place of the reader's.
+        gpus: of a node; torchrun itself sees none, so it cannot count them.
+
+    Raises:
+        CommandError: if it is none of these, if there is no such script, or if several
+            nodes need torchrun.
+
+    >>> rewrite(["python", "-m", "train", "--lr", "1"])[1:]
+    ['-u', '-m', 'allranks.rehearse.child', '-m', 'train', '--lr', '1']
+    >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-5:]
+    ['2', '--module', 'allranks.rehearse.child', '-m', 'train']
+    """
+    program = words[0].rpartition("/")[2]
+    if program == "torchrun":
+        return _torchrun("torch.distributed.run", list(words[1:]), where, gpus)
+    rest = list(words)
+    if program.startswith("python"):
+        rest = rest[1:]
+        while rest and rest[0] in ("-u", "-B"):
+            rest = rest[1:]
+        if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHERS:
+            return _torchrun(rest[1], rest[2:], where, gpus)
+        if not rest:
+            raise CommandError("python without a script: name the script to rehearse")
+        if rest[0] != "-m" and rest[0].startswith("-"):
+            raise CommandError(
+                f"{shlex.join(words)}: python's {rest[0]} cannot be rehearsed, "
+                "only a script or -m module"
+            )
+    elif not program.endswith(".py"):
+        raise CommandError(
+            f"{words[0]}: give a script, or a command that begins with python or "
+            "torchrun"
+        )
+    if where:
+        raise CommandError("--nodes needs a command that begins with torchrun")
+    if rest[0] != "-m":
+        _check(rest[0])
+    return [sys.executable, "-u", "-m", CHILD, *rest]
+
+
+def _check(script: str) -> None:
+    if not os.path.isfile(script):
+        raise CommandError(f"{script}: there is no such script here")
+
+
+def _torchrun(
+    agent: str, words: list[str], where: Sequence[str], gpus: int
+) -> list[str]:
+    """Return the agent's command line, which runs our child as a module."""
+    parser = get_args_parser()
+    parser.add_argument("--use-env", "--use_env", action="store_true")  # of launch
+    parser.error = _complain
+    args = parser.parse_args(words)
+    if args.no_python:
+        raise CommandError(
+            "torchrun --no-python cannot be rehearsed: it runs no Python"
+        )
+    flags = words[: len(words) - len(args.training_script_args) - 1]
+    flags = [word for word in flags if word not in ("-m", "--module")]
+    if where:
+        flags = [*_without_places(flags), *where]
+    if args.nproc_per_node in ("gpu", "auto"):
+        flags.append(f"--nproc-per-node={gpus}")  # the last one holds
+    if not args.module:
+        _check(args.training_script)
+    child = ["-m"] if args.module else []
+    script = [*child, args.training_script, *args.training_script_args]
+    return [sys.executable, "-u", "-m", agent, *flags, "--module", CHILD, *script]
+
+
+def _without_places(flags: list[str]) -> list[str]:
+    """Leave out what the reader says about nodes and where they meet."""
+    found, skip = [], False
+    for word in flags:
+        name, _, value = word.partition("=")
+        if skip:
+            skip = False
+        elif name in PLACES:
+            skip = not value
+        elif word != "--standalone":
+            found.append(word)
+    return found
+
+
+def _complain(message: str) -> None:
+    raise CommandError(f"torchrun: {message}")

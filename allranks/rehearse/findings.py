@@ -1,0 +1,261 @@
+"""What the records of a rehearsal prove to be wrong: one law for each kind.
+
+A finding is never a guess. Each law says what must hold in the records, and is silent
+where they do not tell (a data set that only this rank knows, a sampler that draws with
+replacement, a job that is not data-parallel).
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from allranks.guard.randomness import SAME_NUMBERS
+from allranks.rehearse import data_laws
+from allranks.rehearse.guarding import GUARD
+from allranks.rehearse.lines import short
+from allranks.report import name_ranks
+
+Record = dict[str, Any]
+Law = Callable[[list[Record], int, int], Iterator[tuple[str, str]]]
+
+# errors of a process that only says that another one has failed
+ECHOES = ("ProcessRaisedException", "ProcessExitedException", "ChildFailedError")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: the law's name, which ``--allow`` takes.
+        text: one sentence, and what to do.
+        line: of the reader's code, "project/train.py:31"; "" if there is none.
+    """
+
+    kind: str
+    text: str
+    line: str = ""
+
+    @property
+    def place(self) -> str:
+        """What a sentence about it begins with: "train.py:31: ", or ""."""
+        return self.line and f"{short(self.line)}: "
+
+
+def gather(folder: str | Path) -> list[Record]:
+    """Return the records of all processes that used a GPU or a group, by rank.
+
+    A process that only started others, such as the parent of ``mp.spawn`` or a worker
+    of a DataLoader, is left out, unless there is no other.
+    """
+    found = [json.loads(p.read_text("utf8")) for p in Path(folder).glob("*.json")]
+    used = [r for r in found if r["gpus"] or r["calls"] or _own_error(r)]
+    return sorted(used or found, key=lambda r: (r["rank"] or 0, r["host"], r["pid"]))
+
+
+def _own_error(record: Record) -> bool:
+    """Tell whether a process failed, and not because of one that it started."""
+    error = record["error"]
+    return bool(error) and error["type"] not in ECHOES
+
+
+def judge(records: list[Record], gpus: int, nodes: int = 1) -> list[Finding]:
+    """Return all that the laws find.
+
+    Args:
+        records: of all processes, as ``gather`` returns them.
+        gpus: of each node.
+        nodes: how many.
+    """
+    found = []
+    for kind, law in LAWS.items():
+        for text, line in law(records, gpus, nodes):
+            finding = Finding(kind, text, line)
+            if finding not in found:
+                found.append(finding)
+    return found
+
+
+def owner(record: Record) -> int | None:
+    """Return the GPU that a process works on: the one on which it holds most."""
+    if not record["gpus"]:
+        return None
+    return max(record["gpus"], key=lambda g: g["peak"])["physical"]
+
+
+def shared(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+    """No two ranks of a host work on one GPU."""
+    places: dict[tuple, list[Record]] = {}
+    for record in records:
+        if record["rank"] is not None and record["gpus"]:
+            places.setdefault((record["host"], owner(record)), []).append(record)
+    for (host, gpu), there in places.items():
+        ranks = [r["rank"] for r in there]
+        if len(set(ranks)) > 1:
+            yield (
+                f"{name_ranks(ranks)} work on one GPU, cuda:{gpu} of {host}. Call "
+                "torch.cuda.set_device(local_rank) before anything uses a GPU",
+                _gpu(there[-1], gpu)["first_line"],
+            )
+
+
+def stray(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+    """No rank holds memory on the GPU of another."""
+    owners = {(r["host"], owner(r)): r["rank"] for r in records if r["gpus"]}
+    for record in records:
+        for gpu in record["gpus"]:
+            where = record["host"], gpu["physical"]
+            other = owners.get(where)
+            if gpu["physical"] == owner(record) or other in (None, record["rank"]):
+                continue
+            yield (
+                f"rank {record['rank']} works on cuda:{owner(record)}, and holds "
+                f'memory on rank {other}\'s cuda:{gpu["physical"]} too: "cuda" means '
+                "GPU 0 there. Call torch.cuda.set_device(local_rank) first",
+                gpu["first_line"],
+            )
+
+
+def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+    """Every GPU is used, if the run came to its end."""
+    if any(r["error"] for r in records):
+        return
+    used = {(r["host"], g["physical"]) for r in records for g in r["gpus"]}
+    if not used:
+        yield "the script put nothing on a GPU: it ran on the CPU", ""
+        return
+    missing = gpus * nodes - len(used)
+    if missing > 0:
+        were = "was 1 GPU" if missing == 1 else f"were {missing} GPUs"
+        yield (
+            f"of {gpus * nodes} there {were} that nothing used: start as many ranks, "
+            "or ask for fewer GPUs",
+            "",
+        )
+
+
+def synchronising(
+    records: list[Record], gpus: int, nodes: int
+) -> Iterator[tuple[str, str]]:
+    """No line of the reader's waits for a GPU in every step."""
+    for record in records:
+        steps = record["steps"]
+        for copy in record["copies"]:
+            wait = copy["waits"] and copy["target"] == "cpu" and copy["line"]
+            if wait and steps >= 4 and copy["steps"] >= steps - 1:
+                yield (
+                    "the program waits for the GPU in every step, since data go "
+                    "to the host (.item(), .cpu(), print). Do it every so many steps",
+                    copy["line"],
+                )
+
+
+def back_and_forth(
+    records: list[Record], gpus: int, nodes: int
+) -> Iterator[tuple[str, str]]:
+    """No tensor goes to the host and back to a GPU in every step."""
+    for record in records:
+        steps = record["steps"]
+        for copy in record["copies"]:
+            if copy["back"] and steps >= 4 and copy["steps"] >= steps - 1:
+                yield (
+                    "what this line copies to a GPU has come from a GPU before, at "
+                    f"{short(copy['back'])}, in every step. Leave it there, unless "
+                    "the host is where it is kept on purpose",
+                    copy["line"],
+                )
+
+
+def elsewhere(
+    records: list[Record], gpus: int, nodes: int
+) -> Iterator[tuple[str, str]]:
+    """Tensors that meet in an op are on the GPU of their rank."""
+    for record in records:
+        error = record["error"] or {}
+        for tensor in error.get("made", ()):
+            if tensor["device"] != f"cuda:{record['current']}" and tensor["line"]:
+                name = f"{tensor['name']} is" if tensor["name"] else "this line made it"
+                yield (
+                    f"{name} on {tensor['device']}, and meets a tensor on another "
+                    f"device at {short(error['line'])}. Make it there, or move it",
+                    tensor["line"],
+                )
+
+
+def guarded(kind: str) -> Law:
+    """Return the law of what ``allranks.guard`` has found between the ranks."""
+
+    def law(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+        """All that must be equal on the ranks, or differ on them, does."""
+        for record in records:
+            for found, text, line in (record["guard"] or {"found": ()})["found"]:
+                if found == kind:
+                    yield text.rstrip("."), line
+
+    return law
+
+
+def apart(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+    """Replicas in DDP hold equal parameters after each step."""
+    wrapped = [r for r in records if r["wrapped"]]
+    told = any(guarded(GUARD)(records, gpus, nodes))  # it names the parameter
+    if len(wrapped) < 2 or told:
+        return
+    for step in sorted(wrapped[0]["digests"], key=int):
+        sums = {r["digests"].get(step) for r in wrapped}
+        if None in sums or any(s != s for s in sums):
+            continue
+        if len(sums) > 1:
+            yield (
+                f"after step {step} the ranks' parameters differ, though DDP keeps "
+                "them equal: something changes or steps them on one rank alone",
+                "",
+            )
+            return
+
+
+def alone(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
+    """Ranks that train talk to each other between their first step and the last."""
+    ranks = [r for r in records if r["rank"] is not None and r["world_size"] > 1]
+    if len(ranks) > 1 and all(r["steps"] > 1 and not r["late_calls"] for r in ranks):
+        yield (
+            f"{name_ranks([r['rank'] for r in ranks])} train, and nothing is sent "
+            "between them after the first step: the gradients are never averaged. "
+            "Wrap the model in DistributedDataParallel, and call the wrapper",
+            "",
+        )
+
+
+def not_entered(
+    records: list[Record], gpus: int, nodes: int
+) -> Iterator[tuple[str, str]]:
+    """A context manager for a device is entered."""
+    for record in records:
+        for name, line, _ in record["not_entered"]:
+            yield (
+                f"{name}(...) without `with` does nothing. Use `with`, or "
+                "torch.cuda.set_device",
+                line,
+            )
+
+
+def _gpu(record: Record, physical: int) -> Record:
+    return next(g for g in record["gpus"] if g["physical"] == physical)
+
+
+LAWS: dict[str, Law] = {
+    "shared-gpu": shared,
+    "stray-memory": stray,
+    "idle-gpu": idle,
+    "wrong-device": elsewhere,
+    "not-entered": not_entered,
+    "gradients-not-averaged": alone,
+    "replicas-differ": apart,
+    "waits-every-step": synchronising,
+    "back-and-forth": back_and_forth,
+    GUARD: guarded(GUARD),
+    SAME_NUMBERS: guarded(SAME_NUMBERS),
+    **data_laws.LAWS,
+}

@@ -1,0 +1,113 @@
+"""Starts the reader's command on each node, and sees to it that everything ends."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed import TCPStore
+
+from allranks.launch.torchrun import end_with_parent, starter, stop
+from allranks.rehearse.command import rewrite
+from allranks.rehearse.settings import Settings
+from allranks.vgpu.cuda.functions import visible
+
+
+def run(
+    stage: Settings,
+    words: Sequence[str],
+    timeout_s: float | None = None,
+    path: str = "",
+) -> tuple[int, str]:
+    """Run a command on the stage until it ends, and leave no process behind.
+
+    Args:
+        stage: the rehearsal.
+        words: the reader's command.
+        timeout_s: seconds after which it is ended; None waits as long as it takes.
+        path: a folder that comes first in PATH.
+
+    Returns:
+        The exit code, and how it ended, as a sentence.
+
+    Raises:
+        CommandError: if the command cannot be rehearsed.
+    """
+    begin, jobs, stopped = time.monotonic(), [], ""
+    store = _meeting_point() if stage.nodes > 1 else None
+    place = _place(stage.nodes, store.port) if store else ()
+    gpus = visible(stage.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    command = rewrite(words, place, len(gpus))
+    env = dict(os.environ) | stage.environment()
+    env["PATH"] = os.pathsep.join(filter(None, [path, env.get("PATH", "")]))
+    env["PYTHONPATH"] = _python_path(env)
+    try:
+        for _ in range(stage.nodes):
+            job = starter(env)(  # a Ctrl-C reaches us alone, and we end the rest
+                command,
+                env=env,
+                start_new_session=True,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            )
+            jobs.append(job)
+        code = _wait(jobs, begin, timeout_s)
+    except subprocess.TimeoutExpired:
+        code, stopped = 124, f"ended after --timeout {timeout_s:g} s"
+    except KeyboardInterrupt:
+        code, stopped = 130, "stopped by Ctrl-C"
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):  # a second one only hastens it
+            stop(jobs)
+        for job in jobs:  # what a script has left behind in its session
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(job.pid, signal.SIGKILL)
+    took = f"{time.monotonic() - begin:.1f} s"
+    return code, stopped or f"exit code {code} after {took}"
+
+
+def _meeting_point() -> TCPStore:
+    """Serve the store in which the nodes' torchruns meet.
+
+    On a cluster the first node serves it, and if that node's torchrun ends a moment
+    before the others have read that all is done, they print a traceback of C++.
+    """
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def _place(nodes: int, port: int) -> tuple[str, ...]:
+    """Return the flags that tell each node's torchrun where the others are."""
+    meet = f"--nnodes={nodes}", "--rdzv-backend=c10d", "--rdzv-conf=is_host=0"
+    return (*meet, f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1")
+
+
+def _python_path(env: dict[str, str]) -> str:
+    """Return a PYTHONPATH on which the children find this package."""
+    here = str(Path(__file__).parents[2])
+    return os.pathsep.join(filter(None, [here, env.get("PYTHONPATH", "")]))
+
+
+def _wait(jobs: list[subprocess.Popen], begin: float, timeout_s: float | None) -> int:
+    """Wait for all nodes; return the first exit code that is not 0.
+
+    Raises:
+        subprocess.TimeoutExpired: if they take too long.
+    """
+    running = list(jobs)
+    while running:
+        for job in [j for j in running if j.poll() is not None]:
+            running.remove(job)
+            if job.returncode:
+                return _code(job.returncode)
+        if timeout_s is not None and time.monotonic() - begin > timeout_s:
+            raise subprocess.TimeoutExpired(jobs[0].args, timeout_s)
+        time.sleep(0.02)
+    return 0
+
+
+def _code(returncode: int) -> int:
+    """Return an exit code as a shell says it, 128 and the signal's number."""
+    return 128 - returncode if returncode < 0 else returncode

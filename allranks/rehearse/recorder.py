@@ -1,0 +1,206 @@
+"""The record of one process of a rehearsal, written while it runs.
+
+A record is a JSON file in the rehearsal's folder. A thread writes it again twice a
+second, so that a process that is killed, or waits for ever, leaves what it did.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+from allranks.backends import nccl
+from allranks.rehearse import contexts, lines, origins, packages
+from allranks.rehearse.memory import Holders
+from allranks.rehearse.samples import Samples
+from allranks.rehearse.settings import Settings
+from allranks.rehearse.traffic import Traffic
+from allranks.rehearse.training import Training
+from allranks.vgpu.machine import Device, Machine, current
+
+PERIOD_S = 0.5
+_recorder: "Recorder | None" = None
+
+
+class Recorder:
+    """Notes what this process does on its GPUs.
+
+    Args:
+        stage: the rehearsal, with the folder where the record goes.
+        machine: the GPUs.
+    """
+
+    def __init__(self, stage: Settings, machine: Machine) -> None:
+        self.folder, self.machine = Path(stage.folder), machine
+        self.begun_here = True  # and not inherited from a process that forked
+        self.samples = Samples(lambda: self.training.num_steps)
+        self.holders = Holders(machine, lambda: self.samples.batch)
+        self.training = Training(self.holders.modules, stage.guard, stage.watch_s / 3)
+        self.traffic = Traffic(self.training)
+        self.error: dict[str, Any] | None = None
+        self.ended = False
+        self.keep_writing()
+        machine.observer = self
+        self.took, self.frees = self.holders.took, self.holders.frees
+        self.copied = self.traffic.copied
+        nccl.watch(self.traffic.called)
+        self.training.watch()
+        self.samples.watch()
+        contexts.watch()
+
+    def record(self) -> dict[str, Any]:
+        """Return all that is known, as JSON takes it."""
+        self.traffic.meet()
+        env, rank = os.environ, self.traffic.rank
+        for device in self.machine.devices:
+            self.holders.look(device)
+        return {
+            "host": env.get("ALLRANKS_HOST") or socket.gethostname(),
+            "pid": os.getpid(),
+            "rank": rank if rank is not None else _number("RANK"),
+            "local_rank": _number("LOCAL_RANK"),
+            "world_size": self.traffic.world_size,
+            "gpus": [self._gpu(d) for d in self.machine.devices if d.taken],
+            "current": getattr(self.machine.thread, "index", 0),
+            **self.training.facts(),
+            **self.traffic.facts(),
+            "epochs": self.samples.facts(),
+            "not_entered": contexts.lines(),
+            "modelled_s": max(
+                [self.machine.host_s, *(d.free_s for d in self.machine.devices)]
+            ),
+            "error": self.error,
+            "ended": self.ended,
+            "stands": lines.standing(),
+        }
+
+    def _gpu(self, device: Device) -> dict[str, Any]:
+        nothing = 0, Counter(), Counter()
+        _, holders, places = self.holders.peaks.get(device.index, nothing)
+        return {
+            "index": device.index,
+            "physical": device.physical,
+            "peak": device.peak,
+            "capacity": device.capacity,
+            "first_line": self.holders.first.get(device.index, ""),
+            "ooms": device.num_ooms,
+            "holders": dict(holders),
+            "lines": places.most_common(8),
+            "growth": self.holders.growth(device).facts(self.samples.trained()),
+        }
+
+    def keep_writing(self) -> None:
+        """Write the record every so often, from a thread of its own."""
+        self.lock = threading.Lock()
+
+        def write() -> None:
+            while not self.ended:
+                time.sleep(PERIOD_S)
+                with contextlib.suppress(RuntimeError):  # it changed meanwhile
+                    if not self.ended and self.worth_writing():
+                        self.write()
+
+        threading.Thread(target=write, daemon=True).start()
+
+    def write(self) -> None:
+        """Write the record, in one move, so that nobody reads half of it."""
+        with self.lock, contextlib.suppress(FileNotFoundError):  # its folder is gone
+            path = self.folder / f"{os.getpid()}.json"
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps(self.record()), "utf8")
+            part.replace(path)
+
+    def worth_writing(self) -> bool:
+        """Tell whether this process used a GPU or a group, or was started for it."""
+        used = any(device.taken for device in self.machine.devices)
+        return bool(used or self.traffic.calls or self.begun_here)
+
+    def close(self) -> None:
+        """Write the record for the last time, if there is anything to say."""
+        if not self.ended and self.worth_writing():
+            self.ended = True
+            self.write()
+
+
+def begin(stage: Settings) -> None:
+    """Record this process, and those that it forks."""
+    global _recorder
+    _recorder = Recorder(stage, current())
+    _at_end()
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _at_end() -> None:
+    """Close the record when the process ends.
+
+    multiprocessing's processes end without ``atexit``, and forget at their start what
+    should be called at their end, so that has to be said after their start.
+    """
+    atexit.register(_recorder.close)
+    util.register_after_fork(_recorder, _at_end_of_child)
+
+
+def _at_end_of_child(recorder: Recorder) -> None:
+    util.Finalize(None, recorder.close, exitpriority=1)
+
+
+def _forked() -> None:
+    """Begin the record of a forked process anew."""
+    recorder = _recorder
+    recorder.begun_here = recorder.ended = False
+    recorder.training.forget()
+    recorder.traffic.forget()
+    recorder.samples.epochs.clear()
+    for device in recorder.machine.devices:
+        device.taken = 0
+    recorder.error = None
+    recorder.keep_writing()
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[None]:
+    """Note the error that ends the reader's script, with its line."""
+    try:
+        yield
+    except SystemExit:
+        raise
+    except BaseException as error:
+        note(error)
+        raise
+
+
+def note(error: BaseException) -> None:
+    """Note an error as the end of this process, with what to do if that is known."""
+    advice = packages.advice(error)
+    if advice:
+        error.add_note(f"rehearsal: {advice}")
+    if _recorder is None:
+        return
+    frames = traceback.walk_tb(error.__traceback__)
+    own = [
+        f"{frame.f_code.co_filename}:{number}"
+        for frame, number in frames
+        if lines.whose(frame.f_code)[0] == lines.READER
+    ]
+    _recorder.error = {
+        "type": type(error).__name__,
+        "text": f"{error}: {advice}" if advice else str(error),
+        "line": own[-1] if own else "",
+        "log": "".join(traceback.format_exception(error)),
+        "made": origins.made(error, _recorder.holders),
+    }
+    _recorder.write()
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None

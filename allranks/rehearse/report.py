@@ -1,0 +1,118 @@
+"""The report of a rehearsal, as one page of text."""
+
+from collections.abc import Iterable, Sequence
+
+from allranks.clinic import folder
+from allranks.diagnose.command import CASES
+from allranks.diagnose.suspects import diagnose
+from allranks.diagnose.text import Log
+from allranks.diagnose.words import found
+from allranks.rehearse import hangs
+from allranks.rehearse.findings import Finding, Record
+from allranks.rehearse.lines import short
+from allranks.rehearse.tables import sections
+from allranks.report import name_ranks
+from allranks.sums.units import amount
+
+
+def text(records: list[Record], findings: Sequence[Finding], ended: str = "") -> str:
+    """Return the report.
+
+    Args:
+        records: of all processes.
+        findings: what the laws found.
+        ended: how the run ended, in one sentence.
+    """
+    if not records:
+        return f"Rehearsal: {ended}, and no process left a record\n"
+    parts = [f"Rehearsal: {ended}" if ended else "Rehearsal"]
+    for title, head, rows, note in sections(records):
+        parts.append(
+            f"\n{title}\n{_table(head, rows)}" + (f"\n  {note}" if note else "")
+        )
+    failed = failures(records)
+    if failed:
+        parts.append("\nFailed")
+        told = [*failed, *hangs.waits(records), *diagnosis(records)]
+        parts += [f"  {line}" for line in told]
+    parts += ["", *guarded(records)]
+    parts.append(f"\nFindings: {len(findings) or 'none'}")
+    parts += [f"  [{finding.kind}] {sentence(finding)}" for finding in findings]
+    parts.append("\n" + modelled(records))
+    return "\n".join(parts) + "\n"
+
+
+def sentence(finding: Finding) -> str:
+    """Return what a finding says, with its line before it."""
+    return finding.place + finding.text + ("" if finding.text.endswith("?") else ".")
+
+
+def guarded(records: list[Record]) -> list[str]:
+    """Say what ``allranks.guard`` looked at, what it remarks, and why it ended."""
+    told = [record["guard"] for record in records if record["guard"]]
+    if not told:
+        return ["The guard was left out (--no-guard)."]
+    models = sorted({model for one in told for model in one["models"]})
+    if not models:
+        return ["The guard compared nothing: no ranks train a model in DDP or FSDP2."]
+    who = name_ranks([r["rank"] or 0 for r in records if (r["guard"] or {})["models"]])
+    said = [
+        f"The guard compared {who} at steps 1, 2, 4, 8, ...: parameters, gradients, "
+        f"buffers, optimizers and settings of what {' and '.join(models)} trains."
+    ]
+    off = dict.fromkeys(why for one in told for why in one["off"])
+    said += [f"  It ended early: {why.rstrip('.')}." for why in off]
+    remarks = dict.fromkeys(text for one in told for text in one["remarks"])
+    return said + [f"  It remarks: {text}" for text in remarks]
+
+
+def failures(records: list[Record]) -> list[str]:
+    """Return a line for each error, with the ranks that ended by it."""
+    who: dict[str, list[int]] = {}
+    for record in records:
+        if record["error"]:
+            error = record["error"]
+            place = f"{short(error['line'])}: " if error["line"] else ""
+            first = " ".join(error["text"].split())
+            told = f"{place}{error['type']}: {first}"
+            ranks = who.setdefault(told, [])
+            ranks += [] if record["rank"] is None else [record["rank"]]
+    return [
+        f"{name_ranks(ranks) if ranks else 'the script'}: {told}"
+        for told, ranks in who.items()
+    ]
+
+
+def diagnosis(records: list[Record]) -> list[str]:
+    """Return what the clinic knows of the errors: the case, its cause and its cure."""
+    logs = [(f"rank {r['rank']}", r["error"]["log"]) for r in records if r["error"]]
+    if not logs:
+        return []
+    log = Log(*logs)
+    likeliest = [found(log, one) for one in diagnose(log, folder(CASES))[:1]]
+    return [
+        f"{case['title']} Cause: {case['cause']} Cure: {case['cure']} "
+        f"Read on: {case['read']}"
+        for case in likeliest
+    ]
+
+
+def modelled(records: list[Record]) -> str:
+    """Say what the modelled clock says, and that it is a model."""
+    seconds = max(record["modelled_s"] for record in records)
+    return (
+        f"By the declared costs of vgpu.Costs, the GPUs would be busy for "
+        f"{amount(seconds, 's')}. This is a model of no product, and says nothing "
+        "of the speed of yours. Overlap of streams is not rehearsed."
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return rows in columns; the last one is as long as it has to be."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
+    made = []
+    for line in lines:
+        cells = [cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)]
+        made.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(made)

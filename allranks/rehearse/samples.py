@@ -1,0 +1,131 @@
+"""Which samples each rank reads: what the samplers of its DataLoaders gave."""
+
+import functools
+from typing import Any
+
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import dataloader as torch_loader
+
+from allranks.guard.datasets import fingerprint
+from allranks.guard.loaders import batch_rows
+from allranks.rehearse import lines
+
+MOST = 200_000  # samples of an epoch that are kept; a longer one is not judged
+
+
+class Epoch:
+    """One pass over a loader: the samples' indices, in their order."""
+
+    def __init__(self, line: str, num_samples: int) -> None:
+        self.line, self.num_samples = line, num_samples
+        self.indices: list[int] = []
+        self.first_step = self.last_step = self.batch = 0
+        self.whole = True  # whether all indices are known
+        self.finished = False
+
+    def add(self, batch: Any) -> None:
+        """Note one batch's indices."""
+        batch = batch if isinstance(batch, (list, tuple)) else [batch]
+        if len(self.indices) > MOST or not all(type(i) is int for i in batch):
+            self.whole = False
+        else:
+            self.indices += batch
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return dict(vars(self))
+
+
+class Samples:
+    """Follows all loaders of this process, from ``watch`` on."""
+
+    def __init__(self, steps: Any) -> None:
+        self.steps = steps  # returns the number of optimizer steps so far
+        self.epochs: list[tuple[DataLoader, Epoch, dict]] = []
+        self.batch = 0  # samples in the batch that was read last
+
+    def watch(self) -> None:
+        """Follow each iterator that a DataLoader makes from now on."""
+        get_iterator = DataLoader._get_iterator
+        next_index = torch_loader._BaseDataLoaderIter._next_index
+        next_batch = torch_loader._BaseDataLoaderIter.__next__
+        samples = self
+
+        @functools.wraps(get_iterator)
+        def _get_iterator(loader: DataLoader) -> Any:
+            samples.begin(loader)
+            made = get_iterator(loader)
+            made._rehearsed = samples.epochs[-1][1] if samples.epochs else None
+            return made
+
+        @functools.wraps(next_index)
+        def _next_index(iterator: Any) -> Any:
+            batch = next_index(iterator)
+            epoch = getattr(iterator, "_rehearsed", None) or samples.newest()
+            if epoch is not None:
+                epoch.add(batch)
+            return batch
+
+        @functools.wraps(next_batch)
+        def _next(iterator: Any) -> Any:
+            epoch = getattr(iterator, "_rehearsed", None)
+            if epoch is not None:
+                epoch.last_step = samples.steps()
+            try:
+                batch = next_batch(iterator)
+                samples.batch = batch_rows(batch)
+                if epoch is not None:
+                    epoch.batch = max(epoch.batch, samples.batch)
+                return batch
+            except StopIteration:
+                if epoch is not None:
+                    epoch.finished = True
+                raise
+
+        DataLoader._get_iterator = _get_iterator
+        torch_loader._BaseDataLoaderIter._next_index = _next_index
+        torch_loader._BaseDataLoaderIter.__next__ = _next
+
+    def begin(self, loader: DataLoader) -> None:
+        """Begin an epoch of a loader."""
+        if isinstance(loader.dataset, IterableDataset):
+            epoch, about = Epoch(lines.place()[0], -1), {}
+            epoch.whole = False
+        else:
+            epoch = Epoch(lines.place()[0], len(loader.dataset))
+            about = _sampler(loader)
+        epoch.first_step = epoch.last_step = self.steps()
+        self.epochs.append((loader, epoch, about))
+
+    def newest(self) -> Epoch | None:
+        """Return the epoch that began last; workers fetch ahead before it is named."""
+        return self.epochs[-1][1] if self.epochs else None
+
+    def trained(self) -> int:
+        """Return the samples of the largest batch with which the optimizer stepped."""
+        epochs = [epoch for _, epoch, _ in self.epochs]
+        return max((e.batch for e in epochs if e.last_step > e.first_step), default=0)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return a row for each epoch, with the number of its loader."""
+        numbers: dict[int, int] = {}
+        return [
+            {
+                "loader": numbers.setdefault(id(loader), len(numbers)),
+                **e.facts(),
+                **about,
+            }
+            for loader, e, about in self.epochs
+        ]
+
+
+def _sampler(loader: DataLoader) -> dict[str, Any]:
+    """Say what kind of sampler it has, as far as laws speak of it."""
+    sampler = loader.sampler
+    distributed = isinstance(sampler, DistributedSampler)
+    return {
+        "distributed": distributed,
+        "shuffles": bool(getattr(sampler, "shuffle", False)) if distributed else None,
+        "drop_last": bool(loader.drop_last or getattr(sampler, "drop_last", False)),
+        "data": list(fingerprint(loader.dataset)),
+    }

@@ -1,0 +1,46 @@
+"""What DDP and FSDP2 have to send for a model: its parameters, and DDP's buckets."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+INDICES = "rebuilt_per_bucket_param_indices"  # as DDP logs them: "3 2, 1 0"
+
+
+def of_ddp(model: nn.Module) -> dict[str, Any]:
+    """Describe the gradients that DDP averages.
+
+    Returns:
+        Their bytes and number, the group, and each bucket's bytes, number of
+        parameters, and names of the first and the last in it; DDP forms them anew after
+        the first backward pass, and until then there are none.
+    """
+    names = {id(p): name for name, p in model.module.named_parameters()}
+    parameters, _ = model._build_params_for_reducer()
+    logged = model._get_ddp_logging_data().get(INDICES, "")
+    buckets = []
+    for text in filter(None, logged.split(",")):
+        inside = [parameters[int(index)] for index in text.split()]
+        ends = [names.get(id(p), "") for p in (inside[0], inside[-1])]
+        buckets.append([sum(p.nbytes for p in inside), len(inside), *ends])
+    return {
+        "bytes": sum(p.nbytes for p in parameters),
+        "parameters": len(parameters),
+        "group": dist.get_process_group_ranks(model.process_group),
+        "buckets": buckets,
+    }
+
+
+def of_fsdp(root: nn.Module) -> dict[str, Any]:
+    """Describe what FSDP2 gathers: bytes and number of parameters, and the group."""
+    found = [p for p in root.parameters() if isinstance(p, DTensor)]
+    trained = [p for p in found if p.requires_grad]
+    mesh = found[0].device_mesh if found else None
+    return {
+        "bytes": sum(p.numel() * p.element_size() for p in found),
+        "trained": sum(p.numel() * p.element_size() for p in trained),
+        "parameters": len(found),
+        "group": mesh.mesh.flatten().tolist() if mesh is not None else [],
+    }

@@ -1,0 +1,3 @@
+"""What is rehearsed is no test: the scripts are started by the command."""
+
+collect_ignore = ["scripts"]

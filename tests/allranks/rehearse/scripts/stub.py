@@ -1,0 +1,7 @@
+"""Stands for flash_attn."""
+
+
+def func(x):
+    """Return it as it is."""
+    print("stub")
+    return x

@@ -1,0 +1,325 @@
+"""The command rehearses real scripts: one process, torchrun, mp.spawn, two nodes."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from allranks.rehearse import __main__ as command
+from allranks.rehearse import nvidia_smi, settings
+from allranks.rehearse.command import CommandError, rewrite
+from allranks.rehearse.launch import _place
+from tests.allranks.rehearse.running import REHEARSE, SCRIPTS, rehearse, torchrun
+
+
+def line_of(script, text):
+    """Return "script:line" of a text in it."""
+    lines = (SCRIPTS / script).read_text("utf8").splitlines()
+    return f"{script}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+
+
+def test_a_healthy_ddp_script_has_no_finding(tmp_path):
+    """The record has who, the memory's holders, the traffic of a step, the samples."""
+    paths = [f"--json={tmp_path / 'r.json'}", f"--html={tmp_path / 'r.html'}"]
+    code, out, err = rehearse("--strict", *paths, *torchrun("ddp.py"))
+    assert code == 0, out + err
+    assert "Findings: none" in out
+    told = json.loads((tmp_path / "r.json").read_text("utf8"))
+    assert told["findings"] == [] and told["exit"] == 0
+    for rank, one in enumerate(told["processes"]):
+        assert (one["rank"], one["steps"], one["ended"]) == (rank, 8, True)
+        (gpu,) = one["gpus"]
+        assert gpu["index"] == rank and sum(gpu["holders"].values()) == gpu["peak"]
+        # Where in a step so small a model peaks depends on when gloo frees a block.
+        assert gpu["holders"]["parameters"] == 1024
+        assert gpu["holders"]["optimizer"] == 2048  # two moments for each of two
+        backward = [c for c in one["calls"] if c["in"] == "backward"]
+        assert [(c["op"], c["bytes"], c["times"]) for c in backward] == [
+            ("all_reduce", 36, 8)
+        ]
+        assert backward[0]["line"].endswith(line_of("ddp.py", "loss.backward()"))
+        assert [len(e["indices"]) for e in one["epochs"]] == [32, 32]
+        size, count, *names = one["ddp"][0]["buckets"][0]
+        assert (size, count, sorted(names)) == (36, 2, ["bias", "weight"])
+        # The guard looks at the optimizer's step, and nothing of it is counted.
+        assert one["guard"] == dict(models=["DDP"], found=[], remarks=[], off=[])
+        here = line_of("ddp.py", "optimizer.step()")
+        sent = [*one["calls"], *one["copies"]]
+        assert sent and not any(each["line"].endswith(here) for each in sent)
+        assert gpu["growth"]["batch"] == 8
+    assert (
+        "DDP, all_reduce  36 B                     36 B            36 B, the same"
+        in out
+    )
+    assert "In a step, 288 B go from the host to the GPU of each rank." in out
+    assert "The guard compared ranks 0–1" in out
+    assert "<h2>Who ran where</h2>" in (tmp_path / "r.html").read_text("utf8")
+
+
+def named(out, script, kinds):
+    """Check that a report has findings of these kinds, at these lines, and no more."""
+    for kind, text in kinds.items():
+        assert f"[{kind}] {line_of(script, text) + ':' if text else ''}" in out, kind
+    assert f"Findings: {len(kinds)}" in out, out
+
+
+def test_mistakes_are_named_with_their_lines_and_strict_fails():
+    """Eight mistakes in one script: each is found at its line, and no other."""
+    broken = "no-set-device", "no-set-epoch", "item", "back", "no-with", "dropout"
+    more = "edit", "four-shares"
+    code, out, err = rehearse("--strict", *torchrun("ddp.py", *broken, *more))
+    assert code == 3, out + err
+    kinds = {
+        "stray-memory": 'torch.zeros(8, device="cuda")',
+        "not-entered": "    torch.cuda.device(local_rank)",
+        "no-set-epoch": "for x, y in loader",
+        "samples-never": "for x, y in loader",
+        "waits-every-step": "loss.item()",
+        "back-and-forth": "torch.from_numpy",
+        "guard": "optimizer.step()",
+        "same-random-numbers": "optimizer.step()",
+    }
+    assert f"[waits-every-step] {line_of('ddp.py', 'out.detach().cpu()')}: " in out
+    assert f"from a GPU before, at {line_of('ddp.py', 'out.detach().cpu()')}" in out
+    assert "step 4: the parameter module.1.weight is not the same on all ranks" in out
+    out = out.replace("Findings: 9", "Findings: 8")  # two lines wait
+    named(out, "ddp.py", kinds)
+
+
+def test_ranks_that_do_not_talk_are_found_without_the_guard():
+    """Five more mistakes; there is no message between the ranks that could tell."""
+    broken = "module", "no-sampler", "evaluate"
+    words = "--gpus=3", "--no-guard", *torchrun("ddp.py", *broken)
+    code, out, err = rehearse(*words)
+    assert code == 0, out + err
+    assert "The guard was left out" in out
+    kinds = {
+        "idle-gpu": "",
+        "gradients-not-averaged": "",
+        "replicas-differ": "",
+        "samples-twice": "for x, y in loader",
+        "padded-evaluation": "for (x,) in",
+    }
+    named(out, "ddp.py", kinds)
+
+
+def gone(text):
+    """Tell whether all processes that a script named in its output have ended."""
+    pids = [int(pid) for pid in re.findall(r"pid (\d+)", text)]
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{p}").exists() for p in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return bool(pids)
+
+
+def test_a_hang_says_who_waited_where_and_for_whom():
+    """Rank 0 waits in a broadcast that rank 1 leaves out; nobody is left behind."""
+    code, out, err = rehearse("--watch=2", *torchrun("hang.py"))
+    assert code == 1, out + err
+    at, stood = line_of("hang.py", "dist.broadcast"), line_of("hang.py", "sleep(60)")
+    assert (
+        f"rank 0 waited at {at} in broadcast, call 2 of ranks 0–1, for rank 1; "
+        f"rank 1 stood at {stood}"
+    ) in out
+    assert "Watchdog caught collective operation timeout" in out
+    assert gone(out)
+
+
+def test_two_ranks_on_one_gpu_are_named():
+    """NCCL refuses them, and the finding says which GPU, and at which line."""
+    code, out, err = rehearse(*torchrun("hang.py", "one-gpu"))
+    assert code == 1, out + err
+    assert "Duplicate GPU detected" in out
+    place = line_of("hang.py", "torch.ones")
+    assert f"[shared-gpu] {place}: ranks 0–1 work on one GPU, cuda:0" in out
+    assert gone(out)
+
+
+def test_a_stub_is_imported_and_a_tensor_on_the_wrong_device_is_traced():
+    """The finding is where the mask was made, and the failure where it was used."""
+    stub = f"--stub=flash_attn={SCRIPTS / 'stub.py'}"
+    code, out, err = rehearse("--gpus=1", stub, str(SCRIPTS / "meet.py"))
+    assert code == 1 and "stub\n" in out, out + err
+    used, where = line_of("meet.py", "return flash_attn"), "self.mask = torch"
+    assert f"the script: {used}: RuntimeError: Expected all tensors" in out
+    assert f"self.mask is on cpu, and meets a tensor on another device at {used}" in out
+    named(out, "meet.py", {"wrong-device": where})
+
+
+def test_a_spawned_rank_that_fails_is_named_with_its_line():
+    """Children of mp.spawn have GPUs and records; nvidia-smi answers in all."""
+    code, out, err = rehearse(str(SCRIPTS / "spawn.py"), "fail")
+    assert code == 1, out + err
+    assert "GPU 1: Virtual GPU" in out and "rank 0: 2" in out
+    place = line_of("spawn.py", "raise ValueError")
+    assert f"rank 1: {place}: ValueError: this rank fails" in out
+    assert "ProcessRaisedException" not in out
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("7", 7, ""), ("text", 1, "it ends because of this")]
+)
+def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
+    """Its threads are joined, its exit functions run, and its exit code is ours."""
+    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process ends in its own way
+    found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
+    assert found == code, out + err
+    assert out.startswith("last line\nthread\nexit function\nRehearsal: exit code")
+    assert said in err
+
+
+def test_two_nodes_have_gpus_of_their_own():
+    """Both ranks are local rank 0; what loaders with workers read is known, too."""
+    words = *torchrun("ddp.py", "workers", ranks=1), ""
+    code, out, err = rehearse("--nodes=2", "--gpus=1", *words)
+    assert code == 0, out + err
+    assert re.search(r"ddp.py:\d+ +2 +32 +64 +ranks 0–1", out), out  # of the samples
+    assert "node0 cuda:0" in out and "node1 cuda:0" in out
+    assert "Findings: none" in out
+    assert "The guard compared ranks 0–1" in out and "It ended early" not in out
+
+
+def test_a_timeout_ends_all():
+    """The code is that of the program timeout, and a process deaf to SIGTERM ends."""
+    words = "--timeout=5", "--gpus=1", str(SCRIPTS / "wait.py")
+    code, out, err = rehearse(*words)
+    assert code == 124, out + err
+    assert "Rehearsal: ended after --timeout 5 s" in out
+    assert gone(out) or "pid" not in out  # it had not begun
+
+
+def test_ctrl_c_ends_all_and_prints_the_report():
+    """No process is left, and the report says what was done until then."""
+    command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    said = job.stdout.readline()
+    time.sleep(1.5)  # the record is written twice a second
+    job.send_signal(signal.SIGINT)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "stopped by Ctrl-C" in out and "Memory at the peak" in out
+    assert f"stopped at {line_of('wait.py', 'sleep(60)')}" in out
+    assert gone(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name the command"),
+        (["--gpus=0", "x.py"], "--gpus 0: choose 1 to 64"),
+        (["--nodes=0", "x.py"], "--nodes 0"),
+        (["--timeout=-1", "x.py"], "--timeout -1"),
+        (["--memory=much", "x.py"], "much"),
+        (["--gpu=h1000", "x.py"], "no card 'h1000'"),
+        (["--stub=apex", "x.py"], "NAME=FILE"),
+        (["--json=/no/such/r.json", "x.py"], "--json /no/such/r.json: name a file"),
+        (["--html=.", "x.py"], "--html .: name a file"),
+        (["--"], "name the command"),
+        (["--allow=all", "x.py"], "the kinds are shared-gpu"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_a_sentence(words, said, capsys):
+    """The sentence names the value."""
+    with pytest.raises(SystemExit) as ended:
+        command.options(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bash", "train.sh"], "bash: give a script"),
+        (["python"], "without a script"),
+        (["nofile.py"], "nofile.py: there is no such script"),
+        (["torchrun", "--nproc-per-node", "2", "nofile.py"], "nofile.py: there is no"),
+        (["python", "-c", "1"], "-c cannot be rehearsed"),
+        (["torchrun", "--no-python", "x"], "--no-python"),
+        (["torchrun", "--nproc-per-node"], "torchrun: "),
+    ],
+)
+def test_a_command_that_cannot_be_rehearsed_is_refused(words, said):
+    """Nothing is started."""
+    with pytest.raises(CommandError, match=said):
+        rewrite(words)
+
+
+def test_nodes_replace_what_the_command_says_of_places():
+    """A job's own rendezvous is a cluster's; here the nodes meet on this machine."""
+    words = ["torchrun", "--nnodes", "8", "--rdzv-endpoint=head:29500", "--rdzv_id=1"]
+    words += ["--node_rank=7", "--local-addr", "10.0.0.8"]
+    made = rewrite([*words, "--nproc-per-node=4", "-m", "train"], _place(2, 4321))
+    assert "8" not in made and not any(
+        "head" in word or "10.0" in word for word in made
+    )
+    assert "--nnodes=2" in made and "--rdzv-endpoint=127.0.0.1:4321" in made
+    assert not any(word.startswith(("--node_rank", "--node-rank")) for word in made)
+    assert made[-4:] == ["--module", "allranks.rehearse.child", "-m", "train"]
+
+
+SLOW_TO_LEAVE = """
+import sys
+if "torch.distributed.run" in sys.orig_argv:
+    import os, time
+    from torch.distributed.elastic.utils import store as barriers
+
+    own = barriers._barrier_nonblocking
+
+    def late(store, *args, **kwargs):
+        store.set(f"pid {store.add('come', 1)}", str(os.getpid()))
+        second = max(int(store.get(f"pid {node}")) for node in (1, 2))
+        key = own(store, *args, **kwargs)
+        if os.getpid() == second:
+            print("slow to leave", file=sys.stderr)
+            time.sleep(1)
+        return key
+
+    barriers._barrier_nonblocking = late
+"""
+
+
+def test_a_node_that_ends_first_disturbs_no_other(tmp_path, monkeypatch):
+    """One torchrun is slow to read that all is done, when the other has ended."""
+    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked one has no sitecustomize
+    Path(tmp_path, "sitecustomize.py").write_text(SLOW_TO_LEAVE)
+    words = "--nodes=2", "--gpus=1", *torchrun("ends.py", "0", ranks=1)
+    code, _, err = rehearse(*words, PYTHONPATH=str(tmp_path))
+    assert code == 0 and "slow to leave" in err, err
+    assert "frame #" not in err and "Error" not in err, err
+
+
+def test_nvidia_smi_answers_queries():
+    """A card has its name and memory; what is not known is refused."""
+    stage = settings.Settings(folder="", gpus=2, card="h100-80")
+    ask = ["--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
+    assert nvidia_smi.answer(ask, stage) == (
+        "0, NVIDIA H100 80GB HBM3, 76293\n1, NVIDIA H100 80GB HBM3, 76293\n",
+        0,
+    )
+    assert nvidia_smi.answer(["topo", "-m"], stage)[1] == 1
+
+
+TELLS = """
+import sys
+import torch
+gib = torch.cuda.get_device_properties(0).total_memory >> 30
+print(f"{sys.argv[1:]} of {torch.cuda.device_count()} with {gib}\\n", end="")
+"""
+
+
+def test_the_old_launcher_passes_the_local_rank_and_counts_the_gpus(tmp_path):
+    """By "gpu" it means those that are visible; one without a name has 80 GiB."""
+    script = tmp_path / "tells.py"
+    script.write_text(TELLS)
+    launcher = "python", "-m", "torch.distributed.launch", "--nproc-per-node=gpu"
+    words = "--gpus=4", *launcher, str(script), "--lr=1"
+    code, out, err = rehearse(*words, CUDA_VISIBLE_DEVICES="3,1")
+    assert code == 0, err
+    for rank in range(2):
+        assert f"['--local-rank={rank}', '--lr=1'] of 2 with 80\n" in out

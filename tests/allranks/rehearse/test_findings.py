@@ -1,0 +1,284 @@
+"""Each law of a rehearsal names what is broken, and is silent on what is healthy."""
+
+import copy
+import json
+
+import pytest
+
+from allranks.rehearse import findings, page, report
+
+GPU = {"peak": 2048, "capacity": 4096, "ooms": 0, "holders": {"parameters": 2048}}
+
+
+def gpu(index, line="train.py:9", peak=2048):
+    """Return a GPU's row."""
+    about = {"index": index, "physical": index, "first_line": line, "peak": peak}
+    growth = {"batch": 8, "moments": [[2048, 512], [1536, 1024]]}
+    return GPU | about | {"lines": [[line, peak]], "growth": growth}
+
+
+def epoch(rank, **changes):
+    """Return a rank's pass over 16 samples, of which it reads every other one."""
+    about = {"loader": 0, "line": "train.py:20", "num_samples": 16, "finished": True}
+    about |= {"indices": list(range(rank, 16, 2)), "first_step": 0, "last_step": 4}
+    about |= {"whole": True, "distributed": True, "shuffles": True, "drop_last": False}
+    return about | {"data": [7, True]} | changes
+
+
+def record(rank):
+    """Return a healthy rank's record."""
+    later = epoch(rank, indices=list(range(14 + rank, -1, -2)))
+    return {
+        "host": "node0",
+        "pid": 100 + rank,
+        "rank": rank,
+        "local_rank": rank,
+        "world_size": 2,
+        "gpus": [gpu(rank)],
+        "current": rank,
+        "steps": 8,
+        "backwards": 8,
+        "calls": [],
+        "copies": [],
+        "epochs": [epoch(rank), later | {"first_step": 4, "last_step": 8}],
+        "wrapped": True,
+        "data_parallel": True,
+        "late_calls": 7,
+        "last_call": None,
+        "not_entered": [],
+        "digests": {"1": 0.5, "2": 0.25},
+        "ddp": [],
+        "fsdp": [],
+        "guard": {"models": ["DDP"], "found": [], "remarks": [], "off": []},
+        "modelled_s": 1e-3,
+        "error": None,
+        "ended": True,
+        "stands": "",
+    }
+
+
+def healthy():
+    """Return the records of two healthy ranks."""
+    return [record(0), record(1)]
+
+
+def wait(steps, waits=True, target="cpu"):
+    """Return a copy that happens in so many steps."""
+    about = {"source": "cuda:0", "target": target, "line": "train.py:30", "back": ""}
+    return about | {"waits": waits, "times": steps, "bytes": 4, "steps": steps}
+
+
+def back(steps, went="train.py:28"):
+    """Return a copy to a GPU of what went to the host at another line."""
+    about = {"source": "cpu", "target": "cuda:0", "line": "train.py:31", "back": went}
+    return about | {"waits": True, "times": steps, "bytes": 4, "steps": steps}
+
+
+def share_a_gpu(ranks):
+    ranks[1]["gpus"] = [gpu(0)]
+
+
+def stray(ranks):
+    ranks[1]["gpus"] = [gpu(0, "train.py:5", 512), gpu(1)]
+
+
+def leave_idle(ranks):
+    del ranks[1]
+
+
+def wait_each_step(ranks):
+    ranks[0]["copies"] = [wait(8)]
+
+
+def there_and_back(ranks):
+    ranks[1]["copies"] = [back(7)]
+
+
+def guard_finds(kind):
+    def damage(ranks):
+        for one in ranks:
+            found = [[kind, "step 2: is it apart?", "train.py:25"]]
+            one["guard"] = one["guard"] | {"found": found}
+
+    return damage
+
+
+def meet_elsewhere(ranks):
+    own = {"device": "cuda:1", "name": "x", "line": "train.py:7"}
+    mask = {"device": "cpu", "name": "self.mask", "line": "train.py:6"}
+    error = {"type": "RuntimeError", "text": "Expected", "line": "train.py:8"}
+    ranks[1]["error"] = error | {"log": "", "made": [own, mask]}
+
+
+def differ(ranks):
+    ranks[1]["digests"] = {"1": 0.5, "2": 0.75}
+
+
+def never_talk(ranks):
+    for one in ranks:
+        one |= {"late_calls": 0, "wrapped": False, "data_parallel": False}
+
+
+def without_with(ranks):
+    ranks[0]["not_entered"] = [["torch.cuda.device", "train.py:4", 1]]
+
+
+def read_everything(ranks):
+    for one in ranks:
+        one["epochs"] = [epoch(0, indices=list(range(16)), distributed=False)]
+
+
+def forget_some(ranks):
+    for rank, one in enumerate(ranks):
+        one["epochs"] = [epoch(rank, indices=list(range(rank, 16, 4)))]
+
+
+def same_order(ranks):
+    for rank, one in enumerate(ranks):
+        later = epoch(rank, first_step=4, last_step=8)
+        one["epochs"] = [epoch(rank), later]
+
+
+def pad(ranks):
+    for rank, one in enumerate(ranks):
+        own = [0, 2, 4] if rank == 0 else [1, 3, 0]
+        still = {"last_step": 0, "num_samples": 5, "shuffles": False}
+        one["epochs"] = [epoch(rank, indices=own, **still)]
+
+
+BROKEN = {
+    "shared-gpu": (share_a_gpu, "ranks 0 and 1|ranks 0–1", "train.py:9"),
+    "stray-memory": (stray, "rank 1 works on cuda:1", "train.py:5"),
+    "idle-gpu": (leave_idle, "of 2 there was 1 GPU", ""),
+    "waits-every-step": (wait_each_step, "waits for the GPU", "train.py:30"),
+    "back-and-forth": (there_and_back, "at train.py:28", "train.py:31"),
+    "wrong-device": (meet_elsewhere, "self.mask is on cpu", "train.py:6"),
+    "guard": (guard_finds("guard"), "step 2", "train.py:25"),
+    "same-random-numbers": (
+        guard_finds("same-random-numbers"),
+        "step 2",
+        "train.py:25",
+    ),
+    "replicas-differ": (differ, "after step 2", ""),
+    "gradients-not-averaged": (never_talk, "ranks 0–1 train", ""),
+    "not-entered": (without_with, "without `with`", "train.py:4"),
+    "samples-twice": (read_everything, "16 of 32 samples", "train.py:20"),
+    "samples-never": (forget_some, "8 of 16 samples", "train.py:20"),
+    "no-set-epoch": (same_order, "set_epoch", "train.py:20"),
+    "padded-evaluation": (pad, "so 1 count twice", "train.py:20"),
+}
+
+
+def test_healthy_ranks_have_no_finding():
+    """All laws are silent on a healthy job."""
+    assert findings.judge(healthy(), gpus=2) == []
+
+
+def test_every_law_has_a_broken_example():
+    """A new law needs one here."""
+    assert set(BROKEN) == set(findings.LAWS)
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_law_names_what_is_broken_and_its_line(kind):
+    """The finding of this kind says what and where."""
+    damage, words, line = BROKEN[kind]
+    ranks = healthy()
+    damage(ranks)
+    found = [f for f in findings.judge(ranks, gpus=2) if f.kind == kind]
+    assert len(found) == 1
+    assert any(word in found[0].text for word in words.split("|"))
+    assert found[0].line == line
+
+
+def rarely(ranks):
+    ranks[0]["copies"] = [wait(2), wait(8, waits=False), wait(8, target="cuda:0")]
+    ranks[1]["copies"] = [back(2), back(8, went="")]
+
+
+def other_data(ranks):
+    read_everything(ranks)
+    ranks[1]["epochs"][0]["data"] = [8, True]  # each rank has files of its own
+
+
+def unknown_data(ranks):
+    read_everything(ranks)
+    for one in ranks:
+        one["epochs"][0]["data"] = [0, False]
+
+
+def tensor_parallel(ranks):
+    read_everything(ranks)
+    for one in ranks:
+        one |= {"wrapped": False, "data_parallel": False}
+
+
+def padded_training(ranks):
+    for rank, one in enumerate(ranks):
+        own = [0, 2, 4] if rank == 0 else [1, 3, 0]
+        one["epochs"] = [epoch(rank, indices=own, num_samples=5)]
+
+
+def drop_the_last(ranks):
+    for rank, one in enumerate(ranks):
+        own = list(range(rank, 12, 2))
+        one["epochs"] = [epoch(rank, indices=own, drop_last=True)]
+
+
+def break_early(ranks):
+    forget_some(ranks)
+    for one in ranks:
+        one["epochs"][0]["finished"] = False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rarely,
+        other_data,
+        unknown_data,
+        tensor_parallel,
+        padded_training,
+        drop_the_last,
+        break_early,
+    ],
+)
+def test_what_resembles_a_mistake_is_none(change):
+    """The laws are silent where the records do not prove anything."""
+    ranks = healthy()
+    change(ranks)
+    assert findings.judge(ranks, gpus=2) == []
+
+
+def test_gpus_of_a_failed_run_are_not_called_idle():
+    """A run that ended early may have had no time to use them."""
+    ranks = healthy()[:1]
+    ranks[0]["error"] = {"type": "ValueError", "text": "no", "line": "", "log": ""}
+    assert findings.judge(ranks, gpus=2) == []
+
+
+def test_gather_leaves_out_who_only_started_others(tmp_path):
+    """A parent, or a loader's worker, is no rank without a GPU."""
+    parent = record(0) | {"rank": None, "gpus": [], "pid": 1}
+    echo = {"type": "ProcessRaisedException", "text": "", "line": "", "log": ""}
+    for one in [*healthy(), parent, parent | {"pid": 2, "error": echo}]:
+        path = tmp_path / f"{one['pid']}.json"
+        path.write_text(json.dumps(one), "utf8")
+    assert [r["pid"] for r in findings.gather(tmp_path)] == [100, 101]
+
+
+def test_the_report_and_the_page_say_all():
+    """Failures come with the clinic's diagnosis; the page escapes what it shows."""
+    ranks = healthy()
+    stray(ranks)
+    text = "Expected all tensors to be on the same device, but found at least two <b>"
+    about = {"type": "RuntimeError", "text": text, "line": "project/train.py:7"}
+    log = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
+    ranks[1]["error"] = about | {"log": log}
+    found = findings.judge(copy.deepcopy(ranks), gpus=2)
+    plain = report.text(ranks, found, "exit code 1 after 2 s")
+    assert "rank 1: train.py:7: RuntimeError: Expected all" in plain
+    assert "[stray-memory] train.py:5: rank 1" in plain
+    assert "node0 cuda:1" in plain and "2.05 kB" in plain and "a model of no" in plain
+    made = page.html(ranks, found, "exit code 1 after 2 s")
+    assert "two &lt;b&gt;" in made and "<b>" not in made and "http" not in made

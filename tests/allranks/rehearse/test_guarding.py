@@ -1,0 +1,154 @@
+"""The guard inside of a rehearsal leaves no trace, and never stops the script."""
+
+import pytest
+
+from tests.allranks.backends.gpus import gpu_ranks
+
+TRAIN = """
+import gc, weakref
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from allranks.rehearse.guarding import Guards
+from allranks.vgpu.machine import current
+
+def counted():
+    own = current().devices[rank]
+    return own.taken, own.peak, own.busy_s, current().host_s, str(current().copied)
+
+def train(change=lambda model: None, skipped=(), patience_s=60, layers=()):
+    wrappers, optimizers = weakref.WeakSet(), weakref.WeakKeyDictionary()
+    guards = Guards(wrappers, optimizers, patience_s)
+    net = nn.Sequential(nn.Linear(4, 4), *layers).to(gpu)
+    model = nn.parallel.DistributedDataParallel(
+        net, device_ids=[rank], process_group=group
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    wrappers.add(model)
+    optimizers[optimizer] = None
+    gone, traces = weakref.ref(model), []
+    torch.manual_seed(0)
+    for step in range(1, 5):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4, device=gpu) + rank).square().sum().backward()
+        before = counted()
+        guards.after_backward()
+        traces.append(counted() == before)
+        change(model)
+        before = counted()
+        if (rank, step) not in skipped:
+            guards.before_step(optimizer)
+            traces.append(counted() == before)
+            optimizer.step()
+    facts = guards.facts()
+    del model, optimizer, net
+    gc.collect()
+    return [found[:2] for found in facts["found"]], facts["off"], all(traces), gone()
+
+def shard(early):
+    gc.collect()  # a model that is left over has no optimizer either
+    torch.cuda.set_device(rank)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to(gpu)
+    before = torch.optim.AdamW(net.parameters()) if early else None
+    fully_shard(net, mesh=DeviceMesh.from_group(group, "cuda"))
+    optimizer = before or torch.optim.AdamW(net.parameters())
+    guards = Guards(weakref.WeakSet(), [optimizer], 60)
+    for _ in range(3):
+        net.zero_grad()
+        net(torch.randn(2, 4, device=gpu) + rank).square().sum().backward()
+        guards.after_backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+        guards.before_step(optimizer)
+        optimizer.step()
+    return guards.facts()
+
+def edit(model):
+    if rank == 1:
+        model.module[0].weight.data[0, 0] += 1
+
+def clip(model):
+    nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+
+def scale(model):  # backward has left the mean; from here on it is another number
+    model.module[0].weight.grad.mul_(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Yield two ranks that can train under a guard."""
+    with gpu_ranks(2) as ranks:
+        ranks.run(TRAIN)
+        yield ranks
+
+
+@pytest.mark.parametrize("change", ["clip", "scale"])
+def test_what_the_program_does_to_gradients_is_no_finding(ranks, change):
+    """Gradients are looked at as backward leaves them; nothing is counted or kept."""
+    for result in ranks.run(f"train({change})"):
+        assert result == ([], [], True, None)
+
+
+def test_a_finding_is_noted_and_the_script_goes_on(ranks):
+    """All four steps are made; the guard ends with what it has found first."""
+    for found, off, quiet, gone in ranks.run("train(edit)"):
+        ((kind, text),) = found
+        assert kind == "guard" and "module.0.weight is not the same on all" in text
+        assert (off, quiet, gone) == ([], True, None)
+
+
+def test_equal_random_numbers_do_not_end_the_guard(ranks):
+    """They may be meant, so what comes after them is found as well."""
+    code = """
+seen = []
+def later(model):
+    seen.append(1)
+    if len(seen) == 4:
+        edit(model)
+train(later, layers=[nn.Dropout(0.5)])
+"""
+    for found, off, quiet, _ in ranks.run(code):
+        assert [kind for kind, _ in found] == ["same-random-numbers", "guard"]
+        assert "--allow same-random-numbers" in found[0][1]
+        assert off == [] and quiet
+
+
+def test_a_rank_that_does_not_come_ends_the_guard_alone(ranks):
+    """Rank 1 leaves out the second step; both make all others, and nothing is found."""
+    for found, off, quiet, gone in ranks.run("train(skipped={(1, 2)}, patience_s=1)"):
+        assert (found, quiet, gone) == ([], True, None)
+        assert len(off) == 1 and "did not come within 1 s" in off[0]
+
+
+def test_a_sharded_model_is_found_without_a_wrapper(ranks):
+    """An optimizer that was built before fully_shard holds none of its parameters."""
+    for facts in ranks.run("shard(early=False)"):
+        assert facts == {"models": ["FSDP2"], "found": [], "remarks": [], "off": []}
+    for facts in ranks.run("shard(early=True)"):
+        ((kind, text, _),) = facts["found"]
+        assert kind == "guard" and "the optimizer does not hold 0.weight" in text
+
+
+HOOKED = """
+from allranks.rehearse.training import Training
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local
+
+def told(hook):
+    net = nn.Linear(4, 4).to(gpu)
+    model = nn.parallel.DistributedDataParallel(net, process_group=group)
+    if hook:
+        state = local.PostLocalSGDState(group, None, 1)
+        model.register_comm_hook(state, local.post_localSGD_hook)
+    training = Training([], guard=False, patience_s=1)
+    training.wrappers.add(model)
+    training.look()
+    facts = training.facts()
+    return facts["wrapped"], facts["data_parallel"]
+
+told(False), told(True)
+"""
+
+
+def test_replicas_that_a_hook_lets_drift_need_not_be_equal(ranks):
+    """Each rank has its own samples all the same."""
+    assert ranks.run(HOOKED) == [((True, True), (False, True))] * 2

@@ -1,0 +1,97 @@
+"""Who holds a GPU's memory at its peak, to the byte, and which batch would fit."""
+
+from allranks import Ranks
+from allranks.rehearse import fit
+
+TRAIN = """
+from types import SimpleNamespace
+from allranks import vgpu
+from allranks.rehearse import memory
+
+machine = vgpu.plug_in(1, kind="cuda")
+holders = memory.Holders(machine)
+machine.observer = SimpleNamespace(
+    took=holders.took, frees=holders.frees, copied=lambda *about: None
+)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(4, 64, device="cuda")).square().sum().backward()
+optimizer.step()
+large = torch.zeros(2**20, device="cuda")  # the peak, by far
+holders.look(machine.devices[0])
+peak, held, lines = holders.peaks[0]
+peak == machine.devices[0].peak == sum(held.values()), dict(held)
+"""
+
+
+def test_the_holders_add_up_to_the_peak():
+    """A weight of 64 × 64 and three vectors of 64, each in blocks of 512 bytes."""
+    with Ranks(1) as ranks:
+        ((adds_up, held),) = ranks.run(TRAIN)
+    blocks = 64 * 64 * 4 + 3 * 512
+    assert adds_up
+    assert held["parameters"] == held["gradients"] == blocks
+    assert held["optimizer"] == 2 * blocks  # its steps are counted on the host
+    assert held["buffers"] == 3 * 512
+    assert held["other"] >= 2**22
+
+
+FIT = """
+from types import SimpleNamespace
+from allranks import vgpu
+from allranks.rehearse import fit, memory
+from torch import nn
+
+def train(size, limit="1 GiB"):
+    machine = vgpu.plug_in(1, memory=limit, kind="cuda")
+    holders = memory.Holders(machine, lambda: size)
+    machine.observer = SimpleNamespace(
+        took=holders.took, frees=holders.frees, copied=lambda *about: None
+    )
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * 49, 100), nn.GELU(), nn.Linear(100, 1),
+    ).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    for _ in range(2):
+        x = torch.randn(size, 3, 16, 16).cuda()
+        with torch.autocast("cuda"):
+            loss = net(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    gpu = machine.devices[0]
+    holders.growth(gpu).look(gpu.allocated)
+    return gpu.peak, holders.growth(gpu).facts(size)["moments"]
+
+peak, moments = train(8)
+limit = 4 * peak
+best = fit.largest(moments, 8, limit)
+train(best, limit)
+try:
+    train(best + best // 10, limit)
+    fits = True
+except torch.OutOfMemoryError:
+    fits = False
+peak, moments, best, fits, train(best)[0], train(8 * best)[0]
+"""
+
+
+def test_a_larger_batch_has_the_peak_that_was_extrapolated():
+    """From 8 samples: the largest that fits does, and one that is 10 % larger not."""
+    with Ranks(1) as ranks:
+        ((peak, moments, best, fits, there, far),) = ranks.run(FIT)
+    assert best > 16 and not fits
+    assert fit.peak(moments, 8, 8) == peak
+    for batch, real in (best, there), (8 * best, far):
+        # Each tensor's size is rounded up to 512 bytes, which does not grow.
+        assert abs(fit.peak(moments, 8, batch) / real - 1) < 0.01
+
+
+def test_what_has_no_batch_in_its_shape_does_not_grow():
+    """Weights are known by their shapes, and flat parameters are rows."""
+    fixed = {(64, 64)}
+    assert fit.grows((64, 10), 64, fixed) and fit.grows((3, 2, 64, 5), 64, fixed)
+    for shape in (), (64, 64), (640,), (10, 10):
+        assert not fit.grows(shape, 64, fixed)
+    assert fit.largest([(100, 0)], 8, 200) is None
