@@ -1,5 +1,6 @@
 """Wait for the ranks' answers; notice who fails, dies or hangs, and who waits."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from allranks.report import (
 GRACE = 0.25  # seconds without any progress, once a rank has failed
 OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt
 STOPPED = "variables are kept; each rank stopped where it was, perhaps a step apart"
+LOOK = 0.05  # seconds between two looks at whether anything moves
 GLANCE = 1.0  # seconds between two looks at where the ranks stand
 
 
@@ -53,11 +55,11 @@ class Outcome:
 
 
 class Collector:
-    """Waits for the answers to one job.
+    """Sends a job to ranks and waits for their answers.
 
     Args:
         crew: the processes.
-        ranks: those that got the job.
+        ranks: those that get the job.
         sources: the text of each cell, by the file name under which it was compiled.
         filename: of the cell that runs; "" if it is none.
         screen: where output appears meanwhile.
@@ -75,6 +77,7 @@ class Collector:
         self._sources, self._filename = sources, filename
         self._screen = screen
         self.look: Callable[[RankProcesses], None] | None = None
+        self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.pending = set(ranks)
         self.outcome = Outcome()
 
@@ -84,39 +87,56 @@ class Collector:
         stall: float | None = None,
         patient: bool = True,
         ask: Callable[[str], str] | None = None,
+        job: tuple | None = None,
     ) -> Outcome:
         """Wait for every rank; once one has failed, only while others make progress.
+
+        The job is sent here, so that an interrupt finds nobody at work unwatched.
 
         Args:
             limit: seconds until the job is hung.
             stall: seconds without any progress that count as a hang as well; None for
-                no such limit.
+                no such limit. With one, the limit counts the seconds in which ranks
+                wait or compute, rather than those in which they queue for a core.
             patient: whether a busy processor counts as progress. On a GPU it does not,
                 because a rank that waits for one spins.
             ask: what asks the reader for a line, if a rank may want one.
+            job: what to send first; None if the ranks have something to say anyway.
         """
         outcome, began = self.outcome, time.monotonic()
-        moved, look, seen = began, began + TICK, []
+        looked, look, seen = began, began + TICK, []
+        spent = quiet = 0.0  # seconds of the limit, and those without any progress
         status, glance = "", began + GLANCE
         try:
+            for rank in self._ranks if job else ():
+                with contextlib.suppress(OSError):  # it has died, as will be seen below
+                    self._crew.conns[rank].send(job)
             while self.pending:
                 now = time.monotonic()
-                left = began + limit - now
-                if left <= 0:
-                    outcome.headline = f"timeout after {limit:g} s"
-                    break
+                step, looked = now - looked, now
                 grace = GRACE if outcome.errors or outcome.deaths else stall
                 if grace is not None:
-                    left = min(left, 0.05)
                     busy = [self._crew.is_busy(rank) for rank in self.pending]
+                    # This process, too, may have queued: a look is worth two at most.
+                    quiet += min(step, 2 * LOOK)
                     if patient and any(busy):
-                        moved = now
+                        quiet = 0.0
+                        used = max(self._crew.used[rank] for rank in self.pending)
+                        step = max(min(step, used), step / 10) if stall else step
                     if grace == stall:
                         before = seen
                         seen = [self._crew.switches(rank) for rank in self.pending]
-                        moved = moved if before == seen else now
-                    if now > moved + grace:
-                        break
+                        quiet = quiet if before == seen else 0.0
+                    if quiet > grace:
+                        if grace != stall or not self._may_go_on():
+                            break
+                        quiet = 0.0
+                spent += step
+                left = limit - spent
+                if left <= 0:
+                    outcome.headline = f"timeout after {limit:g} s"
+                    break
+                left = left if grace is None else min(left, LOOK)
                 if now >= look:
                     if self._screen.progress and now >= glance:
                         status, glance = self._status(now - began), now + GLANCE
@@ -124,11 +144,13 @@ class Collector:
                     look = time.monotonic() + TICK
                 timeout = min(left, max(0, look - now))
                 for rank, spoke in self._crew.ready(self.pending, timeout).items():
-                    moved = time.monotonic()
+                    quiet = 0.0
                     self._receive(rank, spoke, ask)
         except KeyboardInterrupt:
             outcome.headline, outcome.kind = "interrupted", RanksInterrupted
         if self.pending:
+            if self.look:
+                self.look(self._crew)
             outcome.waiting = self._where(sorted(self.pending))
         return outcome
 
@@ -148,6 +170,10 @@ class Collector:
                 moved = time.monotonic()
         told.deaths |= self.outcome.deaths
         self.outcome = told
+
+    def _may_go_on(self) -> bool:
+        """Ask whether ranks that have stopped moving may only be slow."""
+        return self.doubt is not None and self.doubt(self._where(sorted(self.pending)))
 
     def _show(self, status: str) -> None:
         """Show what the ranks have printed so far, if anybody can see it."""
@@ -185,12 +211,11 @@ class Collector:
 
     def _where(self, ranks: list[int]) -> dict[int, str]:
         """Say where each rank stands, and whether it waits there or computes."""
-        if self.look and ranks:
-            self.look(self._crew)
         for rank in ranks:
             self._crew.is_busy(rank)  # the next call counts from here
         time.sleep(0.05 if ranks else 0)
-        verbs = {r: "run" if self._crew.is_busy(r) else "wait in" for r in ranks}
+        busy = {r: self._crew.is_busy(r, whole=False) for r in ranks}
+        verbs = {r: "run" if busy[r] else "wait in" for r in ranks}
         return {
             rank: f"{verbs[rank]} {self._place(stack)}"
             for rank, stack in self._crew.ask_stacks(ranks).items()

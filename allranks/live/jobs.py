@@ -127,6 +127,22 @@ def pack(value: Any) -> bytes:
         ) from None
 
 
+def unpack(packed: bytes) -> Any:
+    """Return a value that a rank has packed.
+
+    Raises:
+        ValueError: if it is on a GPU that only the rank has, a virtual one.
+    """
+    try:
+        return cloudpickle.loads(packed)
+    except RuntimeError as error:
+        if "deserialize object on a CUDA device" not in str(error):
+            raise
+        raise ValueError(
+            "the value is on a GPU that only its rank has: bring it with .cpu()"
+        ) from None
+
+
 def describe(error: BaseException) -> str:
     """Return the traceback as Python prints it, with the reader's own frames only."""
     summary = traceback.TracebackException.from_exception(error)

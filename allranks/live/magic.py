@@ -15,7 +15,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from allranks.live.predictions import asking
 from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
-from allranks.live.room import check_possible
+from allranks.live.room import check_possible, where
 from allranks.live.screen import Hidden, Part, choose
 from allranks.live.values import same
 from allranks.report import RanksError, group_ranks, name_ranks, plain, say
@@ -49,6 +49,7 @@ LINE = _Parser("%ranks", add_help=False)
 LINE.add_argument("what", nargs="?", help="the number of ranks, or: status, stop")
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
 LINE.add_argument("--backend", default="", help="gloo, shm or link:eth1")
+LINE.add_argument("--gpus", action="store_true", help="virtual, with cuda and nccl")
 LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
 LINE.add_argument("--progress", action="store_true", help="in each cell from now on")
 LINE.add_argument("--timeline", action="store_true", help="draw the last cell")
@@ -205,17 +206,18 @@ class RanksMagics(Magics):
                 "stop, --timeline"
             )
         if what != "stop":
-            check_possible(int(what), options.device, options.backend)
+            asked = int(what), options.device, options.backend, options.gpus
+            check_possible(*asked)
         if self._ranks is not None:  # a second %ranks replaces those that are running
             self._ranks.close()
             self._ranks = None
         if what == "stop":
             return
-        self._ranks = Ranks(int(what), options.device, options.timeout, options.backend)
+        num, device, backend, gpus = asked
+        self._ranks = Ranks(num, device, options.timeout, backend, gpus)
         self._ranks.hold, self._progress = True, options.progress
         who = name_ranks(list(range(self._ranks.world_size)))
-        by = f", backend {options.backend}" if options.backend else ""
-        say(f"{who} on {options.device}{by}")
+        say(f"{who} on {where(*asked)}")
 
     def _draw_timeline(self) -> None:
         from IPython.display import display

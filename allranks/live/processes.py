@@ -43,7 +43,7 @@ class RankProcesses:
         transcripts: what each rank has shown in the cell that runs, or ran last.
     """
 
-    def __init__(self, world_size: int, device: str, backend: str) -> None:
+    def __init__(self, world_size: int, device: str, backend: str, gpus: bool) -> None:
         warm_up()
         self.processes, self.conns = [], []
         self._folder = new_folder()
@@ -51,12 +51,13 @@ class RankProcesses:
         for rank in range(world_size):
             (self._folder / f"{rank}.out").touch()
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
+        self.used = [0.0] * world_size  # seconds of it between the last two times
         context = multiprocessing.get_context(_start_method())
         ours, theirs = context.Pipe()
         watchdog = context.Process(target=_watch_parent, args=(theirs, self._folder))
         # multiprocessing's own finalizer, because it runs before the exit hook that
         # would join the processes, and never in a forked copy of this one.
-        ends = (self.processes, watchdog, self._folder)
+        ends = (self.processes, self.conns, watchdog, self._folder)
         self.end = Finalize(self, _end, ends, exitpriority=100)
         environ = dict(os.environ)
         try:
@@ -66,7 +67,7 @@ class RankProcesses:
                 self._to_watchdog = ours  # it closes when this process ends, however
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
-                    job = (rank, world_size, device, backend)
+                    job = (rank, world_size, device, backend, gpus)
                     job = (*job, self._folder, environ, theirs)
                     # It is no daemon, because a rank may have children of its own:
                     # the workers of a DataLoader.
@@ -183,22 +184,42 @@ class RankProcesses:
             return sum(psutil.Process(self.processes[rank].pid).num_ctx_switches())
         return 0
 
-    def is_busy(self, rank: int) -> bool:
+    def is_busy(self, rank: int, whole: bool = True) -> bool:
         """Tell whether a rank computes, or is about to, rather than waits.
 
-        It goes by the processor time that the rank has used since the call before.
+        It goes by the processor time that the rank has used since the call before. On a
+        crowded machine it may get none at all, but Linux says who is ready to run.
+
+        Args:
+            rank: which one.
+            whole: whether all threads and children count, or the main thread alone,
+                which sleeps while gloo works for it.
         """
+        pid, self.used[rank] = self.processes[rank].pid, 0.0
         try:
-            process = psutil.Process(self.processes[rank].pid)
-            status, times = process.status(), process.cpu_times()
+            times = psutil.Process(pid).cpu_times()
         except psutil.Error:
             return False
-        used = times.user + times.system - self._cpu_time[rank]
-        self._cpu_time[rank] += used
-        # On a crowded machine it may get no time at all, but Linux says whether it
-        # is ready to run.
-        wants = sys.platform == "linux" and status in ("running", "disk-sleep")
-        return wants or used > 0.02
+        self.used[rank] = times.user + times.system - self._cpu_time[rank]
+        self._cpu_time[rank] += self.used[rank]
+        states = _states(pid, whole)
+        return self.used[rank] > 0.02 or any(state in ("R", "D") for state in states)
+
+
+def _states(pid: int, whole: bool) -> Iterator[str]:
+    """Yield the state of each thread of a process and of its children.
+
+    A thread in "R" or "D" runs, reads, or would if it could. All threads count if
+    ``whole``, because the main thread sleeps in a collective while a thread of gloo's
+    does the work. Only Linux tells; elsewhere there is nothing to yield.
+    """
+    for task in Path(f"/proc/{pid}/task").glob("*" if whole else f"{pid}"):
+        with contextlib.suppress(OSError):  # it has ended, or nobody may know
+            state = (task / "stat").read_text("utf8", "replace").rpartition(")")[2]
+            yield state.split()[0]
+            children = (task / "children").read_text().split() if whole else []
+            for child in children:
+                yield from _states(int(child), whole)
 
 
 def _start_method() -> str:
@@ -217,13 +238,25 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _end(processes: list[BaseProcess], watchdog: BaseProcess, folder: Path) -> None:
-    """End all ranks, and then the watchdog, which is no longer needed."""
+def _end(
+    processes: list[BaseProcess],
+    conns: list[Connection],
+    watchdog: BaseProcess,
+    folder: Path,
+) -> None:
+    """End all ranks, and then the watchdog, which is no longer needed.
+
+    Their descriptors are closed now, because an error's traceback may keep the objects
+    for long.
+    """
     _kill([process.pid for process in processes], folder)
     for process in [*processes, watchdog]:
         if process.pid is not None:
             process.kill()
             process.join()
+        process.close()
+    for conn in conns:
+        conn.close()
 
 
 def _watch_parent(from_parent: Connection, folder: Path) -> None:

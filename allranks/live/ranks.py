@@ -1,16 +1,13 @@
 """Live ranks: W processes that share a group and run what the parent sends them."""
 
-import contextlib
-import pickle
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import cloudpickle
 
-from allranks.live import jobs, screen
+from allranks.live import jobs, room, screen
 from allranks.live.collect import STOPPED, Collector
 from allranks.live.processes import RankProcesses
-from allranks.live.room import check_possible
 from allranks.live.steps import in_step
 from allranks.report import say
 from allranks.sums.timelines import Job
@@ -27,10 +24,12 @@ class Ranks:
         device: ``"cpu"``, or an accelerator such as ``"cuda"``: device r for rank r.
         timeout: seconds until a call counts as hung, unless it sets its own.
         backend: ``"gloo"``, ``"shm"`` or ``"link:eth1"``; by default torch's choice.
+        gpus: give ranks virtual GPUs, ``cuda:0`` …, and a group with NCCL's rules.
 
     Attributes:
         outputs: what each rank printed in the last call.
         stall: seconds without any progress that count as a hang; None for no limit.
+        doubt: told where ranks wait before a stall ends them; True lets them go on.
         look: called with the processes before ranks that wait are ended; may be None.
         hold: whether ranks that wait when another one fails are kept for ``debug``.
 
@@ -46,11 +45,14 @@ class Ranks:
         device: str = "cpu",
         timeout: float = 60.0,
         backend: str = "",
+        gpus: bool = False,
     ) -> None:
-        check_possible(world_size, device, backend)
+        self._asked = world_size, device, backend, gpus
+        room.check_possible(*self._asked)
         self.world_size, self.device, self.backend = world_size, device, backend
         self.timeout, self.stall, self.hold = timeout, None, False
         self.look: Callable[[RankProcesses], None] | None = None
+        self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.outputs: list[str] = []
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost: str | None = None  # why the ranks' state is gone, until told
@@ -126,7 +128,6 @@ class Ranks:
         Args:
             values: by the variables' names.
             on: as in ``run``.
-
         Raises:
             TypeError: if a value cannot be pickled.
         """
@@ -143,7 +144,6 @@ class Ranks:
         Args:
             name: of the variable.
             on: as in ``run``.
-
         Raises:
             RanksError: if a rank has no such variable, or it cannot leave its rank.
         """
@@ -179,7 +179,8 @@ class Ranks:
         if self._crew is None or self._lost is not None:
             return f"{self.world_size} ranks, ended; the next cell starts them afresh"
         pids = ", ".join(str(p.pid) for p in self._crew.processes)
-        return f"{self.world_size} ranks live on {self.device}, process ids {pids}"
+        where = room.where(*self._asked)
+        return f"{self.world_size} ranks live on {where}, process ids {pids}"
 
     def check(self, on: Iterable[int] | None) -> list[int]:
         """Return the ranks to run on, sorted: by default all.
@@ -209,9 +210,8 @@ class Ranks:
         self.close()
 
     def _start(self) -> None:
-        self._crew = RankProcesses(self.world_size, self.device, self.backend)
-        everyone, hidden = self.check(None), screen.Hidden()
-        collector = Collector(self._crew, everyone, {}, "<start>", hidden)
+        self._crew = RankProcesses(*self._asked)
+        collector = Collector(self._crew, self.check(None), {}, "", screen.Hidden())
         try:
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
@@ -241,20 +241,17 @@ class Ranks:
         for rank in ranks:
             if runs:
                 self._crew.begin_cell(rank)
-            with contextlib.suppress(OSError):  # it has died since; the collector sees
-                self._crew.conns[rank].send(job)
         collector = Collector(self._crew, ranks, self._sources, filename, shown)
-        collector.look = self.look
-        patient = self.device == "cpu"
-        outcome = collector.collect(timeout or self.timeout, self.stall, patient)
+        collector.look, collector.doubt = self.look, self.doubt
+        limit, patient = timeout or self.timeout, self.device == "cpu"
+        outcome = collector.collect(limit, self.stall, patient, job=job)
         if outcome.error():
             self._lost = self._why_lost(collector)
             if outcome.waiting and self._lost is None:
                 outcome.note = STOPPED
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
         if runs:
-            self.outputs = [transcript.text() for transcript in transcripts.values()]
-            self._last = ranks
+            self.outputs, self._last = [t.text() for t in transcripts.values()], ranks
         if self._lost is not None and self.hold and outcome.errors:
             self._held = collector.pending | set(outcome.deaths)
             self._crew.hold(collector.pending)
@@ -263,7 +260,7 @@ class Ranks:
         shown.finish(transcripts)
         if error := outcome.error():
             raise error
-        return [pickle.loads(outcome.answers[rank]) for rank in ranks]
+        return [jobs.unpack(outcome.answers[rank]) for rank in ranks]
 
     def _why_lost(self, collector: Collector) -> str | None:
         """Return None if the ranks can go on after a failure, else why they cannot.
@@ -273,9 +270,8 @@ class Ranks:
         """
         if collector.outcome.headline:  # stopped, or out of time
             collector.stop()
-        if collector.outcome.deaths or collector.pending:
-            return ""
-        if not (issued := self._ask(("issued",), self.check(None))):
+        gone = collector.outcome.deaths or collector.pending
+        if gone or not (issued := self._ask(("issued",), self.check(None))):
             return ""
         if difference := in_step(issued):
             return f", since {difference}"
@@ -289,12 +285,9 @@ class Ranks:
         ask: Callable[[str], str] | None = None,
     ) -> list[Any] | None:
         """Ask ranks something for the engine; None unless all of them answer."""
-        for rank in ranks:
-            with contextlib.suppress(OSError):
-                self._crew.conns[rank].send(question)
         collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
-        if collector.collect(timeout, ask=ask).error():
+        if collector.collect(timeout, ask=ask, job=question).error():
             if collector.pending:  # else they would answer this instead of a job
                 self._lost = ""
             return None
-        return [pickle.loads(collector.outcome.answers[rank]) for rank in ranks]
+        return [jobs.unpack(collector.outcome.answers[rank]) for rank in ranks]

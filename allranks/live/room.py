@@ -15,12 +15,24 @@ BACKENDS = ("gloo", "shm", "link")  # of ranks on the CPU; link:eth1 says which
 MAX_RANKS = 64  # processes; with more, a single machine would run out of memory
 
 
-def check_possible(world_size: int, device: str, backend: str = "") -> None:
+def where(world_size: int, device: str, backend: str, gpus: bool) -> str:
+    """Say in words where ranks are, and over what they talk if that is special."""
+    if gpus:
+        last = world_size - 1
+        names = f"virtual GPUs cuda:0–{last}" if last else "virtual GPU cuda:0"
+        return f"{names}, backend nccl"
+    return f"{device}, backend {backend}" if backend else device
+
+
+def check_possible(
+    world_size: int, device: str, backend: str = "", gpus: bool = False
+) -> None:
     """Raise, with one sentence, for ranks that this machine cannot have.
 
     Raises:
         ValueError: if the number is impossible, the device is missing here, or the
-            backend is none of ``BACKENDS``, or not for that device.
+            backend is none of ``BACKENDS``, or not for that device, or there are to be
+            virtual GPUs as well.
         RuntimeError: on Windows.
     """
     need_unix("live ranks")
@@ -29,6 +41,11 @@ def check_possible(world_size: int, device: str, backend: str = "") -> None:
     if not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"{world_size} ranks: the number must be 1 to {MAX_RANKS}")
     _check_open_files(world_size)
+    if gpus and (backend or device != "cpu"):
+        other = f"backend {backend!r}" if backend else f"device {device!r}"
+        raise ValueError(
+            f"{other}: virtual GPUs have cuda and nccl in their place, so leave it out"
+        )
     name, _, link = backend.partition(":")
     if backend and (name not in BACKENDS or (link and name != "link")):
         raise ValueError(f"backend {backend!r}: choose {', '.join(BACKENDS)}")

@@ -48,6 +48,7 @@ class Issued:
     failed: tuple[str, ...] = ()
 
 
+EARLY = "No backend type associated with device type"  # how torch refuses a device
 _posts: MutableMapping = weakref.WeakKeyDictionary()  # counts of each process group
 _failed: dict[str, None] = {}  # names of calls, in order
 
@@ -111,8 +112,12 @@ def count_inner(fn: Callable) -> Callable:
 
 
 def failed(name: str, error: RuntimeError) -> None:
-    """Note that a call raised, unless torch has found the fault before it joined."""
-    if not isinstance(error, NotImplementedError):
+    """Note that a call raised, unless no rank can wait for this one because of it.
+
+    That is so if torch has found the fault before it joined, or if all ranks raise.
+    """
+    early = isinstance(error, NotImplementedError) or str(error).startswith(EARLY)
+    if not early and not getattr(error, "in_step", False):
         _failed[name] = None
 
 

@@ -23,6 +23,7 @@ def serve(
     world_size: int,
     device: str,
     backend: str,
+    gpus: bool,
     folder: Path,
     environ: dict[str, str],
     conn: Connection,
@@ -38,6 +39,7 @@ def serve(
         world_size: number of ranks in the group.
         device: ``"cpu"``, or the type of an accelerator.
         backend: of the group; "" for the one that torch names for the device.
+        gpus: whether the rank gets virtual GPUs, and a group with NCCL's rules.
         folder: where the output goes, and the file by which the ranks meet.
         environ: the parent's environment variables.
         conn: the pipe: jobs come in, messages go out.
@@ -55,7 +57,7 @@ def serve(
             conn.send(message)
 
     try:
-        namespace = _join(rank, world_size, device, backend, folder)
+        namespace = _join(rank, world_size, device, backend, gpus, folder)
         shell.connect(namespace, send)
         clock.install()
     except BaseException as e:
@@ -150,7 +152,9 @@ def _meet() -> bytes:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        dist.barrier()
+        on_gpus = dist.get_backend() == "nccl"
+        local_rank = int(os.environ["LOCAL_RANK"])
+        dist.barrier(device_ids=[local_rank] if on_gpus else None)
     return jobs.pack(None)
 
 
@@ -175,8 +179,28 @@ def _redirect(folder: Path, rank: int) -> Stdout:
     return stdout
 
 
+def _plug_in(rank: int, world_size: int) -> Any:
+    """Give this rank a node's virtual GPUs and NCCL's rules; return the rank's own.
+
+    As under torchrun, the current device is cuda:0 until the rank sets another one.
+    """
+    import torch
+
+    from allranks import vgpu
+    from allranks.backends import nccl
+
+    vgpu.plug_in(world_size, kind="cuda")
+    nccl.install()
+    return torch.device("cuda", rank)
+
+
 def _join(
-    rank: int, world_size: int, device_type: str, backend: str, folder: Path
+    rank: int,
+    world_size: int,
+    device_type: str,
+    backend: str,
+    gpus: bool,
+    folder: Path,
 ) -> dict[str, object]:
     """Form the group over a file, not a port; return the namespace of the cells."""
     import torch
@@ -192,11 +216,13 @@ def _join(
     else:
         device = torch.device(device_type, rank)
         torch.accelerator.set_device_index(rank)
+    if gpus:
+        device, backend = _plug_in(rank, world_size), "nccl"
     os.environ.update(
         {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "GROUP_RANK": "0"}
         | {"WORLD_SIZE": f"{world_size}", "LOCAL_WORLD_SIZE": f"{world_size}"}
     )
-    if backend not in ("", "gloo"):
+    if backend not in ("", "gloo", "nccl"):
         backend = backends.register(backend)
     dist.init_process_group(
         backend or dist.get_default_backend_for_device(device),

@@ -146,7 +146,7 @@ def test_ranks_held_for_the_debugger_end_with_a_killed_kernel(kernel, all_gone):
     """They are stopped by a signal, but not by that one alone."""
     processes = live_ranks(kernel)
     _, error = kernel.run("%%ranks\nif rank == 1: 1 / 0\ndist.barrier()")
-    assert "ranks 0, 2 and 3 wait in" in error
+    assert "wait in `dist.barrier()`" in error  # who has come there yet
     held = [p for p in processes if p.status() == psutil.STATUS_STOPPED]
     assert len(held) == 3
     kernel.process.kill()

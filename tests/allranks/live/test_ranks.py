@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from multiprocessing.connection import Connection
 
 import psutil
 import pytest
@@ -397,3 +398,20 @@ def test_a_failed_start_is_reported_and_leaves_nothing(monkeypatch):
     while left := [pid for pid in started if psutil.pid_exists(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def test_an_interrupt_right_after_the_job_left_stops_the_ranks(ranks, monkeypatch):
+    """No rank goes on unwatched, though the parent had not begun to wait."""
+    ranks.run("step = 0")
+    send = Connection.send
+
+    def sends_and_is_interrupted(conn, job):
+        send(conn, job)
+        if "while True" in str(job) and conn is ranks._crew.conns[-1]:
+            time.sleep(0.2)  # until the ranks are at it
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "send", sends_and_is_interrupted)
+    with pytest.raises(RanksError, match="interrupted\nranks 0–3 run `while"):
+        ranks.run("while True: step += 1")
+    assert ranks.run("step > 0") == [True] * 4

@@ -1,0 +1,119 @@
+"""Ranks that get no core are slow, not hung: progress is judged, and not a clock."""
+
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from allranks import Ranks, RanksError
+from allranks.live import collect, processes
+
+THREAD = """
+import threading
+def spin():
+    while True:
+        pass
+thread = threading.Thread(target=spin, daemon=True)
+thread.start()
+print(flush=True)
+thread.join()
+"""
+CHILD = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {THREAD!r}])
+child.wait()
+"""
+
+
+@pytest.fixture
+def two():
+    """Yield two live ranks, of which 1 s without progress is a hang."""
+    with Ranks(2) as ranks:
+        ranks.stall = 1.0
+        yield ranks
+
+
+def is_ready(pid: int, whole: bool = True) -> bool:
+    """Tell whether a thread of a process, or of a child of it, runs or would."""
+    return bool({"R", "D"} & set(processes._states(pid, whole)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is ready")
+@pytest.mark.parametrize("code", [THREAD, CHILD], ids=["a thread", "a child's thread"])
+def test_a_process_is_ready_if_any_of_its_threads_is(code):
+    """The main thread sleeps, as it does in a collective while gloo's thread works."""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        try:
+            assert is_ready(process.pid)
+            assert not all(  # its main thread waits for the one that runs
+                time.sleep(0.02) or is_ready(process.pid, whole=False) for _ in range(9)
+            )
+        finally:
+            for child in processes.psutil.Process(process.pid).children():
+                child.kill()
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is ready")
+def test_a_process_that_sleeps_is_not_ready():
+    """Neither a sleep nor a process that has gone counts as progress."""
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        looks = [time.sleep(0.02) or is_ready(process.pid) for _ in range(9)]
+        process.kill()
+    assert not all(looks)
+    assert not is_ready(process.pid)
+
+
+def jumping(monkeypatch, seconds: float) -> None:
+    """Let each look find that ``seconds`` have passed, as if there had been no core."""
+    steps = iter(range(10**9))
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + seconds * next(steps), sleep=time.sleep
+    )
+    monkeypatch.setattr(collect, "time", clock)
+
+
+def test_a_parent_without_a_core_calls_nothing_a_hang(two, monkeypatch):
+    """However late a look comes, a hang takes several looks that see no progress."""
+    two.stall = 2.0
+    jumping(monkeypatch, seconds=10.0)
+    monkeypatch.setattr(processes.RankProcesses, "switches", lambda *_: 0)
+    job = "import time\ntime.sleep(0.3)\nrank"
+    assert two.run(job, quiet=True, timeout=1e9) == [0, 1]
+
+
+def test_the_limit_does_not_count_a_queue_for_a_core(two, monkeypatch):
+    """Ranks that are ready, but get no processor time, have ten times as long."""
+    monkeypatch.setattr(processes, "_states", lambda pid, whole: iter("SR"))
+    assert two.run("import time\ntime.sleep(2)\nrank", quiet=True, timeout=1) == [0, 1]
+    two.stall = None  # without it, the limit is a reader's own, in seconds
+    with pytest.raises(RanksError, match="timeout after 1 s"):
+        two.run("time.sleep(2)", quiet=True, timeout=1)
+
+
+@pytest.mark.parametrize("doubt", [None, lambda at: False], ids=["none", "no"])
+def test_a_hang_without_doubt_ends_at_once(two, doubt):
+    """Rank 1 waits for nobody, and the report says so long before the limit."""
+    two.doubt = doubt
+    with pytest.raises(RanksError, match="rank 1 waits in"):
+        two.run("if rank:\n    dist.barrier()", quiet=True, timeout=1e9)
+
+
+def test_in_doubt_ranks_go_on_until_the_limit(two):
+    """The doubt is told where all ranks wait; if it says so, they have their time."""
+    told = []
+    two.doubt = lambda at: not told.append(at)
+    two.stall = 0.3
+    job = "import time\ntime.sleep(2)\nrank"
+    assert two.run(job, quiet=True) == [0, 1]
+    assert told  # on a crowded machine a rank may be too slow to say where it is
+    assert all(set(at) == {0, 1} for at in told)
+    assert any("`time.sleep(2)` at cell line 2" in text for text in told[0].values())
+    with pytest.raises(RanksError, match="timeout after 1 s"):
+        two.run("time.sleep(60)", quiet=True, timeout=1)
