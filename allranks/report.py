@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 _LIBRARY = sysconfig.get_path("stdlib")
-_ENGINE = str(Path(__file__).with_name("live"))
+_HERE = Path(__file__).parent
+_ENGINE = tuple(str(_HERE / layer) for layer in ("live", "vgpu", "backends"))
 
 # How tqdm ends a bar: elapsed time, time left, and rate.
 BAR_TIMES = re.compile(r"\[[\d:?]+<[\d:?]+,[^]]*\]")
@@ -165,7 +166,7 @@ def is_user_code(filename: str) -> bool:
     """Tell whether a file is the reader's own: not ours, torch's or Python's."""
     return not (
         "site-packages" in filename
-        or filename.startswith((_ENGINE, _LIBRARY, "<frozen"))
+        or filename.startswith((*_ENGINE, _LIBRARY, "<frozen"))
     )
 
 

@@ -134,7 +134,7 @@ def _prepare(place: str, plain: bool, num_gpus: int) -> None:
     if num_gpus:
         from allranks import vgpu
 
-        vgpu.plug_in(num_gpus)
+        vgpu.plug_in(num_gpus, kind="cuda")  # the names that scripts use
 
 
 def _leave() -> int:

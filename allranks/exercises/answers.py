@@ -4,6 +4,7 @@ import json
 import linecache
 import re
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from allranks.exercises import rank_side
@@ -42,6 +43,19 @@ class Answer:
 
     def _ipython_display_(self) -> None:
         """Show nothing, because the text has already been printed."""
+
+
+def are_together(waiting: Mapping[int, str], world_size: int) -> bool:
+    """Tell whether all ranks wait in one and the same line, for no single rank.
+
+    Such a collective has been called by everybody, so it should end.
+
+    >>> are_together({0: "wait in `dist.barrier()` at a line 2"}, world_size=2)
+    False
+    """
+    if len(waiting) < world_size or len(set(waiting.values())) > 1:
+        return False
+    return waiting[0].startswith("wait") and not _BY_TWO.search(waiting[0])
 
 
 def explain(
@@ -86,6 +100,8 @@ def explain(
     on += [f"rank {rank}"] if not alone and status not in ("hang", "stopped") else []
     head = {"stub": "still raises NotImplementedError", "hang": "it hangs"}
     head |= {"error": "it fails", "stopped": "stopped"}
+    if are_together(error.waiting, world_size):
+        head["hang"] = "it does not go on"
     text = f"{name}: {head.get(status, 'not yet')}."
     text += f" {_sentence(', '.join(on))}:" if on else ""
     text = "\n".join([text, *(f"  {line}" for part in lines for line in _fill(part))])
@@ -137,11 +153,22 @@ def _waiting(name: str, error: RanksError, place: Place, world_size: int) -> lis
     if not inside:
         lines.append(f"your {name} has ended, and the check cannot go on: ")
         lines[-1] += "something that was started has not ended."
+    elif world_size == 1 and are_together(error.waiting, 1):
+        lines.append(
+            "No other rank is needed. If this can end, the machine is too busy:"
+        )
+        lines[-1] += " check again."
     elif world_size > 1 and any(t.startswith("wait") for t in inside):
         by_two = [bool(_BY_TWO.search(t)) for t in inside if t.startswith("wait")]
         if any(by_two):
             lines.append("A send ends when the other side receives, and the reverse.")
-        if not all(by_two):
+        if are_together(error.waiting, world_size):
+            lines.append(
+                "All ranks have come to this line. If they bring the same shapes, to "
+                "the same group, after the same calls, then the machine is too busy: "
+                "check again."
+            )
+        elif not all(by_two):
             lines.append(
                 "A collective ends when every rank has called it, in one order."
             )

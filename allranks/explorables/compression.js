@@ -28,7 +28,8 @@ function ways(state, bandwidth = state.gb_per_s * 1e9) {
     ["local", bytes / every, around / every, share]].map(([name, handed, messages, hops]) => {
     const sent = handed * hops, communication = messages * alpha + sent / bandwidth;
     const encoding = (EFFORT[name] ?? 0) * bytes / (state.search_gb_per_s * 1e9);
-    const exposed = Math.max(0, communication - (state.overlap && name !== "local" ? 2 / 3 * compute : 0));
+    const hides = state.overlap && name !== "local", busy = communication - 2 / 3 * compute * (rounds - 1) / rounds;
+    const exposed = hides ? Math.max(communication / rounds, busy) : communication; // the last bucket is never hidden
     return [name, handed, sent, messages, encoding, communication, exposed, compute + encoding + exposed];
   });
 }
@@ -69,6 +70,9 @@ export function compute(state) {
   return { ...facts, summary: summary(state, facts, own, found[0][7]) };
 }
 
+// A method's label in the drawing, with what it is set to.
+const setTo = (name, state) => LABELS[name] + ({ topk: `, ${state.keep_percent} %`, powersgd: `, r = ${state.approx_rank}`,
+  local: `, H = ${state.inner_steps}` }[name] ?? "");
 const own = (known) => (known ? [] : [["", "your own"]]);
 const number = (name, label, range, more = {}) => ({ name, label, kind: "number", min: 0, range, ...more });
 const bounded = (name, label, range, more = {}) =>
@@ -119,7 +123,7 @@ function draw({ state, facts, before, set, width, narrow }) {
     const past = before?.facts.ways[i][7];
     const row = h("svg:g", { "data-id": `row ${name}` },
       rect(0, y - 2, width - 2, ROW - 4, { fill: "transparent", class: chosen ? "x-frame" : "", style: "fill: transparent" }),
-      text(5, y + 12, LABELS[name], { ...start, class: kind }),
+      text(5, y + 12, setTo(name, state), { ...start, class: kind }),
       text(width - 7, y + 12, told, { "text-anchor": "end", class: `x-answer ${kind}` }),
       h("svg:g", { class: "x-answer" },
         rect(2, y + 18, Math.max(1, long(compute)), BAR, fill(0)),
@@ -155,7 +159,8 @@ function draw({ state, facts, before, set, width, narrow }) {
       h("svg:g", { class: "x-answer" }, band), handle,
       [-2, -1, 0, 1, 2, 3].map((k) => text(Math.min(Math.max(x(10 ** k), 18), width - 18), floor + BAND + 18, 10 ** k, small))),
     below: [
-      h("p", {}, "Press a method, or drag the handle on the band. Thin: sent while the rank computes. The figure counts "
+      h("p", {}, "Press a method, or drag the handle on the band. Thin: sent while the rank computes; the last bucket has nothing "
+        + "left to hide behind. The figure counts "
         + "seconds and bytes, and says nothing about the loss, which all but the first method change. Encoding for PowerSGD takes 0.4 of "
         + "the time of top-k's search, and a cast 0.1, about as measured on one core. The two large models' times are estimates, at "
         + "40 % of an H100's peak."),

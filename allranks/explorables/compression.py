@@ -91,8 +91,8 @@ class Compression(Explorable):
     search_gb_per_s = traitlets.Float(FIRST.search_gb_per_s).tag(sync=True)
     overlap = traitlets.Bool(True).tag(sync=True)
     keep_percent = traitlets.Float(1.0).tag(sync=True)
-    approx_rank = traitlets.Int(4).tag(sync=True)
-    inner_steps = traitlets.Int(16).tag(sync=True)
+    approx_rank = traitlets.Int(2).tag(sync=True)
+    inner_steps = traitlets.Int(20).tag(sync=True)
 
     @staticmethod
     def compute(**state: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Compression(Explorable):
 
         >>> facts = Compression.compute(**Compression(method="topk").state)
         >>> facts["fastest"], facts["more_from"], round(facts["sent"])
-        ('none', 101, 32424)
+        ('local', 101, 32424)
         """
         if state["method"] not in LABELS:
             known = ", ".join(LABELS)

@@ -75,7 +75,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
   const x = (bytes) => LEFT + wide * map.place(bytes);
   const sizes = Array.from({ length: POINTS + 1 }, (_, i) => SIZES[0] * 1e7 ** (i / POINTS));
   const at = (bytes) => facts.ways.map((way) => [...way.slice(0, 3), seconds(way, bytes, alpha, bandwidth)]);
-  // From the fastest at 1 KB to the slower of tree and ring at 10 GB, in powers of ten.
+  // From the fastest at 1 kB to the slower of tree and ring at 10 GB, in powers of ten.
   const low = Math.floor(Math.log10(Math.max(1e-9, best(at(SIZES[0]))[3])));
   const high = Math.ceil(Math.log10(at(SIZES[1])[1][3]));
   const y = (time) => top + HIGH * (high - Math.log10(Math.max(time, 1e-12))) / (high - low);

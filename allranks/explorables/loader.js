@@ -83,7 +83,7 @@ function digits(value) {
   return `${Math.floor(value * places + 0.5) / places}`;
 }
 const percent = (share) => Math.floor(100 * share + 0.5);
-const ms = (value) => amount(value / 1000, "s");
+const ms = (value) => value ? amount(value / 1000, "s") : "0 ms";
 
 function summary(state, facts) {
   const { num_workers: n } = state, most = facts.enough, held = facts.most_ready;
@@ -133,7 +133,7 @@ const fields = [
   bounded("prefetch_factor", "prefetch_factor", { knob: true }),
   bounded("cores", "cores", { range: [1, 32] }),
   { name: "model_on_cpu", label: "the model's step needs a core, too", kind: "flag" },
-  bounded("jitter", "a batch takes more or less by up to … %"),
+  bounded("jitter", "% that a batch takes more or less", { knob: true }),
   { name: "batch_mb", label: "MB of a batch", kind: "number", min: 0, range: [0.1, 1000, true] },
   { name: "batch", label: "Batch to follow", kind: "step", max: () => NUM - 1 },
 ];
@@ -142,7 +142,7 @@ const LEFT = 62, RIGHT = 8, HEAD = 20, LANES = 152, QUEUE = 46, GAP = 26; // px
 const SEEN = 12; // batches in the drawing
 
 function draw({ state, facts, before, set, measured, width, narrow }) {
-  const { batches, room } = facts, { num_workers: n, batch: at } = state;
+  const { batches, room } = facts, { num_workers: n, batch: at, cores } = state;
   const page = Math.floor(at / SEEN) * SEEN, from = page ? batches[page - 1][5] : 0, to = batches[page + SEEN - 1][5];
   const scale = (width - LEFT - RIGHT) / (to - from), x = (time) => LEFT + (Math.min(to, Math.max(from, time)) - from) * scale;
   const lanes = Math.max(1, n), pitch = Math.min(48, LANES / lanes), high = Math.max(6, pitch - 4);
@@ -183,7 +183,8 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
       text(LEFT, queueTop - 5, room ? `ready: at most ${room}` : "nothing is loaded ahead", { "text-anchor": "start", class: "x-small x-soft" }),
       h("svg:path", { d: `${line}H${width - RIGHT}V${queueTop + QUEUE}Z`, style: "fill: var(--x-shade); stroke: var(--x-ink)" }),
       label(modelTop + 17, "model"),
-      text(LEFT, modelTop - 5, "steps; red: the model waits", { "text-anchor": "start", class: "x-small x-soft" }),
+      text(LEFT, modelTop - 5, "steps", { "text-anchor": "start", class: "x-small x-soft" }),
+      text(LEFT + 40, modelTop - 5, "red: the model waits", { "text-anchor": "start", class: "x-small x-soft x-answer" }),
       waits,
       upto(SEEN).map((i) => page + i).map((b) => box(b, x(batches[b][4]), x(batches[b][5]), modelTop, 26, "step",
         `step with batch ${b}, from ${ms(batches[b][4])} to ${ms(batches[b][5])}`)),
@@ -194,8 +195,9 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
         { "text-anchor": ["start", "middle", "end"][i], class: "x-small" }))),
     below: [
       h("p", {}, follow(at, chosen, n, at ? batches[at - 1][5] : 0)),
-      h("p", {}, "Press a batch to follow it. The drawing shows twelve batches of sixty, and the figures are of all "
-        + "sixty, the start included. Torch gives batch b to worker b mod N, whoever is free, and the model takes the batches in order."),
+      h("p", {}, "Press a batch to follow it: the line goes from its worker to its step. The drawing shows twelve batches of sixty, "
+        + "and the figures are of all sixty, the start included. Torch gives batch b to worker b mod N, even if another one is free, "
+        + "and the model takes the batches in order. " + (n > cores ? "More workers than cores load more slowly." : "")),
       measured?.counts && table("Prepared by the real loader", ["batches taken", "prepared", "the model says"],
         measured.counts.map((found, i) => [i + 1, found, i + 1 + room])),
       table("At most, in steps per second", ["limit", "steps per second"],

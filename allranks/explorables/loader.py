@@ -45,12 +45,12 @@ class Loader(Explorable):
     name = "loader"
 
     load_ms = traitlets.Float(60.0).tag(sync=True)
-    step_ms = traitlets.Float(20.0).tag(sync=True)
-    num_workers = traitlets.Int(2).tag(sync=True)
+    step_ms = traitlets.Float(25.0).tag(sync=True)
+    num_workers = traitlets.Int(3).tag(sync=True)
     prefetch_factor = traitlets.Int(2).tag(sync=True)
     cores = traitlets.Int(8).tag(sync=True)
     model_on_cpu = traitlets.Bool(False).tag(sync=True)
-    jitter = traitlets.Int(30).tag(sync=True)
+    jitter = traitlets.Int(0).tag(sync=True)
     batch_mb = traitlets.Float(10.0).tag(sync=True)
     batch = traitlets.Int(0).tag(sync=True)
 
@@ -64,9 +64,9 @@ class Loader(Explorable):
         Raises:
             ValueError: if a number is out of bounds.
 
-        >>> facts = Loader.compute(**Loader(jitter=0, num_workers=3).state)
+        >>> facts = Loader.compute(**Loader(num_workers=2).state)
         >>> facts["limit"], facts["enough"], round(facts["per_s"])
-        ('model', 3, 48)
+        ('workers', 3, 32)
         """
         for name, (low, most) in WHOLE.items():
             if whole(name, state[name], low) > most:

@@ -1,6 +1,6 @@
 """One check: everything that the ranks compare, and the one message that carries it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -49,6 +49,7 @@ class Checks:
         group: the ranks that hold the same part of the model; None takes DDP's.
         tolerance: for gradients, relative to their norm.
         patience_s: how long a check waits for a rank that does not come.
+        connect: makes the exchange between the ranks.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class Checks:
         group: "dist.ProcessGroup | None",
         tolerance: float,
         patience_s: float,
+        connect: Callable[..., Exchange] = Exchange,
     ) -> None:
         self.training, self.tolerance = training, tolerance
         model, device = training.model, training.device
         if group is None and isinstance(model, DistributedDataParallel):
             own = model.process_group
             group = None if own.size() == dist.get_world_size() else own
-        exchange = self.exchange = Exchange(group, device, patience_s)
+        exchange = self.exchange = connect(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
         self.replicas = Replicas(exchange, model, self.buffers)
         self.gradients = LocalGradients(model, training.parameters())

@@ -6,7 +6,7 @@ sketch of a mean is the mean of the sketches.
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,6 +22,7 @@ ODD = -7046029254386353131  # 2**64 / golden ratio, as int64
 _cache: dict[
     tuple, torch.Tensor | tuple[torch.Tensor, ...]
 ] = {}  # by use, size, device
+_reader: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
 
 
 def number(text: str | bytes) -> int:
@@ -40,10 +41,20 @@ def float_of(bits: int) -> float:
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
+def read_with(reader: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Read each tensor by a function, as where the host sees a GPU's own memory.
+
+    Args:
+        reader: takes a tensor, and returns one that holds the same numbers.
+    """
+    global _reader
+    _reader = reader
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor: its own shard, or all of it."""
     tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return _reader(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
 
 def layout(tensor: torch.Tensor) -> str:

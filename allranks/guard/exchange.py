@@ -12,8 +12,19 @@ from allranks.guard.digests import number
 FIXED = 64  # numbers in the first message, however many a rank has to send
 
 
+APART = "apart"  # the kind of error if ranks do not come to the guard together
+
+
 class GuardError(RuntimeError):
-    """Raised when something is silently wrong, on every rank with the same sentence."""
+    """Raised when something is silently wrong, on every rank with the same sentence.
+
+    Attributes:
+        kind: of some errors, for programs that take them differently; "" for most.
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -64,21 +75,34 @@ class Exchange:
         self.size, self.rank = len(self.ranks), dist.get_rank(group)
         if self.size == 1:
             return
-        gloo = dist.is_gloo_available()
         try:
-            self.group = dist.new_group(
-                None if group is None else self.ranks,
-                timeout=datetime.timedelta(seconds=patience_s),
-                backend="gloo" if gloo else None,
-                use_local_synchronization=group is not None,
-            )
+            self._connect(datetime.timedelta(seconds=patience_s))
         except RuntimeError as error:
             raise GuardError(
                 f"the start: no group could be made (patience: {patience_s:g} s). Each "
-                f"of {names(self.ranks)} must build its Guard, in the same order."
+                f"of {names(self.ranks)} must build its Guard, in the same order.",
+                APART,
             ) from error
+
+    def _connect(self, timeout: datetime.timedelta) -> None:
+        """Make the group that carries the messages."""
+        gloo = dist.is_gloo_available()
+        self.group = dist.new_group(
+            None if self.whole else self.ranks,
+            timeout=timeout,
+            backend="gloo" if gloo else None,
+            use_local_synchronization=not self.whole,
+        )
         if gloo:
             self.device = torch.device("cpu")
+
+    def _all_gather(self, everything: list[torch.Tensor], own: torch.Tensor) -> None:
+        """Fill a list with the tensors of all ranks."""
+        dist.all_gather(everything, own, group=self.group)
+
+    def _all_reduce(self, values: torch.Tensor) -> None:
+        """Replace a tensor by the sum over all ranks."""
+        dist.all_reduce(values, group=self.group)
 
     def close(self) -> None:
         """Release the process group."""
@@ -94,7 +118,8 @@ class Exchange:
         return GuardError(
             f"{where}: one of {names(self.ranks)} did not come within "
             f"{self.patience_s:g} s. Either it has ended, or the ranks make steps and "
-            "call the guard unequally often, as when each draws which model it trains."
+            "call the guard unequally often, as when each draws which model it trains.",
+            APART,
         )
 
     def _gather(self, tensor: torch.Tensor, where: str) -> torch.Tensor:
@@ -104,7 +129,7 @@ class Exchange:
         tensor = tensor.to(self.device)
         everything = [torch.empty_like(tensor) for _ in self.ranks]
         try:
-            dist.all_gather(everything, tensor, group=self.group)
+            self._all_gather(everything, tensor)
         except RuntimeError as error:
             raise self._late(where) from error
         return torch.stack(everything).cpu()
@@ -127,7 +152,8 @@ class Exchange:
             said = ", ".join(
                 f"rank {r} at {p}" for r, p in zip(self.ranks, places, strict=True)
             )
-            raise GuardError(f"the ranks are not at the same place: {said}")
+            text = f"the ranks are not at the same place: {said}"
+            raise GuardError(text, APART)
         longest = max(row[1] for row in table)
         rows = [row[2 : 2 + min(row[1], FIXED - 2)] for row in table]
         if longest > FIXED - 2:
@@ -154,7 +180,7 @@ class Exchange:
         values = values.detach().float().to(self.device, copy=True)
         if self.group is not None:
             try:
-                dist.all_reduce(values, group=self.group)
+                self._all_reduce(values)
             except RuntimeError as error:
                 raise self._late(where) from error
         return values.cpu() / self.size

@@ -138,7 +138,7 @@ class LocalGradients:
             return None
         if held.layout != torch.strided:
             return before
-        return torch.where(held.detach().any(), before, torch.zeros_like(before))
+        return torch.where(local(held).any(), before, torch.zeros_like(before))
 
     def reached(self) -> bool:
         """Tell whether there is any gradient, or has been one since ``arm``."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from allranks.guard import metrics, preflight
 from allranks.guard.checks import Checks
+from allranks.guard.exchange import Exchange
 from allranks.guard.loaders import leaves
 from allranks.guard.training import OUTSIDE, Optimizers, Training
 
@@ -54,6 +55,8 @@ class Guard:
         GuardError: if something is wrong at the start already.
     """
 
+    connect = Exchange  # what carries its messages
+
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -71,7 +74,7 @@ class Guard:
         if every < 1:
             raise ValueError(f"every={every}: steps between checks must be 1 or more")
         training = Training(model, optimizer, scaler, ignore, skip)
-        self.checks = Checks(training, group, tolerance, patience_s)
+        self.checks = Checks(training, group, tolerance, patience_s, self.connect)
         self.every, self.steps = every, 0
         self.checked = -1  # the step of the last check
         try:

@@ -6,6 +6,7 @@ mode, or trains another model than the guard was given.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ class OptimizerSteps:
         # Parameters, and the error to raise if their optimizer steps after all.
         self.pending: tuple[set[int], Exception] | None = None
         self.handles = [
-            o.register_step_pre_hook(self._stepping)
+            o.register_step_pre_hook(self.stepping)
             for o in optimizers
             if hasattr(o, "register_step_pre_hook")
         ]
@@ -68,9 +69,8 @@ class OptimizerSteps:
         self.resting, self.pending = _parameters(rest), None
         self.steps, self.since = self.steps + 1, set()
 
-    def _stepping(
-        self, optimizer: torch.optim.Optimizer, _args: tuple, _kwargs: dict
-    ) -> None:
+    def stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Take note that an optimizer is about to step."""
         self.since.add(id(optimizer))
         if self.pending and self.pending[0] & _parameters([optimizer]):
             raise self.pending[1]

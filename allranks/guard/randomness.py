@@ -15,6 +15,8 @@ import torch
 from allranks.guard.digests import digest, number
 from allranks.guard.exchange import Exchange, GuardError, names
 
+SAME_NUMBERS = "same-random-numbers"  # the kind of error, which may be meant
+
 
 def accelerator(device: torch.device) -> ModuleType | None:
     """Return torch's module for a device, such as torch.cuda; None for the CPU."""
@@ -142,5 +144,6 @@ class Randomness:
                         f"{where}: {names(ranks)} draw the same random numbers "
                         f"({kinds[place // 2]} generator): the same dropout, the same "
                         "augmentation. After building the model, seed with "
-                        'seed + rank; if it is meant, skip=("randomness",).'
+                        'seed + rank; if it is meant, skip=("randomness",).',
+                        SAME_NUMBERS,
                     )

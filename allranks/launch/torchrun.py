@@ -71,7 +71,7 @@ def launch(
             if timed_out:
                 _dump_stacks(agents)
         finally:
-            _stop(agents)
+            stop(agents)
         result, exit_codes = read(logs, counts, [a.returncode for a in agents])
     if timed_out or (check and result.exit_code):
         limit = timeout if timed_out else None
@@ -107,10 +107,10 @@ def _rendezvous(nnodes: int) -> list[str]:
     if nnodes == 1:
         return ["--standalone"]
     flags = ["--nnodes", str(nnodes), "--master-addr", "127.0.0.1"]
-    return [*flags, "--master-port", str(_free_port())]
+    return [*flags, "--master-port", str(free_port())]
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Find a port outside the range from which the system serves connections."""
     while True:
         port = random.SystemRandom().randrange(20000, 30000)
@@ -149,7 +149,7 @@ def _start(
             stderr=subprocess.STDOUT,
             env=environ,
             start_new_session=True,  # a Ctrl-C reaches us alone, and we end the ranks
-            preexec_fn=_end_with_parent if _LIBC else None,
+            preexec_fn=end_with_parent if _LIBC else None,
         )
 
 
@@ -162,7 +162,7 @@ def starter(environ: Mapping[str, str] = os.environ) -> type:
     return pkgutil.resolve_name(environ.get("ALLRANKS_POPEN", "subprocess:Popen"))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Make Linux send torchrun a SIGTERM when we die, so that it ends its ranks."""
     _LIBC.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
@@ -192,7 +192,7 @@ def _dump_stacks(agents: list[subprocess.Popen]) -> None:
         time.sleep(0.02)
 
 
-def _stop(agents: list[subprocess.Popen]) -> None:
+def stop(agents: list[subprocess.Popen]) -> None:
     """End every agent with SIGTERM, which also ends its ranks; then make sure of it."""
     ranks = _descendants(agents)
     try:

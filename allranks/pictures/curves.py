@@ -1,13 +1,23 @@
 """Curves: a few lines in a small plot, and the same numbers as text."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise, product
 from math import ceil, floor, log10
+from typing import Literal, NamedTuple
 
 from allranks.pictures.held import Picture
-from allranks.pictures.svg import RANK_COLORS, document, figure, write
+from allranks.pictures.svg import RANK_COLORS, document, either, figure, write
 
+Point = tuple[float, float]
 WIDTH = 344  # fits a phone without shrinking
-HEIGHTS = {False: 134, True: 204}  # of the plot; logarithmic ones have more to show
+WIDE = 560  # fills a column
+ENDS = 150  # of it, for names at the lines' ends
+GRID = "fill:none;stroke:currentColor;stroke-opacity:0.25"
+HEIGHTS = {
+    False: 134,
+    "y": 204,
+    True: 260,
+}  # of the plot; logarithmic ones have more to show
 LEFT, RIGHT, TOP, BOTTOM = 40, 18, 54, 40  # room around it, below the names
 ROW = 20  # of names
 DASHES = ["none", "7 4", "2 3", "9 3 2 3", "12 4", "1 5"]  # not by colour alone
@@ -19,8 +29,9 @@ def curves(
     title: str,
     x_label: str,
     y_label: str,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    log: bool = False,
+    lines: Mapping[str, Sequence[Point]],
+    log: bool | Literal["y"] = False,
+    dots: Mapping[str, Point] | None = None,
 ) -> Picture:
     """Draw lines through points.
 
@@ -28,7 +39,9 @@ def curves(
         title: stands above the plot.
         x_label, y_label: what the axes show.
         lines: the points (x, y) of each line, by its name; at most 6 lines.
-        log: whether both axes are logarithmic; otherwise they start at 0.
+        log: whether both axes are logarithmic, or "y" for that one alone; an axis that
+            is not starts at 0.
+        dots: a point on a line that is marked, by the line's name.
     Raises:
         ValueError: if there is no line, too many, or one without points, or if an axis
             is to be logarithmic and a number is not above 0.
@@ -40,56 +53,110 @@ def curves(
     """
     if not 0 < len(lines) <= len(DASHES) or not all(lines.values()):
         raise ValueError(f"1 to {len(DASHES)} lines, each with points: {list(lines)}")
-    points = [point for line in lines.values() for point in line]
-    if log and min(map(min, points)) <= 0:
-        raise ValueError(f"log=True needs numbers above 0, not {min(map(min, points))}")
+    xs, ys = zip(*(point for line in lines.values() for point in line), strict=True)
+    for axis_log, values in (log is True, xs), (log, ys):
+        if axis_log and min(values) <= 0:
+            raise ValueError(f"{log=} needs numbers above 0, not {min(values)}")
 
-    names, top = _names(lines)
-    floor_y = top + HEIGHTS[log]
-    axis = _decades if log else _from_zero
-    x_ticks, x_share = axis([x for x, _ in points], most=4)
-    y_ticks, y_share = axis([y for _, y in points], most=6)
-
-    def across(x: float) -> float:
-        return LEFT + x_share(x) * (WIDTH - LEFT - RIGHT)
-
-    def up(y: float) -> float:
-        return floor_y - y_share(y) * HEIGHTS[log]
-
-    parts = list(names)
-    for (name, line), style in zip(lines.items(), _styles(), strict=False):
-        path = "L".join(f"{across(x):.0f} {up(y):.0f}" for x, y in line)
-        parts.append(f'<path d="M{path}" style="{style}"><title>{name}</title></path>')
-    for tick in y_ticks:
-        grid = "fill:none;stroke:currentColor;stroke-opacity:0.25"
-        y = up(tick)
-        parts.append(f'<path d="M{LEFT} {y:.0f}H{WIDTH - RIGHT}" style="{grid}"/>')
-        parts.append(write(LEFT - 6, round(y + 4), _short(tick), "end", size=12))
-    for tick in x_ticks:
-        parts.append(write(round(across(tick)), floor_y + 16, _short(tick), size=12))
-    parts.append(write(WIDTH - RIGHT, floor_y + 34, x_label, "end", size=13))
-    parts.append(write(0, top - 14, y_label, "start", size=13))
     text = _text(f"{title} ({y_label}, by {x_label})", lines)
-    drawing = document(WIDTH, floor_y + BOTTOM, text, parts, top=22)
+    plot = _Plot(x_label, y_label, lines, dots or {}, log, text)
+    drawing = plot.draw(WIDTH)
+    if log is True:
+        drawing = either(plot.draw(WIDE), drawing)
     return Picture(figure(title, drawing), text)
 
 
-def _styles() -> list[str]:
-    """Return how each line is drawn."""
-    return [
-        f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
-        for color, dash in zip(RANK_COLORS, DASHES, strict=False)
-    ]
+class _Plot(NamedTuple):
+    """What is drawn, at any width."""
+
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Sequence[Point]]
+    dots: Mapping[str, Point]
+    log: bool | Literal["y"]
+    text: str
+
+    def draw(self, width: int) -> str:
+        """Draw it with the names above it, or at the lines' ends if it is wide."""
+        wide = width == WIDE
+        names, top = ([], 60) if wide else _names(self.lines)
+        high = HEIGHTS[self.log]
+        floor_y, right = top + high, width - (ENDS if wide else RIGHT)
+        both = self.log is True
+        points = [point for line in self.lines.values() for point in line]
+        x_ticks, x_share = (_decades if both else _from_zero)([x for x, _ in points])
+        y_ticks, y_share = (_decades if self.log else _from_zero)(
+            [y for _, y in points]
+        )
+
+        def place(x: float, y: float) -> tuple[float, float]:
+            return LEFT + x_share(x) * (right - LEFT), floor_y - y_share(y) * high
+
+        parts, ends = list(names), []
+        for (name, line), color, dash in zip(
+            self.lines.items(), RANK_COLORS, DASHES, strict=False
+        ):
+            path = "L".join(f"{x:.0f} {y:.0f}" for x, y in (place(*at) for at in line))
+            style, shown = _style(color, dash), f"<title>{name}</title>"
+            parts.append(f'<path d="M{path}" style="{style}">{shown}</path>')
+            if name in self.dots:
+                x, y = place(*self.dots[name])
+                look = f'r="5" style="fill:{color}"'
+                parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" {look}/>')
+            ends.append((*place(*line[-1]), name, color))
+        for tick in y_ticks:
+            y = place(points[0][0], tick)[1]
+            parts.append(f'<path d="M{LEFT} {y:.0f}H{right}" style="{GRID}"/>')
+            parts.append(write(LEFT - 6, round(y + 4), _short(tick), "end", size=12))
+        for number, tick in enumerate(x_ticks):
+            x = place(tick, points[0][1])[0]
+            text, below = _short(tick), floor_y + 16 + 4 * both
+            if both:
+                parts.append(f'<path d="M{x:.0f} {top}V{floor_y}" style="{GRID}"/>')
+                text = "1k" if text == "1000" else text  # as beside it 10k
+            if wide or not both or number % 2 == 0:  # a phone has no room for all
+                parts.append(write(round(x), below, text, size=12))
+        parts += _at_the_ends(ends, right) if wide else []
+        parts.append(
+            write(right, floor_y + 34 + 4 * both, self.x_label, "end", size=13)
+        )
+        parts.append(write(0, top - 14, self.y_label, "start", size=13))
+        return document(width, floor_y + BOTTOM + 4 * both, self.text, parts, top=22)
+
+
+def _at_the_ends(ends: list[tuple], right: float) -> list[str]:
+    """Write the lines' names beside their ends; at the right edge, one by one."""
+    inside = [end for end in ends if end[0] < right - ROW]
+    crowd = sorted((end for end in ends if end not in inside), key=lambda end: end[1])
+    at = [y for _, y, *_ in crowd]
+    for _, (i, j) in product(range(50), list(pairwise(range(len(at))))):
+        if (lacking := ROW - (at[j] - at[i])) > 0:
+            at[i], at[j] = at[i] - lacking / 2, at[j] + lacking / 2
+    parts = []
+    for (x, y, name, color), to in zip(crowd, at, strict=True):
+        thin = f"fill:none;stroke:{color};stroke-width:1"
+        parts.append(
+            f'<path d="M{x:.0f} {y:.0f}L{right + 10} {to:.0f}" style="{thin}"/>'
+        )
+        parts.append(write(right + 13, round(to + 4), name, "start", size=13))
+    for x, y, name, _ in inside:
+        parts.append(write(round(x + 8), round(y + 4), name, "start", size=13))
+    return parts
+
+
+def _style(color: str, dash: str) -> str:
+    """Return how a line is drawn."""
+    return f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
 
 
 def _names(lines: Mapping[str, Sequence]) -> tuple[list[str], int]:
     """Write the lines' names in rows; return them, and where the plot begins."""
     parts, left, y = [], 0, 33
-    for name, style in zip(lines, _styles(), strict=False):
+    for name, color, dash in zip(lines, RANK_COLORS, DASHES, strict=False):
         width = 42 + 8 * len(name)
         if left and left + width > WIDTH:
             left, y = 0, y + ROW
-        parts.append(f'<path d="M{left} {y}h26" style="{style}"/>')
+        parts.append(f'<path d="M{left} {y}h26" style="{_style(color, dash)}"/>')
         parts.append(write(left + 32, y + 5, name, "start", size=13))
         left += width + 8
     return parts, y - 13 + TOP
@@ -98,18 +165,17 @@ def _names(lines: Mapping[str, Sequence]) -> tuple[list[str], int]:
 Axis = tuple[list[float], Callable[[float], float]]
 
 
-def _from_zero(values: list[float], most: int) -> Axis:
+def _from_zero(values: list[float]) -> Axis:
     """Return the ticks of an axis from 0, and where a value is on it, from 0 to 1."""
     ticks = _ticks(max(values))
     return ticks, lambda value: value / ticks[-1]
 
 
-def _decades(values: list[float], most: int) -> Axis:
-    """Return at most so many powers of ten, and where a value is, from 0 to 1."""
+def _decades(values: list[float]) -> Axis:
+    """Return the powers of ten around the values, and where a value is, from 0 to 1."""
     first, last = floor(log10(min(values))), ceil(log10(max(values)))
     last = max(last, first + 1)
-    step = -(-(last - first) // most)
-    ticks = [10.0**power for power in range(first, last + 1, step)]
+    ticks = [10.0**power for power in range(first, last + 1)]
     return ticks, lambda value: (log10(value) - first) / (last - first)
 
 

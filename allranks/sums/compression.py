@@ -2,7 +2,8 @@
 
 The gradient is that of ``matrices`` square matrices of ``width`` × ``width`` float32
 numbers, so that low-rank approximations have a size. A message costs α and a link
-carries B, as in ``crossings``. All but local steps send while backward runs.
+carries B, as in ``crossings``. All but local steps send while backward runs: each
+bucket as soon as its gradients exist.
 """
 
 import math
@@ -60,6 +61,20 @@ class Way(NamedTuple):
     step: float
 
 
+def waits(communication: float, backward: float, buckets: int) -> float:
+    """Return how long ranks still send after backward, whose length is ``backward``.
+
+    One bucket after the other gets its gradients, at equal distances, the last at
+    backward's end. So the last is never hidden, however fast the link is, and the
+    first leaves when backward has done its part of the work. All times in seconds.
+
+    >>> waits(3.0, 100.0, 1), waits(3.0, 100.0, 3), waits(30.0, 10.0, 5)
+    (3.0, 1.0, 22.0)
+    """
+    busy = communication - backward * (buckets - 1) / buckets  # the link never rests
+    return max(communication / buckets, busy)
+
+
 def ways(job: Job, alpha: float, bandwidth: float) -> list[Way]:
     """Return what each method costs: none, bf16, topk, powersgd and local.
 
@@ -93,9 +108,9 @@ def ways(job: Job, alpha: float, bandwidth: float) -> list[Way]:
         sent = handed * share
         communication = messages * alpha + sent / bandwidth
         encoding = EFFORT.get(name, 0.0) * whole / job.search
-        hides = job.overlap and name != "local"
-        hidden = BACKWARD * job.compute if hides else 0.0
-        exposed = max(0.0, communication - hidden)
+        exposed = communication
+        if job.overlap and name != "local":
+            exposed = waits(communication, BACKWARD * job.compute, rounds)
         step = job.compute + encoding + exposed
         found.append(
             Way(name, handed, sent, messages, encoding, communication, exposed, step)

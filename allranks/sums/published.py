@@ -7,6 +7,9 @@ runs; its H100 jobs add up in the network's switches), ``EFA`` (measurements on 
 p5.48xlarge).
 """
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 GITHUB = "https://github.com"
@@ -91,3 +94,19 @@ def seconds(num_bytes: float, world_size: int, bus_gb_per_s: float) -> float:
     0.5
     """
     return bus(num_bytes, world_size, bus_gb_per_s)
+
+
+def half(line: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return where a line of (bytes, GB/s) reaches half of its most; None if at once.
+
+    Between two points it is straight on logarithmic axes.
+
+    >>> half([(1e3, 1.0), (1e5, 10.0), (1e6, 20.0)]), half([(1e3, 3.0), (1e5, 4.0)])
+    ((100000.0, 10.0), None)
+    """
+    wanted = max(speed for _, speed in line) / 2
+    for (n, slow), (more, fast) in itertools.pairwise(line):
+        if slow < wanted <= fast:
+            share = math.log(wanted / slow) / math.log(fast / slow)
+            return n * (more / n) ** share, wanted
+    return None

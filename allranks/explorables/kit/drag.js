@@ -1,5 +1,5 @@
 // Numbers that one can drag: on the drawing, on a slider, in the sentence below. (d3-drag
-// and d3-scale would bring 60 KB with what they import, for what these lines do.)
+// and d3-scale would bring 60 kB with what they import, for what these lines do.)
 import { h } from "./elements.js";
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));

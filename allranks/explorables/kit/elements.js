@@ -91,7 +91,7 @@ export function whole(name, value, low) {
 
 // Write three digits and a unit, "B" or "s", as allranks/sums/units.py does.
 const UNITS = {
-  B: [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
+  B: [[1, "B"], [1e3, "kB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
   s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [3600, "h"], [86400, "d"]],
 };
 export function amount(value, unit) {

@@ -11,6 +11,7 @@ from importlib import import_module
 from allranks.pictures.openings.sheet import NARROW, WIDE
 
 NAMES = (
+    "app_rehearse",
     "app_vgpu",
     "ch1_environment",
     "ch2_data_parallel",

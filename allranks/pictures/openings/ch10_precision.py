@@ -40,7 +40,7 @@ def said(numbers: list[float]) -> str:
 
 ALT = (
     f"A line of numbers from 1 to {1 + 2 * GAP:.4f} with the three that bf16 has "
-    f"there. Above it, a weight of 1 takes {STEPS} steps of {STEP}, and each of them "
+    f"there. Above it, a weight of 1 takes {STEPS} steps of +{STEP}, and each of them "
     f"is rounded back: it is {said(alone())}. Below it, a float32 copy takes the same "
     f"steps, {said(copied()[0])}, and the bf16 weight made from it is "
     f"{said(copied()[1])}."
@@ -49,7 +49,7 @@ ALT = (
 
 def draw(width: int) -> Sheet:
     """Draw both ways to keep a weight on one axis, step by step downwards."""
-    sheet = Sheet(width, 366)
+    sheet = Sheet(width, 420)
     left, right = 34, width - 44
 
     def place(x: float) -> float:
@@ -59,34 +59,34 @@ def draw(width: int) -> Sheet:
         sheet.words(0, y - 30, label, bold=True, size=SIZE + 1)
         for k in range(3):
             x = place(1 + k * GAP)
-            path = f"M{x:.1f} {y:.1f}v{26 * steps + 8}"
+            path = f"M{x:.1f} {y:.1f}v{26 * steps + 14}"
             style = f"fill:none;stroke:{MUTED};stroke-width:2"
             sheet.parts.append(f'<path d="{path}" style="{style}"/>')
             sheet.words(x, y - 8, said([1 + k * GAP]), "middle")
         for k in range(2):
             x = place(1 + (k + 0.5) * GAP)
             style = f"fill:none;stroke:{MUTED};stroke-dasharray:3 4"
-            path = f"M{x:.1f} {y:.1f}v{26 * steps + 8}"
+            path = f"M{x:.1f} {y:.1f}v{26 * steps + 14}"
             sheet.parts.append(f'<path d="{path}" style="{style}"/>')
 
-    axis(52, "bf16, rounded after each step", STEPS)
+    first, last = (said([x]) for x in (alone()[0], alone()[-1]))
+    axis(52, f"bf16: {first} + {STEP} → {last}, each time", STEPS)
     for k, x in enumerate(alone()[:-1]):
         y = 70 + 26 * k
         sheet.arrow(f"{place(x):.1f},{y} {place(x + STEP):.1f},{y}", thick=3)
         back = f"{place(x + STEP):.1f},{y + 9} {place(nearest(x + STEP)):.1f},{y + 9}"
         sheet.arrow(back, color=WRONG, thick=1.5)
-        beside = place(1 + GAP) + 10
-        sheet.blank(beside + 4, y - 8, 116, 22)
-        sum_ = f"{said([x])} + {STEP} → {said([nearest(x + STEP)])}"
-        sheet.words(beside, y + 8, sum_)
+    sheet.words(0, 194, "grey: a step;")
+    sheet.words(98, 194, "red: rounded back", color=WRONG)
     exact, stored = copied()
-    top = 226
+    top = 254
     axis(top, "a float32 copy collects the steps", STEPS)
     for k in range(STEPS):
-        y = top + 18 + 26 * k
+        y = top + 16 + 26 * k
         sheet.arrow(f"{place(exact[k]):.1f},{y} {place(exact[k + 1]):.1f},{y}", thick=3)
-        x = place(stored[k + 1])
-        circle = f'<circle cx="{x:.1f}" cy="{y}" r="6"'
+        x = place(stored[k + 1])  # below the arrow, so that it hides nothing
+        circle = f'<circle cx="{x:.1f}" cy="{y + 11}" r="5"'
         sheet.parts.append(f'{circle} style="fill:var(--rank-0, #3b6fd4)"/>')
-    sheet.words(0, 362, "blue: the bf16 weight made from it")
+    sheet.words(0, 396, "grey: a step of the copy;")
+    sheet.words(0, 415, "blue: the bf16 weight made from it")
     return sheet

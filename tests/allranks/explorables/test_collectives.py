@@ -34,7 +34,7 @@ def test_the_button_says_what_was_found():
     measured = widget.measured
     assert measured["equal"] and measured["links"] == widget.facts["links"]
     assert measured["ratio"] > 0 and "bit for bit" in measured["summary"]
-    assert "160 KB were sent, as the model says" in measured["summary"]
+    assert "160 kB were sent, as the model says" in measured["summary"]
     widget.change(numbers=10**9)
     widget.runs += 1
     assert "numbers must be 3 to 4000000" in widget.measured["error"]

@@ -47,7 +47,7 @@ def test_every_chapter_opens_with_its_own_picture_before_any_code():
 
 
 def test_another_name_is_refused():
-    with pytest.raises(LookupError, match="no opening ch9_x: there are app_vgpu"):
+    with pytest.raises(LookupError, match="no opening ch9_x: there are app_rehearse"):
         openings.opening("ch9_x")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allranks.sums.compression import BUCKET, Job, ways
+from allranks.sums.compression import BUCKET, Job, waits, ways
 from allranks.sums.crossings import all_reduce, seconds
 
 JOB = Job(8, 12, 64, 0.02, 1e9, True, 500, 4, 10)
@@ -59,13 +59,39 @@ def test_local_steps_share_one_message_and_are_never_hidden():
     assert local.exposed == local.communication
 
 
-@pytest.mark.parametrize("bandwidth", [1e6, 1e7, 1e12])
-def test_backward_hides_two_thirds_of_the_computing_and_no_more(bandwidth):
-    """On slow links the rest is waited for; on fast ones nothing is."""
-    alone = Costs(JOB._replace(overlap=False), ALPHA, bandwidth).none
-    over = Costs(JOB, ALPHA, bandwidth).none
+def played(communication, backward, buckets):
+    """Return what ``waits`` says, found by sending one bucket after the other."""
+    free = 0.0
+    for number in range(1, buckets + 1):
+        ready = backward * number / buckets
+        free = max(ready, free) + communication / buckets
+    return free - backward
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 10), st.floats(0, 10), st.integers(1, 50))
+def test_a_bucket_leaves_when_its_gradients_exist(communication, backward, buckets):
+    found = waits(communication, backward, buckets)
+    assert found == pytest.approx(played(communication, backward, buckets), abs=1e-9)
+
+
+@pytest.mark.parametrize("method", ["none", "bf16", "topk", "powersgd"])
+def test_nothing_hides_a_single_bucket(method):
+    """Backward has ended when its gradients are complete."""
+    assert JOB.buckets == 1
+    way = getattr(Costs(JOB), method)
+    assert way.exposed == way.communication > 0
+
+
+@pytest.mark.parametrize("bandwidth", [1e6, 1e8, 1e15])
+def test_backward_hides_all_buckets_but_its_last(bandwidth):
+    """On slow links it hides its own length of sending, on fast ones all but one."""
+    job = JOB._replace(matrices=JOB.matrices * 500)
+    alone = Costs(job._replace(overlap=False), ALPHA, bandwidth).none
+    over = Costs(job, ALPHA, bandwidth).none
     assert alone.exposed == alone.communication
-    saved = min(alone.communication, 2 / 3 * JOB.compute)
+    kept = (job.buckets - 1) / job.buckets
+    saved = min(alone.communication * kept, 2 / 3 * job.compute * kept)
     assert alone.step - over.step == pytest.approx(saved)
     assert over.exposed == pytest.approx(alone.communication - saved)
 
