@@ -196,7 +196,7 @@ def main() -> None:
     tell(f"scales: {', '.join(steps)}")
     for power in 0, 8, 16, 24, 32:
         zero, wrong = survey(net, *digits(device)[1:], power)
-        tell(f"scaled by 2^{power}: {zero:.1%} are lost, error {wrong:.1e}")
+        tell(f"scaled by 2^{power}: {zero:.1%} became 0, error {wrong:.1e}")
     dist.destroy_process_group()
 
 

@@ -148,8 +148,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--kib", type=int, default=4096, help="of a tensor")
-    parser.add_argument("--start-kib", type=int, default=64, help="alpha B")
+    parser.add_argument("--kb", type=int, default=4096, help="of a tensor")
+    parser.add_argument("--start-kb", type=int, default=64, help="alpha B")
     parser.add_argument("--seed", type=int, default=0)
     return in_range(parser.parse_args(argv))
 
@@ -158,7 +158,7 @@ def main() -> None:
     """Broadcast with ever more segments, and find the best number of them."""
     args = parse_args()
     rank, world_size, device = setup(args)
-    n, start = 1024 * args.kib, 1024 * args.start_kib
+    n, start = 1000 * args.kb, 1000 * args.start_kb
     for segments in 1, 4, 16, 64, 256:
         run = partial(chain, segments=segments)
         wanted = partial(dist.broadcast, src=0)

@@ -125,17 +125,20 @@ def tree(x: torch.Tensor) -> None:
 
 def halving(x: torch.Tensor) -> None:
     """Halve what a rank adds up, log2 W times; then double what it has."""
-    rank, hop, part, halves = dist.get_rank(), 1, x, []
+    rank, hop, mine, steps = dist.get_rank(), 1, x, []
     while hop < dist.get_world_size():  # a power of two
-        halves.append(part.tensor_split(2)[:: -1 if rank & hop else 1])
-        part, rest = halves[-1]  # one half is mine, the rest my partner's
-        found = torch.empty_like(part)
-        move((dist.isend, rest, rank ^ hop), (dist.irecv, found, rank ^ hop))
-        part.add_(found)
+        first, second = mine.tensor_split(2)
+        if rank % (2 * hop) < hop:
+            partner, mine, theirs = rank + hop, first, second
+        else:
+            partner, mine, theirs = rank - hop, second, first
+        found = torch.empty_like(mine)
+        move((dist.isend, theirs, partner), (dist.irecv, found, partner))
+        mine.add_(found)
+        steps.append((partner, mine, theirs))
         hop *= 2
-    for part, rest in reversed(halves):
-        hop //= 2
-        move((dist.isend, part, rank ^ hop), (dist.irecv, rest, rank ^ hop))
+    for partner, mine, theirs in reversed(steps):  # now both have both halves
+        move((dist.isend, mine, partner), (dist.irecv, theirs, partner))
 
 
 def check(run: Callable, wanted: Callable, n: int, seed: int, device) -> tuple:
@@ -189,7 +192,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--kib", type=int, default=4096, help="of a tensor")
+    parser.add_argument("--kb", type=int, default=4000, help="of a tensor")
     parser.add_argument("--seed", type=int, default=0)
     return in_range(parser.parse_args(argv))
 
@@ -198,7 +201,7 @@ def main() -> None:
     """Run each algorithm, compare its bits, and count what is on its path."""
     args = parse_args()
     rank, world_size, device = setup(args)
-    n = 1024 * args.kib
+    n = 1000 * args.kb
     for run in ring, tree, halving:
         if run is halving and world_size & (world_size - 1):
             say("halving: needs a power of two of ranks") if rank == 0 else 0

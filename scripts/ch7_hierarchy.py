@@ -170,7 +170,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    for flag, default in {"--kib": 4096, "--slower": 9, "--seed": 0}.items():
+    for flag, default in {"--kb": 4000, "--slower": 9, "--seed": 0}.items():
         parser.add_argument(flag, type=int, default=default)
     parser.add_argument("--nodes", type=int, help="default: 2 if W is even")
     return in_range(parser.parse_args(argv))
@@ -183,7 +183,7 @@ def main() -> None:
     nodes = args.nodes or 1 + (world_size % 2 == 0)
     if world_size % nodes:
         refuse(f"--nodes {nodes}: must divide the {world_size} ranks")
-    n, size = 1024 * args.kib, world_size // nodes
+    n, size = 1000 * args.kb, world_size // nodes
     runs = {"ring": ring, "hierarchical": partial(hierarchical, nodes=nodes)}
 
     def cost(source, target, num_bytes):  # in units of n / B, inside a node

@@ -8,7 +8,6 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -82,12 +81,11 @@ CALLS = {  # x and y hold n bytes; mine is this rank's part of them
 # Two have other names since torch 2.13.
 GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-SPREAD = torch.tensor([0.1, 0.25, 0.5]).double()  # least, fit, most
 
 
 def measure(sizes: list[int], repeats: int, device) -> torch.Tensor:
-    """Return the slowest rank's seconds (collectives, sizes, repeats)."""
-    seconds = torch.zeros(len(CALLS), len(sizes), repeats + 1)
+    """Return quantiles of the slowest rank's seconds: (2, CALLS, sizes)."""
+    seconds = torch.zeros(len(CALLS), len(sizes), repeats + 1).double()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     memory = torch.ones(2, max(sizes) // 4, device=device)
     draw = torch.Generator().manual_seed(0)  # the same order on all ranks
@@ -106,7 +104,7 @@ def measure(sizes: list[int], repeats: int, device) -> torch.Tensor:
             seconds[row, column, turn] = (time.perf_counter() - start) / times
     seconds = seconds[..., 1:].contiguous().to(device)  # without a warm-up
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return seconds.cpu()
+    return seconds.cpu().quantile(torch.tensor([0.1, 0.5]).double(), 2)
 
 
 def fit(n: torch.Tensor, t: torch.Tensor) -> tuple:
@@ -127,42 +125,44 @@ def predict(pieces: tuple, n: torch.Tensor) -> torch.Tensor:
     return torch.where(n < cut, alpha + beta * n, a + b * n)
 
 
-def describe(name: str, n: torch.Tensor, t: torch.Tensor) -> str:
+def describe(name: str, n: torch.Tensor, t: torch.Tensor) -> list[str]:
     """Fit every other size, and try the fit on those in between."""
-    size, pieces = dist.get_world_size(), fit(n[::2], t[::2])
-    wrong = (predict(pieces, n[1::2]) / t[1::2] - 1).abs()
-    error = f"wrong by {wrong.median():.0%}, at worst {wrong.max():.0%}"
+    size, (cut, *two) = dist.get_world_size(), fit(n[::2], t[::2])
+    wrong = predict((cut, *two), n[1::2]) / t[1::2] - 1
+    worst, usual = wrong.abs().argmax(), wrong.abs().median()
     trips = {"all_reduce": 2, "broadcast": size / (size - 1)}.get(name, 1)
     bus = trips * (size - 1) / size * float(n[-1] / t[-1]) / 1e9
-    at, *two = pieces
     lines = [f"{1e6 * a:.0f} us + {1e12 * b:.0f} us per MB" for a, b in two]
-    cut = f" below {at / 1024:.0f} KiB, then "
-    return f"{name}: {cut.join(lines)}; bus {bus:.2f} GB/s; {error}"
+    where = f"at worst {wrong[worst]:+.0%} at {n[2 * worst + 1] / 1000:.0f} kB"
+    line = f"{name}: {lines[0]} below {cut / 1000:.0f} kB, then {lines[1]}"
+    return [line, f"  wrong by {usual:.0%}, {where}; bus {bus:.2f} GB/s"]
 
 
-def draw(n: torch.Tensor, times: torch.Tensor) -> None:
-    """Print time against bytes, both logarithmic, with the spread."""
+def draw(n: torch.Tensor, times: torch.Tensor) -> list[str]:
+    """Draw time against bytes, both logarithmic, with the spread."""
+    lines = ["o is the 10th percentile, - reaches to the median; logarithmic"]
     low, high = times.min().log2(), times.max().log2()
     for size, row in zip(n.tolist(), times.T, strict=True):
-        first, here, last = (59 * (row.log2() - low) / (high - low)).int()
-        text = " " * first + "-" * (here - first) + "o" + "-" * (last - here)
-        say(f"{size / 1024:6.0f} KiB {text:60} {1e3 * row[1]:.3f} ms")
+        here, last = (19 * (row.log2() - low) / (high - low)).int()
+        text = " " * here + "o" + "-" * (last - here)
+        lines.append(f"{size / 1000:5.0f} kB {1e3 * row[0]:6.2f} ms {text}")
+    return lines
 
 
-def others() -> str:
-    """Say how loaded this machine is, and by which processes but ours."""
-    listed = subprocess.check_output(["ps", "-Ao", "pcpu,pid,ppid,comm"])
-    rows = [row.split(None, 3) for row in listed.decode().splitlines()[1:]]
-    rows = [row for row in rows if str(os.getppid()) not in row[1:3]]
-    share, pid, _, name = max(rows, key=lambda row: float(row[0]))
-    return f"load {os.getloadavg()[0]:.1f}; {name} ({pid}) takes {share} %"
+def as_ring(n: torch.Tensor, t: torch.Tensor, half: torch.Tensor) -> list[str]:
+    """Find a ring's alpha and B; predict half of an all_reduce with them."""
+    size, (_, (a, _), (_, b)) = dist.get_world_size(), fit(n, t)
+    alpha, beta = a / (2 * size - 2), max(b, 1e-15) * size / (2 * size - 2)
+    ms = 1e3 * (size - 1) * (alpha + n[-1] / size * beta)
+    so = f"  so all_gather {ms:.1f} ms; it took {1e3 * half[-1]:.1f} ms"
+    return [f"ring: alpha {1e6 * alpha:.0f} us, B {1e-9 / beta:.2f} GB/s", so]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--largest-kib": 16384, "--repeats": 25, "--most-spread": 60}
+    numbers = {"--largest-kb": 16384, "--repeats": 25, "--most-spread": 60}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=int, default=default)
     return in_range(parser.parse_args(argv))
@@ -172,19 +172,21 @@ def main() -> None:
     """Measure all collectives, fit every other size, and predict the rest."""
     args = parse_args()
     rank, world_size, device = setup(args)
-    sizes = [1024 << k for k in range(args.largest_kib.bit_length())]
+    sizes = [1000 << k for k in range(args.largest_kb.bit_length())]
     if world_size < 2 or len(sizes) < 12:
         refuse(f"{world_size} ranks, {len(sizes)} sizes: 2 and 12 are needed")
     n = torch.tensor(sizes, dtype=torch.double)
-    seconds = measure(sizes, args.repeats, device).double()
-    times = seconds.quantile(SPREAD, dim=2)  # (3, collectives, sizes)
-    apart = ((times[2] - times[0]) / times[1]).median(1).values.max()
+    times = measure(sizes, args.repeats, device)  # fast and median ones
+    apart = (times[1] / times[0] - 1).median(1).values.max()
     if apart > args.most_spread / 100:
-        why = f"equal calls are {apart:.0%} apart: {others()}"
-        refuse(f"{why}: stop that, or allow more with --most-spread")
+        why = f"equal calls {apart:.0%} apart, load {os.getloadavg()[0]:.1f}"
+        refuse(f"{why}: stop what runs, or allow more with --most-spread")
     for row, name in enumerate(CALLS if rank == 0 else ()):
-        say(describe(name, n, times[1, row]))
-        draw(n, times[:, row]) if name == "all_reduce" else None
+        lines = describe(name, n, times[0, row])
+        if row == 0:
+            lines += draw(n, times[:, 0]) + as_ring(n, *times[0, [0, 2]])
+        for line in lines:
+            say(line)
     dist.destroy_process_group()
 
 

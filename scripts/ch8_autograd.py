@@ -77,7 +77,7 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(y := x.clone())
+        dist.all_reduce(y := x.contiguous().clone())
         return y
 
     @staticmethod
@@ -104,7 +104,7 @@ class ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor) -> torch.Tensor:
-        row = torch.empty_like(x[0])
+        row = x.new_empty(x.shape[1:])  # contiguous, whatever x is
         dist.reduce_scatter(row, [*x.contiguous()])
         return row
 
@@ -119,7 +119,7 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: torch.Tensor, root=0) -> torch.Tensor:
         ctx.root = root
-        dist.broadcast(y := x.clone(), root)
+        dist.broadcast(y := x.contiguous().clone(), root)
         return y
 
     @staticmethod
@@ -133,7 +133,7 @@ class AllToAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor) -> torch.Tensor:
-        dist.all_to_all_single(y := torch.empty_like(x), x.contiguous())
+        dist.all_to_all_single(y := x.new_empty(x.shape), x.contiguous())
         return y
 
     @staticmethod

@@ -41,8 +41,7 @@ if __name__ == "__main__":  # before the slow imports
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import nn
-from torch.futures import Future
+from torch import futures, nn
 from torch.utils.data import TensorDataset
 
 
@@ -94,9 +93,9 @@ class Hook:
     def __init__(self) -> None:
         self.kept, self.num_bytes = {}, 0  # what was not sent; what was
 
-    def run(self, _, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    def run(self, _, bucket: dist.GradBucket) -> futures.Future[torch.Tensor]:
         """Return a future that holds the mean, as DDP wants it."""
-        done = Future()
+        done = futures.Future()
         done.set_result(self.mean(bucket.buffer(), bucket.parameters()))
         return done
 
@@ -130,8 +129,7 @@ class PowerSGD(Hook):
 
     def mean(self, x: torch.Tensor, params: list) -> torch.Tensor:
         """Compress the matrices; send all other gradients in full."""
-        result = x.clone()
-        parts = result.split([p.numel() for p in params])
+        parts = (result := x.clone()).split([p.numel() for p in params])
         for param, part in zip(params, parts, strict=True):
             matrix = part.view(len(param), -1)
             if param.dim() < 2:
@@ -150,27 +148,30 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--every", type=int, default=20, help="steps a test")
     parser.add_argument("--seed", type=int, default=0)
     return in_range(parser.parse_args(argv))
 
 
-def train(hook: Hook, args, rank: int, device) -> float:
-    """Train a CNN on digits with a hook; return its loss on other digits."""
+def train(hook: Hook, args, rank: int, device) -> list[tuple]:
+    """Train a CNN on digits; return steps, bytes and loss on other digits."""
     torch.manual_seed(args.seed)
     train_set, test_set, net = make_task(1440)
-    ddp = nn.parallel.DistributedDataParallel(net.to(device))
+    ddp, curve = nn.parallel.DistributedDataParallel(net.to(device)), []
     ddp.register_comm_hook(None, hook.run)
     optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
     torch.manual_seed(args.seed + rank)
-    for _ in range(args.steps):
+    for step in range(1, args.steps + 1):
         optimizer.zero_grad()
-        batch = train_set[torch.randint(1440, (32,))]
-        x, y = (part.to(device) for part in batch)
+        x, y = (p.to(device) for p in train_set[torch.randint(1440, (32,))])
         nn.functional.cross_entropy(ddp(x), y).backward()
         optimizer.step()
-    x, y = (part.to(device) for part in test_set[:])
-    with torch.no_grad():
-        return nn.functional.cross_entropy(net(x), y).item()
+        if step % args.every == 0 or step == args.steps:
+            x, y = (part.to(device) for part in test_set[:])
+            loss = nn.functional.cross_entropy(net(x), y).detach()
+            finite(loss, f"step {step}")
+            curve.append((step, hook.num_bytes, loss.item()))
+    return curve
 
 
 def converge(args, rank: int, device) -> None:
@@ -178,11 +179,10 @@ def converge(args, rank: int, device) -> None:
     torch.manual_seed(args.seed + rank)
     matrix = torch.randn(40, 4) @ torch.randn(4, 30) + torch.randn(40, 30)
     dist.all_reduce(mean := matrix.to(device) / dist.get_world_size())
-    hook, errors = PowerSGD(4), []
-    for _ in range(6):
-        p, q = hook.factors(matrix.to(device), "again")
-        errors.append(f"{(mean - p @ q.T).norm() / mean.norm():.3f}")
-    best = torch.linalg.svdvals(mean)[4:].norm() / mean.norm()
+    hook, size = PowerSGD(4), mean.norm()
+    found = [hook.factors(matrix.to(device), "again") for _ in range(6)]
+    errors = [f"{(mean - p @ q.T).norm() / size:.3f}" for p, q in found]
+    best = torch.linalg.svdvals(mean)[4:].norm() / size
     if rank == 0:
         say(f"error of rank 4: {' '.join(errors)}; the least is {best:.3f}")
 
@@ -194,11 +194,11 @@ def main() -> None:
     converge(args, rank, device)
     hooks = {"rank 2": PowerSGD(2), "no feedback": PowerSGD(2, False)}
     for name, hook in ({"all of it": Hook()} | hooks).items():
-        loss = train(hook, args, rank, device)
-        finite(torch.tensor(loss), name)
+        curve = train(hook, args, rank, device)
         if rank == 0:
             sent = hook.num_bytes / args.steps / 1000
-            say(f"{name:12} {sent:6.1f} kB a step, test {loss=:.3f}")
+            losses = " ".join(f"{loss:.3f}" for _, _, loss in curve)
+            say(f"{name:12} {sent:6.1f} kB a step, test loss: {losses}")
         gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()
 

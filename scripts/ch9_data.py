@@ -125,8 +125,8 @@ class Lane:
 
 def deal(num: int, lanes: int, key: str, states: dict) -> list[Lane]:
     """Deal an epoch's shards out to lanes; ranks play no part in it."""
-    dice, long = random.Random(0), num // SHARDS  # about as long as this
-    ends = [i * long + dice.randint(0, long // 3) for i in range(1, SHARDS)]
+    dice, size = random.Random(0), num // SHARDS  # real files are unequal
+    ends = [i * size + dice.randint(0, size // 3) for i in range(1, SHARDS)]
     shards = [range(*p) for p in zip([0, *ends], [*ends, num], strict=True)]
     random.Random(key).shuffle(shards)
     own = [(shards[i::lanes], f"{key} {i}") for i in range(lanes)]
@@ -185,16 +185,16 @@ def train(args, rank: int, world_size: int, device) -> torch.Tensor:
     pairs = state.get("pairs", torch.zeros(256, 256).long()).to(device)
     last, stop = state["step"] + stream.steps, args.stop or 65536
     for step in range(state["step"] + 1, min(last, stop) + 1):
-        batches = [next(loader) for _ in range(workers)]
+        batches = [next(loader) for _ in range(workers)]  # one of each
         new = count(torch.cat([windows for windows, _ in batches]).to(device))
         dist.all_reduce(new)  # a sum: ranks may have unequal shares
         pairs += new
         if step % EVERY == 0 or step == last:
-            own = {i: s for _, states in batches for i, s in states.items()}
+            own = {i: s for _, some in batches for i, s in some.items()}
             dist.all_gather_object(all_ := [{}] * world_size, own)
-            lanes = {i: s for own in all_ for i, s in own.items()}
+            states = {i: s for own in all_ for i, s in own.items()}
             if rank == 0:
-                now = {"step": step, "lanes": lanes, "pairs": pairs.cpu()}
+                now = {"step": step, "lanes": states, "pairs": pairs.cpu()}
                 save(args.checkpoint, state | now)
                 say(f"{step=}: has learned {pairs.sum() // SIZE} windows")
     if rank == 0 and last <= stop:

@@ -75,13 +75,15 @@ def say(text: str) -> None:
 class Slow(Dataset):
     """Batches that take their time: to read, or to decode, or now and then."""
 
+    lock = threading.Lock()  # of a library, say; nobody has it at an import
+
     def __init__(self, kind: str, load_s: float, num: int):
         self.kind, self.load_s, self.num = kind, load_s, num
 
     def __len__(self) -> int:
         return self.num
 
-    def __getitem__(self, i: int) -> tuple[int, bool]:
+    def __getitem__(self, i: int) -> tuple:
         if self.kind == "decode":  # computes for so long
             end = time.thread_time() + self.load_s
             while time.thread_time() < end:
@@ -90,14 +92,12 @@ class Slow(Dataset):
             time.sleep(self.load_s)
         elif i % 8 == 7:  # "bursts": a new file, for example
             time.sleep(8 * self.load_s)
-        return os.getpid(), dist.is_initialized()
+        group, threads = dist.is_initialized(), torch.get_num_threads()
+        return os.getpid(), group, self.lock.locked(), threads
 
 
 def time_steps(loader: DataLoader, compute_s: float, skip: int) -> tuple:
-    """Return the seconds per step, and the share of them spent in next().
-
-    The first steps don't count: the queue is still empty.
-    """
+    """Return the seconds of a step, once under way, and next()'s share."""
     waited, batches = [], iter(loader)
     for step in range(len(loader)):
         if step == skip:
@@ -154,23 +154,32 @@ def start_workers(line) -> None:
         data = Slow("read", 0, 4)
         how = {"num_workers": 2, "persistent_workers": persist}
         loader = DataLoader(data, None, **how)
-        num = len({pid for _ in range(3) for pid, _ in loader})
+        num = len({pid for _ in range(3) for pid, *_ in loader})
         line(f"3 epochs, persistent={persist}: {num} processes started")
+    torch.set_num_threads(2)
     for method in "fork", "spawn":
         data.lines = [f"line {i}" for i in range(10_000)]
         how = {"num_workers": 1, "multiprocessing_context": method}
-        _, group = next(iter(DataLoader(data, None, **how)))
+        with data.lock:  # as if another thread had it just now
+            _, group, held, num = next(iter(DataLoader(data, None, **how)))
         sent = len(pickle.dumps(data)) if method == "spawn" else 0
         line(f"{method}: {sent} bytes are sent; in the process group: {group}")
+        line(f"{method}: the lock is held: {held}; threads: {num} of 2")
+
+
+def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
+    """Read flags that are numbers; refuse impossible values."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
+    for flag, default in defaults.items():
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
+    return in_range(parser.parse_args(argv))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    for flag, default in ("load-ms", 20), ("compute-ms", 10), ("steps", 32):
-        parser.add_argument(f"--{flag}", type=int, default=default)
-    return in_range(parser.parse_args(argv))
+    """Read the flags."""
+    return numbers({"--load-ms": 20, "--compute-ms": 10, "--steps": 32}, argv)
 
 
 def main() -> None:

@@ -141,9 +141,9 @@ def main() -> None:
             )
             every.append({k: v for some in found for k, v in some.items()})
         count = f"{len(set(every[0].values()))} of {len(every[0])} different"
-        same = "the same" if every[0] == every[1] else "others"
+        word = "unchanged" if every[0] == every[1] else "changed"
         if rank == 0:
-            say(f"{how}: {count}, {same} without workers")
+            say(f"{how}: {count}, {word} without workers")
     dist.destroy_process_group()
 
 

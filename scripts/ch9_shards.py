@@ -112,18 +112,19 @@ def write_tar(path: str, texts: list[bytes]) -> None:
 
 
 def read_tar(path: str, wanted: int | None = None) -> Iterator[dict]:
-    """Yield a shard's samples front to back; raise if they are not as many."""
-    sample, num = {}, 0
+    """Yield a shard's samples front to back; raise if a file is missing."""
+    sample, num = {}, 0  # of files: a sample has two here
     with tarfile.open(path, "r|") as tar:  # a stream: it never seeks
         for info in filter(tarfile.TarInfo.isfile, tar):
             stem, _, end = info.name.partition(".")
             if sample and stem != sample["stem"]:
                 yield sample
-                sample, num = {}, num + 1
+                sample = {}
             sample |= {"stem": stem, end: tar.extractfile(info).read()}
+            num += 1
+    if wanted not in (None, num):  # before a part of a sample is given out
+        raise ValueError(f"{num} files, not {wanted}")
     yield from [sample] if sample else []
-    if wanted not in (None, num := num + bool(sample)):
-        raise ValueError(f"{num} samples, not {wanted}")
 
 
 class Tokens:
@@ -146,13 +147,13 @@ def told(function: Callable, *args) -> str:
 
 def breaks(folder: str, text: torch.Tensor, num: int) -> Iterator[str]:
     """Break a shard and a .bin, and yield what happens."""
-    half = 2048 * (num // 2)  # bytes of half of the samples
-    with open(path := f"{folder}/0.tar", "rb+") as file:
-        for size, where in (half + 700, "a text"), (half + 100, "a header"):
-            file.truncate(size)
-            for wanted, how in (None, "alone"), (num, "with an index"):
-                found = told(lambda n: len([*read_tar(path, n)]), wanted)
-                yield f"tar cut in {where}, {how}: {found}"
+    path, half = f"{folder}/0.tar", 2048 * (num // 2)  # bytes of half of it
+    cuts = (2048 * num - 924, "the last header"), (half + 700, "a text")
+    for size, where in *cuts, (half + 100, "a header"):
+        os.truncate(path, size)
+        for wanted, how in (None, "alone"), (2 * num, "with an index"):
+            found = told(lambda n: len([*read_tar(path, n)]), wanted)
+            yield f"tar cut in {where}, {how}: {found}"
     text.numpy().astype("<u2").tofile(path := f"{folder}/0.bin")
     mapped, other = Tokens(path, "<u2"), np.memmap(path, ">u2", "r")
     yield f"bin: token {mapped.tokens[0]}, or {other[0]} in another order"
@@ -162,13 +163,19 @@ def breaks(folder: str, text: torch.Tensor, num: int) -> Iterator[str]:
     yield f"bin: a map is pickled to {sizes[0]} bytes, its name to {sizes[1]}"
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags; refuse impossible values."""
+def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
+    """Read flags that are numbers; refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    for flag, default in ("--shards", 5), ("--texts", 40), ("--workers", 4):
-        parser.add_argument(flag, type=int, default=default)
+    for flag, default in defaults.items():
+        how = {"type": type(default), "default": default}
+        parser.add_argument(flag, **how, help=f"default: {default}")
     return in_range(parser.parse_args(argv))
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Read the flags; refuse impossible values."""
+    return numbers({"--shards": 5, "--texts": 40, "--workers": 4}, argv)
 
 
 def main() -> None:

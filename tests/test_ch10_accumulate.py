@@ -4,6 +4,7 @@ import pytest
 
 from allranks import Ranks, launch
 from scripts import ch10_accumulate as script
+from tests import shown
 
 RUN = """
 from torch import nn
@@ -64,7 +65,7 @@ def test_without_no_sync_the_gradient_is_the_same_and_is_reduced_k_times(ranks):
 
 
 def test_the_script_prints_a_line_for_each_try():
-    lines = [line.split("] ")[1] for line in launch("ch10_accumulate", 2).lines[0]]
+    lines = [line.split("] ")[1] for line in shown.lines("ch10_accumulate", 2)]
     right = [line for line in lines if "e-16 off" in line]
     assert [line[:13].strip() for line in right] == [
         *("plain", "layer norm", "tokens, all c", "the last, wit"),

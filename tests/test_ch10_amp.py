@@ -101,6 +101,31 @@ used.item(), unused.item(), scaler.get_scale()
     assert found == [(0.5, 1.0, 4.0), (1.0, 1.0, 4.0)]
 
 
+def test_shards_of_fsdp2_share_the_verdict():
+    """An inf in one rank's shard makes all skip, since torch's scaler sees DTensors."""
+    source = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+net = torch.nn.Linear(4, 4, bias=False)
+fully_shard(net, mesh=init_device_mesh("cpu", (world_size,)))
+optimizer = torch.optim.SGD(net.parameters(), 0.5)
+scaler, seen = torch.amp.GradScaler("cpu", init_scale=8.0), []
+for odd in None, 1:
+    optimizer.zero_grad()
+    scaler.scale(net(torch.ones(2, 4)).sum()).backward()
+    if rank == odd:
+        net.weight.grad.to_local()[0, 0] = float("inf")
+    before = net.weight.to_local().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    seen.append((torch.equal(before, net.weight.to_local()), scaler.get_scale()))
+seen
+"""
+    with Ranks(2) as ranks:
+        assert ranks.run(source, quiet=True) == [[(False, 8.0), (True, 4.0)]] * 2
+
+
 def test_a_loss_that_is_not_finite_ends_in_one_sentence():
     """No scale helps then, and it would be halved until it is 0."""
     flags = "--lr", "1000", "--steps", "300"
@@ -146,7 +171,7 @@ def test_the_script_compares_both_scalers():
     lines = launch("ch10_amp", 2, "--steps", "8", "--interval", "3").lines[0]
     scales = "scales: 2^24 x 1, 2^23 x 1"
     assert lines[0].startswith(f"[rank 0/2] {scales}")
-    assert len(lines) == 6 and all("are lost, error" in line for line in lines[1:])
+    assert len(lines) == 6 and all("became 0, error" in line for line in lines[1:])
 
 
 def test_a_scale_too_large_for_a_float_is_refused():

@@ -100,9 +100,15 @@ def test_it_trains_as_torchs_optimizers_do(kind, optimizer, monkeypatch):
     assert (found == torch.tensor(seen))[torch.tensor(seen) <= 2 * min(seen)].all()
 
 
-def test_the_script_tries_both_rules_at_four_batches():
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """Return what a short run of the script prints."""
     flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
-    lines = [line.split("] ")[1] for line in launch("ch10_batch", 2, *flags).lines[0]]
+    return launch("ch10_batch", 2, *flags).lines[0]
+
+
+def test_the_script_tries_both_rules_at_four_batches(said):
+    lines = [line.split("] ")[1] for line in said]
     assert [line.split(":")[0] for line in lines[4:]] == [
         f"{kind} {batch}" for kind in ("SGD", "Adam") for batch in script.BATCHES
     ]
@@ -112,11 +118,9 @@ def test_the_script_tries_both_rules_at_four_batches():
         ]
 
 
-def test_a_rate_above_the_nine_was_not_tried():
+def test_a_rate_above_the_nine_was_not_tried(said):
     """SGD's nine end at 8 and Adam's at 0.5; inf is for rates that were tried."""
-    flags = "--samples", "64", "--steps", "30", "--goal", "1.5"
-    lines = launch("ch10_batch", 2, *flags).lines[0]
-    found = re.findall(r"(SGD|Adam) \d+: (.+)", "\n".join(lines))
+    found = re.findall(r"(SGD|Adam) \d+: (.+)", "\n".join(said))
     for kind, text in found:
         for rate, needs in re.findall(r"(\S+) \(([^)]+)\)", text):
             most = 2.0 ** (script.FIRST[kind] + 8)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from scripts import ch7_broadcast as script
+from tests import shown
 
 RUN = """
 from scripts import ch7_broadcast as script
@@ -32,7 +33,7 @@ def test_all_have_what_rank_0_had(world_size):
 
 def test_the_script_finds_the_best_number_near_the_formulas():
     """The least time is that of 16 segments; the formula says 11.3."""
-    *lines, last = launch("ch7_broadcast", 4).lines[0]
+    *lines, last = shown.lines("ch7_broadcast", 4)
     times = {int(line.split()[2]): float(line.split()[-4]) for line in lines}
     assert min(times, key=times.get) == 16
     assert last.endswith("best by the formula: 11.3 segments")

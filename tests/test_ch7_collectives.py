@@ -1,10 +1,13 @@
 """Chapter 7's algorithms add up what torch adds up, and cost what the page derives."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
+from allranks.paths import ROOT
 from allranks.sums.costs import cost
 from scripts import ch7_collectives as script
 
@@ -113,7 +116,7 @@ def test_wrong_bits_end_all_ranks_with_a_sentence():
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_the_script_counts_what_the_page_derives(world_size):
     """Each algorithm has its line; halving needs a power of two of ranks."""
-    lines = launch("ch7_collectives", world_size, "--kib", "12").lines[0]
+    lines = launch("ch7_collectives", world_size, "--kb", "12").lines[0]
     names = [line.split()[2].rstrip(":") for line in lines]
     assert names == ["ring", "tree", "halving"]
     if world_size == 3:
@@ -124,3 +127,73 @@ def test_the_script_counts_what_the_page_derives(world_size):
             "4 steps, 4 n",
             "4 steps, 1.5 n",
         ]
+
+
+def tables():
+    """Return the page's tables of chunks by rank: (row's head, cells) of each row."""
+    page = (ROOT / "book" / "ch7_collectives.md").read_text("utf8")
+    rows = re.findall(r"^\|([^|]+)\|((?:[ *\d]+\|){4})$", page, re.MULTILINE)
+    return [
+        (head.strip(), [c.strip() for c in rest.split("|")[:4]]) for head, rest in rows
+    ]
+
+
+def test_the_page_says_which_chunk_each_step_of_a_ring_brings():
+    """Each step alone changes one number of four; it is complete from step 3 on."""
+
+    def ask():
+        import torch
+        import torch.distributed as dist
+
+        from scripts import ch7_collectives as script
+
+        rank, found, whole = dist.get_rank(), [], torch.zeros(4)
+        for step in range(6):
+            x = torch.tensor([1.0, 10, 100, 1000]) * 2**rank
+            before = x.clone()
+            script.around(x, range(4), range(step, step + 1))
+            found.append((x != before).nonzero().flatten().tolist())
+            script.around(whole := torch.ones(4), range(4), range(step + 1))
+            found[-1].append(whole[found[-1][0]].item() == 4)
+        return found
+
+    with Ranks(4) as ranks:
+        by_rank = ranks.run(ask, quiet=True)
+    rows = [cells for head, cells in tables() if re.match(r"\d, (adds|copies)$", head)]
+    assert len(rows) == 6
+    for step, cells in enumerate(rows):
+        for rank, cell in enumerate(cells):
+            chunk, complete = by_rank[rank][step]
+            assert cell == (f"**{chunk}**" if complete else str(chunk))
+
+
+def test_the_page_says_which_chunks_a_rank_keeps_while_halving():
+    """What a rank adds to in each step, by the memory that it receives into."""
+
+    def ask():
+        import torch
+
+        from scripts import ch7_collectives as script
+
+        x, kept = torch.zeros(4), []
+        move = script.move
+
+        def watched(*messages):
+            if len(kept) < 2:  # the tensor that stays is the one that isn't sent
+                gone = messages[0][1]
+                first = (gone.data_ptr() - x.data_ptr()) // 4
+                away = set(range(first, first + len(gone)))
+                kept.append(sorted((set(kept[-1]) if kept else set(range(4))) - away))
+            return move(*messages)
+
+        script.move = watched
+        try:
+            script.halving(x)
+        finally:
+            script.move = move
+        return [" ".join(map(str, chunks)) for chunks in kept]
+
+    with Ranks(4) as ranks:
+        by_rank = ranks.run(ask, quiet=True)
+    rows = [cells for head, cells in tables() if head.startswith("after the ")]
+    assert rows == [list(cells) for cells in zip(*by_rank, strict=True)]

@@ -48,7 +48,7 @@ def test_it_adds_up_on_any_number_of_nodes(ranks):
 
 
 def test_the_script_says_what_crosses_between_nodes():
-    lines = launch("ch7_hierarchy", 4, "--kib", "16").lines[0]
+    lines = launch("ch7_hierarchy", 4, "--kb", "16").lines[0]
     assert [line.partition("] ")[2] for line in lines] == [
         "ring: 6 steps, 1.5 n leave a node, 13.5 n / B in all",
         "hierarchical: 4 steps, 1 n leave a node, 5.5 n / B in all",

@@ -48,28 +48,43 @@ def test_bus_bandwidth_is_nccl_tests(monkeypatch):
         factors = {"all_reduce": 2 * (size - 1) / size, "broadcast": 1.0}
         for name in script.CALLS:
             factor = factors.get(name, (size - 1) / size)
-            assert f"; bus {factor:.2f} GB/s; wrong by 0%" in script.describe(
-                name, N, t
-            )
+            line, error = script.describe(name, N, t)
+            assert line.startswith(f"{name}: 0 us + 1000 us per MB below ")
+            assert error.startswith("  wrong by 0%") and f"; bus {factor:.2f}" in error
 
 
-def test_others_are_named():
-    said = script.others()
-    assert said.startswith("load ") and said.endswith(" %")
+def test_the_worst_prediction_has_its_size(monkeypatch):
+    """One size took twice as long as the fit of its neighbours says."""
+    monkeypatch.setattr(script.dist, "get_world_size", lambda: 2)
+    t = 1e-9 * N
+    t[5] *= 2
+    assert "at worst -50% at 33 kB" in script.describe("broadcast", N, t)[1]
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_a_ring_gives_its_alpha_and_b_back(monkeypatch, size):
+    """Times of a ring's formula, whose second half is an all_gather."""
+    monkeypatch.setattr(script.dist, "get_world_size", lambda: size)
+    alpha, bandwidth = 50e-6, 2e9
+    half = (size - 1) * (alpha + N / size / bandwidth)
+    said, error = script.as_ring(N, 2 * half, half)
+    assert said == "ring: alpha 50 us, B 2.00 GB/s"
+    predicted, took = error.split("all_gather ")[1].split(" ms; it took ")
+    assert f"{predicted} ms" == took
 
 
 def test_a_launch_fits_all_or_says_why_not():
-    """Whatever else runs here: it ends with five lines, or with one sentence."""
+    """Whatever else runs here: it ends with five fits, or with one sentence."""
     run = launch(
-        "ch7_measure", 2, "--largest-kib", "2048", "--repeats", "3", check=False
+        "ch7_measure", 2, "--largest-kb", "2048", "--repeats", "3", check=False
     )
     if run.exit_code:
-        assert " apart: load " in run.errors[0]
+        assert " apart, load " in run.errors[0]
     else:
-        assert sum("bus" in line for line in run.lines[0]) == 5
+        assert sum("; bus " in line for line in run.lines[0]) == 5
 
 
 @pytest.mark.parametrize("world_size, flag", [(1, "2048"), (2, "1024")])
 def test_too_little_is_refused(world_size, flag):
-    run = launch("ch7_measure", world_size, "--largest-kib", flag, check=False)
+    run = launch("ch7_measure", world_size, "--largest-kb", flag, check=False)
     assert run.exit_code != 0 and ": 2 and 12 are needed" in run.errors[0]

@@ -88,6 +88,39 @@ passes(Wrong.apply, shape({name!r}), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_how_a_tensor_lies_in_memory_changes_nothing(ranks, name):
+    """Not even if it is transposed on one rank only, or if its gradient is."""
+    source = f"""
+def laid(lay):
+    torch.manual_seed(rank)
+    x = torch.randn(W, 4, 3).transpose(1, 2)
+    leaf = lay(x).detach().requires_grad_()
+    y = OURS[{name!r}](leaf)
+    weights = torch.randn(*y.shape[:-2], 4, 3).transpose(-1, -2)
+    (grad,) = torch.autograd.grad(y, leaf, lay(weights))
+    return y, grad
+mixed = laid(lambda x: x if rank == 0 else x.contiguous())
+[torch.equal(a, b) for a, b in zip(mixed, laid(lambda x: x.contiguous()))]
+"""
+    assert ranks.run(source, quiet=True) == [[True, True]] * ranks.world_size
+
+
+def test_a_plain_all_reduce_adds_up_memory():
+    """Transposed on one rank only, what is added does not belong together."""
+    source = """
+x = torch.arange(4.0).view(2, 2)
+mine = x if rank == 0 else x.t().contiguous().t()  # the same numbers
+ours = AllReduce.apply(mine)
+dist.all_reduce(plain := mine.clone())
+torch.equal(mine, x), ours.tolist(), plain.tolist()
+"""
+    ours, wrong = [[0, 2], [4, 6]], [[0, 3], [3, 6]]
+    with Ranks(2) as ranks:
+        ranks.run(START, quiet=True)
+        assert ranks.run(source, quiet=True) == [(True, ours, wrong)] * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_torchs_functional_collectives(ranks, name):
     """They give our outputs and gradients, but for a broadcast's gradient."""
     source = f"gaps({name!r}, THEIRS)"

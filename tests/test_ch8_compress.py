@@ -5,7 +5,8 @@ import re
 import pytest
 import torch
 
-from allranks import Ranks, launch
+from allranks import Ranks
+from tests import shown
 
 START = """
 from torch import nn
@@ -116,6 +117,7 @@ def test_power_iteration_comes_to_the_best_product(ranks):
     """As near to the mean matrix as its singular values allow, on all ranks alike."""
     found = ranks.run(
         """
+torch.manual_seed(rank)
 hook = ch8_powersgd.PowerSGD(3)
 matrix = (torch.randn(20, 3) @ torch.randn(3, 15) + 0.1 * torch.randn(20, 15)).double()
 mean, errors = mean_of(matrix), []
@@ -171,10 +173,9 @@ hook, x = ch8_powersgd.PowerSGD(2), torch.randn(7)
 @pytest.mark.parametrize("name", ["ch8_compress", "ch8_powersgd"])
 def test_feedback_pays_on_the_digits(name):
     """Fewer bytes cost loss, and much more of it if what is not sent is forgotten."""
-    lines = launch(name, 2).lines[0]
-    rows = [
-        re.search(r"([\d.]+) kB a step, test loss=([\d.]+)", line) for line in lines
-    ]
+    lines = shown.lines(name, 2)
+    form = r"([\d.]+) kB a step, test loss: [\d.]+ [\d.]+ ([\d.]+)$"
+    rows = [re.search(form, line) for line in lines]
     sent, losses = zip(*(map(float, row.groups()) for row in rows if row), strict=True)
     assert sent[0] > 20 * sent[-1] and sent[-1] == sent[-2]
     assert losses[0] < losses[-2] < 0.6 * losses[-1]

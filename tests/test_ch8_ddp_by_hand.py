@@ -2,11 +2,18 @@
 
 import ast
 import inspect
+import math
 
 import pytest
+from torch import nn
 
 from allranks import Ranks, launch
+from allranks.paths import ROOT
+from allranks.sums.compression import waits
+from allranks.sums.link_times import seconds
+from allranks.sums.network import parse
 from scripts import ch8_ddp_by_hand
+from tests.bench import by_hand
 
 START = """
 import copy
@@ -421,3 +428,27 @@ def test_the_script_shows_a_step_and_agrees_with_torch(name):
     step, weights = launch(name, 2, "--steps", "3").lines[0]
     assert step.startswith(f"[rank 0/2] one step: {STEPS[name]}; loss=")
     assert weights == "[rank 0/2] largest difference from torch's weights: 0"
+
+
+def test_the_ladder_can_be_foretold_with_a_pencil():
+    """The page's arithmetic is that of the benchmark's model on its link."""
+    link = parse(by_hand.LINK.removeprefix("link:")).across
+    alpha, bandwidth = link.alpha_us / 1e6, link.gb_per_s * 1e9
+    backward = by_hand.LAYERS * by_hand.LAYER_S
+    layer = 4 * sum(p.numel() for p in nn.Linear(128, 128).parameters())
+    buckets = by_hand.LAYERS // math.ceil(0.125 * 2**20 / layer)
+
+    def sends(messages):
+        size = layer * by_hand.LAYERS / messages
+        return messages * seconds("all_reduce", size, 2, alpha, bandwidth)
+
+    after = {
+        2.46: sends(2 * by_hand.LAYERS),
+        1.69: sends(1),
+        1.14: waits(sends(buckets), backward, buckets),
+    }
+    for ratio, waited in after.items():
+        assert f"{1 + waited / backward:.2f}" == f"{ratio:.2f}"
+    page = (ROOT / "book" / "ch8_ddp_by_hand.md").read_text("utf8")
+    assert "295 / 120 = 2.46." in page and "makes\n1.69." in page
+    assert "137 / 120 is 1.14" in page

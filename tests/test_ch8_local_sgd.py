@@ -5,6 +5,7 @@ import re
 import pytest
 
 from allranks import Ranks, launch
+from tests import shown
 
 SOURCE = """
 from torch import nn
@@ -54,7 +55,7 @@ def test_with_momentum_it_goes_further():
 
 def test_outer_steps_save_bytes_and_cost_some_loss():
     """Each way learns; those that talk 20 times less send 20 times less."""
-    lines = launch("ch8_local_sgd", 2).lines[0]
+    lines = shown.lines("ch8_local_sgd", 2)
     rows = [
         re.search(r"([\d.]+) bytes per token, test loss=([\d.]+)", x) for x in lines
     ]

@@ -9,6 +9,7 @@ from allranks import launch
 from allranks.explorables import Buckets
 from allranks.sums import traces
 from scripts import ch8_compile, ch8_trace
+from tests import shown
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_refused(name):
 
 def test_a_compiled_step_has_a_graph_for_each_bucket():
     """Without DDPOptimizer, the GPT is one graph; with it, there are several."""
-    one, many = launch("ch8_compile", 2).lines[0]
+    one, many = shown.lines("ch8_compile", 2)
     assert one.startswith("[rank 0/2] optimize=False: 1 graphs, operations: [")
     assert many.startswith("[rank 0/2] optimize=True: 4 graphs, operations: [")
     assert ch8_compile.parse_args([]).cap_mb == 1

@@ -54,10 +54,14 @@ def test_the_script_counts_workers_and_what_they_get():
     assert [line.split("for the ")[1].split(";")[0] for line in said[:3]] == [
         *("loader", "loader", "model")
     ]
-    assert said[-4:-2] == [
+    assert said[-6:-4] == [
         "3 epochs, persistent=False: 6 processes started",
         "3 epochs, persistent=True: 2 processes started",
     ]
-    assert said[-2] == "fork: 0 bytes are sent; in the process group: True"
-    sent, _, group = said[-1].removeprefix("spawn: ").partition(" bytes are sent; ")
+    assert said[-4:-2] == [  # a copy of the rank, with what a thread of it held
+        "fork: 0 bytes are sent; in the process group: True",
+        "fork: the lock is held: True; threads: 1 of 2",
+    ]
+    sent, _, group = said[-2].removeprefix("spawn: ").partition(" bytes are sent; ")
     assert int(sent) > 100_000 and group == "in the process group: False"
+    assert said[-1] == "spawn: the lock is held: False; threads: 1 of 2"

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks import Ranks, launch
+from allranks import Ranks
 from scripts import ch9_packing as script
+from tests import shown
 
 LENGTHS = st.lists(st.integers(2, script.ROOM), min_size=1, max_size=60)
 
@@ -92,7 +93,7 @@ def test_means_are_equal_if_all_micro_batches_are():
 
 
 def test_the_script_says_all_of_it():
-    lines = launch("ch9_packing", 2).lines[0]
+    lines = shown.lines("ch9_packing", 2)
     said = [line.partition("] ")[2] for line in lines]
     padding = [float(line.split()[-6]) for line in said[:3]]
     assert padding[0] > 0.4 > 0.1 > padding[1] > padding[2]

@@ -1,5 +1,9 @@
 """Workers that are forked alike draw alike, unless somebody seeds them."""
 
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
 from allranks import launch
 from scripts import ch9_seeds as script
 
@@ -31,9 +35,35 @@ def test_the_script_counts_the_different_numbers():
     lines = launch("ch9_seeds", 2).lines[0]
     said = [line.partition("] ")[2] for line in lines]
     assert said == [
-        "before torch 1.9: 4 of 32 different, others without workers",
-        "own generator: 4 of 32 different, others without workers",
-        "one seed for all ranks: 16 of 32 different, others without workers",
-        "seed + rank: 32 of 32 different, others without workers",
-        "generator per sample: 32 of 32 different, the same without workers",
+        "before torch 1.9: 4 of 32 different, changed without workers",
+        "own generator: 4 of 32 different, changed without workers",
+        "one seed for all ranks: 16 of 32 different, changed without workers",
+        "seed + rank: 32 of 32 different, changed without workers",
+        "generator per sample: 32 of 32 different, unchanged without workers",
     ]
+
+
+class Told(Dataset):
+    """A dataset that learns its epoch from memory that workers share."""
+
+    def __init__(self):
+        self.epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        self.copied = 0
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return self.epoch.item(), self.copied
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_tensor_in_shared_memory_tells_persistent_workers_the_epoch(method):
+    """The page says so; an attribute stays what it was when they were started."""
+    data = Told()
+    how = {"persistent_workers": True, "multiprocessing_context": method}
+    loader = DataLoader(data, None, num_workers=2, **how)
+    for epoch in range(3):
+        data.epoch.fill_(epoch)
+        data.copied = epoch
+        assert list(loader) == [[epoch, 0]] * 4
