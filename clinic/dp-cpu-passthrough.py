@@ -44,8 +44,8 @@ print("device_ids:", parallel.device_ids)
 # %% fixed
 from allranks import vgpu
 
-vgpu.plug_in(2)
-net = Net(2, 1).to("vgpu:0")
+vgpu.plug_in(2, kind="cuda")
+net = Net(2, 1).to("cuda:0")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 parallel(torch.ones(8, 2))
 print("device_ids:", parallel.device_ids)

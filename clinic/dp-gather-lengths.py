@@ -38,7 +38,7 @@ class Net(nn.Linear):
         return super().forward(x[:, :longest])
 
 
-net = nn.DataParallel(Net(3, 2).to("vgpu:0"), device_ids=[0, 1])
+net = nn.DataParallel(Net(3, 2).to("cuda:0"), device_ids=[0, 1])
 x, lengths = torch.ones(4, 6, 3), torch.tensor([6, 5, 4, 3])
 
 # %% broken

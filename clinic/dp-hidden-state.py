@@ -36,7 +36,7 @@ class Net(nn.RNN):
         return super().forward(x, hidden)[0]
 
 
-net = Net(2, 3, num_layers=2, batch_first=True).to("vgpu:0")
+net = Net(2, 3, num_layers=2, batch_first=True).to("cuda:0")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 hidden = torch.zeros(2, 4, 3)
 print("output:", parallel(x, hidden).shape)
@@ -49,7 +49,7 @@ class Net(nn.RNN):
         return super().forward(x, hidden)[0]
 
 
-net = Net(2, 3, num_layers=2, batch_first=True).to("vgpu:0")
+net = Net(2, 3, num_layers=2, batch_first=True).to("cuda:0")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 hidden = torch.zeros(4, 2, 3)
 print("output:", parallel(x, hidden).shape)

@@ -30,7 +30,7 @@ class LastStep(nn.Linear):
         return super().forward(torch.stack(last))
 
 
-parallel = nn.DataParallel(LastStep(3, 1).to("vgpu:0"), device_ids=[0, 1])
+parallel = nn.DataParallel(LastStep(3, 1).to("cuda:0"), device_ids=[0, 1])
 x = torch.ones(4, 5, 3)
 
 # %% broken

@@ -35,7 +35,7 @@ class Net(nn.Linear):
         return nn.functional.mse_loss(super().forward(x), y)
 
 
-net = Net(1, 1).to("vgpu:0")
+net = Net(1, 1).to("cuda:0")
 nn.init.ones_(net.weight)
 nn.init.zeros_(net.bias)
 parallel = nn.DataParallel(net, device_ids=[0, 1])

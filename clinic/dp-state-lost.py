@@ -36,7 +36,7 @@ class Net(nn.Linear):
         return super().forward(x), torch.tensor([len(x)], device=x.device)
 
 
-net = Net(2, 1).to("vgpu:0")
+net = Net(2, 1).to("cuda:0")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 
 # %% broken

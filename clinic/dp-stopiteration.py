@@ -36,7 +36,7 @@ class Net(nn.Linear):
         return super().forward(x) + torch.ones(1, device=device)
 
 
-parallel = nn.DataParallel(Net(2, 1).to("vgpu:0"), device_ids=[0, 1])
+parallel = nn.DataParallel(Net(2, 1).to("cuda:0"), device_ids=[0, 1])
 print("output:", parallel(torch.ones(8, 2)).shape)
 
 
@@ -47,7 +47,7 @@ class Net(nn.Linear):
         return super().forward(x) + torch.ones(1, device=device)
 
 
-parallel = nn.DataParallel(Net(2, 1).to("vgpu:0"), device_ids=[0, 1])
+parallel = nn.DataParallel(Net(2, 1).to("cuda:0"), device_ids=[0, 1])
 print("output:", parallel(torch.ones(8, 2)).shape)
 
 # %% signs

@@ -29,12 +29,12 @@ import torch
 from torch import nn
 
 # %% broken
-net = nn.Linear(2, 1).to("vgpu:1")
+net = nn.Linear(2, 1).to("cuda:1")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 print("output:", parallel(torch.ones(8, 2)).shape)
 
 # %% fixed
-net = nn.Linear(2, 1).to("vgpu:0")
+net = nn.Linear(2, 1).to("cuda:0")
 parallel = nn.DataParallel(net, device_ids=[0, 1])
 print("output:", parallel(torch.ones(8, 2)).shape)
 

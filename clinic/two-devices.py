@@ -26,8 +26,8 @@ Links: https://github.com/yuanzhoulvpi2017/zero_nlp/issues/110 (a model that a d
 import torch
 from torch import nn
 
-first, second = nn.Linear(4, 4).to("vgpu:0"), nn.Linear(4, 2).to("vgpu:1")
-x = torch.ones(3, 4, device="vgpu:0")
+first, second = nn.Linear(4, 4).to("cuda:0"), nn.Linear(4, 2).to("cuda:1")
+x = torch.ones(3, 4, device="cuda:0")
 
 # %% broken
 hidden = first(x)

@@ -17,9 +17,9 @@ import torch
 from allranks import vgpu
 from torch import nn
 
-first = nn.Linear(1024, 1024).to("vgpu:0")
-second = nn.Linear(1024, 1024).to("vgpu:1")
-x = torch.ones(256, 1024, device="vgpu:0")
+first = nn.Linear(1024, 1024).to("cuda:0")
+second = nn.Linear(1024, 1024).to("cuda:1")
+x = torch.ones(256, 1024, device="cuda:0")
 vgpu.clear_events()
 
 
@@ -33,10 +33,10 @@ def share_of_time_in_which_both_compute():
 
 
 # %% wrong
-second(first(x).to("vgpu:1"))
+second(first(x).to("cuda:1"))
 print("both compute:", share_of_time_in_which_both_compute())
 
 # %% right
 for part in x.chunk(4):
-    second(first(part).to("vgpu:1"))
+    second(first(part).to("cuda:1"))
 print("both compute:", share_of_time_in_which_both_compute())

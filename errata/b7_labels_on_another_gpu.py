@@ -14,12 +14,12 @@ right when you move the split.
 import torch
 from torch import nn
 
-first, second = nn.Linear(4, 4).to("vgpu:0"), nn.Linear(4, 2).to("vgpu:1")
+first, second = nn.Linear(4, 4).to("cuda:0"), nn.Linear(4, 2).to("cuda:1")
 x, labels = torch.ones(3, 4), torch.zeros(3, 2)
-output = second(first(x.to("vgpu:0")).to("vgpu:1"))
+output = second(first(x.to("cuda:0")).to("cuda:1"))
 
 # %% wrong
-nn.functional.mse_loss(output, labels.to("vgpu"))
+nn.functional.mse_loss(output, labels.to("cuda"))
 
 # %% right
 loss = nn.functional.mse_loss(output, labels.to(output.device))

@@ -7,7 +7,6 @@ chapter: ch4_ranks
 
 `.cuda(rank)` works on one node, where rank and local rank are the same. Here is the
 first process of a second node with two GPUs: its rank is 2, but there is no third GPU.
-(CUDA's own message is "invalid device ordinal".)
 """
 
 # %% given
@@ -18,7 +17,7 @@ rank, local_rank = 2, 0  # the first process on the second of two nodes
 net = nn.Linear(2, 1)
 
 # %% wrong
-net.to(f"vgpu:{rank}")
+net.cuda(rank)
 
 # %% right
-print(net.to(f"vgpu:{local_rank}").weight.device)
+print(net.cuda(local_rank).weight.device)

@@ -7,7 +7,8 @@ chapter: ch5_ddp
 "DDP synchronises the parameters." If it did, it would repair rank 1's weight below,
 which somebody changes after the wrapping. It broadcasts the weights once, when it is
 built. From then on it averages *gradients*, and equal weights stay equal because equal
-gradients move them.
+gradients move them. (So whatever else moves them must be equal, too: in
+{ref}`ch10_precision`, weights are rounded at random, and all ranks have to draw alike.)
 """
 
 # %% given

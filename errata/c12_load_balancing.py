@@ -15,7 +15,8 @@ true gradient is the mean of 0 to 63; each cell also prints what it would be wit
 weights.
 
 The same holds for *unequal samples* (long texts beside short ones): balance tokens, not
-samples. Measure before you balance; a slow rank is often a slow disk or a hot GPU.
+samples, as {ref}`ch9_data` does. Measure before you balance; a slow rank is often a
+slow disk or a hot GPU.
 """
 
 # %% given

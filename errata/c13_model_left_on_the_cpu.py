@@ -23,5 +23,5 @@ parallel = nn.DataParallel(net)
 print(parallel(x).shape)
 
 # %% right
-parallel = nn.DataParallel(net.to("vgpu:0"))
+parallel = nn.DataParallel(net.to("cuda:0"))
 print(parallel(x).shape, "on", parallel.device_ids)

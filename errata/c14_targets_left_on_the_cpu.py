@@ -15,7 +15,7 @@ GPU and a target on the CPU. Send the targets to the output's device.
 import torch
 from torch import nn
 
-parallel = nn.DataParallel(nn.Linear(2, 1).to("vgpu:0"))
+parallel = nn.DataParallel(nn.Linear(2, 1).to("cuda:0"))
 x, target = torch.ones(4, 2), torch.zeros(4, 1)  # as a loader gives them
 output = parallel(x)
 

@@ -24,7 +24,7 @@ class Net(nn.Linear):
         return super().forward(x)
 
 
-net = Net(1, 1, bias=False).to("vgpu:0")
+net = Net(1, 1, bias=False).to("cuda:0")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 (trained,) = optimizer.param_groups[0]["params"]
 parallel = nn.DataParallel(net, device_ids=[0, 1])

@@ -8,8 +8,8 @@ chapter: ch5_ddp
 Both are synchronous. In an asynchronous method, rank 1 could wait until rank 0 has
 finished its step; with DDP, rank 0's `backward()` waits for rank 1, and nobody ever
 moves. Other algorithms let ranks run ahead: taking steps on local gradients and
-averaging the weights now and then is one, a parameter server another
-({ref}`ch5_async`).
+averaging the weights now and then is one ({ref}`ch8_ddp_by_hand` trains so), a
+parameter server another ({ref}`ch5_async`).
 """
 
 # %% given

@@ -25,12 +25,12 @@ print("devices used:", parallel.device_ids)
 # %% right
 from allranks import vgpu
 
-vgpu.plug_in(4)
-parallel = nn.DataParallel(net.to("vgpu:3"), device_ids=[0, 3])
+vgpu.plug_in(4, kind="cuda")
+parallel = nn.DataParallel(net.to("cuda:3"), device_ids=[0, 3])
 try:
     parallel(torch.ones(8, 2))
 except RuntimeError as error:
     print(error)
-parallel = nn.DataParallel(net.to("vgpu:0"), device_ids=[0, 3])
+parallel = nn.DataParallel(net.to("cuda:0"), device_ids=[0, 3])
 print("output:", parallel(torch.ones(8, 2)).shape)
 print("devices used:", parallel.device_ids)

@@ -2,20 +2,20 @@
 
 runs on: one process
 outcome: raises
+hardware: GPU
 chapter: ch3_save_load
 
 A file remembers on which device each tensor was. On a machine without that device,
-`torch.load` stops. (We have no GPU to save from, so the first lines write "cuda:0"
-beside a CPU tensor. The error is the real one.) `map_location` says where to put them
-instead.
+`torch.load` stops. (The first lines save from a virtual GPU, which then is gone; the
+error is torch's own.) `map_location` says where to put the tensors instead.
 """
 
 # %% given
 import torch
+from allranks import vgpu
 
-serialization = torch.serialization
-serialization.register_package(1, lambda storage: "cuda:0", lambda *_: None)
-torch.save({"weight": torch.ones(2)}, "gpu.pt")
+with vgpu.plugged_in(1, kind="cuda"):
+    torch.save({"weight": torch.ones(2, device="cuda")}, "gpu.pt")
 
 # %% wrong
 torch.load("gpu.pt")

@@ -14,7 +14,7 @@ inputs; if you don't pass it, you have to move them yourself.
 import torch
 from torch import nn
 
-net = nn.Linear(2, 1).to("vgpu:0")
+net = nn.Linear(2, 1).to("cuda:0")
 x = torch.ones(3, 2)
 
 # %% wrong

@@ -15,18 +15,18 @@ ranks, each with virtual GPUs in place of the machine's two.)
 import torch
 from allranks import vgpu
 
-vgpu.plug_in(2)
+vgpu.plug_in(2, kind="cuda")
 
 
 def used():
-    return [torch.vgpu.memory_allocated(i) for i in range(2)]
+    return [torch.cuda.memory_allocated(i) for i in range(2)]
 
 
 # %% wrong
-x = torch.ones(1000, device="vgpu")
+x = torch.ones(1000, device="cuda")
 print("bytes on GPU 0 and 1:", used())
 
 # %% right
-torch.accelerator.set_device_index(local_rank)
-x = torch.ones(1000, device="vgpu")
+torch.cuda.set_device(local_rank)
+x = torch.ones(1000, device="cuda")
 print("bytes on GPU 0 and 1:", used())
