@@ -14,6 +14,7 @@
     floor: Math.floor,
     max: Math.max,
     min: Math.min,
+    sqrt: Math.sqrt,
   };
 
   // Compute a tree of book/_ext/quiz/formula.py: a number, a name or [operator, part, part].
@@ -29,11 +30,37 @@
     return String(Math.floor(value * scale + 0.5) / scale);
   }
 
-  // Whether the right formula and all slips give different results for these numbers.
+  const sure = (value) => 1e-9 * Math.max(1, Math.abs(value));
+  const resultsOf = (numbers, values) =>
+    [numbers.right, ...numbers.wrong].map((tree) => evaluate(tree, values));
+
+  // Whether a number is shown as it is.
+  function exact(value, digits) {
+    const scale = 10 ** digits;
+    return Math.abs(Math.floor(value * scale + 0.5) / scale - value) <= sure(value);
+  }
+
+  // How far from a number an answer may be: half a unit of its last digit if it is rounded.
+  function reach(value, digits) {
+    return (exact(value, digits) ? 0 : 0.5 / 10 ** digits) + sure(value);
+  }
+
+  // Whether no answer can stand for two of the results.
   function apart(numbers, values) {
-    const results = [numbers.right, ...numbers.wrong].map((t) => evaluate(t, values));
-    const gap = 2 * numbers.tolerance + 1e-6;
-    return results.every((a, i) => results.every((b, j) => i === j || Math.abs(a - b) > gap));
+    const results = resultsOf(numbers, values), to = (value) => reach(value, numbers.digits);
+    return results.every((a, i) => results.every((b, j) =>
+      i === j || Math.abs(a - b) > to(a) + to(b) + 1e-6));
+  }
+
+  // Return what the page shows of these values and their results.
+  function texts(numbers, values) {
+    const found = Object.entries(values).map(([name, value]) => [name, String(value)]);
+    resultsOf(numbers, values).forEach((result, i) => {
+      const whole = exact(result, numbers.digits);
+      found.push([`result_${i}`, shown(result, numbers.digits)],
+        [`about_${i}`, whole ? "" : "≈ "], [`equals_${i}`, whole ? "=" : "≈"]);
+    });
+    return Object.fromEntries(found);
   }
 
   function draw(numbers, random = Math.random) {
@@ -52,7 +79,7 @@
   function read(text, unit = "") {
     const small = (words) => words.toLowerCase().replace(/[\s_']/g, "").replace(/\u2212/g, "-");
     const match = /^([-+]?[\d.,]+)(e[-+]?\d+)?(?:\/(\d+))?(\D*)$/.exec(small(text));
-    if (!match || !["", "%", small(unit)].includes(match[4])) return NaN;
+    if (!match || ![...["", "%", unit].map(small), small(unit.split(" per ")[0])].includes(match[4])) return NaN;
     const grouped = /^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$/.test(match[1]);
     const plain = match[1].replace(/,/g, grouped ? "" : ".");
     return Number(plain + (match[2] ?? "")) / (match[3] ?? 1);
@@ -60,15 +87,26 @@
 
   // Judge an answer: 0 if it is right, 1, 2, ... for the slip with this number, else -1.
   function judge(numbers, values, given) {
-    const near = (tree) => {
-      const value = evaluate(tree, values);
-      return Math.abs(given - value) <= numbers.tolerance + 1e-9 * Math.max(1, Math.abs(value));
-    };
-    return [numbers.right, ...numbers.wrong].findIndex(near);
+    return resultsOf(numbers, values).findIndex((value) =>
+      Math.abs(given - value) <= reach(value, numbers.digits));
+  }
+
+  // Whether an answer is the right one, but rounded too far or cut off.
+  function rough(numbers, values, given) {
+    const right = evaluate(numbers.right, values);
+    const scales = Array.from({ length: numbers.digits + 1 }, (_, digits) => 10 ** digits);
+    return scales.some((scale) => [Math.floor, Math.round].some((cut) =>
+      Math.abs(cut(right * scale) / scale - given) <= sure(given)));
+  }
+
+  // Say how precise an answer has to be.
+  function places(digits) {
+    if (!digits) return "to the nearest whole number";
+    return `to ${digits} decimal place${digits === 1 ? "" : "s"}`;
   }
 
   if (typeof module === "object") {
-    module.exports = { evaluate, shown, apart, draw, read, judge };
+    module.exports = { evaluate, shown, apart, draw, read, judge, rough, texts };
     return;
   }
 
@@ -144,25 +182,23 @@
     field() {
       this.numbers = JSON.parse(this.box.dataset.numbers);
       this.values = this.numbers.drawn;
-      const unit = this.numbers.unit ? ` (${this.numbers.unit})` : "";
+      const { unit, rounded, digits } = this.numbers;
+      const asked = [unit, rounded && places(digits)].filter(Boolean).join(", ");
       this.input = make("input", { type: "text", inputmode: "decimal", autocomplete: "off",
         class: "quiz-input" });
       const again = make("button", { type: "button", class: "quiz-button quiz-again" },
         "Other numbers");
       again.addEventListener("click", () => this.again());
       this.buttons.append(again);
-      return make("label", { class: "quiz-field" }, `Your answer${unit}: `, this.input);
+      return make("label", { class: "quiz-field" }, `Your answer${asked && ` (${asked})`}: `, this.input);
     }
 
     // Put fresh numbers into the question, the answer and the reasons.
     again() {
       this.values = draw({ ...this.numbers, drawn: this.values });
-      const results = [this.numbers.right, ...this.numbers.wrong];
+      const now = texts(this.numbers, this.values);
       for (const span of this.box.querySelectorAll("[data-value]")) {
-        const key = span.dataset.value;
-        const index = key.startsWith("result_") ? Number(key.slice(7)) : -1;
-        span.textContent = index < 0 ? String(this.values[key])
-          : shown(evaluate(results[index], this.values), this.numbers.digits);
+        span.textContent = now[span.dataset.value];
       }
       this.details.open = false;
       this.clear();
@@ -226,6 +262,10 @@
         return;
       }
       const found = judge(this.numbers, this.values, given);
+      if (found < 0 && rough(this.numbers, this.values, given)) {
+        this.say("wait", `Almost: give the answer ${places(this.numbers.digits)}.`);
+        return;
+      }
       if (found < 0) {
         this.say("wrong", `Not ${shown(given, 6)}. No usual slip leads there: try again, `
           + "or look at the answer.");

@@ -33,6 +33,7 @@ for flag in ("--node-rank", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"):
     TORCHRUN.add_argument(flag)
 for flag in ("--master-addr", "--master-port"):
     TORCHRUN.add_argument(flag)
+TORCHRUN.add_argument("-m", "--module", action="store_true")
 TORCHRUN.add_argument("script")
 TORCHRUN.add_argument("args", nargs=argparse.REMAINDER)
 
@@ -127,9 +128,12 @@ def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
 def torchrun(words: list[str], env: dict[str, str]) -> tuple[int, str]:
     """Launch with all nodes on this machine; return (exit code, the ranks' lines)."""
     options = TORCHRUN.parse_args(words)
+    script = options.script
+    if options.module:
+        script = ROOT.joinpath(*script.split("."), "__main__.py")
     try:
         result = launch(
-            options.script,
+            script,
             options.nproc_per_node,
             *options.args,
             nnodes=options.nnodes,

@@ -8,6 +8,7 @@ the map is drawn when all of them have been read.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -156,15 +157,21 @@ def strip(chapters: list[Chapter], first: int, needs: dict[str, list[str]]) -> s
         if places.get(needed) in rows[0] and places.get(name) in rows[1]
     ]
     lines, tips = [], []
+    left, come = (
+        Counter(),
+        Counter(),
+    )  # lines of each card so far, out of it and into it
     for level, (start, end) in enumerate(sorted(edges), 1):
         color = f"var(--rank-{start % 8})"
         y = HIGH * level / (len(edges) + 1)
         x1, x2 = ((place % COLUMNS + 0.5) * UNIT for place in (start, end))
-        x1, x2 = x1 - ASIDE, x2 + ASIDE  # so that no line lies on another
+        left[start], come[end] = left[start] + 1, come[end] + 1
+        # So that no line lies on another.
+        x1, x2 = x1 - ASIDE * left[start], x2 + ASIDE * come[end]
         path = f"M{x1:g} 0V{y:g}H{x2:g}V{HIGH}"
         lines.append(f'<path d="{path}" style="stroke:{color}"/>')
-        left = f"left:{x2 / UNIT / COLUMNS:.1%}"
-        tips.append(f'<span class="map-tip" style="{left};color:{color}"></span>')
+        where = f"left:{x2 / UNIT / COLUMNS:.1%}"
+        tips.append(f'<span class="map-tip" style="{where};color:{color}"></span>')
     box = f"0 0 {COLUMNS * UNIT} {HIGH}"
     svg = f'<svg aria-hidden="true" viewBox="{box}" preserveAspectRatio="none">'
     drawn = f"{svg}{''.join(lines)}</svg>{''.join(tips)}"

@@ -12,7 +12,8 @@ from bs4 import BeautifulSoup, Tag
 STATIC = Path(__file__).resolve().parents[2] / "_static"
 OURS = re.compile(r"(--(?:rank|diff)-\w+): (#[0-9a-f]+)")  # light mode comes first
 HAS_CONTROLS = "On the web and in JupyterLab this figure has controls."
-GONE = "script, style, template, button, link, nav, progress, meter, datalist, [hidden]"
+GONE = {"script", "style", "template", "button", "link", "nav"}
+GONE |= {"progress", "meter", "datalist"}
 SIGNS = {"radio": "○", "checkbox": "☐"}
 BLANKS = ("number", "text")
 PLAIN = {"form": "div", "fieldset": "div", "legend": "p", "label": "span"}
@@ -48,18 +49,25 @@ def parse(page: str) -> BeautifulSoup:
     tree = BeautifulSoup(page, "html.parser")
     found = re.findall(r"(?<=[<\s])([a-z]+[A-Z][A-Za-z]*)(?=[=\s>])", page)
     names = {name.lower(): name for name in found}
-    for tag in tree.select("svg, svg *"):
-        tag.name = names.get(tag.name, tag.name)
-        tag.attrs = {names.get(key, key): value for key, value in tag.attrs.items()}
+    for svg in tree("svg"):
+        for tag in svg, *svg(True):
+            tag.name = names.get(tag.name, tag.name)
+            tag.attrs = {names.get(key, key): tag[key] for key in tag.attrs}
     return tree
+
+
+def goes(tag: Tag) -> bool:
+    """Tell whether a tag has no place on paper."""
+    hidden = "hidden" in tag.attrs or "no-paper" in tag.get_attribute_list("class")
+    return tag.name in GONE or hidden
 
 
 def readable(body: str) -> str:
     """Return the body of a page as paper needs it, in well-formed XHTML."""
     tree = parse(VAR.sub(color, body))
-    for tag in tree.select(f"{GONE}, .no-paper"):
+    for tag in tree(goes):
         tag.decompose()
-    for tag in tree.select("figure.explorable"):
+    for tag in tree("figure", "explorable"):
         note = tree.new_tag("p", attrs={"class": "paper-note"})
         note.string = HAS_CONTROLS
         tag.append(note)

@@ -30,10 +30,12 @@ are, and each is followed by its reason. A number quiz has fresh numbers at each
 
       {this} counts the machines.
 
-``=`` is the right formula, ``!=`` a typical slip; ``:tolerance:`` and ``:digits:`` are
-optional. Everything is Markdown. Without JavaScript, and on paper, this is a question
-with its answers and reasons; book/_static/quiz.js turns it into a form. Never change a
-name, even if the text changes, because the reader's progress is stored under it.
+``=`` is the right formula, ``!=`` a typical slip. ``:digits:`` says how many decimal
+places are shown, and so asked for. A unit in brackets, as in ``size [GB] / time [s]``,
+stands in the answer, but is not computed with. Everything is Markdown. Without
+JavaScript, and on paper, this is a question with its answers and reasons;
+book/_static/quiz.js turns it into a form. Never change a name, even if the text
+changes, because the reader's progress is stored under it.
 """
 
 import json
@@ -66,7 +68,6 @@ class Quiz(SphinxDirective):
         "name": directives.unchanged_required,
         "values": directives.unchanged_required,
         "unit": directives.unchanged_required,
-        "tolerance": float,
         "digits": directives.nonnegative_int,
     }
 
@@ -177,16 +178,14 @@ class Quiz(SphinxDirective):
         options.sort(key=lambda option: option[0] != "=")
         trees = [formula.parse(text[1][0], values) for _, _, text, _ in options]
         digits = self.options.get("digits", 0)
-        tolerance = self.options.get("tolerance", 0.0)
-        numbers = formula.Numbers(values, trees[0], trees[1:], tolerance, digits)
-        drawn = random.Random(box["quiz"]).choice(numbers.draws())
-        results = [formula.evaluate(tree, drawn) for tree in trees]
-        shown = {**drawn, **{f"result_{i}": one for i, one in enumerate(results)}}
-        shown = {key: formula.shown(one, digits) if key.startswith("result_")
-                 else str(one) for key, one in shown.items()}  # fmt: skip
+        numbers = formula.Numbers(values, trees[0], trees[1:], digits)
+        draws = numbers.draws()
+        drawn = random.Random(box["quiz"]).choice(draws)
+        shown = numbers.texts(drawn)
 
         def fill(part: Lines, this: int = 0) -> list[nodes.Node]:
             also = {"this": f"result_{this}", "answer": "result_0"}
+            also |= {"about": f"about_{this}", "equals": "equals_0"}
             return self.valued(part, shown, also)
 
         filled = fill(question)
@@ -197,22 +196,23 @@ class Quiz(SphinxDirective):
             raise ValueError(f"the question does not say what {min(unused)} is")
         box += nodes.container("", *filled, classes=["quiz-question"])
         unit = self.options.get("unit", "")
-        worked = re.sub(NAME, lambda m: f"{{{m[0]}}}" if m[0] in values else m[0],
-                        options[0][2][1][0])  # fmt: skip
-        worked = re.sub(r"(?<!\*)\*(?!\*)", "×", worked).replace(" - ", " − ")
         answer = "**{answer}**"
         if isinstance(trees[0], list):  # otherwise the formula is a mere value
-            answer += f" {'≈' if tolerance else '='} {worked}"
+            text = options[0][2][1][0]
+            has_units = unit and formula.UNIT.search(text)
+            answer += f"\u00a0{unit}" if has_units else ""
+            answer += " {equals} " + worked(text, values)
         body = [*fill((0, [answer])), *fill(options[0][3])]
         slips = nodes.bullet_list(bullet="-", classes=["quiz-slips"])
         for i, option in enumerate(options[1:], start=1):
-            lead = fill((0, ["{this}"]), i)[0].children
+            lead = fill((0, ["{about}{this}"]), i)[0].children
             reason = led(verdict_of(*lead, nodes.Text("? ")), fill(option[3], i))
             slips += nodes.list_item("", *reason)
         box += answer_of(*body, slips)
+        whole = all(formula.exact(numbers.results(one)[0], digits) for one in draws)
         box["numbers"] = json.dumps(
             {"values": values, "right": trees[0], "wrong": trees[1:], "unit": unit,
-             "tolerance": tolerance, "digits": digits, "drawn": drawn},
+             "digits": digits, "rounded": not whole, "drawn": drawn},
             separators=(",", ":"))  # fmt: skip
 
     def valued(self, part: Lines, shown: dict, also: dict) -> list[nodes.Node]:
@@ -242,6 +242,25 @@ class Quiz(SphinxDirective):
             new = [nodes.Text(p) if isinstance(p, str) else p for p in pieces if p]
             text.parent.replace(text, new)
         return parsed
+
+
+def worked(text: str, values: dict) -> str:
+    """Write a formula as on paper, in Markdown, with its units and {names}.
+
+    >>> worked("2 * (n - 1) * size [GB] / 100000 + sqrt(n ** 2)", {"n": [], "size": []})
+    '2 × ({n} − 1) × {size}\\xa0GB / 100,000 + √({n}²)'
+    """
+
+    def write(match: re.Match) -> str:
+        if match[1]:
+            return f"\u00a0{match[1]}"
+        if match[0].isdigit():
+            return f"{int(match[0]):,}"
+        return f"{{{match[0]}}}" if match[0] in values else match[0]
+
+    parts = re.compile(rf"{formula.UNIT.pattern}|{NAME.pattern}|\d{{5,}}")
+    text = parts.sub(write, text).replace(" ** 2", "²").replace("sqrt", "√")
+    return re.sub(r"(?<!\*)\*(?!\*)", "×", text).replace(" - ", " − ")
 
 
 def quizzes(env: BuildEnvironment) -> dict[str, tuple[str, int]]:

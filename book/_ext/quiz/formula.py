@@ -35,9 +35,12 @@ FUNCTIONS = {
     "floor": math.floor,
     "max": max,
     "min": min,
+    "sqrt": math.sqrt,
 }
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 SPAN = re.compile(r"(-?[\d.]+?)\.\.(-?[\d.]+)(?: by ([\d.]+))?")
+UNIT = re.compile(r" \[([^\[\]]+)\]")  # behind a number: it is shown, not computed
+FEW = 0.05  # as a share of the value: what rounding may change
 MOST_DRAWS, MOST_VALUES, FEWEST_DRAWS = 4000, 60, 6
 
 
@@ -46,9 +49,11 @@ def parse(text: str, names: Collection[str]) -> list | str | float:
 
     >>> parse("ceil(n / 4) * 2", ["n"])
     ['*', ['ceil', ['/', 'n', 4]], 2]
+    >>> parse("n [GB] / 4 [s]", ["n"])
+    ['/', 'n', 4]
     """
     try:
-        return _tree(ast.parse(text.strip(), mode="eval").body, names)
+        return _tree(ast.parse(UNIT.sub("", text).strip(), mode="eval").body, names)
     except SyntaxError:
         raise ValueError(f"the formula `{text}` is broken") from None
     except ValueError as error:
@@ -72,7 +77,7 @@ def _tree(node: ast.expr, names: Collection[str]) -> list | str | float:
             if len(node.args) != num_args:
                 raise ValueError(f"gives {name} {len(node.args)} numbers")
             return [name, *(_tree(arg, names) for arg in node.args)]
-    allowed = "numbers, names, + - * / // % **, ceil, floor, max and min"
+    allowed = "numbers, names, + - * / // % **, ceil, floor, max, min and sqrt"
     raise ValueError(f"may hold {allowed} only")
 
 
@@ -141,23 +146,67 @@ def shown(value: float, digits: int) -> str:
     )
 
 
+def exact(value: float, digits: int) -> bool:
+    """Tell whether a number is shown as it is.
+
+    >>> exact(2.5, 1), exact(2.25, 1), exact(0.1 + 0.2, 1)
+    (True, False, True)
+    """
+    return abs(rounded(value, digits) - value) <= 1e-9 * max(1, abs(value))
+
+
+def reach(value: float, digits: int) -> float:
+    """Return how far from a number an answer may be: half a unit if it is rounded.
+
+    >>> round(reach(2.25, 1), 6), round(reach(2.5, 1), 6)
+    (0.05, 0.0)
+    """
+    half = 0 if exact(value, digits) else 0.5 / 10**digits
+    return half + 1e-9 * max(1, abs(value))
+
+
 @dataclass(frozen=True)
 class Numbers:
-    """One number quiz: the values of its names, the right formula, typical slips."""
+    """One number quiz: the values of its names, the right formula, typical slips.
+
+    Results are shown with ``digits`` decimal places at most, and what is shown is what
+    a reader may answer.
+    """
 
     values: dict[str, list]
     right: list | str | float
     wrong: list
-    tolerance: float = 0.0
     digits: int = 0
 
+    def results(self, values: dict) -> list[float]:
+        """Compute the right number, and then that of each slip."""
+        return [evaluate(tree, values) for tree in (self.right, *self.wrong)]
+
     def apart(self, values: dict) -> bool:
-        """Tell whether the right formula and all slips give different results here."""
-        results = [evaluate(tree, values) for tree in (self.right, *self.wrong)]
+        """Tell whether no answer can stand for two of the results."""
+        results = self.results(values)
         if not all(math.isfinite(result) for result in results):
             raise ValueError(f"a formula is not finite with {values}")
-        gap = 2 * self.tolerance + 1e-6
-        return all(abs(a - b) > gap for a, b in itertools.combinations(results, 2))
+        spans = [(result, reach(result, self.digits)) for result in results]
+        return all(
+            abs(a - b) > to_a + to_b + 1e-6
+            for (a, to_a), (b, to_b) in itertools.combinations(spans, 2)
+        )
+
+    def judge(self, values: dict, given: float) -> int:
+        """Return 0 if an answer is right, 1, 2, ... for a slip, else -1."""
+        near = [abs(given - r) <= reach(r, self.digits) for r in self.results(values)]
+        return near.index(True) if any(near) else -1
+
+    def texts(self, values: dict) -> dict[str, str]:
+        """Return what a page shows of these values and their results."""
+        found = {name: str(value) for name, value in values.items()}
+        for i, result in enumerate(self.results(values)):
+            whole = exact(result, self.digits)
+            found[f"result_{i}"] = shown(result, self.digits)
+            found[f"about_{i}"] = "" if whole else "≈ "
+            found[f"equals_{i}"] = "=" if whole else "≈"
+        return found
 
     def draws(self) -> list[dict]:
         """List the combinations that tell the answers apart, from a few thousand."""
@@ -177,4 +226,8 @@ class Numbers:
                 f"only {len(found)} of {len(given)} draws of :values: tell the right "
                 "number from each slip"
             )
+        for result in itertools.chain.from_iterable(map(self.results, found)):
+            if abs(rounded(result, self.digits) - result) > FEW * abs(result):
+                text = shown(result, self.digits)
+                raise ValueError(f"{result:g} would be shown as {text}: add :digits:")
         return found

@@ -54,6 +54,13 @@ FIXES = [
         re.compile(r'<th class="head"><p></p></th>'),
         "<td></td>",
     ),
+    (  # indentation of tags, which nobody sees; not in code, where it is the code's
+        re.compile(
+            r"(<(pre|textarea|script)\b.*?</\2>)|\n\s+(?=<)",
+            re.DOTALL,
+        ),
+        lambda found: found[1] or "\n",
+    ),
     (  # names, brackets and blanks in code have the colour of its text anyway
         re.compile(r'<span class="[npw]">([^<]*)</span>'),
         r"\1",
