@@ -2,7 +2,8 @@
 
 Each worker takes the next file when it has finished one. If a slow file came last, all
 other workers would wait for it. This is also why ``make test`` keeps xdist from sorting
-files by their number of tests.
+files by their number of tests. The files of some folders share what is expensive to
+start, so one worker takes them all.
 """
 
 import os
@@ -12,19 +13,35 @@ import sys
 import tempfile
 from pathlib import Path
 
+from xdist.scheduler import LoadFileScheduling
+
 FIRST = [  # ordered by time, which make test reports, not by the number of tests
     "tests/book/test_commands.py",
     "tests/allranks/live/test_faults.py",
-    "tests/lab/test_lab.py",
-    "tests/lab/test_explorables.py",
+    "tests/lab/",
     "tests/book/test_paper.py",
     "tests/test_ch5_ddp.py",
     "tests/test_ch5_ddp_spawn.py",
     "tests/test_exercises.py",
     "tests/book/test_pages.py",
+    "tests/book/explorables/",
     "tests/clinic/test_live.py",
     "tests/clinic/test_launched.py",
 ]
+GROUPS = "tests/lab/", "tests/book/explorables/"  # each is run by one worker
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Give the files of a group to one worker, and any other file to the next."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            groups = (group for group in GROUPS if nodeid.startswith(group))
+            return next(groups, None) or super()._split_scope(nodeid)
+
+    return ByGroup(config, log)
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -32,7 +49,9 @@ def pytest_collection_modifyitems(items) -> None:
     places = {name: place for place, name in enumerate(FIRST)}
 
     def place(item) -> int:
-        return places.get(item.nodeid.partition("::")[0], len(FIRST))
+        name = item.nodeid.partition("::")[0]
+        name = next((group for group in GROUPS if name.startswith(group)), name)
+        return places.get(name, len(FIRST))
 
     items.sort(key=place)
 

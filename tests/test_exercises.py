@@ -10,6 +10,7 @@ import pytest
 
 from allranks import check, hints
 from allranks.exercises import files, grader
+from allranks.live.processes import RankProcesses
 from allranks.paths import ROOT
 from book._tools import exercises as book
 
@@ -100,6 +101,60 @@ class TestCheck:
         assert "Ranks 0 and 2 left your ex3_4." in found.message
         assert "A send ends when the other side receives" in found.message
         assert "collective" not in found.message
+
+    def test_lets_a_slow_right_answer_pass(self, monkeypatch):
+        """Ranks that are all in one collective are slow, though nothing seems to move.
+
+        This is what a machine looks like on which no rank gets a core: no processor
+        time, no switch, and each rank in the same line.
+        """
+        monkeypatch.setattr(RankProcesses, "is_busy", lambda *_, **__: False)
+        monkeypatch.setattr(RankProcesses, "switches", lambda *_: 0)
+        monkeypatch.setattr(grader, "STALL_S", 0.3)
+        exercise = files.find("ex10_4")
+        code = exercise.code("solution")
+        slow = "time.sleep(1), dist.all_reduce(squares)"
+        code = f"import time\n{code.replace('dist.all_reduce(squares)', slow)}"
+        assert slow in code
+        found = check(answer(code, "ex10_4"))
+        assert found.passed, found.message
+
+    @pytest.mark.parametrize(
+        ("name", "who", "why"),
+        [
+            ("ex5_1", "1 rank, case “a small network”: It waits", "No other rank is"),
+            (
+                "ex3_4",
+                "3 ranks, case “no file yet”: Ranks 0–2 wait",
+                "All ranks have come to",
+            ),
+        ],
+    )
+    def test_calls_it_no_hang_if_all_wait_in_one_line(
+        self, monkeypatch, name, who, why
+    ):
+        """The report says what it can be, and never that a rank has not come."""
+        monkeypatch.setattr(grader, "LIMIT_S", 1.5)
+        monkeypatch.setattr(grader, "STALL_S", 0.3)
+        code = f"import time\ndef {name}(*_):\n    time.sleep(60)\n"
+        found = check(answer(code, name))
+        text = " ".join(found.message.split())
+        line = f"in line 2 of your {name}: time.sleep(60)"
+        assert text.startswith(f"{name}: it does not go on. {who} {line} {why}")
+        assert "the machine is too busy: check again." in text
+        assert "A collective ends when" not in text
+        assert text.endswith("Stopped: timeout after 1.5 s.")
+
+    def test_calls_a_ring_of_receives_a_hang_at_once(self, monkeypatch):
+        """All ranks wait in one line, but each for a single rank: no doubt about it."""
+        monkeypatch.setattr(grader, "LIMIT_S", 1e9)
+        code = HANGS.replace("if rank == 1", "if True").replace(
+            "src=0", "src=(rank - 1) % 3"
+        )
+        found = check(answer(code, "ex3_4"))
+        text = " ".join(found.message.split())
+        assert text.startswith("ex3_4: it hangs.")
+        assert "A send ends when the other side receives" in text
 
     def test_ends_what_computes_for_ever(self, monkeypatch):
         """An endless loop isn't a wait: it is stopped when its time is over."""
@@ -209,6 +264,11 @@ class TestChapter:
         ]
         assert [e.hard for e in found] == [False] * (len(found) - 1) + [True]
         assert all(5 <= e.minutes <= 60 for e in found)
+
+    def test_page_ends_with_their_list(self, number):
+        """The chapter's page lists them, in its last section."""
+        page = (ROOT / "book" / f"{NOTEBOOKS[number].stem}.md").read_text("utf8")
+        assert page.endswith("\n\n## Exercises\n\n```{exercises}\n```\n")
 
     def test_notebook_is_written_from_the_files(self, number):
         """Task, stub, check and hints are as book/_tools/exercises.py writes them."""

@@ -27,12 +27,13 @@ NAMES = (
     *("ch6_pipeline", "ch6_tensor", "ch7_backend", "ch7_broadcast"),
     *("ch7_collectives", "ch7_hierarchy", "ch7_measure"),
     *("ch8_autograd", "ch8_buckets", "ch8_compile", "ch8_compress"),
+    "ch8_custom_op",
     *("ch8_ddp_by_hand", "ch8_flat", "ch8_local_sgd", "ch8_per_parameter"),
     *("ch8_powersgd", "ch8_trace"),
     *("ch9_balance", "ch9_data", "ch9_loader", "ch9_packing", "ch9_seeds"),
     *("ch9_shards", "ch9_uneven"),
     *("ch10_accumulate", "ch10_amp", "ch10_autocast", "ch10_batch"),
-    *("ch10_clip", "ch10_precision", "ch10_sums"),
+    *("ch10_clip", "ch10_determinism", "ch10_precision", "ch10_sums"),
 )
 LAUNCHED = {  # what torchrun sets for a job of one rank
     **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},

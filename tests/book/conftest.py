@@ -89,9 +89,7 @@ def served(http) -> str:
     return f"{http}/_static/quiz.css"
 
 
-# One browser per module, as its event loop must not meet those of other tests.
-@pytest.fixture(scope="module")
-def browser():
+def chromium():
     """Yield the system's Chromium; without it, skip the test, or fail it in CI."""
     from playwright.sync_api import sync_playwright
 
@@ -106,6 +104,10 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
+
+
+# One browser per module, as its event loop must not meet those of other tests.
+browser = pytest.fixture(scope="module")(chromium)
 
 
 @pytest.fixture(scope="module")

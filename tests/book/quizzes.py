@@ -28,9 +28,8 @@ class Source:
             return None
         values = formula.spans(self.fields["values"])
         right, *wrong = [formula.parse(text, values) for _, text in formulas]
-        tolerance = float(self.fields.get("tolerance", 0))
         digits = int(self.fields.get("digits", 0))
-        return formula.Numbers(values, right, wrong, tolerance, digits)
+        return formula.Numbers(values, right, wrong, digits)
 
 
 def read() -> list[Source]:

@@ -31,27 +31,16 @@ SETTINGS = [
 # Choose one element of each kind, by all that the whole sheet's selectors ask for.
 CHOOSE = """
 ([attributes, ids, known, names]) => {
-  const seen = new Set(known), before = seen.size, kinds = new Map();
+  const seen = new Set(known.split(" ")), before = seen.size;
   // Of an address, a size and a tip, rules ask for the beginning at most.
   const begun = ["href", "title", "width"];
   const asked = (name, value) => begun.includes(name) ? value.slice(0, 1) : value;
-  const own = (e) => [e.tagName, ids.includes(e.id) ? e.id : "",
-    ...attributes.map((name) => asked(name, e.getAttribute(name) ?? ""))].join(" ");
-  const place = (e) => {
-    if (!e.parentElement) return "";
-    const all = [...e.parentElement.children], at = all.indexOf(e);
-    if (e.closest("pre") && at) return ""; // the words of a listing: thousands
-    const before = all.slice(Math.max(0, at - 2), at).map(own);
-    return [at === 0, at === all.length - 1, at % 2, ...before].join();
+  const once = (answer, answers = new Map()) => (e) => {
+    if (!answers.has(e)) answers.set(e, answer(e));
+    return answers.get(e);
   };
-  const kind = (e) => {
-    if (!kinds.has(e)) {
-      const inside = new Set(e.closest("pre") ? [] : [...e.children].map(own));
-      const self = `${own(e)}|${place(e)}|${!e.firstChild}|${[...inside]}`;
-      kinds.set(e, `${self}<${e.parentElement ? kind(e.parentElement) : ""}`);
-    }
-    return kinds.get(e);
-  };
+  const own = once((e) => [e.tagName, ids.includes(e.id) ? e.id : "",
+    ...attributes.map((name) => asked(name, e.getAttribute(name) ?? ""))].join(" "));
   const hash = (text) => {
     let a = 0xdeadbeef, b = 0x41c6ce57;
     for (let i = 0; i < text.length; i++) {
@@ -60,12 +49,26 @@ CHOOSE = """
     }
     return `${(a >>> 0).toString(36)}${(b >>> 0).toString(36)}`;
   };
+  const inCode = once((e) => e.tagName === "PRE" ||
+    Boolean(e.parentElement && inCode(e.parentElement)));
+  const place = (e) => {
+    if (!e.parentElement) return "";
+    const first = !e.previousElementSibling, last = !e.nextElementSibling;
+    if (inCode(e) && !first) return ""; // the words of a listing: thousands
+    const all = [...e.parentElement.children], at = all.indexOf(e);
+    const before = all.slice(Math.max(0, at - 2), at).map(own);
+    return [first, last, at % 2, ...before].join();
+  };
+  const kind = once((e) => { // as a short code: texts would hold all ancestors' texts
+    const inside = new Set(inCode(e) ? [] : [...e.children].map(own));
+    const self = `${own(e)}|${place(e)}|${!e.firstChild}|${[...inside]}`;
+    return hash(`${self}<${e.parentElement ? kind(e.parentElement) : ""}`);
+  });
   // A figure draws itself anew at each width, so what is in it can't be compared.
   const drawn = (e) => e.parentElement.closest(".x-stage, .x-below");
   const chosen = [...document.body.querySelectorAll("*")].filter((e) => {
     if (drawn(e)) return false;
-    const code = hash(kind(e));
-    return !seen.has(code) && seen.add(code);
+    return !seen.has(kind(e)) && seen.add(kind(e));
   });
   const looks = () => chosen.flatMap((element) =>
     ["", "::before", "::after"].flatMap((part) => {
@@ -83,7 +86,7 @@ CHOOSE = """
     const other = slim.map((look, i) => [look, full[i]]).filter(([a, b]) => a !== b);
     return other.slice(0, 2);
   };
-  return [...seen].slice(before);
+  return [...seen].slice(before).join(" ");
 }
 """
 # After a change of size, scripts get two frames to react.
@@ -115,16 +118,16 @@ class Styles:
         rules = re.sub(r"\{[^{}]*\}", "{}", self.css)
         self.attributes = sorted({"class", *re.findall(r"\[([\w-]+)", rules)})
         self.ids = sorted(set(re.findall(r"#([A-Za-z][\w-]*)", rules)))
-        self.known: list[str] = []
+        self.known = ""  # one text, as a list of thousands takes long to send
 
     def look(self, page: Page) -> list[str]:
         """Return what looks different on an open page with all rules, which stay on."""
         page.evaluate("document.fonts.ready.then(() => true)")
         chosen = [self.attributes, self.ids, self.known, SHOWN.split()]
         new = page.evaluate(CHOOSE, chosen)
-        self.known += new
         if not new:
             return []
+        self.known += f" {new}"
         for setting in SETTINGS:
             show(page, setting)
             page.evaluate("(setting) => remember(setting)", str(setting))

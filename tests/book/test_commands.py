@@ -9,6 +9,7 @@ import pytest
 from allranks.paths import ROOT
 from book._ext.runs import records
 from book._tools import commands
+from tests import shown
 
 PAGES = sorted(ROOT.glob("book/*.md"))
 STARTED = [(page, command.line) for page, command in records.started(PAGES)]
@@ -23,7 +24,7 @@ def test_a_pages_commands_print_what_it_shows(page):
     def start(line: str) -> str:
         """Start the first command of each program for real, and fork the others.
 
-        Torchrun itself is one of the programs.
+        Torchrun itself is one of the programs; later ones only start their rank 0.
         """
         if (page.name, line) in LAUNCHED[1:]:
             return "forks:launcher"
@@ -35,3 +36,4 @@ def test_a_pages_commands_print_what_it_shows(page):
         assert commands.same(command, old, output), (
             f"{command.line}\n{old}\n---\n{output}"
         )
+        shown.keep(command.line, output)

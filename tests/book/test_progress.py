@@ -176,6 +176,32 @@ def test_numbers_are_fresh_at_each_try(reader):
     assert folded.startswith(f"{right} = ")
 
 
+def test_the_form_takes_the_numbers_that_it_shows(reader, base):
+    """What the answer and the slips display is accepted, also where it is rounded."""
+    reader.base = base
+    reader.open("book/ch9_data")
+    quiz = reader.quiz("ch9_mean")
+    field = quiz.get_by_label("Your answer (to 2 decimal places)")
+
+    def answer(text):
+        field.fill(text)
+        field.press("Enter")
+        return reader.status("ch9_mean")
+
+    for _ in range(3):
+        right = quiz.locator("details > p").first.text_content()
+        number, sign, *_ = right.split()
+        reason = "Add up the tokens’ losses, and divide once."
+        assert answer(number) == f"✓ Right.\n{right}\n{reason}"
+        if sign == "≈":
+            almost = "Almost: give the answer to 2 decimal places."
+            assert answer(number[:-1]) == almost
+        exchanged = quiz.locator(".quiz-slips .quiz-verdict").nth(1).text_content()
+        text = exchanged.removeprefix("≈ ").removesuffix("? ")
+        assert answer(text).startswith(f"✗ Not {text}.\nThe weights are exchanged")
+        quiz.get_by_role("button", name="Other numbers").click()
+
+
 def test_progress_stays_is_counted_and_can_be_cleared(reader, base):
     """Progress survives a reload and reaches other pages; clearing it asks first."""
     reader.base = base

@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
 from allranks.paths import ROOT
-from book._ext.quiz import formula
+from book._ext.quiz import directive, formula
 from tests.book.quizzes import FENCE, NUMBERS, QUIZZES
 
 PARTS = "site.mathml", "quiz.nodes", "quiz.directive"
@@ -122,23 +122,58 @@ def test_a_number_quiz_marks_what_changes(build):
     assert shown == {
         **{name: str(value) for name, value in drawn.items()},
         "result_0": str(right),
+        "equals_0": "=",
         "result_1": str(drawn["gpus"]),
+        "about_1": "",
     }
     assert quiz.select_one("code [data-value=gpus]")
     answer = quiz.select_one("details > p").text
     assert answer == f"{right} = {drawn['nodes']} × {drawn['gpus']}"
     slip = quiz.select_one(".quiz-slips li").text
     assert slip == f"{drawn['gpus']}? {drawn['gpus']} is one machine’s, not {right}."
+    assert json.loads(quiz["data-numbers"])["rounded"] is False
 
 
-@pytest.mark.parametrize("builder", ["text", "latex", "singlehtml", "epub"])
-def test_on_paper_the_answer_stands_below(build, builder):
-    """Question, options, answer and reasons are all shown, with nothing to press."""
-    text, _ = build(RADIO + NUMBER, builder=builder)
-    assert not re.search(r"<details|<summary|<input|<button", text)
-    plain = re.sub(r"<[^>]+>|\\sphinx\w+|[{}*]", "", text)
-    for part in ("How many ranks has", "One", "Answer", "Wrong.", "Right.", "how many"):
-        assert part in plain, part
+MEAN = """
+```{quiz}
+:name: ch0_mean
+:values: size = 100, 200, 400; time = 7, 9, 11
+:unit: GB/s
+:digits: 1
+
+{size} MB in {time} ms: how fast is that?
+
+- = size [MB] * 10000 / (10000 * time [ms])
+
+  One MB per ms is one GB/s.
+
+- != time / size
+
+  {this} is upside down, not {answer}.
+```
+"""
+
+
+@pytest.mark.parametrize("builder", ["html", "singlehtml", "text"])
+def test_what_is_rounded_says_so_and_units_stand_in_the_answer(build, builder):
+    """A page, and paper, have ≈ where a number is rounded, and the formula's units."""
+    slip = "2 * size / time"
+    text, warnings = build(MEAN.replace("time / size", slip), builder=builder)
+    assert not warnings
+    if builder != "text":
+        text = BeautifulSoup(text, "html.parser").select_one(".quiz-answer").text
+    text = " ".join(text.replace("*", "").split())
+    size, time = re.search(r"(\d+) MB × 10,000 / \(10,000 × (\d+) ms\)", text).groups()
+    fast = int(size) / int(time)
+    assert f"{fast:.1f} GB/s ≈ {size} MB × 10,000 / (10,000 × {time} ms)" in text
+    assert f"≈ {2 * fast:.1f}? {2 * fast:.1f} is upside down, not {fast:.1f}." in text
+
+
+def test_a_quiz_that_asks_for_rounding_says_how_far(build):
+    """The form can tell how many places it wants, if any answer is rounded."""
+    html, _ = build(MEAN.replace("time / size", "2 * size / time"))
+    box = BeautifulSoup(html, "html.parser").select_one("#quiz-ch0_mean")
+    assert json.loads(box["data-numbers"])["rounded"] is True
 
 
 def radio(options: str, head: str = ":name: ch0_x\n\nWhy?\n\n") -> str:
@@ -177,6 +212,8 @@ GOOD = "- (x) a\n\n  b\n\n- ( ) c\n\n  d\n"
         (NUMBER.replace("{this}", "{that}"), "{that} is none of its :values:"),
         (NUMBER.replace("`--n", "$--n").replace("}`", "}$"), "in a formula or a block"),
         (re.sub(":values:.*\n", "", NUMBER), "its formula needs :values:"),
+        (MEAN, "0.07 would be shown as 0.1: add :digits:"),
+        (MEAN.replace("size [MB]", "size[MB]"), "may hold numbers, names, + -"),
     ],
 )
 def test_a_wrong_quiz_is_one_sentence_with_file_and_line(build, page, complaint):
@@ -241,9 +278,10 @@ def test_a_formula_is_arithmetic_and_nothing_else(text):
         formula.parse(text, ["a"])
 
 
-def test_examples_in_docstrings_hold():
-    """Every example in the formula module gives what it says."""
-    result = doctest.testmod(formula)
+@pytest.mark.parametrize("module", [formula, directive])
+def test_examples_in_docstrings_hold(module):
+    """Every example in these modules gives what it says."""
+    result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
 
@@ -277,20 +315,78 @@ def test_the_page_computes_what_the_build_computes():
     for numbers in NUMBERS.values():
         draws = numbers.draws()
         for values in pick.sample(draws, min(60, len(draws))):
-            trees = [numbers.right, *numbers.wrong]
-            cases += [(tree, values, numbers.digits) for tree in trees]
+            cases += [(t, values) for t in (numbers.right, *numbers.wrong)]
     assert len(cases) > 500
-    work = "[quiz.evaluate(one[0], one[1]), quiz.shown(quiz.evaluate(...one), one[2])]"
-    for case, (value, shown) in zip(cases, on_the_page(work, cases), strict=True):
-        expected = formula.evaluate(case[0], case[1])
-        assert value == expected, case
-        assert shown == formula.shown(expected, case[2]), case
+    results = on_the_page("quiz.evaluate(...one)", cases)
+    for case, value in zip(cases, results, strict=True):
+        assert value == formula.evaluate(*case), case
+
+
+def test_what_a_quiz_displays_is_what_it_accepts():
+    """In each variant of each quiz the numbers on show are judged as what they are.
+
+    The answer that is displayed is right, each displayed slip is that slip, and no two
+    are alike, in Python as on the page. So are the numbers before they are rounded.
+    """
+    cases = []
+    for name, numbers in NUMBERS.items():
+        for values in numbers.draws():
+            texts = numbers.texts(values)
+            results = numbers.results(values)
+            given = [texts[f"result_{i}"] for i in range(len(results))]
+            assert len(set(given)) == len(results), (name, values)
+            for i, (text, result) in enumerate(zip(given, results, strict=True)):
+                assert numbers.judge(values, float(text)) == i, (name, values, text)
+                assert numbers.judge(values, result) == i, (name, values, result)
+                is_rounded = float(text) != pytest.approx(result, abs=1e-9)
+                assert (texts[f"about_{i}"] == "≈ ") == is_rounded, (name, values)
+            cases.append((plain(numbers, values), values, given, texts))
+    assert len(cases) > 500
+    work = """[quiz.texts(one[0], one[1]),
+        one[2].map((text) => quiz.judge(one[0], one[1], quiz.read(text)))]"""
+    for case, (texts, found) in zip(cases, on_the_page(work, cases), strict=True):
+        assert texts == case[3], case
+        assert found == list(range(len(found))), case
+
+
+def test_half_a_unit_of_the_last_digit_is_the_limit():
+    """Rounded numbers are accepted as far as they are shown, and exact ones exactly."""
+    one = formula.Numbers({"a": [16]}, ["/", "a", 7], [["/", "a", 4]], digits=2)
+    values = {"a": 16}  # 16 / 7 = 2.2857..., 16 / 4 = 4
+    given = {"2.29": 0, "2.2857": 0, "16/7": 0, "2.281": 0, "2.28": -1, "2.3": -1,
+             "2.291": -1, "4": 1, "4.0": 1, "4.004": -1, "3.996": -1}  # fmt: skip
+    cases = [(plain(one, values), values, text) for text in given]
+    work = "[quiz.read(one[2]), quiz.judge(one[0], one[1], quiz.read(one[2]))]"
+    for (text, verdict), (number, found) in zip(
+        given.items(), on_the_page(work, cases), strict=True
+    ):
+        assert found == verdict == one.judge(values, number), text
+
+
+@pytest.mark.parametrize(
+    ("given", "is_rough"),
+    [(2, True), (2.3, True), (2.2, True), (2.28, True), (3, False), (2.4, False),
+     (2.27, False), (2.5, False)],
+)  # fmt: skip
+def test_an_answer_with_too_few_digits_is_no_slip(given, is_rough):
+    """The page asks for more places if the answer was rounded too far, or cut off."""
+    one = plain(formula.Numbers({"a": [16]}, ["/", "a", 7], ["a"], digits=2), {"a": 16})
+    work = "quiz.rough(one[0], {a: 16}, one[1])"
+    assert on_the_page(work, [(one, given)]) == [is_rough]
 
 
 def test_every_operator_is_the_same_on_the_page():
     """All operators agree, also unused ones, and with negative numbers."""
     texts = [f"a {sign} b" for sign in ("+", "-", "*", "/", "//", "%")]
-    texts += ["2 ** b", "ceil(a / b)", "floor(a / b)", "max(a, b)", "min(a, b)", "-a"]
+    texts += [
+        "sqrt(a * a)",
+        "2 ** b",
+        "ceil(a / b)",
+        "floor(a / b)",
+        "max(a, b)",
+        "min(a, b)",
+        "-a",
+    ]
     cases = [
         (formula.parse(text, "ab"), {"a": a, "b": b})
         for text in texts
@@ -329,6 +425,13 @@ def test_fresh_numbers_are_others_and_tell_answers_apart():
 def test_numbers_as_people_write_them(text, value):
     """A reader may write a number in all these ways; anything else reads as null."""
     assert on_the_page('quiz.read(one, "ranks")', [text]) == [value]
+
+
+def test_a_unit_may_be_written_up_to_its_per():
+    """Of "bytes per token" the first word is enough, but not another one."""
+    given = ["800 bytes", "800 bytes per token", "800 per token", "800 token"]
+    work = 'quiz.read(one, "bytes per token")'
+    assert on_the_page(work, given) == [800, 800, None, None]
 
 
 # ---- The quizzes of the book

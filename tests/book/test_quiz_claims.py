@@ -940,6 +940,30 @@ total(False), total(True) > 0
     assert two.run(source, quiet=True) == [(0, True)] * 2
 
 
+@proves("ch8_unused_op")
+def _(two):
+    """Rank 1's graph is without the call; rank 0's, and what runs eagerly, have it."""
+    source = """
+from scripts.ch8_custom_op import all_gather
+def forward(x):
+    rows = all_gather(x)
+    return rows.sum() if rank == 0 else x.sum()
+eagerly = forward(torch.ones(3)).item()
+torch._dynamo.reset()
+graphs = []
+from torch._dynamo.backends.common import aot_autograd
+def note(graph, _):
+    graphs.append(str(graph.graph))
+    raise NotImplementedError("traced, but not to be run: rank 0 would wait")
+try:
+    torch.compile(forward, backend=aot_autograd(fw_compiler=note))(torch.ones(3))
+except Exception as error:
+    assert "not to be run" in str(error)
+eagerly, "by_hand.all_gather" in graphs[0]
+"""
+    assert two.run(source, quiet=True) == [(6, True), (3, False)]
+
+
 def alone(monkeypatch):
     """Let collectives of one process do nothing."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
@@ -1169,9 +1193,11 @@ def _(few, many, a, b):
 
 
 @law("ch10_norm")
-def _(a):
-    whole = torch.tensor([3 * a, 4 * a], dtype=torch.double)
-    return whole.norm().item()
+def _(first, second):
+    shards = torch.zeros(4, dtype=torch.double), torch.ones(9, dtype=torch.double)
+    shards[0][1], shards[1][:] = first, second / 3
+    assert shards[1].norm().item() == pytest.approx(second)
+    return torch.cat(shards).norm().item()
 
 
 @law("ch10_noise")

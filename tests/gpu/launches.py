@@ -33,6 +33,7 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch8_buckets": 1,
     "ch8_compile": 1,
     "ch8_compress": 1,
+    "ch8_custom_op": 1,
     "ch8_ddp_by_hand": 1,
     "ch8_flat": 1,
     "ch8_local_sgd": 1,
@@ -51,6 +52,7 @@ RANKS = {  # started by torchrun, with this number of ranks or more
     "ch10_autocast": 1,
     "ch10_batch": 2,
     "ch10_clip": 1,
+    "ch10_determinism": 1,
     "ch10_precision": 1,
 }
 SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself

@@ -1,4 +1,7 @@
-"""Start a real JupyterLab as ``make lab`` does, and open notebooks in a browser."""
+"""Start a real JupyterLab as ``make lab`` does, and open notebooks in a browser.
+
+All files here share one server and one browser (``GROUPS`` in ``tests/conftest.py``).
+"""
 
 import contextlib
 import itertools
@@ -8,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -19,15 +23,17 @@ from playwright.sync_api import Error as Refused
 from playwright.sync_api import TimeoutError as NotYet
 from playwright.sync_api import expect
 
+from allranks.launch.torchrun import end_with_parent
 from allranks.paths import ROOT
-from tests.book.conftest import browser  # noqa: F401
+from tests.book.conftest import chromium
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
 START_S = 60
 EXECUTED = re.compile(r"^\[\d+\]:$")  # the prompt of a cell that has run
+browser = pytest.fixture(scope="package")(chromium)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lab(tmp_path_factory):
     """Yield JupyterLab on copies of the notebooks: its process and its address."""
     folder = tmp_path_factory.mktemp("lab")
@@ -56,6 +62,7 @@ def lab(tmp_path_factory):
             stdout=output,
             stderr=output,
             start_new_session=True,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
     try:
         yield process, wait_for_address(process, log)
@@ -190,8 +197,8 @@ def end_kernels(address: str) -> None:
         ask("DELETE", f"/{session['id']}")
 
 
-@pytest.fixture(scope="module")
-def window(browser):  # noqa: F811
+@pytest.fixture(scope="package")
+def window(browser):
     """Yield one browser profile for all tests, which caches JupyterLab's 20 MB.
 
     No result waits for a guess there: the reader has pressed "Show all from now on".

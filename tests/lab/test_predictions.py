@@ -18,6 +18,7 @@ HIDDEN = "element => getComputedStyle(element).visibility === 'hidden'"
 @pytest.fixture
 def asked(opened, window, tmp_path):
     """Yield a notebook with three predictions, in a window that shows none of them."""
+    close(window)  # a tab of another file shows all
     window.add_init_script("window.allRanksShowAll = false")
     new = nbformat.v4
     cells = [
@@ -35,7 +36,13 @@ def asked(opened, window, tmp_path):
     path = tmp_path / "asked.ipynb"
     nbformat.write(new.new_notebook(cells=cells, metadata=METADATA), path)
     yield opened(path)
-    for page in window.pages:  # the next one shall not know what was shown here
+    close(window)  # the next one shall not know what was shown here
+    window.add_init_script("window.allRanksShowAll = true")  # as it was
+
+
+def close(window) -> None:
+    """Close all tabs of a window."""
+    for page in window.pages:
         page.close()
 
 

@@ -3,7 +3,7 @@
 A short torchrun spends most of its time on importing torch in each of its processes.
 Here a server imports it once; ``Popen`` asks it to fork, and the child runs the program
 as ``python`` would. A forked torchrun forks a server of its own before it starts any
-thread, and its ranks are forked from that one; ``launcher`` forks the torchrun alone.
+thread, and its ranks are forked from that one; of ``launcher``'s, rank 0 is started.
 Some tests still start a real interpreter, to cover how it starts and ends; the status
 page lists them.
 """
@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -63,7 +63,7 @@ class Popen:
             ``STDOUT``; ``None`` is this process's own.
         preexec_fn: ignored, because the child ends with its server in any case.
         server: the path of a server's socket; by default the one that all tests share.
-        forks: whether a torchrun forks its ranks, too.
+        forks: whether a torchrun forks rank 0 like its other ranks, or starts it.
     """
 
     def __init__(
@@ -111,8 +111,10 @@ class Popen:
             subprocess.TimeoutExpired: if it still runs.
         """
         if self.returncode is None:
-            ready, _, _ = select.select([self._control], [], [], timeout)
-            if not ready:
+            # Not select(), which refuses descriptors from 1024 on.
+            ready = select.poll()
+            ready.register(self._control, select.POLLIN)
+            if not ready.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(self.args, timeout)
             told = self._control.recv(32)  # nothing, if the server itself is gone
             self.returncode = int(told or -signal.SIGKILL)
@@ -144,8 +146,15 @@ def popen(args: Sequence[str], server: str | None = None, **how):
 
 
 def launcher(args: Sequence[str], **how) -> Popen:
-    """Fork a torchrun that starts an interpreter for each rank, as a real one does."""
+    """Fork a torchrun that starts rank 0 as a real one does, and forks the others."""
     return Popen(args, forks=False, **how)
+
+
+def popen_but_first(args: Sequence[str], server: str, env: Mapping[str, str], **how):
+    """Fork a rank, but start an interpreter for rank 0."""
+    if env["RANK"] == "0":
+        return subprocess.Popen(args, env=env, **how)
+    return popen(args, server=server, env=env, **how)
 
 
 def _descriptor(file, standard: int, null: int) -> int:
@@ -306,8 +315,8 @@ def _run(args: list[str], forks: bool) -> int:
     module = words.pop(0) == "-m" if words[0] == "-m" else False
     sys.argv = words
     torchrun = words[0] == "torch.distributed.run" or words[0].endswith("/torchrun")
-    if forks and torchrun:
-        _fork_ranks_too()
+    if torchrun:
+        _fork_ranks_too(popen if forks else popen_but_first)
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
@@ -340,7 +349,7 @@ def _run(args: list[str], forks: bool) -> int:
     return code
 
 
-def _fork_ranks_too() -> None:
+def _fork_ranks_too(start: Callable) -> None:
     """Fork a server for a torchrun's ranks while the process has only one thread."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import (
         subprocess_handler as handler,
@@ -355,7 +364,7 @@ def _fork_ranks_too() -> None:
             serve(listener, owner)
     atexit.register(shutil.rmtree, os.path.dirname(path), ignore_errors=True)
 
-    handler.Popen = functools.partial(popen, server=path)
+    handler.Popen = functools.partial(start, server=path)
 
 
 def main() -> None:

@@ -1,9 +1,14 @@
-"""Open a page of the built site and use its explorables by keyboard."""
+"""Open a page of the built site and use its explorables by keyboard.
+
+All files here share one browser (``GROUPS`` in ``tests/conftest.py``).
+"""
 
 import pytest
 
 from allranks.explorables import CLASSES
-from tests.book.conftest import browser, empty_tab, http, site  # noqa: F401
+from tests.book.conftest import chromium, empty_tab, http, site  # noqa: F401
+
+browser = pytest.fixture(scope="package")(chromium)
 
 QUIET = ("error", "warning")
 

@@ -25,13 +25,16 @@ def test_a_method_is_chosen_in_the_drawing_or_below(explore):
 def test_the_bandwidth_follows_the_hand_and_the_keys(explore):
     x = explore(PAGE, "compression")
     handle = x.box.locator("svg [role=slider]")
+    before = float(handle.get_attribute("aria-valuenow"))
     box = handle.bounding_box()
     x.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
     x.page.mouse.down()
     x.page.mouse.move(box["x"] + box["width"] / 2 - 60, box["y"] + 20, steps=4)
     x.page.mouse.up()
     speed = float(handle.get_attribute("aria-valuenow"))
-    assert speed < 0.1 and x.summary == Compression(gb_per_s=speed).facts["summary"]
+    assert (
+        speed < before / 2 and x.summary == Compression(gb_per_s=speed).facts["summary"]
+    )
     handle.focus()
     for _ in range(10):
         x.page.keyboard.press("ArrowRight")
@@ -41,7 +44,7 @@ def test_the_bandwidth_follows_the_hand_and_the_keys(explore):
 def test_models_and_links_set_their_numbers(explore):
     x = explore(PAGE, "compression")
     x.field("Model").select_option("GPT-2 small, on H100s")
-    assert "compute" in x.summary and "10.5 ms compute" in x.summary
+    assert "10.5 ms compute" in x.summary
     x.field("Link").select_option("a home network")
     assert "Fastest here: PowerSGD" in x.summary
     x.fill("width of a matrix", 700)

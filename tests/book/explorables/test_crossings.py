@@ -13,7 +13,7 @@ def test_the_size_follows_the_hand_and_the_keys(explore):
     x.page.mouse.move(box["x"] + box["width"] / 2 - 90, box["y"] + 40, steps=4)
     x.page.mouse.up()
     n = int(handle.get_attribute("aria-valuenow"))
-    assert n < 100_000 and handle.get_attribute("aria-valuetext").endswith("KB")
+    assert n < 100_000 and handle.get_attribute("aria-valuetext").endswith("kB")
     assert x.summary == Crossings(num_bytes=n).facts["summary"]
     assert ": tree takes " in x.summary
     handle.focus()
@@ -38,7 +38,7 @@ def test_links_set_both_numbers_and_own_ones_are_called_so(explore):
 
 
 def test_both_ends_stay_in_the_drawing(explore):
-    """With 2 and 1,024 ranks, 1 KB and 10 GB, all that is drawn is inside."""
+    """With 2 and 1,024 ranks, 1 kB and 10 GB, all that is drawn is inside."""
     x = explore("book/ch7_collectives", "crossings")
     inside = """all => all.every(one => {
         const { x, width, y, height } = one.getBBox();

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import TimeoutError
 
-from tests.book.conftest import browser, pages, site  # noqa: F401
+from tests.book.conftest import pages, site  # noqa: F401
 from tests.book.explorables.conftest import ANSWERED, OPEN
 
 # What a reader sees of an explorable: text, pictures, the fields' values.
@@ -18,7 +18,7 @@ CONTROLS = "input:visible, select:visible, button:visible, .x-press:visible"
 
 
 @pytest.fixture(scope="module")
-def page(browser):  # noqa: F811
+def page(browser):
     """Yield one browser window for all pages."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
     context.add_init_script(ANSWERED)

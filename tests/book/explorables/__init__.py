@@ -1,0 +1,1 @@
+"""Explorables in a browser: a package, so that they can share one."""
