@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.backends import nccl
-from allranks.rehearse import contexts, lines, origins, packages
+from allranks.rehearse import contexts, host_memory, lines, origins, packages
 from allranks.rehearse.memory import Holders
 from allranks.rehearse.samples import Samples
 from allranks.rehearse.settings import Settings
@@ -180,7 +180,7 @@ def failures() -> Iterator[None]:
 
 def note(error: BaseException) -> None:
     """Note an error as the end of this process, with what to do if that is known."""
-    advice = packages.advice(error)
+    advice = packages.advice(error) or host_memory.advice(error)
     if advice:
         error.add_note(f"rehearsal: {advice}")
     if _recorder is None:

@@ -55,10 +55,11 @@ def guarded(records: list[Record]) -> list[str]:
     models = sorted({model for one in told for model in one["models"]})
     if not models:
         return ["The guard compared nothing: no ranks train a model in DDP or FSDP2."]
-    who = name_ranks([r["rank"] or 0 for r in records if (r["guard"] or {})["models"]])
+    who = {r["rank"] or 0 for r in records if r["guard"] and r["guard"]["models"]}
     said = [
-        f"The guard compared {who} at steps 1, 2, 4, 8, ...: parameters, gradients, "
-        f"buffers, optimizers and settings of what {' and '.join(models)} trains."
+        f"The guard compared {name_ranks(who)} at steps 1, 2, 4, 8, ...: parameters, "
+        "gradients, buffers, optimizers and settings of what "
+        f"{' and '.join(models)} trains."
     ]
     off = dict.fromkeys(why for one in told for why in one["off"])
     said += [f"  It ended early: {why.rstrip('.')}." for why in off]

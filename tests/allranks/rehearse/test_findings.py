@@ -250,10 +250,13 @@ def test_what_resembles_a_mistake_is_none(change):
     assert findings.judge(ranks, gpus=2) == []
 
 
-def test_gpus_of_a_failed_run_are_not_called_idle():
-    """A run that ended early may have had no time to use them."""
-    ranks = healthy()[:1]
-    ranks[0]["error"] = {"type": "ValueError", "text": "no", "line": "", "log": ""}
+@pytest.mark.parametrize(
+    "how", [{"error": {"type": "ValueError", "text": "no"}}, {"ended": False}]
+)
+@pytest.mark.parametrize("used", [[gpu(0)], []])
+def test_gpus_of_a_run_that_did_not_come_to_its_end_are_not_called_idle(how, used):
+    """A run that failed or was stopped may have had no time to use them."""
+    ranks = [record(0) | {"gpus": used} | how]
     assert findings.judge(ranks, gpus=2) == []
 
 
