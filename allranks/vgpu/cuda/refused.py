@@ -38,9 +38,15 @@ NAMES = {  # of torch's modules
     "torch.cuda.tunable": ("mgpu_tune_gemm_in_file", "tune_gemm_in_file"),
     "torch.accelerator": ("Graph",),
 }
-HOST_ONLY = {  # what makes tensors of other layouts
-    torch: ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_compressed_tensor"),
+HOST_ONLY = {  # what makes tensors of other layouts, or hands their memory on
+    torch: (
+        "sparse_coo_tensor",
+        "sparse_csr_tensor",
+        "sparse_compressed_tensor",
+        "to_dlpack",
+    ),
     torch.nested: ("as_nested_tensor", "nested_tensor", "nested_tensor_from_jagged"),
+    torch.utils.dlpack: ("to_dlpack",),
 }
 ALSO_IN = ("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.green_contexts")
 _own_fake_device = FakeTensor._normalize_fake_device

@@ -96,6 +96,8 @@ def test_flex_attention_is_attention_with_a_mask():
         ),
         lambda: torch.sparse_coo_tensor([[0]], [1.0], (2,), device="cuda"),
         lambda: torch.nested.nested_tensor([torch.ones(1, device="cuda")]),
+        lambda: torch.to_dlpack(torch.ones(1, device="cuda")),
+        lambda: torch.utils.dlpack.to_dlpack(torch.ones(1, device="cuda")),
     ],
 )
 def test_other_layouts_are_refused_with_a_way_out(make):
