@@ -1,6 +1,6 @@
 """A group without a launcher.
 
-runs on: one process
+runs on: 2 virtual GPUs
 outcome: raises
 chapter: ch4_ranks
 
@@ -8,15 +8,15 @@ chapter: ch4_ranks
 A plain `python train.py` sets nothing there. The code is right; the command is not.
 """
 
-# %% wrong
+# %% wrong: python train.py
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("nccl")
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}")
 
 # %% right: torchrun --standalone train.py
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("nccl")
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}")
 dist.destroy_process_group()

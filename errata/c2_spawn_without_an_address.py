@@ -1,6 +1,6 @@
 """`mp.spawn` without a place to meet.
 
-runs on: one process
+runs on: 2 virtual GPUs
 outcome: raises
 chapter: ch5_ddp
 
@@ -10,12 +10,14 @@ can see, or let `torchrun` do it.
 """
 
 # %% wrong: python train.py
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
 def work(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
 
 
 if __name__ == "__main__":
@@ -24,15 +26,17 @@ if __name__ == "__main__":
 # %% right: python train.py
 import pathlib
 
+import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
 def work(rank, world_size):
+    torch.cuda.set_device(rank)
     here = pathlib.Path("meet").resolve().as_uri()
-    dist.init_process_group("gloo", here, rank=rank, world_size=world_size)
+    dist.init_process_group("nccl", here, rank=rank, world_size=world_size)
     print(f"rank {rank} of {dist.get_world_size()}")
-    dist.barrier()  # nobody leaves while another still connects
+    dist.all_reduce(torch.ones(1, device="cuda"))  # nobody leaves before all have come
     dist.destroy_process_group()
 
 

@@ -17,8 +17,8 @@ STALL_S = 0.4  # seconds without progress: then a cell that should hang is hung
 HANG_S = 10.0  # seconds until it is, even if a rank polls and so seems to progress
 LIMIT_S = 60.0  # seconds until any other cell is
 _LAUNCHED = re.compile(r"RANK|LOCAL_|WORLD_|GROUP_|ROLE_|MASTER_|TORCHELASTIC")
-COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror): \S.*")
-_WARNING = re.compile(r"^(?:ranks? [^:]+: )?\w+Warning: ", re.MULTILINE)
+COMPLAINT = re.compile(r"(?:\w+Error|\w+Warning|\berror|\bWARNING): \S.*")
+_WARNING = re.compile(r"^(?:ranks? [^:]+: )?(?:\w+Warning|WARNING): ", re.MULTILINE)
 
 
 def play(specimen: Specimen, cell: str) -> Outcome:
@@ -40,10 +40,10 @@ def play(specimen: Specimen, cell: str) -> Outcome:
         tempfile.TemporaryDirectory(prefix="allranks-") as place,
         Ranks(ranks or 1, timeout=HANG_S if specimen.hangs(cell) else LIMIT_S) as crew,
     ):
-        crew.run(_prepare, place, not ranks, gpus)
+        crew.run(_prepare, place, not ranks, 0 if command else gpus)
         if command:
             crew.run_cell(specimen.given, "given", quiet=True)
-            return _judge_command(crew, specimen, cell)
+            return _judge_command(crew, specimen, cell, gpus)
         crew.stall = STALL_S if specimen.hangs(cell) else None
         try:
             for name, part in parts:
@@ -78,17 +78,18 @@ def _judge(text: str, error: RanksError | None, alone: bool, violates: bool) -> 
     return Outcome(status, clean(re.sub(r"\n{2,}", "\n", text).strip()))
 
 
-def _judge_command(crew: Ranks, specimen: Specimen, cell: str) -> Outcome:
+def _judge_command(crew: Ranks, specimen: Specimen, cell: str, gpus: int) -> Outcome:
     """Start a command on each rank, and turn how they ended into an outcome.
 
-    In the command, ``{rank}`` stands for the rank and ``{port}`` for a free port.
+    If the specimen has virtual GPUs, the command is rehearsed. In it, ``{rank}`` stands
+    for the rank and ``{port}`` for a free port.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = specimen.commands[cell].replace("{port}", f"{port}")
     signs = [f"(?:.*{sign}.*)" for _, sign in specimen.signs]
-    ends = crew.run(_start, command, specimen.cells[cell], signs, quiet=True)
+    ends = crew.run(_start, command, specimen.cells[cell], signs, gpus, quiet=True)
     lines, violated = [], ""
     for rank, (exit_code, found) in enumerate(ends):
         who = f"rank {rank}: " if len(ends) > 1 else ""
@@ -149,13 +150,16 @@ def _leave() -> int:
     return rank
 
 
-def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
+def _start(
+    command: str, code: str, signs: list[str], num_gpus: int
+) -> tuple[int, list[str]]:
     """Save a file and run it on a rank; return its exit code and its complaints.
 
     Args:
         command: the command, which names the file.
         code: what the file holds.
         signs: regular expressions for lines of stderr to keep besides errors.
+        num_gpus: virtual GPUs that the command gets.
     """
     from pathlib import Path
 
@@ -181,7 +185,11 @@ def _start(command: str, code: str, signs: list[str]) -> tuple[int, list[str]]:
     with open(f"stderr{rank}", "w+") as file:
         os.dup2(file.fileno(), 2)  # child processes inherit it
         try:
-            if words[0] == "python" and "torch.distributed.launch" not in words:
+            if num_gpus:
+                stage = "-m", "allranks.rehearse", "--quiet", f"--gpus={num_gpus}"
+                command = words[1:] if words[0] == "python" else words
+                exit_code = popen([sys.executable, *stage, *command]).wait()
+            elif words[0] == "python" and "torch.distributed.launch" not in words:
                 exit_code = popen([sys.executable, *words[1:]]).wait()
             elif words[0] == "torchrun":
                 run.main(words[1:])

@@ -36,6 +36,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--watch", type=float, default=60, help="seconds until a collective hangs (60)")
     add("--stub", action="append", default=[], help="NAME=FILE: what NAME imports")
     add("--no-guard", action="store_true", help="leave out allranks.guard")
+    add("--quiet", action="store_true", help="print no report")
     add("--json", help="write the report to this file, for programs")
     add("--html", help="write the report to this file, as a page")
     add("--annotate", action="store_true", help="mark lines of a GitHub pull request")
@@ -98,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         records = findings.gather(folder)
     found = findings.judge(records, args.gpus, args.nodes)
     found = [finding for finding in found if finding.kind not in args.allow]
-    print(report.text(records, found, ended), end="", flush=True)
+    if not args.quiet:
+        print(report.text(records, found, ended), end="", flush=True)
     if args.annotate:
         for line in annotations.commands(records, found, args.strict):
             print(line, flush=True)

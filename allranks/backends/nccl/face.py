@@ -5,6 +5,8 @@ DDP's reducer and from the functional collectives alike. For groups of ours, it 
 carried out by ``collectives``, ``exchanges`` and ``functional``.
 """
 
+import atexit
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -34,6 +36,11 @@ from allranks.vgpu.tensor import VirtualTensor
 
 ProcessGroup, Work = dist.ProcessGroup, dist.Work
 VERSION = (2 << 32) | (27 << 16) | 5  # of NCCL, as torch.cuda.nccl.version() reads it
+LEFT = (  # what the destructor of PyTorch's ProcessGroupNCCL says
+    "WARNING: destroy_process_group() was not called before program exit, which can "
+    "leak resources. For more info, please see "
+    "https://pytorch.org/docs/stable/distributed.html#shutdown"
+)
 DEFAULT_TIMEOUT = timedelta(minutes=10)  # of c10d for NCCL
 _own_wrap = _functional_collectives._maybe_wrap_tensor
 _own_start, _own_end = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
@@ -203,10 +210,18 @@ def install() -> None:
     if not _replaced:
         _replaced.apply(PATCHES)
         dispatch.SPECIAL.update(_ops())
+        atexit.register(_remind)
+
+
+def _remind() -> None:
+    """Warn, as PyTorch does at exit, of a group that was not destroyed."""
+    if dist.is_initialized() and group.of(dist.group.WORLD) is not None:
+        print(f"[rank{dist.get_rank()}]: Warning: {LEFT}", file=sys.stderr)
 
 
 def uninstall() -> None:
     """Undo what ``install`` did; a second call does nothing."""
+    atexit.unregister(_remind)
     _replaced.undo()
     for op in _ops():
         dispatch.SPECIAL.pop(op, None)
