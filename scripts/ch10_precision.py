@@ -221,7 +221,7 @@ def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; --batch-size is per rank."""
-    flags = {"--steps": 150, "--batch-size": 8, "--seed": 0, "--lr": 3e-4}
+    flags = {"--steps": 150, "--batch-size": 4, "--seed": 0, "--lr": 3e-4}
     return numbers(flags, argv)
 
 

@@ -17,7 +17,7 @@ from allranks import LaunchError, launch
 from allranks.paths import ROOT
 from book._ext.runs import records, terminal
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16
 REAL = "subprocess:Popen"  # as a reader's shell starts them
 RANK = re.compile(r"\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")

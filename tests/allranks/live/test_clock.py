@@ -103,7 +103,7 @@ def straggle():
 
 
 class Slow(torch.autograd.Function):
-    """The identity, whose backward computes for 0.3 s on rank 0."""
+    """The identity, whose backward computes for 0.6 s on rank 0."""
 
     @staticmethod
     def forward(ctx, x):
@@ -112,10 +112,10 @@ class Slow(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """Return the gradient, on rank 0 after 0.3 s of processor time."""
+        """Return the gradient, on rank 0 after 0.6 s of processor time."""
         import time
 
-        stop = time.thread_time() + 0.3
+        stop = time.thread_time() + 0.6
         while dist.get_rank() == 0 and time.thread_time() < stop:
             pass
         return gradient
@@ -219,7 +219,8 @@ class TestSpans:
         for job, (span,) in zip(jobs, spans, strict=True):
             assert names(job)[0] == "DDP()"
             assert 0 <= span.waited <= span.end - span.start
-        assert spans[0][0].waited < 0.15
+        slow = spans[0][0]
+        assert slow.waited <= slow.end - slow.start - 0.6  # however busy the machine is
         assert all(span.waited > 0.15 for (span,) in spans[1:])
 
     def test_messages_and_their_waits_are_spans(self, ranks):
