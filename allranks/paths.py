@@ -3,5 +3,5 @@
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-_CARRIED = PACKAGE / "_tree"  # pyproject.toml puts clinic, exercises and scripts there
+_CARRIED = PACKAGE / "_tree"  # pyproject.toml puts what tools and notebooks read there
 ROOT = _CARRIED if _CARRIED.is_dir() else PACKAGE.parent

@@ -23,7 +23,8 @@ from book._ext.runs import records
 from book._tools import release
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
-CARRIED = "clinic", "exercises", "scripts"  # beside allranks/, in allranks/_tree/
+# beside allranks/, in allranks/_tree/
+CARRIED = "book/_examples/train_cuda.py", "clinic", "exercises", "scripts"
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"IPython": "ipython", "sklearn": "scikit-learn"}
 
@@ -43,7 +44,9 @@ SESSION = [
     "print('exercises', len(files.names()), hints('ex2_3', 1))\n"
     "stub = files.find('ex2_3')\n"
     "check(stub.answer(stub.cells[0]))\n"
-    "print('scripts', importlib.util.find_spec('scripts'))",
+    "print('scripts', importlib.util.find_spec('scripts'))\n"
+    "from allranks.paths import ROOT\n"
+    "print('rehearsed', (ROOT / 'book/_examples/train_cuda.py').is_file())",
 ]
 GUARDED = """
 import torch
@@ -178,7 +181,7 @@ def test_import_needs_the_standard_library_only(fresh):
 def test_a_notebook_has_ranks_explorables_and_exercises(fresh):
     """IPython has the magics, all figures have their JavaScript, and checks run.
 
-    No module named scripts can be imported.
+    No module named scripts can be imported, and what is rehearsed in a notebook is there.
     """
     path = fresh.away / "session.ipynb"
     cells = [v4.new_code_cell(cell) for cell in SESSION]
@@ -189,7 +192,7 @@ def test_a_notebook_has_ranks_explorables_and_exercises(fresh):
     assert "modules True\nstyles {True}\n" in output
     assert f"exercises {num_exercises} " in output
     assert "ex2_3: still the stub." in output
-    assert output.rstrip().endswith("scripts None"), output
+    assert output.rstrip().endswith("scripts None\nrehearsed True"), output
 
 
 def test_diagnose_finds_the_case_of_a_log(fresh):

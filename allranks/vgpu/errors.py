@@ -1,5 +1,9 @@
 """What CUDA says when something is asked of a GPU that it cannot do."""
 
+from typing import NoReturn
+
+import torch
+
 INVALID_ORDINAL = (
     "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have "
     "enough GPUs?"
@@ -9,3 +13,15 @@ NOT_PERMITTED = (
     "is captured, nothing may wait for the GPU or copy between it and the host: "
     ".item(), .cpu(), print, synchronize)"
 )
+
+
+def refuse_index(index: int) -> NoReturn:
+    """Raise what torch or CUDA raises for a GPU that is not there.
+
+    Raises:
+        RuntimeError: for a negative index, by torch.
+        torch.AcceleratorError: for any other, by CUDA.
+    """
+    if index < 0:
+        raise RuntimeError("Device index must not be negative")
+    raise torch.AcceleratorError(INVALID_ORDINAL)

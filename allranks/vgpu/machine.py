@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from allranks.vgpu.devices import Costs, Device, Event, Where
-from allranks.vgpu.errors import INVALID_ORDINAL, NOT_PERMITTED
+from allranks.vgpu.errors import NOT_PERMITTED, refuse_index
 from allranks.vgpu.sizes import to_bytes
 
 BLOCK_BYTES = 512
@@ -74,9 +74,9 @@ class Machine:
         if index is None:
             index = getattr(self.thread, "index", 0)
         if not 0 <= index < len(self.devices):
-            last = len(self.devices) - 1
             if self.kind == "cuda":
-                raise torch.AcceleratorError(INVALID_ORDINAL)
+                refuse_index(index)
+            last = len(self.devices) - 1
             raise RuntimeError(f"vgpu:{index} is not plugged in: 0 to {last} are")
         return self.devices[index]
 

@@ -50,6 +50,9 @@ def test_the_current_device_is_where_cuda_goes(two):
 def test_what_is_not_there_is_refused_in_cudas_words(two):
     with pytest.raises(RuntimeError, match="CUDA error: invalid device ordinal"):
         torch.cuda.set_device(2)
+    for negative in (torch.ones(1).cuda, nn.Linear(1, 1).cuda, torch.ones(1).to):
+        with pytest.raises(RuntimeError, match="Device index must not be negative"):
+            negative(-1)
     with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to"):
         torch.empty(2**26, device="cuda")
     with pytest.raises(AssertionError, match="Invalid device id"):
