@@ -181,7 +181,7 @@ def test_import_needs_the_standard_library_only(fresh):
 def test_a_notebook_has_ranks_explorables_and_exercises(fresh):
     """IPython has the magics, all figures have their JavaScript, and checks run.
 
-    No module named scripts can be imported, and what is rehearsed in a notebook is there.
+    No module named scripts can be imported. What a notebook rehearses is there.
     """
     path = fresh.away / "session.ipynb"
     cells = [v4.new_code_cell(cell) for cell in SESSION]

@@ -67,7 +67,7 @@ def wait_until_all_sleep(pids: set[int], page) -> None:
 @pytest.mark.timeout(600)  # much more than it takes, for busy machines
 @pytest.mark.parametrize("name", ["ch4_ranks", "app_rehearse"])
 def test_a_notebook_runs_cell_by_cell(opened, name):
-    """Shift+Enter in each cell works, with live ranks and with virtual GPUs of theirs."""
+    """Shift+Enter in each cell works, on live ranks and on their virtual GPUs."""
     notebook = opened(name)
     cells = sources(name)
     for number in range(len(cells)):
