@@ -1,5 +1,6 @@
 """What holds a GPU's memory at its peak: parameters, gradients, activations, ..."""
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ GROWTH = 1.005  # a peak that grew by less is not looked at again
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
 OPTIMIZER, ACTIVATIONS, OTHER = "optimizer", "activations", "other"
 COLLECTIVES, BACKWARD = "collectives' buffers", "temporaries of backward"
+Peak = tuple[int, Counter, Counter]  # bytes, by holder, by line
 
 
 class Holders:
@@ -34,7 +36,13 @@ class Holders:
         self.growths: dict[int, Growth] = {}  # by device
         self.places: dict[int, tuple[str, str]] = {}  # by storage: line and holder
         self.first: dict[int, str] = {}  # by device: the line that used it first
-        self.peaks: dict[int, tuple[int, Counter, Counter]] = {}
+        self.peaks: dict[int, Peak] = {}  # by device
+        self.known: dict[int, str] = {}  # by storage: who held it, when last looked at
+        self.aged = False  # whether that should be looked at again
+        self.rising: set[int] = (
+            set()
+        )  # devices that hold more than ever, and were looked at
+        self.bystander = 0  # a thread that may not read what another one changes
         # by module: the line that made it
         self.modules: weakref.WeakKeyDictionary[nn.Module, str] = (
             weakref.WeakKeyDictionary()
@@ -42,7 +50,7 @@ class Holders:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         modules.register_module_parameter_registration_hook(self._registered)
         modules.register_module_buffer_registration_hook(self._registered)
-        register_optimizer_step_pre_hook(lambda opt, *_: self.optimizers.add(opt))
+        register_optimizer_step_pre_hook(self._steps)
 
     def _registered(self, module: nn.Module, name: str, tensor: Any) -> None:
         if module not in self.modules:
@@ -50,6 +58,11 @@ class Holders:
         if tensor is not None and not torch.nn.parameter.is_lazy(tensor):
             local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's
             self.shapes |= {tuple(tensor.shape), tuple(local.shape)}
+
+    def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.optimizers.add(optimizer)
+        if any(self._is_new(device) for device in self.machine.devices):
+            self.known.update(self._known())  # a gradient's free may end the peak
 
     def took(
         self, device: Device, key: int, shape: Sequence[int], num_bytes: int
@@ -70,6 +83,11 @@ class Holders:
         self.growth(device).took(key, shape, num_bytes, own)
         if line:
             self.first.setdefault(device.index, line)
+        begins = device.index not in self.rising and self._is_new(device)
+        if (begins or self.aged) and threading.get_ident() != self.bystander:
+            self.aged = False
+            self.rising |= {device.index} if begins else set()
+            self.known.update(self._known())
 
     def growth(self, device: Device) -> Growth:
         """Return what is known of a device's memory and the batch."""
@@ -82,19 +100,39 @@ class Holders:
         self.look(device)
         self.growth(device).frees(key, device.allocated)
         self.places.pop(key, None)
+        self.known.pop(key, None)
 
     def look(self, device: Device) -> None:
-        """Note who holds what, if the device has never held more."""
+        """Note who holds what, if the device has never held more.
+
+        Not in a thread that only watches: C++ may be replacing a gradient meanwhile.
+        """
+        if self._is_new(device) and threading.get_ident() != self.bystander:
+            self.known.update(self._known())
+            self.peaks[device.index] = self._count(device)
+            self.rising.discard(device.index)
+
+    def peak(self, device: Device) -> Peak:
+        """Return the bytes of a device's peak, by holder and by line.
+
+        One that has not ended is told from what was known when anybody last looked.
+        """
+        if self._is_new(device):
+            self.aged = True
+            return self._count(device)
+        return self.peaks.get(device.index, (0, Counter(), Counter()))
+
+    def _is_new(self, device: Device) -> bool:
         before = self.peaks.get(device.index, (0,))[0]
-        if device.allocated < device.peak or device.allocated <= before * GROWTH:
-            return
-        known = dict(self._known())
+        return device.peak <= device.allocated and before * GROWTH < device.allocated
+
+    def _count(self, device: Device) -> Peak:
         holders, places = Counter(), Counter()
         for key, num_bytes in self.machine.blocks(device).items():
             line, holder = self.places.get(key, ("", OTHER))
-            holders[known.get(key, holder)] += num_bytes
+            holders[self.known.get(key, holder)] += num_bytes
             places[line] += num_bytes
-        self.peaks[device.index] = device.allocated, holders, places
+        return device.allocated, holders, places
 
     def _known(self) -> Iterator[tuple[int, str]]:
         """Yield the storages that belong to a model or an optimizer, and to what."""

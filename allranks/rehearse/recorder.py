@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
@@ -84,8 +83,7 @@ class Recorder:
         }
 
     def _gpu(self, device: Device) -> dict[str, Any]:
-        nothing = 0, Counter(), Counter()
-        _, holders, places = self.holders.peaks.get(device.index, nothing)
+        _, holders, places = self.holders.peak(device)
         return {
             "index": device.index,
             "physical": device.physical,
@@ -103,6 +101,7 @@ class Recorder:
         self.lock = threading.Lock()
 
         def write() -> None:
+            self.holders.bystander = threading.get_ident()
             while not self.ended:
                 time.sleep(PERIOD_S)
                 with contextlib.suppress(RuntimeError):  # it changed meanwhile

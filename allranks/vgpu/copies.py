@@ -98,9 +98,20 @@ def get_grad(self: torch.Tensor) -> torch.Tensor | None:
 
 
 def set_grad(self: torch.Tensor, value: torch.Tensor | None) -> None:
-    """Set the gradient, or forget it."""
+    """Set the gradient, or forget it.
+
+    C++ frees the one before while it can still be read, and who is told of a free may
+    read it. So it is freed here, a moment later.
+    """
     vars(self).pop(ASIDE, None)
+    before = _grad.__get__(self) if self.is_leaf else None
     _grad.__set__(self, value)
+    del before
+
+
+def forget_grad(self: torch.Tensor) -> None:
+    """Do what ``del`` does with a gradient."""
+    set_grad(self, None)
 
 
 def get_data(self: torch.Tensor) -> torch.Tensor:
@@ -194,7 +205,8 @@ def _receiver(leaf: weakref.ref) -> Callable:
     return receive
 
 
-data, grad = property(get_data, set_data), property(get_grad, set_grad)
+data = property(get_data, set_data)
+grad = property(get_grad, set_grad, forget_grad)
 # Plain tensors get these from ``patches`` while devices are plugged in. Virtual tensors
 # keep them, because a tensor on a device that was unplugged can still be copied.
 VirtualTensor.to, VirtualTensor.data = to, data

@@ -76,6 +76,10 @@ class VirtualTensor(torch.Tensor):
             )
         torch.Tensor.grad.__set__(self, value)
 
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
     def new_tensor(
         self,
         data: Any,

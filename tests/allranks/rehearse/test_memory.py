@@ -1,5 +1,7 @@
 """Who holds a GPU's memory at its peak, to the byte, and which batch would fit."""
 
+import pytest
+
 from allranks import Ranks
 from allranks.rehearse import fit
 
@@ -34,6 +36,38 @@ def test_the_holders_add_up_to_the_peak():
     assert held["optimizer"] == 2 * blocks  # its steps are counted on the host
     assert held["buffers"] == 3 * 512
     assert held["other"] >= 2**22
+
+
+ENDS = """
+from types import SimpleNamespace
+from allranks import vgpu
+from allranks.rehearse import memory
+
+machine = vgpu.plug_in(1, kind="cuda")
+holders = memory.Holders(machine)
+machine.observer = SimpleNamespace(
+    took=holders.took, frees=holders.frees, copied=lambda *about: None
+)
+net = torch.nn.Linear(64, 64, bias=False).cuda()
+weight, optimizer = net.weight, torch.optim.AdamW(net.parameters(), fused=True)
+net(torch.ones(4, 64, device="cuda")).sum().backward()
+optimizer.step()
+exec(HOW)
+weight.grad, dict(holders.peaks[0][1])
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["weight.grad = None", "del weight.grad", "net.zero_grad()"]
+)
+def test_a_peak_may_end_with_the_free_of_a_gradient(how):
+    """It is counted among the gradients, though C++ is just about to free it."""
+    code = ENDS.replace("HOW", repr(how))
+    with Ranks(1) as ranks:
+        ((left, held),) = ranks.run(code)
+    assert left is None
+    assert held["parameters"] == held["gradients"] == 64 * 64 * 4
+    assert held["optimizer"] == 2 * 64 * 64 * 4 + 512  # a fused one's step, too
 
 
 FIT = """
