@@ -70,6 +70,40 @@ def test_a_peak_may_end_with_the_free_of_a_gradient(how):
     assert held["optimizer"] == 2 * 64 * 64 * 4 + 512  # a fused one's step, too
 
 
+WATCHED = """
+import threading
+from types import SimpleNamespace
+from allranks import vgpu
+from allranks.rehearse import memory
+
+machine = vgpu.plug_in(1, kind="cuda")
+holders = memory.Holders(machine)
+machine.observer = SimpleNamespace(
+    took=holders.took, frees=holders.frees, copied=lambda *about: None
+)
+held, seen, readers = torch.ones(1024, device="cuda"), [], []
+holders._known = lambda: readers.append(threading.get_ident()) or ()
+
+def watch():
+    holders.bystander = threading.get_ident()
+    holders.look(machine.devices[0])
+    seen.append(holders.peak(machine.devices[0])[0])
+
+thread = threading.Thread(target=watch)
+thread.start()
+thread.join()
+more = torch.ones(1, device="cuda")  # so that the watcher knows more next time
+seen, readers == [threading.get_ident()]
+"""
+
+
+def test_a_thread_that_only_watches_leaves_the_reading_to_others():
+    """C++ replaces gradients without Python's lock, so reading one there may crash."""
+    with Ranks(1) as ranks:
+        ((seen, by_its_owner),) = ranks.run(WATCHED)
+    assert seen == [4096] and by_its_owner
+
+
 FIT = """
 from types import SimpleNamespace
 from allranks import vgpu
