@@ -217,8 +217,13 @@ def apart(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, s
 
 
 def alone(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
-    """Ranks that train talk to each other between their first step and the last."""
+    """Ranks that train talk to each other between their first step and the last.
+
+    What goes through gloo, between tensors on the host, is not counted.
+    """
     ranks = [r for r in records if r["rank"] is not None and r["world_size"] > 1]
+    if any(r["unseen"] for r in ranks):
+        return
     if len(ranks) > 1 and all(r["steps"] > 1 and not r["late_calls"] for r in ranks):
         yield (
             f"{name_ranks([r['rank'] for r in ranks])} train, and nothing is sent "

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from allranks.backends import nccl
 from allranks.rehearse import lines
@@ -28,6 +30,7 @@ class Traffic:
         self.origins: dict[int, str] = {}  # host memory that was copied from a GPU
         self.rank: int | None = None
         self.world_size = 1
+        register_optimizer_step_pre_hook(lambda *_: self.meet())
         self.forget()
 
     def forget(self) -> None:
@@ -36,6 +39,7 @@ class Traffic:
         self.copies: dict[tuple, list[int]] = {}
         self.late_calls = 0  # after the first step
         self.rank = None
+        self.unseen = False  # whether there may be calls that nobody counts
         self.last: dict[str, Any] | None = None  # call that was begun
 
     def called(self, call: nccl.Call) -> None:
@@ -52,6 +56,8 @@ class Traffic:
         """Note this process's rank, as long as there is a group."""
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+            backends = distributed_c10d._world.pg_backend_config.values()
+            self.unseen |= any("gloo" in str(backend) for backend in backends)
 
     def copied(
         self,
@@ -101,6 +107,7 @@ class Traffic:
                 for key, count in copies
             ],
             "late_calls": self.late_calls,
+            "unseen": self.unseen,
             "last_call": self.last,
         }
 

@@ -107,6 +107,13 @@ def test_ranks_that_do_not_talk_are_found_without_the_guard():
     named(out, "ddp.py", kinds)
 
 
+def test_ranks_may_talk_over_gloo():
+    """What they send there is not counted, so nothing is said against it."""
+    code, out, err = rehearse(*torchrun("gloo.py"))
+    assert code == 0, out + err
+    assert "[gradients-not-averaged]" not in out and "[replicas-differ]" not in out
+
+
 def gone(text):
     """Tell whether all processes that a script named in its output have ended."""
     pids = [int(pid) for pid in re.findall(r"pid (\d+)", text)]

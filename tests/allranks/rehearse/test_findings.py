@@ -44,6 +44,7 @@ def record(rank):
         "wrapped": True,
         "data_parallel": True,
         "late_calls": 7,
+        "unseen": False,
         "last_call": None,
         "not_entered": [],
         "digests": {"1": 0.5, "2": 0.25},
@@ -117,6 +118,11 @@ def differ(ranks):
 def never_talk(ranks):
     for one in ranks:
         one |= {"late_calls": 0, "wrapped": False, "data_parallel": False}
+
+
+def talk_over_gloo(ranks):
+    never_talk(ranks)
+    ranks[0]["unseen"] = True
 
 
 def without_with(ranks):
@@ -235,6 +241,7 @@ def break_early(ranks):
     "change",
     [
         rarely,
+        talk_over_gloo,
         other_data,
         unknown_data,
         tensor_parallel,
