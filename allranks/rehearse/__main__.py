@@ -7,7 +7,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from allranks.rehearse import annotations, findings, launch, nvidia_smi, page, report
+from allranks.rehearse import (
+    annotations,
+    findings,
+    host_memory,
+    launch,
+    nvidia_smi,
+    page,
+    report,
+)
 from allranks.rehearse.command import CommandError
 from allranks.rehearse.settings import Settings
 from allranks.vgpu.cuda import cards
@@ -92,11 +100,15 @@ def main(arguments: list[str] | None = None) -> int:
         )
         try:
             nvidia_smi.put_into(Path(folder))
+            killed = host_memory.num_killed()
             code, ended = launch.run(stage, args.command, args.timeout, folder)
+            killed = host_memory.num_killed() - killed
         except CommandError as error:
             print(f"rehearsal: {error}", file=sys.stderr)
             return 2
         records = findings.gather(folder)
+    if code and killed:
+        ended += host_memory.told(killed, records)
     found = findings.judge(records, args.gpus, args.nodes)
     found = [finding for finding in found if finding.kind not in args.allow]
     if not args.quiet:

@@ -5,6 +5,7 @@ so with an error, or Linux ends a process without a word.
 """
 
 from pathlib import Path
+from typing import Any
 
 FULL = "DefaultCPUAllocator: can't allocate memory"  # torch's words
 COUNTERS = Path("/proc/vmstat")  # has a line "oom_kill N" since Linux 4.13
@@ -37,11 +38,20 @@ def num_killed(counters: Path = COUNTERS) -> int:
     )
 
 
-def told(num: int) -> str:
-    """Return what to add to how a run ended while so many processes were killed.
+def told(num: int, records: list[dict[str, Any]]) -> str:
+    """Return what to add to how a run failed while Linux ended processes.
 
-    >>> told(0)
+    Linux counts those of the whole machine. If each of the run's has an error of its
+    own or came to its end, it was none of them.
+
+    Args:
+        num: how many Linux has ended meanwhile.
+        records: of the run's processes; who was killed early has left none.
+
+    >>> told(1, [{"ended": True, "error": None}])
     ''
     """
+    if records and all(one["ended"] or one["error"] for one in records):
+        return ""
     what = f"this machine's memory was full, and Linux ended {num} of its processes"
-    return f"; {what}: {CURE}" if num else ""
+    return f"; {what}: {CURE}"

@@ -12,7 +12,6 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 from allranks.launch.torchrun import end_with_parent, starter, stop
-from allranks.rehearse import host_memory
 from allranks.rehearse.command import rewrite
 from allranks.rehearse.settings import Settings
 from allranks.vgpu.cuda.functions import visible
@@ -39,7 +38,6 @@ def run(
         CommandError: if the command cannot be rehearsed.
     """
     begin, jobs, stopped = time.monotonic(), [], ""
-    killed = host_memory.num_killed()
     store = _meeting_point() if stage.nodes > 1 else None
     place = _place(stage.nodes, store.port) if store else ()
     gpus = visible(stage.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -68,8 +66,7 @@ def run(
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.pid, signal.SIGKILL)
     took = f"{time.monotonic() - begin:.1f} s"
-    ended = stopped or f"exit code {code} after {took}"
-    return code, ended + host_memory.told(host_memory.num_killed() - killed)
+    return code, stopped or f"exit code {code} after {took}"
 
 
 def _meeting_point() -> TCPStore:
