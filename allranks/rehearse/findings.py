@@ -119,8 +119,8 @@ def stray(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, s
 
 
 def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
-    """Every GPU is used, if all processes came to their end by themselves."""
-    if any(r["error"] or not r["ended"] for r in records):
+    """Every GPU is used, if all processes ended well."""
+    if any(r["error"] or r["exit"] or not r["ended"] for r in records):
         return
     used = {(r["host"], g["physical"]) for r in records for g in r["gpus"]}
     if not used:

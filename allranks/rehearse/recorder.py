@@ -46,7 +46,7 @@ class Recorder:
         self.training = Training(self.holders.modules, stage.guard, stage.watch_s / 3)
         self.traffic = Traffic(self.training)
         self.error: dict[str, Any] | None = None
-        self.ended = False
+        self.ended, self.exit_code = False, 0
         self.keep_writing()
         machine.observer = self
         self.took, self.frees = self.holders.took, self.holders.frees
@@ -79,6 +79,7 @@ class Recorder:
             ),
             "error": self.error,
             "ended": self.ended,
+            "exit": self.exit_code,
             "stands": lines.standing(),
         }
 
@@ -161,16 +162,19 @@ def _forked() -> None:
     recorder.samples.epochs.clear()
     for device in recorder.machine.devices:
         device.taken = 0
-    recorder.error = None
+    recorder.error, recorder.exit_code = None, 0
     recorder.keep_writing()
 
 
 @contextlib.contextmanager
 def failures() -> Iterator[None]:
-    """Note the error that ends the reader's script, with its line."""
+    """Note the error that ends the reader's script, with its line, or its exit code."""
     try:
         yield
-    except SystemExit:
+    except SystemExit as end:
+        if _recorder is not None:
+            is_number = isinstance(end.code, int)
+            _recorder.exit_code = end.code if is_number else int(end.code is not None)
         raise
     except BaseException as error:
         note(error)

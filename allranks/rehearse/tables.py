@@ -199,7 +199,7 @@ def _end(record: Record) -> str:
     if record["error"]:
         return "failed"
     if record["ended"]:
-        return "ended"
+        return f"exit code {record['exit']}" if record["exit"] else "ended"
     return f"stopped at {short(record['stands'])}" if record["stands"] else "stopped"
 
 

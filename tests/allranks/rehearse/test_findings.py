@@ -54,6 +54,7 @@ def record(rank):
         "modelled_s": 1e-3,
         "error": None,
         "ended": True,
+        "exit": 0,
         "stands": "",
     }
 
@@ -258,7 +259,8 @@ def test_what_resembles_a_mistake_is_none(change):
 
 
 @pytest.mark.parametrize(
-    "how", [{"error": {"type": "ValueError", "text": "no"}}, {"ended": False}]
+    "how",
+    [{"error": {"type": "ValueError", "text": "no"}}, {"exit": 2}, {"ended": False}],
 )
 @pytest.mark.parametrize("used", [[gpu(0)], []])
 def test_gpus_of_a_run_that_did_not_come_to_its_end_are_not_called_idle(how, used):
