@@ -112,8 +112,9 @@ def stray(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, s
                 continue
             yield (
                 f"rank {record['rank']} works on cuda:{owner(record)}, and holds "
-                f'memory on rank {other}\'s cuda:{gpu["physical"]} too: "cuda" means '
-                "GPU 0 there. Call torch.cuda.set_device(local_rank) first",
+                f"memory on rank {other}'s cuda:{gpu['physical']} too. Call "
+                "torch.cuda.set_device(local_rank) before anything uses a GPU, and let "
+                "torch.load have a map_location",
                 gpu["first_line"],
             )
 
