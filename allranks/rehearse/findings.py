@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.guard.randomness import SAME_NUMBERS
 from allranks.rehearse import data_laws
-from allranks.rehearse.guarding import GUARD
+from allranks.rehearse.kinds import GUARD, SAME_NUMBERS
 from allranks.rehearse.lines import short
 from allranks.report import name_ranks
 

@@ -25,9 +25,9 @@ from allranks.guard.hooks import Hook, nothing
 from allranks.guard.randomness import SAME_NUMBERS
 from allranks.guard.wrappers import strange
 from allranks.rehearse import lines
+from allranks.rehearse.kinds import GUARD
 from allranks.rehearse.sharding import sharded, units
 
-GUARD = "guard"  # the kind of what it finds
 # laws of the rehearsal look at samples and devices; a loss is looked at in epoch() only
 SKIP = "data", "devices", "loss"
 PATIENCE_S = 20.0

@@ -6,8 +6,6 @@ from typing import Any
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data import dataloader as torch_loader
 
-from allranks.guard.datasets import fingerprint
-from allranks.guard.loaders import batch_rows
 from allranks.rehearse import lines
 
 MOST = 200_000  # samples of an epoch that are kept; a longer one is not judged
@@ -68,12 +66,14 @@ class Samples:
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
+            from allranks.guard import loaders  # late: it takes a second to import
+
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
                 epoch.last_step = samples.steps()
             try:
                 batch = next_batch(iterator)
-                samples.batch = batch_rows(batch)
+                samples.batch = loaders.batch_rows(batch)
                 if epoch is not None:
                     epoch.batch = max(epoch.batch, samples.batch)
                 return batch
@@ -121,6 +121,8 @@ class Samples:
 
 def _sampler(loader: DataLoader) -> dict[str, Any]:
     """Say what kind of sampler it has, as far as laws speak of it."""
+    from allranks.guard.datasets import fingerprint  # late, too
+
     sampler = loader.sampler
     distributed = isinstance(sampler, DistributedSampler)
     return {

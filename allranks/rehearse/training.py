@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,10 +14,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from allranks.guard.wrappers import strange
-from allranks.rehearse.guarding import Guards
 from allranks.rehearse.sharding import sharded, units
 from allranks.rehearse.wrapped import of_ddp, of_fsdp
+
+if TYPE_CHECKING:
+    from allranks.rehearse.guarding import Guards
+
+NOTHING = {"models": [], "found": [], "remarks": [], "off": []}  # of a guard, so far
 
 
 class Training:
@@ -38,9 +41,8 @@ class Training:
         self.optimizers: weakref.WeakKeyDictionary[Any, None] = (
             weakref.WeakKeyDictionary()
         )
-        self.guards = (
-            Guards(self.wrappers, self.optimizers, patience_s) if guard else None
-        )
+        self.guard, self.patience_s = guard, patience_s
+        self.guards: Guards | None = None  # made when there is something to compare
         self.forget()
 
     def forget(self) -> None:
@@ -75,8 +77,13 @@ class Training:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the guard check what an optimizer is about to use."""
-        if self.guards is not None:
-            self.guards.before_step(optimizer)
+        if not (self.guard and dist.is_initialized() and dist.get_world_size() > 1):
+            return
+        if self.guards is None:
+            from allranks.rehearse.guarding import Guards  # takes a second
+
+            self.guards = Guards(self.wrappers, self.optimizers, self.patience_s)
+        self.guards.before_step(optimizer)
 
     def after_step(self) -> None:
         """Count a step; compare replicas after steps 1, 2, 4, 8, ...
@@ -94,6 +101,8 @@ class Training:
 
     def look(self) -> None:
         """Find the model that DDP keeps equal, or a bare one, whose sum is due."""
+        from allranks.guard.wrappers import strange  # late, as the guard itself
+
         models, size = tuple(self.modules), dist.get_world_size()
         wide = [m for m in tuple(self.wrappers) if m.process_group.size() == size]
         self.data_parallel = bool(wide) or any(sharded(m) for m in models)
@@ -107,6 +116,7 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         """Return what a record has of it."""
+        nothing = NOTHING if self.guard else None
         return {
             "steps": self.num_steps,
             "backwards": self.num_backwards,
@@ -115,7 +125,7 @@ class Training:
             "digests": self.digests,
             "ddp": self.ddp,
             "fsdp": self.fsdp,
-            "guard": self.guards.facts() if self.guards else None,
+            "guard": self.guards.facts() if self.guards else nothing,
         }
 
 

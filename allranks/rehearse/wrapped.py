@@ -4,7 +4,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 INDICES = "rebuilt_per_bucket_param_indices"  # as DDP logs them: "3 2, 1 0"
 
@@ -35,6 +34,8 @@ def of_ddp(model: nn.Module) -> dict[str, Any]:
 
 def of_fsdp(root: nn.Module) -> dict[str, Any]:
     """Describe what FSDP2 gathers: bytes and number of parameters, and the group."""
+    from torch.distributed.tensor import DTensor  # a script with FSDP2 has imported it
+
     found = [p for p in root.parameters() if isinstance(p, DTensor)]
     trained = [p for p in found if p.requires_grad]
     mesh = found[0].device_mesh if found else None
