@@ -33,6 +33,8 @@ def whose(code: CodeType) -> tuple[str, str]:
             ("autograd.py", "run_engine"): "backward",
         }
         return OURS, doing.get((path.rpartition("/")[2], code.co_name), "")
+    if path.endswith("/typing_extensions.py"):  # torch's decorators, wherever it lies
+        return OURS, ""
     if "/torch/" in path and not path.endswith(PLUMBING):
         return TORCH, "step" if "/torch/optim/" in path else ""
     return (OURS if path.startswith(FOREIGN) else READER), ""

@@ -54,7 +54,9 @@ def guarded(records: list[Record]) -> list[str]:
         return ["The guard was left out (--no-guard)."]
     models = sorted({model for one in told for model in one["models"]})
     if not models:
-        return ["The guard compared nothing: no ranks train a model in DDP or FSDP2."]
+        return [
+            "The guard compared nothing: no step of a model in DDP or FSDP2 was taken."
+        ]
     who = {r["rank"] or 0 for r in records if r["guard"] and r["guard"]["models"]}
     said = [
         f"The guard compared {name_ranks(who)} at steps 1, 2, 4, 8, ...: parameters, "

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from allranks.vgpu import attention, autocast, foreach, generators
+from allranks.vgpu import attention, autocast, foreach, generators, half
 from allranks.vgpu.machine import Device, is_virtual, kind
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
 
@@ -179,7 +179,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     if capture is not None:
         capture.before(func, inner_args, inner_kwargs)
     with generators.drawing(func, home, inner_kwargs) as drawn:
-        made = func(*inner_args, **inner_kwargs)
+        made = half.run(func, inner_args, inner_kwargs)
         drawn += pytree.tree_leaves(made)
     out = pytree.tree_map_only(
         torch.Tensor,

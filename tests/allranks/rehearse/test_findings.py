@@ -121,6 +121,14 @@ def never_talk(ranks):
         one |= {"late_calls": 0, "wrapped": False, "data_parallel": False}
 
 
+def wait_once_in_a_pass(ranks):
+    ranks[0]["copies"] = [wait(8)]
+    orders = [list(range(0, 16, 2)), list(range(14, -1, -2))]
+    ranks[0]["epochs"] = [
+        epoch(0, indices=orders[n % 2], first_step=n, last_step=n + 1) for n in range(8)
+    ]
+
+
 def talk_over_gloo(ranks):
     never_talk(ranks)
     ranks[0]["unseen"] = True
@@ -243,6 +251,7 @@ def break_early(ranks):
     [
         rarely,
         talk_over_gloo,
+        wait_once_in_a_pass,
         other_data,
         unknown_data,
         tensor_parallel,

@@ -196,3 +196,19 @@ def test_compile_passes_the_function_through_and_says_so_once(two, capsys, monke
     assert double(torch.ones(1, device="cuda")).item() == 2
     torch.compile(nn.Linear(1, 1), mode="max-autotune").compile()
     assert capsys.readouterr().err.count("torch.compile is passed over") == 1
+
+
+def test_convolutions_in_fp16_round_once_and_are_not_slow(two):
+    """They are those of fp32, rounded; torch's kernel takes 200 times as long."""
+    values = torch.randn(2, 8, 9, 9), torch.randn(4, 8, 3, 3), torch.randn(2, 4, 9, 9)
+    x, weight, above = (value.half() for value in values)
+    wide = [x.float().requires_grad_(), weight.float().requires_grad_()]
+    out = nn.functional.conv2d(*wide, padding=1)
+    grads = torch.autograd.grad(out, wide, above.float())
+    own = [x.cuda().requires_grad_(), weight.cuda().requires_grad_()]
+    found = nn.functional.conv2d(*own, padding=1)
+    assert found.dtype == torch.float16 and found.cpu().equal(out.half())
+    for one, grad in zip(
+        torch.autograd.grad(found, own, above.cuda()), grads, strict=True
+    ):
+        assert one.dtype == torch.float16 and one.cpu().equal(grad.half())
