@@ -31,7 +31,7 @@ _command_line = multiprocessing.spawn.get_command_line
 BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
 
-def begin() -> None:
+def begin(of_command: bool = False) -> None:
     """Give this process GPUs that are called cuda, NCCL's rules, and a recorder."""
     stage = settings.read()
     if stage.nodes > 1:  # GPUs of the same number are other GPUs on another host
@@ -45,7 +45,7 @@ def begin() -> None:
     multiprocessing.spawn.get_command_line = get_command_line
     torch_spawn._wrap = functools.wraps(_wrap)(wrap)  # is pickled by its name
     multiprocessing.process.BaseProcess.run = run
-    recorder.begin(stage)
+    recorder.begin(stage, of_command)
 
 
 def get_command_line(**kwargs: Any) -> list[str]:
@@ -103,7 +103,7 @@ def _put_in_place(name: str, path: str) -> None:
 
 def main(words: list[str]) -> NoReturn:
     """Begin, run the script or module as __main__, and end with its exit code."""
-    begin()
+    begin(of_command=True)
     try:
         run_as_main(words)
         code = 0

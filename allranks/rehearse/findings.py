@@ -44,14 +44,19 @@ class Finding:
 
 
 def gather(folder: str | Path) -> list[Record]:
-    """Return the records of all processes that used a GPU or a group, by rank.
+    """Return the records of all ranks, and of whoever used a GPU or a group, by rank.
 
     A process that only started others, such as the parent of ``mp.spawn`` or a worker
     of a DataLoader, is left out, unless there is no other.
     """
     found = [json.loads(p.read_text("utf8")) for p in Path(folder).glob("*.json")]
-    used = [r for r in found if r["gpus"] or r["calls"] or _own_error(r)]
+    used = [r for r in found if r["gpus"] or r["calls"] or _own_error(r) or _is_rank(r)]
     return sorted(used or found, key=lambda r: (r["rank"] or 0, r["host"], r["pid"]))
+
+
+def _is_rank(record: Record) -> bool:
+    """Tell whether a launcher started a process as a rank, whatever it has done."""
+    return record["of_command"] and record["rank"] is not None
 
 
 def _own_error(record: Record) -> bool:

@@ -36,9 +36,12 @@ class Recorder:
     Args:
         stage: the rehearsal, with the folder where the record goes.
         machine: the GPUs.
+        of_command: whether the reader's command started this process, or a launcher in
+            it, and not the script.
     """
 
-    def __init__(self, stage: Settings, machine: Machine) -> None:
+    def __init__(self, stage: Settings, machine: Machine, of_command: bool) -> None:
+        self.of_command = of_command
         self.folder, self.machine = Path(stage.folder), machine
         self.begun_here = True  # and not inherited from a process that forked
         self.samples = Samples(lambda: self.training.num_steps)
@@ -65,6 +68,7 @@ class Recorder:
         return {
             "host": env.get("ALLRANKS_HOST") or socket.gethostname(),
             "pid": os.getpid(),
+            "of_command": self.of_command,
             "rank": rank if rank is not None else _number("RANK"),
             "local_rank": _number("LOCAL_RANK"),
             "world_size": self.traffic.world_size,
@@ -104,10 +108,10 @@ class Recorder:
         def write() -> None:
             self.holders.bystander = threading.get_ident()
             while not self.ended:
-                time.sleep(PERIOD_S)
                 with contextlib.suppress(RuntimeError):  # it changed meanwhile
-                    if not self.ended and self.worth_writing():
+                    if self.worth_writing():
                         self.write()
+                time.sleep(PERIOD_S)
 
         threading.Thread(target=write, daemon=True).start()
 
@@ -131,10 +135,10 @@ class Recorder:
             self.write()
 
 
-def begin(stage: Settings) -> None:
+def begin(stage: Settings, of_command: bool) -> None:
     """Record this process, and those that it forks."""
     global _recorder
-    _recorder = Recorder(stage, current())
+    _recorder = Recorder(stage, current(), of_command)
     _at_end()
     os.register_at_fork(after_in_child=_forked)
 
@@ -156,7 +160,7 @@ def _at_end_of_child(recorder: Recorder) -> None:
 def _forked() -> None:
     """Begin the record of a forked process anew."""
     recorder = _recorder
-    recorder.begun_here = recorder.ended = False
+    recorder.begun_here = recorder.of_command = recorder.ended = False
     recorder.training.forget()
     recorder.traffic.forget()
     recorder.samples.epochs.clear()

@@ -70,14 +70,16 @@ def guarded(records: list[Record]) -> list[str]:
 
 
 def failures(records: list[Record]) -> list[str]:
-    """Return a line for each error, with the ranks that ended by it."""
+    """Return a line for each error or exit code, with the ranks that ended by it."""
     who: dict[str, list[int]] = {}
     for record in records:
+        told = f"it left with exit code {record['exit']}" if record["exit"] else ""
         if record["error"]:
             error = record["error"]
             place = f"{short(error['line'])}: " if error["line"] else ""
             first = " ".join(error["text"].split())
             told = f"{place}{error['type']}: {first}"
+        if told:
             ranks = who.setdefault(told, [])
             ranks += [] if record["rank"] is None else [record["rank"]]
     return [

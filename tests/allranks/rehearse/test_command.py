@@ -178,7 +178,8 @@ def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
     found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
     assert found == code, out + err
     assert out.startswith("last line\nthread\nexit function\nRehearsal: exit code")
-    assert f"exit code {code}\n" in out and "idle-gpu" not in out
+    assert f"the script: it left with exit code {code}\n" in out
+    assert "idle-gpu" not in out
     assert said in err
 
 

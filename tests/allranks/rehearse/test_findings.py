@@ -31,6 +31,7 @@ def record(rank):
     return {
         "host": "node0",
         "pid": 100 + rank,
+        "of_command": True,
         "rank": rank,
         "local_rank": rank,
         "world_size": 2,
@@ -281,11 +282,13 @@ def test_gpus_of_a_run_that_did_not_come_to_its_end_are_not_called_idle(how, use
 def test_gather_leaves_out_who_only_started_others(tmp_path):
     """A parent, or a loader's worker, is no rank without a GPU."""
     parent = record(0) | {"rank": None, "gpus": [], "pid": 1}
+    worker = record(0) | {"gpus": [], "pid": 3, "of_command": False}
+    idle = record(2) | {"gpus": []}
     echo = {"type": "ProcessRaisedException", "text": "", "line": "", "log": ""}
-    for one in [*healthy(), parent, parent | {"pid": 2, "error": echo}]:
+    for one in [*healthy(), idle, worker, parent, parent | {"pid": 2, "error": echo}]:
         path = tmp_path / f"{one['pid']}.json"
         path.write_text(json.dumps(one), "utf8")
-    assert [r["pid"] for r in findings.gather(tmp_path)] == [100, 101]
+    assert [r["pid"] for r in findings.gather(tmp_path)] == [100, 101, 102]
 
 
 def test_the_report_and_the_page_say_all():
