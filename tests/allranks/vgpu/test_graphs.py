@@ -140,3 +140,15 @@ def test_a_graph_without_a_capture_is_refused():
         graph.replay()
     with torch.cuda.graph(graph), pytest.raises(RuntimeError, match="end that first"):
         torch.cuda.CUDAGraph().capture_begin()
+
+
+def test_a_convolution_in_fp16_has_the_bits_of_its_capture():
+    """The CPU's own kernel for fp16 would sum up in another order."""
+    weight = torch.randn(32, 64, 3, 3, device="cuda").half()
+    x = torch.randn(2, 64, 12, 12, device="cuda").half()
+    truth = nn.functional.conv2d(x, weight)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = nn.functional.conv2d(x, weight)
+    graph.replay()
+    assert out.equal(truth)
