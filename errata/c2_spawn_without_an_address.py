@@ -10,13 +10,11 @@ can see, or let `torchrun` do it.
 """
 
 # %% wrong: python train.py
-import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
 def work(rank, world_size):
-    torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=world_size)
 
 
@@ -36,7 +34,7 @@ def work(rank, world_size):
     here = pathlib.Path("meet").resolve().as_uri()
     dist.init_process_group("nccl", here, rank=rank, world_size=world_size)
     print(f"rank {rank} of {dist.get_world_size()}")
-    dist.all_reduce(torch.ones(1, device="cuda"))  # nobody leaves before all have come
+    dist.all_reduce(torch.ones(1, device="cuda"))
     dist.destroy_process_group()
 
 
