@@ -5,8 +5,8 @@ batch as a dimension grows with it, and all others stay. A larger batch may have
 peak at another moment, which is why several moments are kept, and not the peak alone.
 """
 
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 FACTORS = [2**i for i in range(17)]  # batches for which the worst moment is kept
 MOST_SIZES = 8  # of batches, as an evaluation may have another, and the last one, too
@@ -29,11 +29,12 @@ class Growth:
         self.growing = 0  # bytes
         self.rising = False  # whether something was taken since the last look
         self.worst: dict[int, list[Moment]] = {}  # by batch, one for each factor
+        self.lacking: list[tuple[int, *Moment]] = []  # each time that it did not fit
 
-    def took(self, key: int, shape: Sequence[int], num_bytes: int, own: bool) -> None:
-        """Note a new storage; ``own`` is one of the optimizer or of a collective."""
+    def took(self, key: int, shape: Sequence[int], num_bytes: int, stays: bool) -> None:
+        """Note a new storage; one of the optimizer or of a collective ``stays``."""
         self.rising = True
-        if not own and grows(shape, self.batch(), self.fixed):
+        if not stays and grows(shape, self.batch(), self.fixed):
             self.blocks[key] = num_bytes
             self.growing += num_bytes
 
@@ -41,6 +42,15 @@ class Growth:
         """Look at this moment, if a free ends a rise, and forget a storage."""
         self.look(in_use)
         self.growing -= self.blocks.pop(key, 0)
+
+    def lacks(
+        self, in_use: int, shape: Sequence[int], num_bytes: int, stays: bool
+    ) -> None:
+        """Keep the moment at which a storage did not fit."""
+        batch, grown = self.batch(), self.growing
+        if not stays and grows(shape, batch, self.fixed):
+            grown += num_bytes
+        self.lacking = [*self.lacking[-MOST_SIZES:], (batch, in_use + num_bytes, grown)]
 
     def look(self, in_use: int) -> None:
         """Keep this moment, if it is the worst for any factor."""
@@ -61,7 +71,7 @@ class Growth:
         own = set(self.worst.get(batch, ()))
         others = [worst[0][0] for b, worst in self.worst.items() if b != batch]
         moments = own | {(held, 0) for held in others} if own else own
-        return {"batch": batch, "moments": sorted(moments)}
+        return {"batch": batch, "moments": sorted(moments), "lacking": self.lacking}
 
 
 def grows(shape: Sequence[int], batch: int, fixed: Container[tuple[int, ...]]) -> bool:
@@ -98,3 +108,32 @@ def largest(moments: Sequence[Moment], batch: int, capacity: int) -> int | None:
         batch * (1 + (capacity - held) / grown) for held, grown in moments if grown > 0
     ]
     return int(min(room)) if room else None
+
+
+class Estimate(NamedTuple):
+    """Which batch would fit on a GPU, by which other one, and how it grows with it."""
+
+    batch: int  # that was rehearsed
+    grown: float  # bytes a sample
+    most: int  # that would fit
+    bound: bool  # whether even this may not, as memory ran out before the peak
+
+
+def estimate(growth: Mapping[str, Any], capacity: int, steps: int) -> Estimate | None:
+    """Return the largest batch that would fit; None if that cannot be told.
+
+    Args:
+        growth: the facts of a GPU's.
+        capacity: its bytes.
+        steps: that were taken; from two on, each moment of a step has been seen.
+    """
+    found = []
+    if steps > 1 and growth["moments"]:
+        found.append((growth["batch"], growth["moments"], False))
+    found += [(batch, [moment], True) for batch, *moment in growth["lacking"] if batch]
+    estimates = [
+        Estimate(batch, max(grown for _, grown in moments) / batch, most, bound)
+        for batch, moments, bound in found
+        if (most := largest(moments, batch, capacity)) is not None
+    ]
+    return min(estimates, key=lambda estimate: estimate.most, default=None)

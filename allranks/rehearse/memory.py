@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ GROWTH = 1.005  # a peak that grew by less is not looked at again
 PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
 OPTIMIZER, ACTIVATIONS, OTHER = "optimizer", "activations", "other"
 COLLECTIVES, BACKWARD = "collectives' buffers", "temporaries of backward"
+STAY = OPTIMIZER, COLLECTIVES  # do not grow with the batch, whatever their shapes
 Peak = tuple[int, Counter, Counter]  # bytes, by holder, by line
 
 
@@ -69,18 +70,9 @@ class Holders:
     ) -> None:
         """Note which line made a storage, and what torch was doing."""
         line, doing, _ = lines.place()
-        holder = OTHER
-        if "collective" in doing:
-            holder = COLLECTIVES
-        elif "step" in doing:
-            holder = OPTIMIZER
-        elif "backward" in doing:
-            holder = BACKWARD
-        elif "op" in doing and torch.is_grad_enabled():
-            holder = ACTIVATIONS
+        holder = _holder(doing)
         self.places[key] = line, holder
-        own = holder in (OPTIMIZER, COLLECTIVES)
-        self.growth(device).took(key, shape, num_bytes, own)
+        self.growth(device).took(key, shape, num_bytes, holder in STAY)
         if line:
             self.first.setdefault(device.index, line)
         begins = device.index not in self.rising and self._is_new(device)
@@ -88,6 +80,11 @@ class Holders:
             self.aged = False
             self.rising |= {device.index} if begins else set()
             self.known.update(self._known())
+
+    def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
+        """Note that a storage does not fit."""
+        stays = _holder(lines.place()[1]) in STAY
+        self.growth(device).lacks(device.allocated, shape, num_bytes, stays)
 
     def growth(self, device: Device) -> Growth:
         """Return what is known of a device's memory and the batch."""
@@ -147,6 +144,17 @@ class Holders:
                 yield from _storage(parameter, PARAMETERS)
                 if parameter is not None and parameter.is_leaf:
                     yield from _storage(parameter.grad, GRADIENTS)
+
+
+def _holder(doing: Container[str]) -> str:
+    """Return who holds what torch makes while it does something."""
+    if "collective" in doing:
+        return COLLECTIVES
+    if "step" in doing:
+        return OPTIMIZER
+    if "backward" in doing:
+        return BACKWARD
+    return ACTIVATIONS if "op" in doing and torch.is_grad_enabled() else OTHER
 
 
 def _storage(tensor: Any, holder: str) -> Iterator[tuple[int, str]]:

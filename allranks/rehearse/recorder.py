@@ -53,7 +53,7 @@ class Recorder:
         self.keep_writing()
         machine.observer = self
         self.took, self.frees = self.holders.took, self.holders.frees
-        self.copied = self.traffic.copied
+        self.lacks, self.copied = self.holders.lacks, self.traffic.copied
         nccl.watch(self.traffic.called)
         self.training.watch()
         self.samples.watch()
@@ -163,7 +163,7 @@ def _forked() -> None:
     recorder.begun_here = recorder.of_command = recorder.ended = False
     recorder.training.forget()
     recorder.traffic.forget()
-    recorder.samples.epochs.clear()
+    recorder.samples.forget()
     for device in recorder.machine.devices:
         device.taken = 0
     recorder.error, recorder.exit_code = None, 0

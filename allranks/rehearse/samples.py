@@ -1,8 +1,14 @@
-"""Which samples each rank reads: what the samplers of its DataLoaders gave."""
+"""Which samples each rank reads: what the samplers of its DataLoaders gave.
+
+A program without a DataLoader has batches, too: what its model is called with.
+"""
 
 import functools
 from typing import Any
 
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data import dataloader as torch_loader
 
@@ -39,11 +45,18 @@ class Samples:
 
     def __init__(self, steps: Any) -> None:
         self.steps = steps  # returns the number of optimizer steps so far
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as a process does that was forked."""
         self.epochs: list[tuple[DataLoader, Epoch, dict]] = []
         self.batch = 0  # samples in the batch that was read last
+        self.given_at = -1  # the step of the batch that a model was given last
+        self.given: dict[int, int] = {}  # batches of a model, and steps at their first
 
     def watch(self) -> None:
-        """Follow each iterator that a DataLoader makes from now on."""
+        """Follow each iterator that a DataLoader makes from now on, and all models."""
+        register_module_forward_pre_hook(self.give)
         get_iterator = DataLoader._get_iterator
         next_index = torch_loader._BaseDataLoaderIter._next_index
         next_batch = torch_loader._BaseDataLoaderIter.__next__
@@ -97,14 +110,28 @@ class Samples:
         epoch.first_step = epoch.last_step = self.steps()
         self.epochs.append((loader, epoch, about))
 
+    def give(self, module: nn.Module, args: tuple) -> None:
+        """Note the batch that a model trains on, where no DataLoader tells it.
+
+        The first module that is called after a step is the model, or its wrapper.
+        """
+        step = self.steps()
+        if self.epochs or self.given_at == step or not torch.is_grad_enabled():
+            return
+        rows = [a.shape[0] for a in args if torch.is_tensor(a) and a.dim()]
+        if rows and module.training:
+            self.given_at, self.batch = step, rows[0]
+            self.given.setdefault(rows[0], step)
+
     def newest(self) -> Epoch | None:
         """Return the epoch that began last; workers fetch ahead before it is named."""
         return self.epochs[-1][1] if self.epochs else None
 
     def trained(self) -> int:
         """Return the samples of the largest batch with which the optimizer stepped."""
-        epochs = [epoch for _, epoch, _ in self.epochs]
-        return max((e.batch for e in epochs if e.last_step > e.first_step), default=0)
+        sizes = [e.batch for _, e, _ in self.epochs if e.last_step > e.first_step]
+        sizes += [rows for rows, step in self.given.items() if step < self.steps()]
+        return max(sizes, default=0)
 
     def facts(self) -> list[dict[str, Any]]:
         """Return a row for each epoch, with the number of its loader."""

@@ -66,19 +66,21 @@ def _memory_by_line(records: list[Record]) -> Section:
 def _fit(records: list[Record]) -> Section:
     """Say which batch would fit, from what of the rehearsed one grows with it."""
     rows = []
-    for record, gpu in _gpus(records):
-        batch, moments = gpu["growth"]["batch"], gpu["growth"]["moments"]
-        most = fit.largest(moments, batch, gpu["capacity"]) if moments else None
-        if most is None or record["steps"] < 2 or gpu["ooms"]:
-            continue
-        grown = max(grown for _, grown in moments) / batch
-        told = [str(batch), f"{amount(grown, 'B')} a sample", f"up to {_rounded(most)}"]
-        rows.append([*_place(record, gpu), *told])
     note = (
         "Extrapolated, not rehearsed: what has the batch as a dimension (activations, "
         "the batch itself) grows with it, and the rest stays. CUDA takes some memory "
         "for itself. Rehearse that batch, and it is measured."
     )
+    for record, gpu in _gpus(records):
+        found = fit.estimate(gpu["growth"], gpu["capacity"], record["steps"])
+        if found is None:
+            continue
+        most = _rounded(found.most + found.bound)
+        told = f"fewer than {most}" if found.bound else f"up to {most}"
+        grows = f"{amount(found.grown, 'B')} a sample"
+        rows.append([*_place(record, gpu), str(found.batch), grows, told])
+    if any("fewer" in row[-1] for row in rows):
+        note += " Memory ran out before the peak, so rehearse a far smaller one first."
     head = ["GPU", "rank", "rehearsed", "grows by", "would fit, of one rank"]
     return "Which batch would still fit", head, rows, note
 

@@ -104,7 +104,7 @@ def _make(
     generators.check(kwargs.get("generator"))
     size = next((a for a in args if isinstance(a, (list, tuple))), ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    home.require(math.prod(size) * dtype.itemsize)  # before the CPU allocates it
+    home.require(math.prod(size) * dtype.itemsize, size)  # before the CPU allocates it
     with generators.drawing(factory, home, kwargs) as drawn:
         drawn.append(factory(*args, device="cpu", **kwargs))
     made = VirtualTensor(drawn[0], home)

@@ -1,6 +1,7 @@
 """What a machine of virtual GPUs consists of: its devices, their speeds, their log."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,10 +80,15 @@ class Device:
         """Return the device itself: a tensor's copy is on the same one."""
         return self
 
-    def require(self, num_bytes: int) -> None:
-        """Raise torch.OutOfMemoryError unless a number of additional bytes fits."""
+    def require(self, num_bytes: int, shape: Sequence[int] = ()) -> None:
+        """Raise torch.OutOfMemoryError unless a number of additional bytes fits.
+
+        An observer gets the shape of the tensor that they are for.
+        """
         if self.allocated + num_bytes > self.capacity:
             self.num_ooms += 1
+            if self.machine.observer is not None:
+                self.machine.observer.lacks(self, shape, num_bytes)
             free = from_bytes(self.capacity - self.allocated)
             if self.machine.kind == "cuda":
                 raise torch.OutOfMemoryError(self._cudas_sentence(num_bytes, free))

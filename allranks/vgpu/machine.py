@@ -55,7 +55,7 @@ class Machine:
         self.plugged_in = True
         self.user: int | None = None  # the process that took CUDA into use
         self.settled = False  # whether CUDA_VISIBLE_DEVICES has been read
-        self.observer: Any = None  # has took(), frees() and copied(); a rehearsal's
+        self.observer: Any = None  # see rehearse.recorder
         self.capture: Any = None  # has before() and after(): a CUDA graph's
         self._blocks: dict[int, tuple[Device, int]] = {}  # by storage
         self._lock = threading.RLock()  # reentrant, since a free may interrupt a count
@@ -103,7 +103,7 @@ class Machine:
         with self._lock:
             if key in self._blocks:
                 return
-            device.require(num_bytes)
+            device.require(num_bytes, shape)
             self._count(device, num_bytes)
             self._blocks[key] = device, num_bytes
             if self.observer is not None:

@@ -13,7 +13,7 @@ from tests.allranks.rehearse.running import SCRIPTS, rehearse, torchrun
 STYLES = {
     "imagenet.py": r"epoch 1: loss \d\.\d{3}, accuracy 0\.\d\d",
     "data_parallel.py": r"Let's use 2 GPUs!(?s:.*)\nloss 0\.",
-    "gpt.py": r"loss 3\.\d{3}, at most 0\.\d MiB",
+    "gpt.py": r"loss 3\.\d{3}, at most 0\.\d MiB(?s:.*) 4 +\d+(\.\d+)? kB a sample",
     "fsdp2.py": r"loss 1\.\d{3} to \d\.\d{3}, norm",
     "tensor_parallel.py": r"step 5: loss 2\.",
     "pipeline.py": r"loss 0\.\d{3}",
