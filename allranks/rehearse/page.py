@@ -42,7 +42,7 @@ def html(records: list[Record], found: Sequence[Finding], ended: str = "") -> st
     items = "".join(_item(finding) for finding in found)
     parts += [f'<ul class="bad">{items}</ul>'] if items else []
     if records:
-        said = [f"<p>{escape(line.strip())}</p>" for line in report.guarded(records)]
+        said = [f"<p>{escape(line)}</p>" for line in report.guarded(records)]
         parts += said
         for title, head, rows, note in sections(records):
             parts.append(f"<h2>{escape(title)}</h2>{_table(head, rows)}")

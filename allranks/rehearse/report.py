@@ -1,5 +1,6 @@
 """The report of a rehearsal, as one page of text."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from allranks.clinic import folder
@@ -14,6 +15,9 @@ from allranks.rehearse.tables import sections
 from allranks.report import name_ranks
 from allranks.sums.units import amount
 
+WIDTH = 88  # columns of the text; what has no space in it may be longer
+WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
+
 
 def text(records: list[Record], findings: Sequence[Finding], ended: str = "") -> str:
     """Return the report.
@@ -27,18 +31,18 @@ def text(records: list[Record], findings: Sequence[Finding], ended: str = "") ->
         return f"Rehearsal: {ended}, and no process left a record\n"
     parts = [f"Rehearsal: {ended}" if ended else "Rehearsal"]
     for title, head, rows, note in sections(records):
-        parts.append(
-            f"\n{title}\n{_table(head, rows)}" + (f"\n  {note}" if note else "")
-        )
+        parts += [f"\n{title}", _table(head, rows)]
+        parts += [_wrapped(note)] if note else []
     failed = failures(records)
     if failed:
         parts.append("\nFailed")
         told = [*failed, *hangs.waits(records), *diagnosis(records)]
-        parts += [f"  {line}" for line in told]
-    parts += ["", *guarded(records)]
+        parts += [_wrapped(line, more="  ") for line in told]
+    looked, *said = guarded(records)
+    parts += ["", _wrapped(looked, first=""), *map(_wrapped, said)]
     parts.append(f"\nFindings: {len(findings) or 'none'}")
-    parts += [f"  [{finding.kind}] {sentence(finding)}" for finding in findings]
-    parts.append("\n" + modelled(records))
+    parts += [_wrapped(f"[{f.kind}] {sentence(f)}", more="  ") for f in findings]
+    parts += ["", _wrapped(modelled(records), first="")]
     return "\n".join(parts) + "\n"
 
 
@@ -64,9 +68,9 @@ def guarded(records: list[Record]) -> list[str]:
         f"{' and '.join(models)} trains."
     ]
     off = dict.fromkeys(why for one in told for why in one["off"])
-    said += [f"  It ended early: {why.rstrip('.')}." for why in off]
+    said += [f"It ended early: {why.rstrip('.')}." for why in off]
     remarks = dict.fromkeys(text for one in told for text in one["remarks"])
-    return said + [f"  It remarks: {text}" for text in remarks]
+    return said + [f"It remarks: {text}" for text in remarks]
 
 
 def failures(records: list[Record]) -> list[str]:
@@ -91,15 +95,12 @@ def failures(records: list[Record]) -> list[str]:
 def diagnosis(records: list[Record]) -> list[str]:
     """Return what the clinic knows of the errors: the case, its cause and its cure."""
     logs = [(f"rank {r['rank']}", r["error"]["log"]) for r in records if r["error"]]
-    if not logs:
+    suspects = diagnose(Log(*logs), folder(CASES)) if logs else []
+    if not suspects:
         return []
-    log = Log(*logs)
-    likeliest = [found(log, one) for one in diagnose(log, folder(CASES))[:1]]
-    return [
-        f"{case['title']} Cause: {case['cause']} Cure: {case['cure']} "
-        f"Read on: {case['read']}"
-        for case in likeliest
-    ]
+    case = found(Log(*logs), suspects[0])
+    told = [f"{part.capitalize()}: {case[part]}" for part in ("cause", "cure")]
+    return [case["title"], *told, f"Read on: {case['read']}"]
 
 
 def modelled(records: list[Record]) -> str:
@@ -113,11 +114,19 @@ def modelled(records: list[Record]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows in columns; the last one is as long as it has to be."""
+    """Return rows in columns; the last one goes on below itself if it is long."""
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
+    left = sum(widths) + 2 * len(head)
     made = []
-    for line in lines:
-        cells = [cell.ljust(w) for cell, w in zip(line, [*widths, 0], strict=True)]
-        made.append("  " + "  ".join(cells).rstrip())
+    for *cells, last in lines:
+        begun = "".join(f"  {c.ljust(w)}" for c, w in zip(cells, widths, strict=True))
+        told = textwrap.wrap(last, max(WIDTH - left, 30), **WHOLE_WORDS) or [""]
+        made += [f"{begun}  {told[0]}".rstrip(), *(" " * left + t for t in told[1:])]
     return "\n".join(made)
+
+
+def _wrapped(text: str, first: str = "  ", more: str = "") -> str:
+    """Return a paragraph in lines; ``more`` is before all but the first."""
+    indents = {"initial_indent": first, "subsequent_indent": first + more}
+    return textwrap.fill(text, WIDTH, **indents, **WHOLE_WORDS)
