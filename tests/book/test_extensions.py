@@ -363,6 +363,21 @@ def test_a_specimen_shows_code_outcome_and_repair(build):
     assert "Run on 2 ranks." in text
 
 
+def test_a_specimen_with_commands_on_virtual_gpus_says_that_they_were_rehearsed(build):
+    """A reader who types them without a GPU would see something else."""
+    cells = SPECIMEN.replace("# %% given\nx = 1\n\n", "").replace(
+        "2 ranks", "2 virtual GPUs"
+    )
+    for cell in "wrong", "right":
+        cells = cells.replace(f"%% {cell}", f"%% {cell}: python train.py")
+    pages = {**SLIP, "errata/a1_slip.py": cells.strip()}
+    html, warnings = build(f"(app_rehearse)=\n# Rehearse\n\n{SHOW}", **pages)
+    assert not warnings
+    text = re.sub(r"\s+", " ", words(html))
+    assert "Run by the commands above, rehearsed on 2 virtual GPUs. More: " in text
+    assert 'href="#app-rehearse"' in html
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [

@@ -145,8 +145,9 @@ class Specimens(SpecimenDirective):
         place = specimen.fields["runs on"]
         how = f"{'in' if place == 'one process' else 'on'} {place}"
         if all(cell in specimen.commands for cell in specimen.cells):
-            how = "by the commands above"
-        foot = nodes.paragraph("", f"Run {how}. ")
+            rehearsed = f", {{ref}}`rehearsed <app_rehearse>` {how}"
+            how = "by the commands above" + (rehearsed if "GPU" in place else "")
+        foot = nodes.paragraph("", "", *self.inline(f"Run {how}. "), nodes.Text(" "))
         if specimen.fields.get("hardware") == GPU:
             foot += nodes.strong("", "About GPUs")
             foot += nodes.Text(": not run on one here. ")
