@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -84,6 +85,12 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
+def _stub(told: str) -> tuple[str, str]:
+    """Return a module's name, and where its stand-in is, wherever the script goes."""
+    name, _, path = told.partition("=")
+    return name, os.path.abspath(path)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code, or 3 for findings under --strict."""
     args = options(arguments)
@@ -96,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             card=args.gpu,
             watch_s=args.watch,
             guard=not args.no_guard,
-            stubs={s.partition("=")[0]: s.partition("=")[2] for s in args.stub},
+            stubs=dict(map(_stub, args.stub)),
         )
         try:
             nvidia_smi.put_into(Path(folder))

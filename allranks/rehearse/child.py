@@ -2,20 +2,27 @@
 
     python -m allranks.rehearse.child train.py --epochs 1
 
-Children of ``torch.multiprocessing.spawn`` begin in ``spawned``, since the start of a
-new interpreter is the only place where they can be reached. Forked ones have all.
+A new interpreter can be reached only where it starts. So the children of
+``torch.multiprocessing.spawn`` begin in ``spawned``, and the scripts that a script or a
+launcher starts with ``subprocess`` get this module before them. A forked process has
+everything from its parent.
 """
 
 import atexit
+import builtins
+import contextlib
 import functools
 import importlib.util
+import io
 import multiprocessing.process
 import multiprocessing.spawn
 import os
 import runpy
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -23,10 +30,12 @@ import torch.multiprocessing
 
 from allranks.backends import nccl
 from allranks.rehearse import recorder, settings
+from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
 torch_spawn = sys.modules["torch.multiprocessing.spawn"]  # the name is a function
-_wrap, _run = torch_spawn._wrap, multiprocessing.process.BaseProcess.run
+_wrap, _bootstrap = torch_spawn._wrap, multiprocessing.process.BaseProcess._bootstrap
+_start = subprocess.Popen.__init__
 _command_line = multiprocessing.spawn.get_command_line
 BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
@@ -44,7 +53,8 @@ def begin(of_command: bool = False) -> None:
         _put_in_place(name, path)
     multiprocessing.spawn.get_command_line = get_command_line
     torch_spawn._wrap = functools.wraps(_wrap)(wrap)  # is pickled by its name
-    multiprocessing.process.BaseProcess.run = run
+    multiprocessing.process.BaseProcess._bootstrap = bootstrap
+    subprocess.Popen.__init__ = functools.wraps(_start)(start)
     recorder.begin(stage, of_command)
 
 
@@ -72,8 +82,9 @@ def leave(code: int) -> NoReturn:
     """
     threading._shutdown()  # joins the threads that Python itself would wait for
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # it is closed
+            stream.flush()
     os._exit(code)
 
 
@@ -87,10 +98,24 @@ def wrap(function: Callable, *args: Any) -> None:
     _wrap(noted, *args)
 
 
-def run(self: multiprocessing.process.BaseProcess) -> None:
+def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any) -> int:
     """Run a process of multiprocessing, and note its error."""
-    with recorder.failures():
-        _run(self)
+    run = self.run
+
+    def noted() -> None:
+        with recorder.failures():
+            run()
+
+    self.run = noted
+    return _bootstrap(self, *args, **how)
+
+
+def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
+    """Start a program; in a script for this Python, this module comes first."""
+    env = how.get("env") or os.environ
+    if isinstance(args, (list, tuple)) and not how.get("shell"):
+        args = reach(args) if args and settings.VARIABLE in env else args
+    _start(self, args, *more, **how)
 
 
 def _put_in_place(name: str, path: str) -> None:
@@ -129,8 +154,17 @@ def run_as_main(words: list[str]) -> None:
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = words
-            sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-            runpy.run_path(words[0], run_name="__main__")
+            sys.path[0] = os.path.dirname(os.path.realpath(words[0]))
+            _run_file(os.path.abspath(words[0]))
+
+
+def _run_file(path: str) -> None:
+    """Run a file as Python runs a script: __file__ is its path, sys.argv as typed."""
+    main = ModuleType("__main__")
+    vars(main).update(__file__=path, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        exec(compile(file.read(), path, "exec", dont_inherit=True), vars(main))
 
 
 if __name__ == "__main__":

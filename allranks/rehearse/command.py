@@ -1,13 +1,17 @@
 """The reader's own command, as it is typed on a cluster, with our child in it."""
 
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 
 from torch.distributed.run import get_args_parser
 
 CHILD = "allranks.rehearse.child"
+PYTHON = re.compile(r"python[\d.]*")
+FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which change nothing here
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 # what torchrun is told about where it runs; on several nodes we say it
 PLACES = {
@@ -35,7 +39,8 @@ def rewrite(
 
     Args:
         words: ``train.py ARGS``, ``python train.py``, ``python -m module``,
-            ``torchrun ARGS train.py`` or ``python -m torch.distributed.run ...``.
+            ``torchrun ARGS train.py``, ``python -m torch.distributed.run ...``, or an
+            installed launcher in Python that starts Python itself.
         where: flags that tell torchrun its node, in place of the reader's.
         gpus: of a node; torchrun itself sees none, so it cannot count them.
 
@@ -48,13 +53,13 @@ def rewrite(
     >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-5:]
     ['2', '--module', 'allranks.rehearse.child', '-m', 'train']
     """
-    program = words[0].rpartition("/")[2]
+    program = os.path.basename(words[0])
     if program == "torchrun":
         return _torchrun("torch.distributed.run", list(words[1:]), where, gpus)
     rest = list(words)
-    if program.startswith("python"):
+    if PYTHON.fullmatch(program):
         rest = rest[1:]
-        while rest and rest[0] in ("-u", "-B"):
+        while rest and rest[0] in FLAGS:
             rest = rest[1:]
         if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHERS:
             return _torchrun(rest[1], rest[2:], where, gpus)
@@ -65,16 +70,44 @@ def rewrite(
                 f"{shlex.join(words)}: python's {rest[0]} cannot be rehearsed, "
                 "only a script or -m module"
             )
+    elif (path := shutil.which(words[0])) and _is_python(path):
+        rest[0] = path  # a launcher that was installed, such as accelerate
     elif not program.endswith(".py"):
         raise CommandError(
-            f"{words[0]}: give a script, or a command that begins with python or "
-            "torchrun"
+            f"{words[0]}: give a script, or the command with python or torchrun that "
+            "it would run"
         )
     if where:
         raise CommandError("--nodes needs a command that begins with torchrun")
     if rest[0] != "-m":
         _check(rest[0])
     return [sys.executable, "-u", "-m", CHILD, *rest]
+
+
+def reach(words: Sequence[str]) -> list[str]:
+    """Return a command of the script's own, with our child in it if it runs Python.
+
+    >>> reach([sys.executable, "-u", "train.py"])[1:]
+    ['-u', '-m', 'allranks.rehearse.child', 'train.py']
+    >>> reach(["git", "status"]), reach([sys.executable, "-c", "pass"])[1:]
+    (['git', 'status'], ['-c', 'pass'])
+    """
+    words = [os.fsdecode(word) for word in words]
+    place, program = os.path.split(shutil.which(words[0]) or "")
+    ours = PYTHON.fullmatch(program) and place == os.path.dirname(sys.executable)
+    at = 1
+    while words[at : at + 1] and words[at] in FLAGS:
+        at += 1
+    runs = words[at : at + 1] == ["-m"] or "".join(words[at : at + 1]).endswith(".py")
+    if not (ours and runs) or CHILD in words:
+        return words
+    return [*words[:at], "-m", CHILD, *words[at:]]
+
+
+def _is_python(path: str) -> bool:
+    """Tell whether a program is a script for Python."""
+    with open(path, "rb") as file:
+        return re.match(rb"#!.*python", file.readline(200)) is not None
 
 
 def _check(script: str) -> None:
@@ -93,6 +126,12 @@ def _torchrun(
     if args.no_python:
         raise CommandError(
             "torchrun --no-python cannot be rehearsed: it runs no Python"
+        )
+    fewest = args.nnodes.partition(":")[0]
+    if not where and fewest.isdigit() and int(fewest) > 1:
+        raise CommandError(
+            f"torchrun --nnodes {args.nnodes} waits for other nodes: add --nodes "
+            f"{fewest} before the command"
         )
     flags = words[: len(words) - len(args.training_script_args) - 1]
     flags = [word for word in flags if word not in ("-m", "--module")]

@@ -73,14 +73,12 @@ def same_order(
     for record in records:
         last: dict[int, Epoch] = {}
         for epoch in record["epochs"]:
+            if not (epoch.get("shuffles") and trains([epoch])):
+                continue  # a pass before training may have the order of epoch 0
             before = last.get(epoch["loader"])
             last[epoch["loader"]] = epoch
-            shuffled = (
-                epoch.get("shuffles") and epoch["last_step"] > epoch["first_step"]
-            )
-            if not (before and shuffled and len(set(epoch["indices"])) >= 8):
-                continue
-            if before["indices"] == epoch["indices"]:
+            told = before and len(set(epoch["indices"])) >= 8
+            if told and before["indices"] == epoch["indices"]:
                 yield (
                     "the sampler gives the same order in each epoch. Call "
                     "sampler.set_epoch(epoch) before the loop over the loader",
@@ -93,13 +91,15 @@ def padded(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, 
     """In evaluation, no sample counts twice."""
     for row in rows(records):
         again, own = repeats(row)
-        if any(e["last_step"] > e["first_step"] for e in row) or own:
-            continue
+        trained = any(e["last_step"] > e["first_step"] for e in row)
+        if trained or own or not all(e["finished"] for e in row):
+            continue  # a loop that was left may have been one of training
         if row[0]["distributed"] and again:
             yield (
                 f"DistributedSampler fills up {row[0]['num_samples']} samples for "
-                f"{len(row)} ranks, so {again} count twice in the evaluation. Drop "
-                "them from the sums, or give the ranks uneven shares",
+                f"{len(row)} ranks, so {again} "
+                f"{'reading counts' if again == 1 else 'readings count'} twice. "
+                "Leave them out of the sums, or give the ranks uneven shares",
                 row[0]["line"],
             )
             return

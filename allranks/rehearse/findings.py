@@ -6,6 +6,7 @@ replacement, a job that is not data-parallel).
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,14 +45,33 @@ class Finding:
 
 
 def gather(folder: str | Path) -> list[Record]:
-    """Return the records of all ranks, and of whoever used a GPU or a group, by rank.
+    """Return the records of all ranks, and of whoever used a GPU or a group, by job.
 
     A process that only started others, such as the parent of ``mp.spawn`` or a worker
     of a DataLoader, is left out, unless there is no other.
     """
     found = [json.loads(p.read_text("utf8")) for p in Path(folder).glob("*.json")]
+    deaths = {int(pid): n for r in found for pid, n in r["deaths"].items()}
+    for record in found:
+        if not record["ended"] and not record["error"]:
+            record["exit"] = deaths.get(record["pid"], 0)
     used = [r for r in found if r["gpus"] or r["calls"] or _own_error(r) or _is_rank(r)]
-    return sorted(used or found, key=lambda r: (r["rank"] or 0, r["host"], r["pid"]))
+    return [record for job in jobs(used or found) for record in job]
+
+
+def jobs(records: list[Record]) -> list[list[Record]]:
+    """Tell the ranks of one job from those of the next, each in the order of ranks.
+
+    A script may start ranks again and again, for each learning rate, and torchrun does
+    when one has failed. A rank's second process belongs to the second job.
+    """
+    found: dict[int, list[Record]] = {}
+    before: Counter = Counter()
+    for record in sorted(records, key=lambda r: (r["began"], r["pid"])):
+        found.setdefault(before[record["rank"]], []).append(record)
+        before[record["rank"]] += record["rank"] is not None
+    key = lambda r: (r["rank"] or 0, r["host"], r["pid"])  # noqa: E731
+    return [sorted(found[number], key=key) for number in sorted(found)]
 
 
 def _is_rank(record: Record) -> bool:
@@ -73,13 +93,12 @@ def judge(records: list[Record], gpus: int, nodes: int = 1) -> list[Finding]:
         gpus: of each node.
         nodes: how many.
     """
-    found = []
+    found = {}
     for kind, law in LAWS.items():
-        for text, line in law(records, gpus, nodes):
-            finding = Finding(kind, text, line)
-            if finding not in found:
-                found.append(finding)
-    return found
+        for job in [records] if law is idle else jobs(records):
+            for text, line in law(job, gpus, nodes):
+                found[Finding(kind, text, line)] = None
+    return list(found)
 
 
 def owner(record: Record) -> int | None:
@@ -124,8 +143,8 @@ def stray(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, s
 
 
 def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
-    """Every GPU is used, if all processes ended well."""
-    if any(r["error"] or r["exit"] or not r["ended"] for r in records):
+    """Every GPU is used, by one job or another, if all processes ended well."""
+    if not records or any(r["error"] or r["exit"] or not r["ended"] for r in records):
         return
     used = {(r["host"], g["physical"]) for r in records for g in r["gpus"]}
     if not used:
@@ -133,10 +152,10 @@ def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, st
         return
     missing = gpus * nodes - len(used)
     if missing > 0:
-        were = "was 1 GPU" if missing == 1 else f"were {missing} GPUs"
+        were = "was" if missing == 1 else "were"
         yield (
-            f"of {gpus * nodes} there {were} that nothing used: start as many ranks, "
-            "or ask for fewer GPUs",
+            f"{missing} of {gpus * nodes} GPUs {were} not used: start a rank for each, "
+            "or ask for fewer",
             "",
         )
 
@@ -187,9 +206,9 @@ def elsewhere(
         error = record["error"] or {}
         for tensor in error.get("made", ()):
             if tensor["device"] != f"cuda:{record['current']}" and tensor["line"]:
-                name = f"{tensor['name']} is" if tensor["name"] else "this line made it"
+                name = tensor["name"] or "what this line makes"
                 yield (
-                    f"{name} on {tensor['device']}, and meets a tensor on another "
+                    f"{name} is on {tensor['device']}, and meets a tensor on another "
                     f"device at {short(error['line'])}. Make it there, or move it",
                     tensor["line"],
                 )

@@ -1,12 +1,11 @@
 """Who waited in a collective or for a message, where, and for whom."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from allranks.rehearse.findings import Record, jobs
 from allranks.rehearse.lines import short
 from allranks.report import name_ranks
 
-Record = dict[str, Any]
 NOBODY: Record = {"last_call": None}
 TIMEOUT = "Watchdog caught collective operation timeout"
 
@@ -17,12 +16,16 @@ def waits(records: list[Record]) -> Iterator[str]:
     Whoever has begun the same collective of the same group waited, too. The others of
     the group did not come, and each stood somewhere else.
     """
-    ranks = {r["rank"]: r for r in records if r["rank"] is not None}
+    for job in jobs(records):
+        yield from _of_job({r["rank"]: r for r in job if r["rank"] is not None})
+
+
+def _of_job(ranks: dict[int, Record]) -> Iterator[str]:
     told = set()
-    for record in records:
+    for record in ranks.values():
         call = record["last_call"]
         hung = call and record["error"] and TIMEOUT in record["error"]["text"]
-        if not hung or _key(call) in told:
+        if not hung or (call["peer"] is None and _key(call) in told):
             continue
         told.add(_key(call))
         came = [r for r in call["group"] if _key(ranks.get(r, NOBODY)) == _key(call)]

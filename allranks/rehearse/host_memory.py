@@ -22,7 +22,7 @@ def advice(error: BaseException) -> str:
     ''
     """
     if FULL in str(error) or isinstance(error, MemoryError):
-        return f"not a GPU's memory is full but this machine's: {CURE}"
+        return f"this machine's memory is full, not a GPU's: {CURE}"
     return ""
 
 

@@ -5,15 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
+import psutil
 from torch.distributed import TCPStore
 
 from allranks.launch.torchrun import end_with_parent, starter, stop
 from allranks.rehearse.command import rewrite
-from allranks.rehearse.settings import Settings
+from allranks.rehearse.settings import VARIABLE, Settings
 from allranks.vgpu.cuda.functions import visible
 
 
@@ -38,6 +41,9 @@ def run(
         CommandError: if the command cannot be rehearsed.
     """
     begin, jobs, stopped = time.monotonic(), [], ""
+    hears = threading.current_thread() is threading.main_thread()
+    if hears:
+        before = signal.signal(signal.SIGTERM, _terminated)
     store = _meeting_point() if stage.nodes > 1 else None
     place = _place(stage.nodes, store.port) if store else ()
     gpus = visible(stage.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -57,16 +63,37 @@ def run(
         code = _wait(jobs, begin, timeout_s)
     except subprocess.TimeoutExpired:
         code, stopped = 124, f"ended after --timeout {timeout_s:g} s"
+    except Terminated:
+        code, stopped = 143, "stopped by SIGTERM"
     except KeyboardInterrupt:
         code, stopped = 130, "stopped by Ctrl-C"
     finally:
         with contextlib.suppress(KeyboardInterrupt):  # a second one only hastens it
             stop(jobs)
-        for job in jobs:  # what a script has left behind in its session
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(job.pid, signal.SIGKILL)
+            for job in jobs:  # whoever is left in its session
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(job.pid, signal.SIGKILL)
+            _clear(stage)
+        if hears:
+            signal.signal(signal.SIGTERM, before)
     took = f"{time.monotonic() - begin:.1f} s"
     return code, stopped or f"exit code {code} after {took}"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ``timeout`` and a CI that cancels a job send."""
+
+
+def _terminated(*_: Any) -> NoReturn:
+    raise Terminated
+
+
+def _clear(stage: Settings) -> None:
+    """End what a script has left behind; its environment says to whom it belongs."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if stage.folder in process.environ().get(VARIABLE, ""):
+                process.kill()
 
 
 def _meeting_point() -> TCPStore:

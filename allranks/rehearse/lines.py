@@ -1,5 +1,6 @@
 """Where in the reader's own code something happens, and what torch was doing."""
 
+import importlib.util
 import sys
 import sysconfig
 import threading
@@ -7,37 +8,50 @@ from functools import cache
 from pathlib import Path
 from types import CodeType
 
-HERE = str(Path(__file__).parents[1])
-LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-FOREIGN = (HERE, "<", *LIBRARIES)
+HERE = f"{Path(__file__).parents[1].as_posix()}/"
+TORCHS = f"{Path(importlib.util.find_spec('torch').origin).parent.as_posix()}/"
+PACKAGES = "/site-packages/", "/dist-packages/"  # of this Python, the user's, Debian's
+DECORATORS = "/typing_extensions.py"  # are around torch's functions, wherever it lies
+LIBRARY = "<", Path(sysconfig.get_path("stdlib")).as_posix()
 READER, TORCH, OURS = "reader", "torch", "ours"
 # torch's files on the way from the reader's .item(), .cpu() or print to the device
-PLUMBING = ("_tensor.py", "_tensor_str.py", "/torch/_ops.py", "/torch/utils/_pytree.py")
-PLUMBING += ("/torch/autograd/function.py",)
+PLUMBING = {
+    "_tensor.py",
+    "_tensor_str.py",
+    "_ops.py",
+    "utils/_pytree.py",
+    "autograd/function.py",
+}
+DOING = {  # of ours
+    ("vgpu/dispatch.py", "run"): "op",
+    ("vgpu/autograd.py", "run_engine"): "backward",
+}
 
 
-@cache
 def whose(code: CodeType) -> tuple[str, str]:
     """Return whose a function is, and what torch does in it ("" for nothing special).
 
     Returns:
-        "reader", "torch" or "ours" (which stands for the standard library, too), and
-        one of "backward", "step", "collective", "op".
+        "reader", "torch" or "ours" (which stands for all other packages, too), and one
+        of "backward", "step", "collective", "op".
     """
-    path = code.co_filename.replace("\\", "/")
-    if f"{HERE}/backends/nccl" in path:
-        return OURS, "collective"
+    return _whose(code.co_filename, code.co_name)
+
+
+@cache  # not by the code, since that is equal to a copy's in another file
+def _whose(path: str, name: str) -> tuple[str, str]:
+    path = path.replace("\\", "/")
     if path.startswith(HERE):
-        doing = {
-            ("dispatch.py", "run"): "op",
-            ("autograd.py", "run_engine"): "backward",
-        }
-        return OURS, doing.get((path.rpartition("/")[2], code.co_name), "")
-    if path.endswith("/typing_extensions.py"):  # torch's decorators, wherever it lies
-        return OURS, ""
-    if "/torch/" in path and not path.endswith(PLUMBING):
-        return TORCH, "step" if "/torch/optim/" in path else ""
-    return (OURS if path.startswith(FOREIGN) else READER), ""
+        file = path.removeprefix(HERE)
+        collective = file.startswith("backends/nccl/")
+        return OURS, "collective" if collective else DOING.get((file, name), "")
+    if path.startswith(TORCHS):
+        file = path.removeprefix(TORCHS)
+        if file in PLUMBING:
+            return OURS, ""
+        return TORCH, "step" if file.startswith("optim/") else ""
+    foreign = path.startswith(LIBRARY) or any(part in path for part in PACKAGES)
+    return (OURS if foreign or path.endswith(DECORATORS) else READER), ""
 
 
 def place() -> tuple[str, frozenset[str], bool]:

@@ -38,6 +38,7 @@ class Holders:
         self.places: dict[int, tuple[str, str]] = {}  # by storage: line and holder
         self.first: dict[int, str] = {}  # by device: the line that used it first
         self.peaks: dict[int, Peak] = {}  # by device
+        self.most: Counter = Counter()  # bytes by device, though the script resets that
         self.known: dict[int, str] = {}  # by storage: who held it, when last looked at
         self.aged = False  # whether that should be looked at again
         self.rising: set[int] = (
@@ -72,6 +73,7 @@ class Holders:
         line, doing, _ = lines.place()
         holder = _holder(doing)
         self.places[key] = line, holder
+        self.most[device.index] = max(self.most[device.index], device.allocated)
         self.growth(device).took(key, shape, num_bytes, holder in STAY)
         if line:
             self.first.setdefault(device.index, line)

@@ -1,10 +1,12 @@
 """What ``nvidia-smi`` answers in a rehearsal: the GPUs that the script sees.
 
-Only what scripts ask: the plain table, ``-L``, and ``--query-gpu=... --format=csv``.
+Only what scripts ask: the plain table, ``-L``, and ``--query-gpu=... --format=csv``,
+of all GPUs or of those that ``-i`` names.
 The memory in use is 0, because another process's is not known here.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -49,6 +51,12 @@ def answer(words: list[str], stage: settings.Settings) -> tuple[str, int]:
         }
         for i in range(stage.gpus)
     ]
+    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", " ".join(words)):
+        names = chosen[1].split(",")
+        rows = [r for r in rows if r["index"] in names or r["uuid"] in names]
+        words = " ".join(words).replace(chosen[0], "").split()
+        if not rows:
+            return "No devices were found\n", 6
     if words in (["-L"], ["--list-gpus"]):
         lines = [f"GPU {r['index']}: {r['name']} (UUID: {r['uuid']})" for r in rows]
         return "\n".join(lines) + "\n", 0

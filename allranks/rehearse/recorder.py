@@ -6,13 +6,14 @@ second, so that a process that is killed, or waits for ever, leaves what it did.
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,10 @@ class Recorder:
         self.holders = Holders(machine, lambda: self.samples.batch)
         self.training = Training(self.holders.modules, stage.guard, stage.watch_s / 3)
         self.traffic = Traffic(self.training)
+        self.began = time.time()
         self.error: dict[str, Any] | None = None
         self.ended, self.exit_code = False, 0
+        self.deaths: dict[int, int] = {}  # exit codes of processes that it started
         self.keep_writing()
         machine.observer = self
         self.took, self.frees = self.holders.took, self.holders.frees
@@ -68,11 +71,12 @@ class Recorder:
         return {
             "host": env.get("ALLRANKS_HOST") or socket.gethostname(),
             "pid": os.getpid(),
+            "began": self.began,
             "of_command": self.of_command,
             "rank": rank if rank is not None else _number("RANK"),
             "local_rank": _number("LOCAL_RANK"),
             "world_size": self.traffic.world_size,
-            "gpus": [self._gpu(d) for d in self.machine.devices if d.taken],
+            "gpus": [self._gpu(d) for d in self.machine.devices if self._used(d)],
             "current": getattr(self.machine.thread, "index", 0),
             **self.training.facts(),
             **self.traffic.facts(),
@@ -84,18 +88,21 @@ class Recorder:
             "error": self.error,
             "ended": self.ended,
             "exit": self.exit_code,
+            "deaths": self.deaths,
             "stands": lines.standing(),
         }
+
+    def _used(self, device: Device) -> bool:
+        return bool(device.taken or self.holders.most[device.index])
 
     def _gpu(self, device: Device) -> dict[str, Any]:
         _, holders, places = self.holders.peak(device)
         return {
             "index": device.index,
             "physical": device.physical,
-            "peak": device.peak,
+            "peak": max(device.peak, self.holders.most[device.index]),
             "capacity": device.capacity,
             "first_line": self.holders.first.get(device.index, ""),
-            "ooms": device.num_ooms,
             "holders": dict(holders),
             "lines": places.most_common(8),
             "growth": self.holders.growth(device).facts(self.samples.trained()),
@@ -125,7 +132,7 @@ class Recorder:
 
     def worth_writing(self) -> bool:
         """Tell whether this process used a GPU or a group, or was started for it."""
-        used = any(device.taken for device in self.machine.devices)
+        used = any(map(self._used, self.machine.devices))
         return bool(used or self.traffic.calls or self.begun_here)
 
     def close(self) -> None:
@@ -140,6 +147,8 @@ def begin(stage: Settings, of_command: bool) -> None:
     global _recorder
     _recorder = Recorder(stage, current(), of_command)
     _at_end()
+    os._exit = _closing(os._exit)
+    os.execv, os.execve = _closing(os.execv), _closing(os.execve)
     os.register_at_fork(after_in_child=_forked)
 
 
@@ -151,6 +160,19 @@ def _at_end() -> None:
     """
     atexit.register(_recorder.close)
     util.register_after_fork(_recorder, _at_end_of_child)
+
+
+def _closing(leave: Callable) -> Callable:
+    """Return a function that ends this process at once, with a record all the same."""
+
+    @functools.wraps(leave)
+    def called(*args: Any) -> Any:
+        if leave.__name__ == "_exit":
+            _recorder.exit_code = args[0]
+        _recorder.close()
+        return leave(*args)
+
+    return called
 
 
 def _at_end_of_child(recorder: Recorder) -> None:
@@ -166,7 +188,8 @@ def _forked() -> None:
     recorder.samples.forget()
     for device in recorder.machine.devices:
         device.taken = 0
-    recorder.error, recorder.exit_code = None, 0
+    recorder.holders.most.clear()
+    recorder.error, recorder.exit_code, recorder.began = None, 0, time.time()
     recorder.keep_writing()
 
 
@@ -205,6 +228,10 @@ def note(error: BaseException) -> None:
         "log": "".join(traceback.format_exception(error)),
         "made": origins.made(error, _recorder.holders),
     }
+    for code in (getattr(error, "failures", None) or {}).values():  # of torchrun
+        _recorder.deaths[code.pid] = code.exitcode
+    if hasattr(error, "exit_code"):  # of torch.multiprocessing
+        _recorder.deaths[error.error_pid] = error.exit_code
     _recorder.write()
 
 

@@ -11,7 +11,7 @@ from allranks.diagnose.words import found
 from allranks.rehearse import hangs
 from allranks.rehearse.findings import Finding, Record
 from allranks.rehearse.lines import short
-from allranks.rehearse.tables import sections
+from allranks.rehearse.tables import sections, signal_name
 from allranks.report import name_ranks
 from allranks.sums.units import amount
 
@@ -29,7 +29,7 @@ def text(records: list[Record], findings: Sequence[Finding], ended: str = "") ->
     """
     if not records:
         return f"Rehearsal: {ended}, and no process left a record\n"
-    parts = [f"Rehearsal: {ended}" if ended else "Rehearsal"]
+    parts = [_wrapped(f"Rehearsal: {ended}" if ended else "Rehearsal", first="")]
     for title, head, rows, note in sections(records):
         parts += [f"\n{title}", _table(head, rows)]
         parts += [_wrapped(note)] if note else []
@@ -77,7 +77,10 @@ def failures(records: list[Record]) -> list[str]:
     """Return a line for each error or exit code, with the ranks that ended by it."""
     who: dict[str, list[int]] = {}
     for record in records:
-        told = f"it left with exit code {record['exit']}" if record["exit"] else ""
+        code, told = record["exit"], ""
+        if code:
+            name = signal_name(code)
+            told = f"{name} ended it" if name else f"it left with exit code {code}"
         if record["error"]:
             error = record["error"]
             place = f"{short(error['line'])}: " if error["line"] else ""
@@ -108,8 +111,8 @@ def modelled(records: list[Record]) -> str:
     seconds = max(record["modelled_s"] for record in records)
     return (
         f"By the declared costs of vgpu.Costs, the GPUs would be busy for "
-        f"{amount(seconds, 's')}. This is a model of no product, and says nothing "
-        "of the speed of yours. Overlap of streams is not rehearsed."
+        f"{amount(seconds, 's')}. This models no real GPU, so it does not predict how "
+        "fast yours are. Overlap of streams is not rehearsed."
     )
 
 

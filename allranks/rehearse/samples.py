@@ -3,7 +3,9 @@
 A program without a DataLoader has batches, too: what its model is called with.
 """
 
+import contextlib
 import functools
+import operator
 from typing import Any
 
 import torch
@@ -28,12 +30,16 @@ class Epoch:
         self.finished = False
 
     def add(self, batch: Any) -> None:
-        """Note one batch's indices."""
+        """Note one batch's indices, of any type; a sampler may also give keys."""
         batch = batch if isinstance(batch, (list, tuple)) else [batch]
-        if len(self.indices) > MOST or not all(type(i) is int for i in batch):
+        try:
+            found = [operator.index(i) for i in batch]
+        except TypeError:
+            found = []
+        if len(self.indices) > MOST or len(found) < len(batch):
             self.whole = False
         else:
-            self.indices += batch
+            self.indices += found
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON takes it."""
@@ -60,14 +66,22 @@ class Samples:
         get_iterator = DataLoader._get_iterator
         next_index = torch_loader._BaseDataLoaderIter._next_index
         next_batch = torch_loader._BaseDataLoaderIter.__next__
+        reset = torch_loader._MultiProcessingDataLoaderIter._reset
         samples = self
 
         @functools.wraps(get_iterator)
         def _get_iterator(loader: DataLoader) -> Any:
             samples.begin(loader)
             made = get_iterator(loader)
-            made._rehearsed = samples.epochs[-1][1] if samples.epochs else None
+            made._rehearsed = samples.newest()
             return made
+
+        @functools.wraps(reset)
+        def _reset(iterator: Any, loader: DataLoader, first_iter: bool = False) -> None:
+            if not first_iter:  # workers that persist begin another pass
+                samples.begin(loader)
+                iterator._rehearsed = samples.newest()
+            reset(iterator, loader, first_iter)
 
         @functools.wraps(next_index)
         def _next_index(iterator: Any) -> Any:
@@ -79,7 +93,7 @@ class Samples:
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
-            from allranks.guard import loaders  # late: it takes a second to import
+            from allranks.guard import loaders  # late, too
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
@@ -96,17 +110,21 @@ class Samples:
                 raise
 
         DataLoader._get_iterator = _get_iterator
+        torch_loader._MultiProcessingDataLoaderIter._reset = _reset
         torch_loader._BaseDataLoaderIter._next_index = _next_index
         torch_loader._BaseDataLoaderIter.__next__ = _next
 
     def begin(self, loader: DataLoader) -> None:
         """Begin an epoch of a loader."""
+        from allranks.guard.datasets import length  # late: it takes a second to import
+
         if isinstance(loader.dataset, IterableDataset):
             epoch, about = Epoch(lines.place()[0], -1), {}
             epoch.whole = False
         else:
-            epoch = Epoch(lines.place()[0], len(loader.dataset))
-            about = _sampler(loader)
+            epoch, about = Epoch(lines.place()[0], length(loader.dataset)), {}
+            with contextlib.suppress(Exception):  # a data set may object to questions
+                about = _sampler(loader)
         epoch.first_step = epoch.last_step = self.steps()
         self.epochs.append((loader, epoch, about))
 
@@ -148,7 +166,7 @@ class Samples:
 
 def _sampler(loader: DataLoader) -> dict[str, Any]:
     """Say what kind of sampler it has, as far as laws speak of it."""
-    from allranks.guard.datasets import fingerprint  # late, too
+    from allranks.guard.datasets import fingerprint
 
     sampler = loader.sampler
     distributed = isinstance(sampler, DistributedSampler)

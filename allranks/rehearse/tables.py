@@ -1,5 +1,6 @@
 """The tables of a report: who ran where, memory, traffic, copies and samples."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -75,8 +76,10 @@ def _fit(records: list[Record]) -> Section:
         found = fit.estimate(gpu["growth"], gpu["capacity"], record["steps"])
         if found is None:
             continue
-        most = _rounded(found.most + found.bound)
+        most = _rounded(max(found.most, 0) + found.bound)
         told = f"fewer than {most}" if found.bound else f"up to {most}"
+        if found.most < 1:
+            told = "none: what does not grow takes too much"
         grows = f"{amount(found.grown, 'B')} a sample"
         rows.append([*_place(record, gpu), str(found.batch), grows, told])
     if any("fewer" in row[-1] for row in rows):
@@ -182,11 +185,11 @@ def _data(records: list[Record]) -> Section:
     for record in records:
         passes: Counter = Counter()
         for epoch in record["epochs"]:
-            key = epoch["loader"], epoch["line"], epoch["num_samples"]
-            passes[(*key, len(epoch["indices"]))] += 1
-        for (_, line, size, num), times in passes.items():
-            of = "unknown" if size < 0 else str(size)
-            key = short(line), str(times), str(num) if size >= 0 else "unknown", of
+            num = len(epoch["indices"]) if epoch["whole"] else -1
+            passes[epoch["loader"], epoch["line"], num, epoch["num_samples"]] += 1
+        for (_, line, *numbers), times in passes.items():
+            told = ["unknown" if n < 0 else str(n) for n in numbers]
+            key = short(line), str(times), *told
             who.setdefault(key, []).append(record["rank"] or 0)
     rows = [[*key, name_ranks(sorted(set(ranks)))] for key, ranks in who.items()]
     return "Samples", ["loader", "passes", "read in each", "of", "by"], rows, ""
@@ -202,7 +205,18 @@ def _end(record: Record) -> str:
         return "failed"
     if record["ended"]:
         return f"exit code {record['exit']}" if record["exit"] else "ended"
-    return f"stopped at {short(record['stands'])}" if record["stands"] else "stopped"
+    how = signal_name(record["exit"]) or "stopped"
+    return f"{how} at {short(record['stands'])}" if record["stands"] else how
+
+
+def signal_name(code: int) -> str:
+    """Return the name of the signal that an exit code tells of, or "".
+
+    >>> signal_name(-11), signal_name(1)
+    ('SIGSEGV', '')
+    """
+    names = {one.value: one.name for one in signal.Signals}
+    return names.get(-code, f"signal {-code}") if code < 0 else ""
 
 
 def _known(value: Any) -> str:

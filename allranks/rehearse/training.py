@@ -36,8 +36,10 @@ class Training:
         self, modules: Iterable[nn.Module], guard: bool, patience_s: float
     ) -> None:
         self.modules = modules
-        self.wrappers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # in the order in which they were made, which is that of all ranks
+        self.wrappers: weakref.WeakKeyDictionary[nn.Module, None] = (
+            weakref.WeakKeyDictionary()
+        )
         self.optimizers: weakref.WeakKeyDictionary[Any, None] = (
             weakref.WeakKeyDictionary()
         )
@@ -48,6 +50,7 @@ class Training:
     def forget(self) -> None:
         """Begin anew, as a process does that was forked."""
         self.num_steps = self.num_backwards = 0
+        self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()  # in the last step
         self.digests: dict[int, float] = {}
         self.due: Callable[[], float] | None = None  # the next digest
         self.data_parallel = self.wrapped = False
@@ -56,11 +59,15 @@ class Training:
 
     def watch(self) -> None:
         """Follow what is made and called from now on."""
-        _after(DistributedDataParallel, "__init__", lambda m, *_: self.wrappers.add(m))
+        _after(DistributedDataParallel, "__init__", self.wraps)
         _after(torch.optim.Optimizer, "__init__", self.made)
         _after(torch.autograd, "backward", lambda *_: self.after_backward())
         register_optimizer_step_pre_hook(lambda opt, *_: self.before_step(opt))
-        register_optimizer_step_post_hook(lambda *_: self.after_step())
+        register_optimizer_step_post_hook(lambda opt, *_: self.after_step(opt))
+
+    def wraps(self, model: nn.Module, *_: Any) -> None:
+        """Know a model in DDP."""
+        self.wrappers[model] = None
 
     def made(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Know an optimizer."""
@@ -85,12 +92,18 @@ class Training:
             self.guards = Guards(self.wrappers, self.optimizers, self.patience_s)
         self.guards.before_step(optimizer)
 
-    def after_step(self) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step; compare replicas after steps 1, 2, 4, 8, ...
 
-        This waits for the next backward, as an optimizer that is sharded sends what it
-        has changed after the step.
+        It is one step if several optimizers make it, until one of them steps again. The
+        comparison waits for the next backward, as an optimizer that is sharded sends
+        what it has changed after the step.
         """
+        if optimizer in self.stepped:
+            self.stepped.clear()
+        self.stepped.add(optimizer)
+        if len(self.stepped) > 1:
+            return
         self.num_steps += 1
         if not dist.is_initialized() or dist.get_world_size() < 2:
             return
@@ -100,7 +113,7 @@ class Training:
             self.fsdp = [of_fsdp(root) for root in units()]
 
     def look(self) -> None:
-        """Find the model that DDP keeps equal, or a bare one, whose sum is due."""
+        """Find the models that DDP keeps equal; the sum of their parameters is due."""
         from allranks.guard.wrappers import strange  # late, as the guard itself
 
         models, size = tuple(self.modules), dist.get_world_size()
@@ -108,10 +121,9 @@ class Training:
         self.data_parallel = bool(wide) or any(sharded(m) for m in models)
         wrappers = [m for m in wide if not strange(m)]  # a hook may keep them apart
         self.wrapped = bool(wrappers)
-        found = [p for m in wrappers or models for p in m.parameters(bool(wrappers))]
-        inner = [getattr(p, "_inner", None) for p in found]
+        inner = [getattr(p, "_inner", None) for m in wrappers for p in m.parameters()]
         if not inner or any(x is None for x in inner):
-            return  # sharded, or on the host
+            return  # or on the host
         self.due = lambda: sum(float(x.detach().double().sum()) for x in inner)
 
     def facts(self) -> dict[str, Any]:

@@ -19,6 +19,11 @@ def rehearse(*words, **variables):
         return code, *(file.seek(0) or file.read() for file in (out, err))
 
 
+def sentences(report):
+    """Return a report without its line breaks, which come wherever a line is full."""
+    return " ".join(report.split())
+
+
 def torchrun(script, *words, ranks=2):
     """Return a torchrun command for a script of ours."""
     return "torchrun", f"--nproc-per-node={ranks}", str(SCRIPTS / script), *words

@@ -13,7 +13,13 @@ from allranks.rehearse import __main__ as command
 from allranks.rehearse import nvidia_smi, settings
 from allranks.rehearse.command import CommandError, rewrite
 from allranks.rehearse.launch import _place
-from tests.allranks.rehearse.running import REHEARSE, SCRIPTS, rehearse, torchrun
+from tests.allranks.rehearse.running import (
+    REHEARSE,
+    SCRIPTS,
+    rehearse,
+    sentences,
+    torchrun,
+)
 
 
 def line_of(script, text):
@@ -84,6 +90,7 @@ def test_mistakes_are_named_with_their_lines_and_strict_fails():
         "same-random-numbers": "optimizer.step()",
     }
     assert f"[waits-every-step] {line_of('ddp.py', 'out.detach().cpu()')}: " in out
+    out = sentences(out)
     assert f"from a GPU before, at {line_of('ddp.py', 'out.detach().cpu()')}" in out
     assert "step 4: the parameter module.1.weight is not the same on all ranks" in out
     out = out.replace("Findings: 9", "Findings: 8")  # two lines wait
@@ -129,6 +136,7 @@ def test_a_hang_says_who_waited_where_and_for_whom():
     """Rank 0 waits in a broadcast that rank 1 leaves out; nobody is left behind."""
     code, out, err = rehearse("--watch=2", *torchrun("hang.py"))
     assert code == 1, out + err
+    out = sentences(out)
     at, stood = line_of("hang.py", "dist.broadcast"), line_of("hang.py", "sleep(60)")
     assert (
         f"rank 0 waited at {at} in broadcast, call 2 of ranks 0–1, for rank 1; "
@@ -153,6 +161,7 @@ def test_a_stub_is_imported_and_a_tensor_on_the_wrong_device_is_traced():
     stub = f"--stub=flash_attn={SCRIPTS / 'stub.py'}"
     code, out, err = rehearse("--gpus=1", stub, str(SCRIPTS / "meet.py"))
     assert code == 1 and "stub\n" in out, out + err
+    out = sentences(out)
     used, where = line_of("meet.py", "return flash_attn"), "self.mask = torch"
     assert f"the script: {used}: RuntimeError: Expected all tensors" in out
     assert f"self.mask is on cpu, and meets a tensor on another device at {used}" in out
@@ -183,6 +192,23 @@ def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
     assert said in err
 
 
+def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatch):
+    """It may move, start scripts, reset counters, leave at once, and leave a mess.
+
+    The scripts that it starts are rehearsed; the process that it forgets is ended.
+    """
+    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process has other surroundings
+    Path(tmp_path, "stub.py").write_text("told = 'stub'")
+    Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = rehearse("--gpus=1", "--stub=apex=stub.py", "link.py")
+    assert code == 3, out + err
+    assert "stub, 1 GPU, of a script that it started" in out
+    assert "the script: it left with exit code 3" in out
+    assert re.search(r"cuda:0 +- +4.19 MB", out), out
+    assert gone(out)
+
+
 def test_two_nodes_have_gpus_of_their_own():
     """Both ranks are local rank 0; what loaders with workers read is known, too."""
     words = *torchrun("ddp.py", "workers", ranks=1), ""
@@ -196,23 +222,30 @@ def test_two_nodes_have_gpus_of_their_own():
 
 def test_a_timeout_ends_all():
     """The code is that of the program timeout, and a process deaf to SIGTERM ends."""
-    words = "--timeout=5", "--gpus=1", str(SCRIPTS / "wait.py")
+    words = "--timeout=15", "--gpus=1", str(SCRIPTS / "wait.py")
     code, out, err = rehearse(*words)
     assert code == 124, out + err
-    assert "Rehearsal: ended after --timeout 5 s" in out
-    assert gone(out) or "pid" not in out  # it had not begun
+    assert "Rehearsal: ended after --timeout 15 s" in out
+    assert gone(out)
 
 
-def test_ctrl_c_ends_all_and_prints_the_report():
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (signal.SIGINT, 130, "stopped by Ctrl-C"),
+        (signal.SIGTERM, 143, "stopped by SIGTERM"),
+    ],
+)
+def test_a_signal_ends_all_and_prints_the_report(number, code, told):
     """No process is left, and the report says what was done until then."""
     command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     said = job.stdout.readline()
     time.sleep(1.5)  # the record is written twice a second
-    job.send_signal(signal.SIGINT)
+    job.send_signal(number)
     out, _ = job.communicate(timeout=60)
-    assert job.returncode == 130
-    assert "stopped by Ctrl-C" in out and "Memory at the peak" in out
+    assert job.returncode == code
+    assert told in out and "Memory at the peak" in out
     assert f"stopped at {line_of('wait.py', 'sleep(60)')}" in out
     assert gone(said)
 
@@ -244,13 +277,15 @@ def test_a_wrong_option_is_refused_in_a_sentence(words, said, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bash", "train.sh"], "bash: give a script"),
+        (["bash", "train.sh"], "bash: give a script, or the command with python"),
         (["python"], "without a script"),
         (["nofile.py"], "nofile.py: there is no such script"),
         (["torchrun", "--nproc-per-node", "2", "nofile.py"], "nofile.py: there is no"),
         (["python", "-c", "1"], "-c cannot be rehearsed"),
         (["torchrun", "--no-python", "x"], "--no-python"),
         (["torchrun", "--nproc-per-node"], "torchrun: "),
+        (["torchrun", "--nnodes=2", str(SCRIPTS / "ddp.py")], "add --nodes 2"),
+        (["python_train.py", "--lr", "1"], "python_train.py: there is no such script"),
     ],
 )
 def test_a_command_that_cannot_be_rehearsed_is_refused(words, said):
@@ -311,6 +346,10 @@ def test_nvidia_smi_answers_queries():
         "0, NVIDIA H100 80GB HBM3, 76293\n1, NVIDIA H100 80GB HBM3, 76293\n",
         0,
     )
+    second = nvidia_smi.answer(ask, stage)[0].partition("\n")[2]
+    for words in ["-i", "1"], ["--id=1"]:
+        assert nvidia_smi.answer([*ask, *words], stage) == (second, 0)
+    assert nvidia_smi.answer(["-i", "2", "-L"], stage)[1] == 6
     assert nvidia_smi.answer(["topo", "-m"], stage)[1] == 1
 
 

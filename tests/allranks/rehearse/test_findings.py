@@ -5,15 +5,16 @@ import json
 
 import pytest
 
-from allranks.rehearse import findings, page, report
+from allranks.rehearse import findings, hangs, page, report
+from tests.allranks.rehearse.running import sentences
 
-GPU = {"peak": 2048, "capacity": 4096, "ooms": 0, "holders": {"parameters": 2048}}
+GPU = {"peak": 2048, "capacity": 4096, "holders": {"parameters": 2048}}
 
 
 def gpu(index, line="train.py:9", peak=2048):
     """Return a GPU's row."""
     about = {"index": index, "physical": index, "first_line": line, "peak": peak}
-    growth = {"batch": 8, "moments": [[2048, 512], [1536, 1024]]}
+    growth = {"batch": 8, "moments": [[2048, 512], [1536, 1024]], "lacking": []}
     return GPU | about | {"lines": [[line, peak]], "growth": growth}
 
 
@@ -31,6 +32,7 @@ def record(rank):
     return {
         "host": "node0",
         "pid": 100 + rank,
+        "began": 1e9,
         "of_command": True,
         "rank": rank,
         "local_rank": rank,
@@ -56,6 +58,7 @@ def record(rank):
         "error": None,
         "ended": True,
         "exit": 0,
+        "deaths": {},
         "stands": "",
     }
 
@@ -165,7 +168,7 @@ def pad(ranks):
 BROKEN = {
     "shared-gpu": (share_a_gpu, "ranks 0 and 1|ranks 0–1", "train.py:9"),
     "stray-memory": (stray, "rank 1 works on cuda:1", "train.py:5"),
-    "idle-gpu": (leave_idle, "of 2 there was 1 GPU", ""),
+    "idle-gpu": (leave_idle, "1 of 2 GPUs was not used", ""),
     "waits-every-step": (wait_each_step, "waits for the GPU", "train.py:30"),
     "back-and-forth": (there_and_back, "at train.py:28", "train.py:31"),
     "wrong-device": (meet_elsewhere, "self.mask is on cpu", "train.py:6"),
@@ -181,7 +184,7 @@ BROKEN = {
     "samples-twice": (read_everything, "16 of 32 samples", "train.py:20"),
     "samples-never": (forget_some, "8 of 16 samples", "train.py:20"),
     "no-set-epoch": (same_order, "set_epoch", "train.py:20"),
-    "padded-evaluation": (pad, "so 1 count twice", "train.py:20"),
+    "padded-evaluation": (pad, "so 1 reading counts twice", "train.py:20"),
 }
 
 
@@ -247,9 +250,32 @@ def break_early(ranks):
         one["epochs"][0]["finished"] = False
 
 
+def look_before_training(ranks):
+    for rank, one in enumerate(ranks):
+        first = epoch(rank, last_step=0)
+        one["epochs"] = [first, *one["epochs"]]  # in the order of epoch 0
+
+
+def leave_after_one_step(ranks):
+    pad(ranks)
+    for one in ranks:
+        one["epochs"][0]["finished"] = False
+
+
+def train_once_more(ranks):
+    """Start another job, whose digests and shares are its own."""
+    again = [copy.deepcopy(one) for one in ranks]
+    for one in again:
+        one |= {"pid": 200 + one["rank"], "began": 2e9, "digests": {"1": 0.75}}
+    ranks += again
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        look_before_training,
+        leave_after_one_step,
+        train_once_more,
         rarely,
         talk_over_gloo,
         wait_once_in_a_pass,
@@ -291,6 +317,52 @@ def test_gather_leaves_out_who_only_started_others(tmp_path):
     assert [r["pid"] for r in findings.gather(tmp_path)] == [100, 101, 102]
 
 
+def test_a_rank_that_a_signal_ended_is_named(tmp_path):
+    """It leaves no error of its own, but the process that started it knows."""
+    killed, stopped = (record(rank) | {"ended": False} for rank in (0, 1))
+    error = {"type": "ChildFailedError", "text": "", "line": "", "log": ""}
+    agent = record(0) | {
+        "rank": None,
+        "pid": 1,
+        "gpus": [],
+        "error": error,
+        "deaths": {100: -11},
+    }
+    for one in agent, killed, stopped:
+        path = tmp_path / f"{one['pid']}.json"
+        path.write_text(json.dumps(one | {"stands": "train.py:3"}), "utf8")
+    ranks = findings.gather(tmp_path)
+    assert report.failures(ranks) == ["rank 0: SIGSEGV ended it"]
+    plain = report.text(ranks, [], "exit code 1 after 2 s")
+    assert "SIGSEGV at train.py:3" in plain and "stopped at train.py:3" in plain
+
+
+def test_each_rank_that_waits_for_a_message_is_named():
+    """Two messages from one rank have one number; a collective is told of once."""
+    ranks = [record(rank) for rank in range(3)]
+    error = {"type": "DistBackendError", "text": hangs.TIMEOUT, "line": "", "log": ""}
+    call = {"op": "recv", "group": [0, 1, 2], "name": "0", "number": 1}
+    for one in ranks[0], ranks[2]:
+        one |= {"error": error, "last_call": call | {"line": "train.py:4", "peer": 1}}
+    assert [told.partition(" waited")[0] for told in hangs.waits(ranks)] == [
+        "rank 0",
+        "rank 2",
+    ]
+    for one in ranks[0], ranks[2]:
+        one["last_call"] = one["last_call"] | {"op": "all_reduce", "peer": None}
+    (told,) = hangs.waits(ranks)
+    assert told.startswith("ranks 0 and 2 waited at train.py:4 in all_reduce")
+
+
+def test_no_batch_fits_if_what_does_not_grow_takes_too_much():
+    """Adam's state can be too large for any batch."""
+    ranks = healthy()
+    lacking = {"batch": 0, "moments": [], "lacking": [[8, 5000, 9]]}
+    ranks[0]["gpus"][0]["growth"] = lacking
+    plain = sentences(report.text(ranks, [], "exit code 1 after 2 s"))
+    assert "none: what does not grow takes too much" in plain
+
+
 def test_the_report_and_the_page_say_all():
     """Failures come with the clinic's diagnosis; the page escapes what it shows."""
     ranks = healthy()
@@ -300,9 +372,9 @@ def test_the_report_and_the_page_say_all():
     log = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
     ranks[1]["error"] = about | {"log": log}
     found = findings.judge(copy.deepcopy(ranks), gpus=2)
-    plain = report.text(ranks, found, "exit code 1 after 2 s")
+    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s"))
     assert "rank 1: train.py:7: RuntimeError: Expected all" in plain
     assert "[stray-memory] train.py:5: rank 1" in plain
-    assert "node0 cuda:1" in plain and "2.05 kB" in plain and "a model of no" in plain
+    assert "node0 cuda:1" in plain and "2.05 kB" in plain and "models no real" in plain
     made = page.html(ranks, found, "exit code 1 after 2 s")
     assert "two &lt;b&gt;" in made and "<b>" not in made and "http" not in made

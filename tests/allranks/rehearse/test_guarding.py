@@ -17,14 +17,14 @@ def counted():
     return own.taken, own.peak, own.busy_s, current().host_s, str(current().copied)
 
 def train(change=lambda model: None, skipped=(), patience_s=60, layers=()):
-    wrappers, optimizers = weakref.WeakSet(), weakref.WeakKeyDictionary()
+    wrappers, optimizers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
     guards = Guards(wrappers, optimizers, patience_s)
     net = nn.Sequential(nn.Linear(4, 4), *layers).to(gpu)
     model = nn.parallel.DistributedDataParallel(
         net, device_ids=[rank], process_group=group
     )
     optimizer = torch.optim.AdamW(model.parameters())
-    wrappers.add(model)
+    wrappers[model] = None
     optimizers[optimizer] = None
     gone, traces = weakref.ref(model), []
     torch.manual_seed(0)
@@ -140,7 +140,7 @@ def told(hook):
         state = local.PostLocalSGDState(group, None, 1)
         model.register_comm_hook(state, local.post_localSGD_hook)
     training = Training([], guard=False, patience_s=1)
-    training.wrappers.add(model)
+    training.wraps(model)
     training.look()
     facts = training.facts()
     return facts["wrapped"], facts["data_parallel"]

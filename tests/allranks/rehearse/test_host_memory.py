@@ -7,15 +7,16 @@ import pytest
 
 from allranks.rehearse import host_memory
 from allranks.rehearse.__main__ import main
-from tests.allranks.rehearse.running import SCRIPTS, rehearse
+from tests.allranks.rehearse.running import SCRIPTS, rehearse, sentences
 
 
 def test_a_tensor_that_the_laptop_cannot_hold_is_no_fault_of_the_gpu():
     """torch's own error stays, and the way out stands beside it."""
     code, out, err = rehearse("--gpus=1", str(SCRIPTS / "large.py"))
     assert code == 1, out + err
+    out = sentences(out)
     assert re.search(r"large\.py:\d+: RuntimeError: .*DefaultCPUAllocator", out), out
-    assert f"not a GPU's memory is full but this machine's: {host_memory.CURE}" in out
+    assert f"this machine's memory is full, not a GPU's: {host_memory.CURE}" in out
 
 
 def test_the_report_begins_with_what_linux_has_ended(monkeypatch, capsys):
@@ -23,7 +24,7 @@ def test_the_report_begins_with_what_linux_has_ended(monkeypatch, capsys):
     counts = iter([3, 4])
     monkeypatch.setattr(host_memory, "num_killed", lambda: next(counts))
     assert main(["--gpus=1", str(SCRIPTS / "killed.py")]) == 128 + signal.SIGKILL
-    said = capsys.readouterr().out
+    said = sentences(capsys.readouterr().out)
     assert re.search(r"Rehearsal: exit code 137 after .* s; .* Linux ended 1", said)
 
 

@@ -33,7 +33,7 @@ class Holder:
 
 
 class Apart(RuntimeError):
-    """What check_one_device raises, with a tensor."""
+    """What same_device.check raises, with a tensor."""
 
     def __init__(self, tensor):
         super().__init__("apart")

@@ -73,6 +73,7 @@ def rank(number, last=None, error="", **changes):
     """Return what a rank's record has of its end."""
     told = {"text": error, "line": "train.py:9"} if error else None
     about = {"rank": number, "last_call": last, "error": told, "stands": ""}
+    about |= {"host": "", "pid": number, "began": 0.0}
     return about | {"ended": False} | changes
 
 

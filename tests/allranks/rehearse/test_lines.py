@@ -1,0 +1,36 @@
+"""Whose code a line is: the reader's, torch's, or somebody else's."""
+
+import torch
+
+from allranks.rehearse import lines
+
+STEP = "def step(): pass"
+
+
+def whose(path, name="step"):
+    """Return whose a function of a file is."""
+    space = {}
+    exec(compile(STEP.replace("step", name), path, "exec"), space)
+    return lines.whose(space[name].__code__)
+
+
+def test_a_folder_called_torch_is_the_readers():
+    """Only the package that is imported is torch's."""
+    installed = torch.__file__.removesuffix("__init__.py")
+    assert whose(f"{installed}optim/adam.py") == (lines.TORCH, "step")
+    assert whose(f"{installed}_tensor.py") == (lines.OURS, "")
+    assert whose("/home/me/torch/optim/adam.py") == (lines.READER, "")
+
+
+def test_what_is_installed_is_not_the_readers():
+    """It may be installed for this user alone."""
+    user = "/home/me/.local/lib/python3.11/site-packages/transformers/trainer.py"
+    assert whose(user) == (lines.OURS, "")
+    assert whose("/home/me/project/trainer.py") == (lines.READER, "")
+
+
+def test_equal_code_of_two_files_is_told_apart():
+    """Python holds code for equal that stands at the same line of another file."""
+    installed = torch.__file__.removesuffix("__init__.py")
+    assert whose(f"{installed}copied.py")[0] == lines.TORCH
+    assert whose("/home/me/copied.py")[0] == lines.READER
