@@ -6,7 +6,7 @@ here.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -117,6 +117,20 @@ def apply_forward(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
     return out
 
 
+@contextlib.contextmanager
+def _current(home: Device | None) -> Iterator[None]:
+    """Make a device current, as it is in the engine's thread for that device."""
+    if home is None:
+        yield
+        return
+    thread = home.machine.thread
+    before, thread.index = getattr(thread, "index", 0), home.index
+    try:
+        yield
+    finally:
+        thread.index = before
+
+
 def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
     """Run a Function's backward; refuse gradients on another device, as CUDA does."""
     noted = getattr(self, "_homes", None)
@@ -129,7 +143,8 @@ def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
         else grad
         for grad, home in zip(grads, homes, strict=True)
     ]
-    made = _apply_backward(self, *grads)
+    with _current(next(filter(None, homes), None)):
+        made = _apply_backward(self, *grads)
     found = list(made) if isinstance(made, tuple) else [made]
     for at, (grad, where) in enumerate(zip(found, places, strict=False)):
         if not isinstance(grad, torch.Tensor) or grad.device == where:

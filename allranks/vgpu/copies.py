@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.utils._mode_utils import no_dispatch
 
+from allranks.vgpu import lazy
 from allranks.vgpu.machine import Machine, current, is_virtual, kind
-from allranks.vgpu.subclasses import of_the_reader
-from allranks.vgpu.tensor import VirtualTensor
+from allranks.vgpu.subclasses import as_own, of_the_reader
+from allranks.vgpu.tensor import OWN, VirtualTensor
 
 _tensor_to = torch.Tensor.to
 _data, _grad = torch._C.TensorBase.data, torch._C.TensorBase.grad
 ASIDE = "_grad_of_another_shape"  # the attribute under which it waits
-OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user's
 
 
 class Move(torch.autograd.Function):
@@ -53,6 +54,8 @@ def move(
     home = machine.device(target) if is_virtual(target) else None
     made = inner.clone()
     out = made if home is None else VirtualTensor(made, home)
+    if home is not None and home is not getattr(tensor, "_home", None):
+        out = as_own(out, type(tensor))
     source = tensor._home if isinstance(tensor, VirtualTensor) else None
     machine.copy(source, home, inner.shape, inner.nbytes, wait, (inner, made))
     return out
@@ -80,6 +83,8 @@ def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._inner.to(device, dtype or self.dtype)
     elif device.type != "cpu":
         return _tensor_to(torch.empty(0), device)  # raises what torch raises
+    if is_lazy(self):
+        return lazy.to(self, device, dtype)
     options = {k: kwargs[k] for k in ("copy", "memory_format") if k in kwargs}
     if device == self.device:
         return _tensor_to(self, dtype=dtype or self.dtype, **options)

@@ -67,6 +67,7 @@ class Device:
     peak: int = 0
     reserved: int = 0  # by a caching allocator: the peak since it was last emptied
     most_reserved: int = 0
+    limit: int = 0  # bytes that the process may use, if it has set that itself
     taken: int = 0  # by all allocations ever made
     num_blocks: int = 0
     num_ooms: int = 0
@@ -85,11 +86,12 @@ class Device:
 
         An observer gets the shape of the tensor that they are for.
         """
-        if self.allocated + num_bytes > self.capacity:
+        room = self.limit or self.capacity
+        if self.allocated + num_bytes > room:
             self.num_ooms += 1
             if self.machine.observer is not None:
                 self.machine.observer.lacks(self, shape, num_bytes)
-            free = from_bytes(self.capacity - self.allocated)
+            free = from_bytes(room - self.allocated)
             if self.machine.kind == "cuda":
                 raise torch.OutOfMemoryError(self._cudas_sentence(num_bytes, free))
             raise torch.OutOfMemoryError(

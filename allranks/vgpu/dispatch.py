@@ -2,26 +2,22 @@
 
 import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
-from allranks.vgpu import attention, autocast, foreach, generators, half
+from allranks.vgpu import attention, autocast, foreach, generators, kernels, same_device
 from allranks.vgpu.machine import Device, is_virtual, kind
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
 
 aten, functorch = torch.ops.aten, torch._C._functorch
-SENTENCE = (
-    "Expected all tensors to be on the same device, "
-    "but found at least two devices, {} and {}!"
-)
 # Functions that take tensors of several devices, because they copy, or need one of
-# the tensors on the host.
+# the tensors on the host, or index with it.
 MIXES = {"backward", "grad", "copy_", "__get__", "__set__", "_pack_padded_sequence"}
-MIXES |= {"__getitem__", "__setitem__", "index", "index_put_", "tensor_split"}
+MIXES |= {"__getitem__", "index", "tensor_split", *same_device.ASSIGNS}
 MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
 MIXES |= {"_pad_packed_sequence"}
 C10D = "torch.distributed.distributed_c10d"  # whose backends check devices themselves
@@ -50,9 +46,9 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
         if name in RECURRENT:
             leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
         if getattr(func, "namespace", "") != "prims":  # which meta tensors prepare
-            check_one_device(leaves)
+            same_device.check(leaves, numbers=name not in same_device.STRICT)
         goes_on = False
-        if "out" not in kwargs and torch.is_autocast_enabled(kind()):
+        if kwargs.get("out") is None and torch.is_autocast_enabled(kind()):
             func, args, kwargs, goes_on = autocast.cast(func, args, kwargs)
         if not goes_on:
             home = next((x._home for x in leaves if isinstance(x, cls)), None)
@@ -65,9 +61,14 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
 
 def _call_mixed(func: Callable, args: Args, kwargs: Kwargs) -> Any:
     """Run a function that takes tensors of several devices, within its limits."""
-    if func.__name__ in ("__getitem__", "__setitem__"):
-        if not functorch.is_functorch_wrapped_tensor(args[0]):
-            _check_indices(args[0].device, pytree.tree_leaves(args[1]))
+    name = func.__name__
+    if name == "__getitem__" or name in same_device.ASSIGNS:
+        named = [kwargs[key] for key in ("indices", "values") if key in kwargs]
+        tensor, index, *value = [*args, *named][:3]
+        if name.startswith("index_put"):
+            index = tuple(index)
+        if not functorch.is_functorch_wrapped_tensor(tensor):
+            same_device.check_indices(tensor, index, *value)
     elif func is torch._VF._pack_padded_sequence and args[1].device.type != "cpu":
         raise RuntimeError(
             "'lengths' argument should be a 1D CPU int64 tensor, but got "
@@ -124,34 +125,6 @@ class _PadPacked(torch.autograd.Function):
         return type(grad)(made, ctx.home), *[None] * 4
 
 
-def check_one_device(leaves: Iterable[Any]) -> None:
-    """Raise torch's own error unless all tensors are on one device."""
-    first = found = None
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            where = leaf.device
-            if leaf.dim() == 0 and where.type == "cpu":
-                continue  # a number may be anywhere
-            if functorch.is_functorch_wrapped_tensor(leaf):
-                continue  # of vmap or jvp: it hides where the tensor inside is
-            if found is not None and where != found:
-                error = RuntimeError(SENTENCE.format(found, where))
-                error.tensors = first, leaf  # for who wants to say where they are from
-                raise error
-            first, found = leaf, where
-
-
-def _check_indices(device: torch.device, indices: Iterable[Any]) -> None:
-    """Raise torch's own error for an index that is on another device."""
-    for index in indices:
-        where = index.device if isinstance(index, torch.Tensor) else device
-        if where != device and where.type != "cpu":
-            raise RuntimeError(
-                "indices should be either on cpu or on the same device as the "
-                f"indexed tensor ({device})"
-            )
-
-
 def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     """Run one aten op on virtual tensors, for __torch_dispatch__."""
     if func in COPIES:
@@ -164,7 +137,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     tensors = [leaf for leaf in leaves if isinstance(leaf, cls)]
     # If there is a CPU tensor here, torch's own C++ made it in the middle of a function
     # for use with these tensors. What a caller mixes, ``call`` has refused.
-    check_one_device(tensors)
+    same_device.check(tensors)
     home = tensors[0]._home
     home.machine.check_plugged_in(home)
     generators.check(kwargs.get("generator"))
@@ -179,7 +152,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     if capture is not None:
         capture.before(func, inner_args, inner_kwargs)
     with generators.drawing(func, home, inner_kwargs) as drawn:
-        made = half.run(func, inner_args, inner_kwargs)
+        made = kernels.run(func, inner_args, inner_kwargs)
         drawn += pytree.tree_leaves(made)
     out = pytree.tree_map_only(
         torch.Tensor,

@@ -1,4 +1,4 @@
-"""What CUDA says when something is asked of a GPU that it cannot do."""
+"""What CUDA says of what a GPU cannot do, and we of what only a real one can."""
 
 from typing import NoReturn
 
@@ -13,6 +13,14 @@ NOT_PERMITTED = (
     "is captured, nothing may wait for the GPU or copy between it and the host: "
     ".item(), .cpu(), print, synchronize)"
 )
+
+
+def refusal(what: str) -> str:
+    """Say in one sentence that something needs a real GPU, and what to do."""
+    return (
+        f"{what} needs a real GPU, so it cannot be rehearsed: leave it out of the "
+        "rehearsal, for example behind a flag of your script"
+    )
 
 
 def refuse_index(index: int) -> NoReturn:

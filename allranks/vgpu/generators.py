@@ -4,7 +4,9 @@ C++ cannot make a generator for a device type that it does not know. So this is 
 generator that reports another device, and a seed gives the numbers that it gives there.
 """
 
+import functools
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,8 +45,13 @@ class Generator(metaclass=_Kind):
     """The class that replaces torch.Generator while virtual GPUs are plugged in."""
 
     def __new__(cls, device: Where = "cpu") -> torch.Generator:
-        virtual = is_virtual(torch.device(device))
-        return VirtualGenerator(device) if virtual else _plain(device)
+        if not is_virtual(torch.device(device)):
+            return _plain(device)
+        if kind() == "cuda":
+            from allranks.vgpu.cuda.random import DeviceGenerator
+
+            return DeviceGenerator(current().device(device))
+        return VirtualGenerator(device)
 
 
 def drawing(
@@ -61,6 +68,27 @@ def drawing(
     return nullcontext([])
 
 
+def check_host(made: Any, generator: torch.Generator | None) -> None:
+    """Raise torch's own error for numbers of the host that a GPU's generator drew."""
+    host = type(made) in (torch.Tensor, torch.nn.Parameter)
+    if host and generator is not None and generator._cdata in _virtual:
+        raise RuntimeError(
+            f"Expected a 'cpu' device type for generator but found '{kind()}'"
+        )
+
+
+def _checked(draw: Callable) -> Callable:
+    """Return a function of torch that draws, as C++ cannot tell generators apart."""
+
+    @functools.wraps(draw)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = draw(*args, **kwargs)
+        check_host(made, kwargs.get("generator"))
+        return made
+
+    return run
+
+
 def check(generator: torch.Generator | None) -> None:
     """Raise torch's own error for a generator of the CPU, which a GPU cannot use."""
     if generator is not None and generator._cdata not in _virtual:
@@ -68,3 +96,25 @@ def check(generator: torch.Generator | None) -> None:
             f"Expected a '{kind()}' device type for generator but found 'cpu': "
             f'make it with torch.Generator(device="{kind()}")'
         )
+
+
+DRAWS = {  # that do not make tensors of a size: see pinned
+    torch: ("normal", "bernoulli", "multinomial", "poisson"),
+    torch.Tensor: (
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "cauchy_",
+        "log_normal_",
+        "multinomial",
+        "bernoulli",
+    ),
+}
+PATCHES = [
+    (owner, name, _checked(getattr(owner, name)))
+    for owner, names in DRAWS.items()
+    for name in names
+]

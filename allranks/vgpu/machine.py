@@ -235,10 +235,10 @@ class Machine:
                 count = self.copied.setdefault((event.label, *way), [0, 0])
                 count[0], count[1] = count[0] + 1, count[1] + num_bytes
 
-    def synchronize(self, device: Device) -> None:
-        """Make the program wait until a device has done everything it was given."""
+    def synchronize(self, device: Device, until_s: float | None = None) -> None:
+        """Make the program wait for a device, until a time or until all is done."""
         self._check_not_capturing()
-        self.host_s = max(self.host_s, device.free_s)
+        self.host_s = max(self.host_s, device.free_s if until_s is None else until_s)
 
     def _check_not_capturing(self) -> None:
         """Raise CUDA's error for what may not be in a graph."""

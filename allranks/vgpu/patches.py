@@ -18,12 +18,13 @@ from allranks.vgpu import (
     copies,
     device_module,
     foreach,
+    generators,
+    lazy,
     pinned,
     sharing,
     storages,
     subclasses,
 )
-from allranks.vgpu.generators import Generator
 from allranks.vgpu.machine import Where, current, is_virtual
 from allranks.vgpu.replaced import Replaced
 from allranks.vgpu.tensor import VirtualTensor
@@ -123,12 +124,15 @@ PATCHES = [
     (torch.Tensor, "to", copies.to),
     (torch, "as_tensor", as_tensor),
     (torch, "tensor", tensor),
-    (torch, "Generator", Generator),
+    (torch, "Generator", generators.Generator),
+    *generators.PATCHES,
+    *lazy.PATCHES,
     *pinned.PATCHES,
     (torch.Tensor, "data", copies.data),
     (torch.Tensor, "grad", copies.grad),
     (nn.Parameter, "__new__", staticmethod(subclasses.new_parameter)),
     (torch.UntypedStorage, "resize_", storages.resize_),
+    (torch.UntypedStorage, "clone", storages.clone),
     (torch.UntypedStorage, "device", property(storages.device)),
     (torch.autograd, "_make_grads", autograd.make_grads),
     (torch.autograd, "_engine_run_backward", autograd.run_engine),

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
+from torch.utils.data import dataset
 
+from allranks.vgpu import generators
 from allranks.vgpu.machine import Where
 from allranks.vgpu.tensor import VirtualTensor
 
@@ -68,11 +70,12 @@ def pin_memory(self: torch.Tensor, device: Where = None) -> torch.Tensor:
 
 
 def _pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a function of torch that obeys ``pin_memory=True``, as C++ cannot here."""
+    """Return a function that obeys ``pin_memory`` and ``generator``, as on CUDA."""
 
     @functools.wraps(make)
     def run(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
         made = make(*args, **kwargs)
+        generators.check_host(made, kwargs.get("generator"))
         return mark(made) if pin_memory else made
 
     return run
@@ -82,4 +85,5 @@ PATCHES = [
     (torch.Tensor, "pin_memory", pin_memory),
     (torch.Tensor, "is_pinned", is_pinned),
     *((torch, name, _pinning(getattr(torch, name))) for name in MAKERS),
+    (dataset, "randperm", _pinning(torch.randperm)),  # imported by its name
 ]

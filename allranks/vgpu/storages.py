@@ -14,7 +14,8 @@ from allranks.vgpu.devices import Device, Where
 from allranks.vgpu.machine import current
 
 _thread = threading.local()
-_own_resize, _own_device = torch.UntypedStorage.resize_, torch._C.StorageBase.device
+_own_resize, _own_clone = torch.UntypedStorage.resize_, torch.UntypedStorage.clone
+_own_device = torch._C.StorageBase.device
 
 
 @contextmanager
@@ -49,6 +50,18 @@ def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     home.require(max(0, int(size) - self.nbytes()))
     made = _own_resize(self, size)
     machine.recount(self)
+    return made
+
+
+def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Return a copy on the same device."""
+    home = current().home(self)
+    with as_of_the_host():
+        made = _own_clone(self)
+    if home is not None:
+        home.machine.adopt(made, home)
+        num_bytes = made.nbytes()
+        home.machine.compute(home, "copy", (num_bytes,), num_bytes=2 * num_bytes)
     return made
 
 

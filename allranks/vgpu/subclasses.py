@@ -49,3 +49,23 @@ def new_parameter(
     if isinstance(made, VirtualTensor) and is_own(cls):
         made.__class__ = both(cls)
     return made
+
+
+def as_own(tensor: VirtualTensor, cls: type) -> torch.Tensor:
+    """Give a new tensor a class of the reader's, if it is one without data of its own.
+
+    A class that carries out ops itself is left out, as it holds other tensors.
+    """
+    cls = getattr(cls, "_on_host", cls)
+    plain = cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    if is_own(cls) and plain and not issubclass(cls, nn.Parameter):
+        tensor.__class__ = both(cls)
+    return tensor
+
+
+def as_subclass(self: VirtualTensor, cls: type) -> torch.Tensor:
+    """Return a view of the reader's class, as Tensor.as_subclass does."""
+    return as_own(self.view(self.shape), cls)
+
+
+VirtualTensor.as_subclass = as_subclass

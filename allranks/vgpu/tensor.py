@@ -6,6 +6,7 @@ the same autograd; only Python sees ``vgpu:1``.
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Self
 
@@ -13,7 +14,10 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from allranks.vgpu import dispatch
+from allranks.vgpu.errors import refusal
 from allranks.vgpu.machine import Device, Where, is_virtual
+
+OWN = {"_inner", "_home", "_is_param"}  # attributes of the class, not the user's
 
 
 class VirtualTensor(torch.Tensor):
@@ -72,7 +76,8 @@ class VirtualTensor(torch.Tensor):
     def grad(self, value: torch.Tensor | None) -> None:
         if value is not None and value.device != self.device:
             raise RuntimeError(
-                f"assigned grad is on {value.device}, the tensor on {self.device}"
+                "assigned grad has data located on a different device: it is on "
+                f"{value.device}, and the tensor on {self.device}"
             )
         torch.Tensor.grad.__set__(self, value)
 
@@ -169,10 +174,9 @@ class VirtualTensor(torch.Tensor):
     def record_stream(self, stream: Any) -> None:
         """Do nothing, as there is one stream per device."""
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(f"not possible on {self.device}: use .cpu() first")
-
-    __dlpack__ = _refuse
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse, since another library would take the host's memory for a GPU's."""
+        raise NotImplementedError(refusal(f"from_dlpack of a tensor on {self.device}"))
 
     def share_memory_(self) -> Self:
         """Do nothing: any process can open a GPU's memory."""
@@ -184,9 +188,19 @@ class VirtualTensor(torch.Tensor):
 
     def set_(self, source: Any = None, *args: Any) -> Self:
         """Take over the memory of another tensor on the same device, as FSDP asks."""
-        if args or getattr(source, "_home", None) is not self._home:
-            self._refuse()
-        self._inner = source._inner.detach()
+        storage = getattr(source, "_untyped_storage", source)
+        if isinstance(storage, torch.UntypedStorage):
+            home = self._home.machine.home(storage)
+            with torch._C.DisableTorchFunctionSubclass():
+                inner = torch.empty(0, dtype=self.dtype, device="cpu")
+                inner = inner.set_(storage, *args)
+        else:
+            home, inner = getattr(source, "_home", None), source._inner.detach()
+        if home is not self._home:
+            raise RuntimeError(
+                f"set_ takes memory of {self.device}, not of {source.device}"
+            )
+        self._inner = inner
         with torch._C.DisableTorchFunctionSubclass(), no_dispatch():
             torch.Tensor.set_(self, self._inner)
         return self
@@ -214,24 +228,37 @@ class VirtualTensor(torch.Tensor):
         if id(self) not in memo:
             if not self.is_leaf:
                 return super().__deepcopy__(memo)  # raises: only leaves can
-            new = self.detach().clone()
-            if self._is_parameter():
+            if self._is_parameter():  # which torch copies without gradient and marks
                 made = getattr(self, "_on_host", torch.nn.Parameter)
-                new = made(new, self.requires_grad)
-            new.requires_grad_(self.requires_grad)
-            new.grad = copy.deepcopy(self.grad, memo)
+                memo[id(self)] = made(self.detach().clone(), self.requires_grad)
+                return memo[id(self)]
+            with torch._C.DisableTorchFunctionSubclass():
+                inner = copy.deepcopy(self._inner.detach(), memo)  # views stay views
+            new = VirtualTensor(inner, self._home).requires_grad_(self.requires_grad)
             memo[id(self)] = new
+            new.grad = copy.deepcopy(self.grad, memo)
+            vars(new).update(copy.deepcopy(self._marks(), memo))
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: int) -> tuple[Callable, tuple]:
         """Pickle it as torch does on any device, with a storage that is tagged."""
+        marks = self._marks()
         if self._is_parameter():
-            parts = self.detach(), self.requires_grad, {}
+            parts = self.detach(), self.requires_grad, OrderedDict()
+            if marks:
+                return torch._utils._rebuild_parameter_with_state, (*parts, marks)
             return torch._utils._rebuild_parameter, parts
         inner = self._inner
         storage = torch.storage.TypedStorage(
             wrap_storage=inner.untyped_storage(), dtype=inner.dtype, _internal=True
         )
         view = inner.storage_offset(), tuple(inner.shape), inner.stride()
-        parts = (storage, *view, self.requires_grad, {})
+        parts = (storage, *view, self.requires_grad, OrderedDict())
+        if marks:
+            how = torch._utils._rebuild_tensor_v2, torch.Tensor, parts, marks
+            return torch._tensor._rebuild_from_type_v2, how
         return torch._utils._rebuild_tensor_v2, parts
+
+    def _marks(self) -> dict[str, Any]:
+        """Return the attributes that the user has put on it."""
+        return {key: value for key, value in vars(self).items() if key not in OWN}

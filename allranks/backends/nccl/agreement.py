@@ -5,8 +5,8 @@ hangs or mixes the numbers up, and gloo ends the process. So the ranks tell each
 first what they have come for, and all of them raise one sentence if it differs.
 """
 
+import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,17 @@ def what(call: Call, same: str) -> str:
     return f"{call.op} ({same}{', ' if same else ''}{kind})"
 
 
+def _row(text: str) -> bytes:
+    """Return a text of the length of a row; a longer one ends in a digest of it all."""
+    told = text.encode()
+    if len(told) > NUM_BYTES:
+        digest = hashlib.blake2b(told, digest_size=8).hexdigest()
+        told = told[: NUM_BYTES - 20] + f"... {digest}".encode()
+    return told.ljust(NUM_BYTES)
+
+
 def agree(
-    rank: int, number: int, mine: str, gather: Callable[[list, torch.Tensor], Any]
+    rank: int, number: int, mine: str, gather: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """Raise unless all ranks have come for the same.
 
@@ -37,16 +46,16 @@ def agree(
         rank: of this process in the group.
         number: of the call in the group.
         mine: what this rank has come for.
-        gather: fills a list with the rows of all ranks, and waits.
+        gather: returns the rows of all ranks.
 
     Raises:
         DistBackendError: if one has come for something else; on all ranks alike.
     """
-    said = mine.encode()[:NUM_BYTES].ljust(NUM_BYTES)
+    said = _row(mine)
     theirs = gather(torch.frombuffer(bytearray(said), dtype=torch.uint8))
     for other, row in enumerate(theirs):
-        their = bytes(row.tolist()).decode(errors="replace").rstrip()
-        if their != mine[:NUM_BYTES].rstrip():
+        if bytes(row.tolist()) != said:
+            their = bytes(row.tolist()).decode(errors="replace").rstrip()
             error = dist.DistBackendError(
                 f"[Rank {rank}] call {number} of the group is {mine} on rank {rank}, "
                 f"but {their} on rank {other}: on GPUs, NCCL would hang here, or mix "

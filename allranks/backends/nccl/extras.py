@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-from allranks.vgpu.cuda.refused import refusal, refuse
+from allranks.vgpu.cuda.refused import refuse
+from allranks.vgpu.errors import refusal
 
 
 class Extras:

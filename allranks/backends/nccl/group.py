@@ -24,7 +24,7 @@ from allranks.backends.nccl.calls import Call, tell
 from allranks.backends.nccl.extras import Extras
 from allranks.backends.nccl.meeting import Meeting
 from allranks.backends.nccl.work import NcclWork, explained
-from allranks.vgpu.cuda.refused import refusal
+from allranks.vgpu.errors import refusal
 
 MOST_WORKS = 256  # that nobody has waited for, of which the last ones are kept
 _own_register = dist.ProcessGroup._register_backend

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from allranks.vgpu.machine import Device
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 HOST = "ALLRANKS_HOST"  # in a rehearsal of several nodes, the name of this one
 PATIENCE_S = 2.0  # that a rank which goes has for those that have not heard all yet
 
@@ -81,9 +82,6 @@ def physical(index: int) -> str:
     visible = [part.strip() for part in os.environ.get(VISIBLE, "").split(",")]
     number = visible[index] if index < len(visible) and visible[index] else index
     return f"{host} {number}"
-
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def _duplicate(rank: int, other: int, gpu: str) -> str:

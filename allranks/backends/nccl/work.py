@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Work
 
 from allranks.backends.nccl import watchdog
 from allranks.backends.nccl.calls import Call
-from allranks.vgpu.cuda.refused import refusal
+from allranks.vgpu.errors import refusal
 
 OPS = {  # as WorkNCCL prints them
     "all_reduce": "ALLREDUCE",

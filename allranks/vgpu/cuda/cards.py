@@ -37,6 +37,16 @@ CARDS = {
     "v100-32": Card("Tesla V100-SXM2-32GB", 32 * GB, (7, 0), 80),
     "t4": Card("Tesla T4", 16 * GB, (7, 5), 40),
 }
+# by compute capability: threads of a multiprocessor, and KiB of its shared memory, in
+# all and for one block (CUDA C++ Programming Guide, technical specifications)
+LIMITS = {
+    (7, 0): (2048, 96, 96),
+    (7, 5): (1024, 64, 64),
+    (8, 0): (2048, 164, 163),
+    (8, 9): (1536, 100, 99),
+    (9, 0): (2048, 228, 227),
+    (10, 0): (2048, 228, 227),
+}
 VIRTUAL = Card("Virtual GPU", 0, (9, 0), 132)  # no product; an H100's capability
 
 
@@ -58,12 +68,9 @@ class Properties:
     """What ``torch.cuda.get_device_properties`` returns, with the names that it has."""
 
     warp_size = 32
-    max_threads_per_multi_processor = 2048
     max_threads_per_block = 1024
     regs_per_multiprocessor = 65536
-    shared_memory_per_block = 49152
-    shared_memory_per_block_optin = 232448
-    shared_memory_per_multiprocessor = 233472
+    shared_memory_per_block = 48 * 1024
     L2_cache_size = 50 * 2**20
     is_integrated = is_multi_gpu_board = 0
     clock_rate = memory_clock_rate = memory_bus_width = 0  # speed is not rehearsed
@@ -74,6 +81,10 @@ class Properties:
         self.name, self.total_memory = card.name, total_memory
         self.major, self.minor = card.capability
         self.multi_processor_count = card.processors
+        threads, shared, optin = LIMITS[card.capability]
+        self.max_threads_per_multi_processor = threads
+        self.shared_memory_per_multiprocessor = shared * 1024
+        self.shared_memory_per_block_optin = optin * 1024
         self.pci_bus_id = self.pci_device_id = index
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"virtual GPU {index}")
 

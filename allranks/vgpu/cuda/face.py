@@ -4,7 +4,7 @@ There is no global mode: each entry of ``patches`` replaces one name of torch wh
 devices of the kind "cuda" are plugged in, and ``allranks.vgpu.patches`` puts all back.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.autograd import profiler
 
 from allranks.vgpu import storages
 from allranks.vgpu.cuda import (
+    compiled,
     dtensors,
     functions,
     graphs,
@@ -26,7 +27,6 @@ from allranks.vgpu.cuda import (
     torch_device,
     typed,
 )
-from allranks.vgpu.cuda.say import say_once
 from allranks.vgpu.machine import Where, current, is_virtual
 from allranks.vgpu.tensor import VirtualTensor
 
@@ -53,19 +53,6 @@ def is_cuda(self: VirtualTensor) -> bool:
 def accelerator(check_available: bool = False) -> torch.device:
     """Return the accelerator's type."""
     return torch.device("cuda")
-
-
-def compile_nothing(model: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Return the function as it is, in place of torch.compile, and say so once."""
-    if model is None:
-        return lambda function: compile_nothing(function)
-    say_once("torch.compile is passed over, and the function runs eagerly")
-    return model
-
-
-def module_compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Leave the module as it is, in place of nn.Module.compile."""
-    compile_nothing(self)
 
 
 class Nvtx:
@@ -141,8 +128,8 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield VirtualTensor, "cuda", to_cuda
     yield VirtualTensor, "is_cuda", property(is_cuda)
     yield torch, "device", torch_device.device
-    yield torch, "compile", compile_nothing
-    yield nn.Module, "compile", module_compile
+    yield torch, "compile", compiled.compile_nothing
+    yield nn.Module, "compile", compiled.module_compile
     yield torch.UntypedStorage, "cuda", storages.to_cuda
     yield profiler.profile, "__init__", tools.profile
     yield profiler, "emit_nvtx", tools.emit_nvtx

@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import torch
 
 from allranks.vgpu import device_module
-from allranks.vgpu.cuda import cards, refused
-from allranks.vgpu.machine import Machine, current
+from allranks.vgpu.cuda import cards
+from allranks.vgpu.errors import refusal
+from allranks.vgpu.machine import Device, Machine, current
 
 POOLS = ("all", "large_pool", "small_pool")
 COUNTS = ("current", "peak", "allocated", "freed")
@@ -146,20 +147,24 @@ def memory_snapshot(*args: Any) -> dict[str, list]:
 
 def properties(index: int) -> cards.Properties:
     """Return what is known about a device."""
-    device = current().device(index)
+    return properties_of(current().device(index))
+
+
+def properties_of(device: Device) -> cards.Properties:
+    """Return what is known about a device, seen or not."""
     return cards.Properties(device.machine.card, device.capacity, device.physical)
 
 
 def set_memory_fraction(fraction: float, index: int) -> None:
     """Let a process use a part of a device's memory."""
     device = current().device(index)
-    device.capacity = int(fraction * device.machine.capacity)
+    device.limit = int(fraction * device.capacity)
 
 
 def get_memory_fraction(index: int) -> float:
     """Return the part of a device's memory that the process may use."""
     device = current().device(index)
-    return device.capacity / device.machine.capacity
+    return (device.limit or device.capacity) / device.capacity
 
 
 class Cudart:
@@ -204,7 +209,7 @@ class Cudart:
         return "no error" if code == 0 else f"CUDA error {int(code)}"
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise NotImplementedError(refused.refusal(f"torch.cuda.cudart().{name}"))
+        raise NotImplementedError(refusal(f"torch.cuda.cudart().{name}"))
 
 
 def _stream_data(index: int) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree as pytree
 
-from allranks.vgpu import generators, half
+from allranks.vgpu import generators, kernels
 from allranks.vgpu.cuda import random
 from allranks.vgpu.machine import Device, Machine, current
 
@@ -185,7 +185,7 @@ class CUDAGraph:
 
         args, kwargs = pytree.tree_map_only(Piece, tensor, (step.args, step.kwargs))
         with generators.drawing(step.func, step.home, kwargs) as drawn:
-            made = half.run(step.func, args, kwargs)
+            made = kernels.run(step.func, args, kwargs)
             drawn += pytree.tree_leaves(made)
         outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
         for piece, out in zip(step.made, outs, strict=True):

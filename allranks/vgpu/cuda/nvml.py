@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from allranks.vgpu.cuda import cards
+from allranks.vgpu.cuda import functions
 from allranks.vgpu.cuda.say import say_once
 from allranks.vgpu.machine import Device, current
 
@@ -42,10 +42,6 @@ class NVMLError_NotSupported(NVMLError):
 def _values(**values: Any) -> types.SimpleNamespace:
     """Return a structure with some fields."""
     return types.SimpleNamespace(**values)
-
-
-def _properties(handle: Device) -> cards.Properties:
-    return cards.Properties(handle.machine.card, handle.capacity, handle.physical)
 
 
 def _not_measured(*args: Any) -> int:
@@ -86,7 +82,7 @@ def nvmlDeviceGetHandleByUUID(uuid: str | bytes) -> Device:
 
 def nvmlDeviceGetUUID(handle: Device) -> str:
     """Return a GPU's UUID."""
-    return f"GPU-{_properties(handle).uuid}"
+    return f"GPU-{functions.properties_of(handle).uuid}"
 
 
 def nvmlDeviceGetName(handle: Device) -> str:

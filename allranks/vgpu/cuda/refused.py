@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from allranks.vgpu.errors import refusal
 from allranks.vgpu.tensor import VirtualTensor
 
 NAMES = {  # of torch's modules
@@ -50,14 +51,6 @@ HOST_ONLY = {  # what makes tensors of other layouts, or hands their memory on
 }
 ALSO_IN = ("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.green_contexts")
 _own_fake_device = FakeTensor._normalize_fake_device
-
-
-def refusal(what: str) -> str:
-    """Say in one sentence that something needs a real GPU, and what to do."""
-    return (
-        f"{what} needs a real GPU, so it cannot be rehearsed: leave it out of the "
-        "rehearsal, for example behind a flag of your script"
-    )
 
 
 def refuse(name: str) -> Callable[..., NoReturn]:

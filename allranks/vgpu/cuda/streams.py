@@ -35,6 +35,7 @@ class Stream:
         self._home = current().device(device if device_index is None else device_index)
         self.stream_id = next(_ids) if stream_id is None else stream_id
         self.priority = priority
+        self._before: list[tuple[Stream, Stream]] = []
 
     @property
     def device(self) -> torch.device:
@@ -58,12 +59,13 @@ class Stream:
         )
 
     def __enter__(self) -> Self:
-        self._before = current_stream(self._home.index)
+        self._before.append((current_stream(self._home.index), current_stream()))
         set_stream(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        set_stream(self._before)
+        for stream in self._before.pop():  # the last one's device is current again
+            set_stream(stream)
 
     def wait_stream(self, stream: "Stream") -> None:
         """Do nothing: what is on the other stream has been done."""
@@ -130,7 +132,7 @@ class Event:
     def synchronize(self) -> None:
         """Wait for it, on the modelled clock."""
         if self._home is not None:
-            self._home.machine.synchronize(self._home)
+            self._home.machine.synchronize(self._home, until_s=self._at)
 
     def elapsed_time(self, end: "Event") -> float:
         """Return the modelled milliseconds from this event to another.
@@ -169,9 +171,11 @@ def default_stream(device: Where = None) -> Stream:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make a stream its device's current one, for this thread."""
+    """Make a stream its device's current one, and the device this thread's."""
     if stream is not None:
-        _streams(stream._home)[stream._home.index] = stream.stream_id
+        home = stream._home
+        _streams(home)[home.index] = stream.stream_id
+        home.machine.thread.index = home.index
 
 
 class StreamContext(contextlib.AbstractContextManager):

@@ -12,7 +12,7 @@ import torch
 from torch.autograd import profiler
 from torch.utils import _pytree as pytree
 
-from allranks.vgpu.cuda import refused
+from allranks.vgpu.errors import refusal
 from allranks.vgpu.tensor import VirtualTensor
 
 _own_profile = profiler.profile.__init__
@@ -49,5 +49,5 @@ def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """
     leaves = [*mod.parameters(), *mod.buffers(), *pytree.tree_leaves((args, kwargs))]
     if any(isinstance(leaf, VirtualTensor) for leaf in leaves):
-        raise NotImplementedError(refused.refusal("torch.export of a module on cuda"))
+        raise NotImplementedError(refusal("torch.export of a module on cuda"))
     return _own_export(mod, *args, **kwargs)

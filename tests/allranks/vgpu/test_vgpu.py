@@ -226,14 +226,17 @@ class TestErrors:
                 lambda: torch.ones(1, device="vgpu").pin_memory(),
                 "only dense CPU tensors",
             ),
-            (lambda: torch.ones(1, device="vgpu").__dlpack__(), "use .cpu"),
+            (
+                lambda: torch.ones(1, device="vgpu").__dlpack__(),
+                "from_dlpack of a tensor on vgpu:0 needs",
+            ),
             (
                 lambda: torch.arange(9)[torch.tensor([1], device="vgpu")],
                 "indices should be either on cpu or on the same device",
             ),
             (
                 lambda: setattr(torch.ones(1, device="vgpu"), "grad", torch.ones(1)),
-                "assigned grad is on cpu, the tensor on vgpu:0",
+                "different device: it is on cpu, and the tensor on vgpu:0",
             ),
             (lambda: torch.eye(2, device="vgpu").to_sparse(), "no torch.sparse_coo"),
         ],

@@ -1,0 +1,65 @@
+"""Where CUDA has other kernels than the CPU: one that is missing, slow, or too many.
+
+In 16 bits, what the CPU lacks, or takes hundreds of times as long for as for 32, is
+computed in fp32 and rounded once, which is also what a GPU does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from allranks.vgpu.errors import refusal
+from allranks.vgpu.machine import kind
+
+aten = torch.ops.aten
+SLOW = {aten.convolution.default, aten.convolution_backward.default}  # in fp16
+MISSING = {  # in 16 bits
+    aten.avg_pool3d.default,
+    aten.avg_pool3d_backward.default,
+    aten.multi_margin_loss.default,
+    aten.multi_margin_loss_backward.default,
+}
+FLOATING = {  # what CUDA has for floating-point numbers only, and its kernels' names
+    aten.mm.default: "addmm_cuda",
+    aten.addmm.default: "addmm_cuda",
+    aten.bmm.default: "baddbmm_cuda",
+    aten.baddbmm.default: "baddbmm_cuda",
+    aten.mv.default: "addmv_impl_cuda",
+    aten.dot.default: "dot",
+}
+NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int16: "Short"}
+NAMES |= {torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}
+HALF = torch.float16, torch.bfloat16
+NO_KERNEL = "'CPU' backend"  # in torch's words for an op that has none here
+
+
+def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run an op on tensors of the host.
+
+    Raises:
+        RuntimeError: in CUDA's words, for a dtype that its kernel does not take.
+        NotImplementedError: for an op that has a kernel for GPUs only.
+    """
+    dtype = getattr(args[0], "dtype", None) if args else None
+    if (dtype == torch.float16 and func in SLOW) or (dtype in HALF and func in MISSING):
+        return _in_fp32(func, args, kwargs, dtype)
+    if func in FLOATING and dtype in NAMES and kind() == "cuda":
+        told = f'"{FLOATING[func]}" not implemented for'
+        raise RuntimeError(f"{told} '{NAMES[dtype]}'")
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError as error:
+        if NO_KERNEL not in str(error):
+            raise
+        what = f"{func.name().partition('.')[0]}, which has a kernel for CUDA only,"
+        raise NotImplementedError(refusal(what)) from None
+
+
+def _in_fp32(func: Callable, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+    wide, more = pytree.tree_map_only(
+        torch.Tensor, lambda t: t.float() if t.dtype == dtype else t, (args, kwargs)
+    )
+    made = func(*wide, **more)
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.to(dtype), made)
