@@ -119,8 +119,9 @@ def run() -> dict:
                 known[key] = rehearse(entry, script, checkouts)
                 print(f"{' '.join(key)}: {known[key]}", flush=True)
             ends.append(dict(zip(KEYS, key, strict=True), end=known[key]) | script)
-            stored = {"third_party": {"scripts": ends}}  # so that a break loses none
-            DATA.write_text(json.dumps(stored), "utf8")
+            stored = [dict(zip(KEYS, k, strict=True), end=known[k]) for k in known]
+            told = {"third_party": {"scripts": stored}}  # so that a break loses none
+            DATA.write_text(json.dumps(told), "utf8")
     good = sum(one["end"] in GOOD for one in ends)
     first = sum(one["end"] in GOOD and "cured" not in one for one in ends)
     return {
