@@ -68,9 +68,14 @@ def drawing(
     return nullcontext([])
 
 
-def check_host(made: Any, generator: torch.Generator | None) -> None:
+def made(generator: torch.Generator) -> VirtualGenerator:
+    """Return the object that stands for a GPU's generator, which C++ has lost."""
+    return _virtual[generator._cdata]
+
+
+def check_host(drawn: Any, generator: torch.Generator | None) -> None:
     """Raise torch's own error for numbers of the host that a GPU's generator drew."""
-    host = type(made) in (torch.Tensor, torch.nn.Parameter)
+    host = type(drawn) in (torch.Tensor, torch.nn.Parameter)
     if host and generator is not None and generator._cdata in _virtual:
         raise RuntimeError(
             f"Expected a 'cpu' device type for generator but found '{kind()}'"
@@ -82,9 +87,9 @@ def _checked(draw: Callable) -> Callable:
 
     @functools.wraps(draw)
     def run(*args: Any, **kwargs: Any) -> Any:
-        made = draw(*args, **kwargs)
-        check_host(made, kwargs.get("generator"))
-        return made
+        drawn = draw(*args, **kwargs)
+        check_host(drawn, kwargs.get("generator"))
+        return drawn
 
     return run
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 
-from allranks.vgpu.generators import VirtualGenerator
+from allranks.vgpu import generators
 from allranks.vgpu.machine import Device
 
 LIMIT = 2**64
@@ -33,8 +33,8 @@ def mix(seed: int, offset: int) -> int:
     return (x ^ (x >> 31)) & 0xFFFFFFFF
 
 
-class DeviceGenerator(VirtualGenerator):
-    """The default generator of a device, one of ``torch.cuda.default_generators``."""
+class DeviceGenerator(generators.VirtualGenerator):
+    """A device's default generator, or ``torch.Generator("cuda")`` of the user's."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device.index)
@@ -98,19 +98,16 @@ def of(device: Device) -> DeviceGenerator:
 
 @contextlib.contextmanager
 def drawing(device: Device, kwargs: dict[str, Any]) -> Iterator[list]:
-    """Let an op of torch's CPU draw from a device's generator instead of the CPU's.
+    """Let an op of torch's CPU draw from a GPU's generator instead of the CPU's.
 
-    An op that was given a generator of the user's draws from that one.
+    That is the device's own, or the one that the op was given.
 
     Yields:
         A list for the results, whose size says how far the generator goes on.
     """
-    given = kwargs.get("generator")
-    drawn: list = []
-    if given is not None and not isinstance(given, DeviceGenerator):
-        yield drawn
-        return
-    generator, host = given or of(device), torch.default_generator
+    given, drawn = kwargs.get("generator"), []
+    generator = of(device) if given is None else generators.made(given)
+    host = torch.default_generator
     if "generator" in kwargs:
         kwargs["generator"] = None  # some overloads insist on the argument
     before = host.get_state()
