@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from allranks.rehearse import __main__ as command
 from allranks.rehearse import nvidia_smi, settings
-from allranks.rehearse.command import CommandError, rewrite
+from allranks.rehearse.command import CommandError, reach, rewrite
 from allranks.rehearse.launch import _place
 from tests.allranks.rehearse.running import (
     REHEARSE,
@@ -292,6 +293,23 @@ def test_a_command_that_cannot_be_rehearsed_is_refused(words, said):
     """Nothing is started."""
     with pytest.raises(CommandError, match=said):
         rewrite(words)
+
+
+def test_a_launcher_in_python_is_rehearsed_with_all_that_it_starts(tmp_path):
+    """It begins in our child, and what it starts is reached from there."""
+    program = tmp_path / "launcher"
+    program.write_text("#!/usr/bin/env python3\n")
+    program.chmod(0o755)
+    made = rewrite([str(program), "launch", "train.py"])
+    assert made[-4:] == ["allranks.rehearse.child", str(program), "launch", "train.py"]
+    assert reach([sys.executable, "-u", "-m", "train"])[2:] == [
+        "-m",
+        "allranks.rehearse.child",
+        "-m",
+        "train",
+    ]
+    for words in ["python9.9", "train.py"], [sys.executable, "-I", "train.py"]:
+        assert reach(words) == words
 
 
 def test_nodes_replace_what_the_command_says_of_places():
