@@ -7,6 +7,7 @@ it skips what is frozen here, which also stays in memory that all ranks share.
 
 import atexit
 import gc
+import importlib
 import os
 import shutil
 from multiprocessing import forkserver
@@ -24,6 +25,8 @@ import allranks.live.worker  # noqa: E402, F401
 from allranks.live import shell  # noqa: E402
 
 shell.prepare()
+for name in os.environ.get("ALLRANKS_PRELOAD", "").split():  # what all ranks will need
+    importlib.import_module(name)
 
 
 @atexit.register
