@@ -12,6 +12,7 @@ from allranks.vgpu.cuda import cards
 from allranks.vgpu.errors import refusal
 from allranks.vgpu.machine import Device, Machine, current
 
+ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100"  # every card runs one
 POOLS = ("all", "large_pool", "small_pool")
 COUNTS = ("current", "peak", "allocated", "freed")
 STATS = {  # of torch.cuda.memory_stats: which of our counts they are
@@ -253,7 +254,7 @@ FUNCTIONS: dict[str, Callable] = {
     "_cuda_getDefaultStream": lambda index: (0, current().device(index).index, 1),
     "_cuda_getCurrentBlasHandle": lambda: 0,
     "_cuda_getCurrentRawStream": lambda index: 0,
-    "_cuda_getArchFlags": lambda: "sm_80 sm_90",
+    "_cuda_getArchFlags": lambda: ARCHITECTURES,
     "_cuda_getCompiledVersion": lambda: 12080,
     "_cuda_get_sync_debug_mode": lambda: 0,
     "_cuda_set_sync_debug_mode": _set_sync_debug_mode,
