@@ -112,9 +112,10 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
 
 def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
     """Start a program; in a script for this Python, this module comes first."""
-    env = how.get("env") or os.environ
-    if isinstance(args, (list, tuple)) and not how.get("shell"):
-        args = reach(args) if args and settings.VARIABLE in env else args
+    ours = settings.VARIABLE in (how.get("env") or os.environ)
+    other = more or how.get("shell") or how.get("executable")
+    if ours and args and isinstance(args, (list, tuple)) and not other:
+        args = reach(args)
     _start(self, args, *more, **how)
 
 
