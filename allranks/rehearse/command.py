@@ -53,6 +53,8 @@ def rewrite(
     >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-5:]
     ['2', '--module', 'allranks.rehearse.child', '-m', 'train']
     """
+    if not words:
+        raise CommandError("there is no command after the variables")
     program = os.path.basename(words[0])
     if program == "torchrun":
         return _torchrun("torch.distributed.run", list(words[1:]), where, gpus)
@@ -82,6 +84,19 @@ def rewrite(
     if rest[0] != "-m":
         _check(rest[0])
     return [sys.executable, "-u", "-m", CHILD, *rest]
+
+
+def variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split what a shell would put into the environment from the command after it.
+
+    >>> variables(["CUDA_VISIBLE_DEVICES=0", "train.py", "x=1"])
+    ({'CUDA_VISIBLE_DEVICES': '0'}, ['train.py', 'x=1'])
+    """
+    rest, found = list(words), {}
+    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        found[name] = value
+    return found, rest
 
 
 def reach(words: Sequence[str]) -> list[str]:

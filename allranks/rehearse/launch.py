@@ -15,7 +15,7 @@ import psutil
 from torch.distributed import TCPStore
 
 from allranks.launch.torchrun import end_with_parent, starter, stop
-from allranks.rehearse.command import rewrite
+from allranks.rehearse.command import rewrite, variables
 from allranks.rehearse.settings import VARIABLE, Settings
 from allranks.vgpu.cuda.functions import visible
 
@@ -30,7 +30,7 @@ def run(
 
     Args:
         stage: the rehearsal.
-        words: the reader's command.
+        words: the reader's command, with variables before it if the reader has any.
         timeout_s: seconds after which it is ended; None waits as long as it takes.
         path: a folder that comes first in PATH.
 
@@ -41,16 +41,17 @@ def run(
         CommandError: if the command cannot be rehearsed.
     """
     begin, jobs, stopped = time.monotonic(), [], ""
+    store = _meeting_point() if stage.nodes > 1 else None
+    place = _place(stage.nodes, store.port) if store else ()
+    own, words = variables(words)
+    env = dict(os.environ) | own | stage.environment()
+    gpus = visible(stage.gpus, env.get("CUDA_VISIBLE_DEVICES"))
+    command = rewrite(words, place, len(gpus))
+    env["PATH"] = os.pathsep.join(filter(None, [path, env.get("PATH", "")]))
+    env["PYTHONPATH"] = _python_path(env)
     hears = threading.current_thread() is threading.main_thread()
     if hears:
         before = signal.signal(signal.SIGTERM, _terminated)
-    store = _meeting_point() if stage.nodes > 1 else None
-    place = _place(stage.nodes, store.port) if store else ()
-    gpus = visible(stage.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    command = rewrite(words, place, len(gpus))
-    env = dict(os.environ) | stage.environment()
-    env["PATH"] = os.pathsep.join(filter(None, [path, env.get("PATH", "")]))
-    env["PYTHONPATH"] = _python_path(env)
     try:
         for _ in range(stage.nodes):
             job = starter(env)(  # a Ctrl-C reaches us alone, and we end the rest

@@ -202,7 +202,7 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     Path(tmp_path, "stub.py").write_text("told = 'stub'")
     Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
     monkeypatch.chdir(tmp_path)
-    code, out, err = rehearse("--gpus=1", "--stub=apex=stub.py", "link.py")
+    code, out, err = rehearse("--gpus=1", "--stub=apex=stub.py", "TOLD=a b", "link.py")
     assert code == 3, out + err
     assert "stub, 1 GPU, of a script that it started" in out
     assert "the script: it left with exit code 3" in out
@@ -279,6 +279,7 @@ def test_a_wrong_option_is_refused_in_a_sentence(words, said, capsys):
     ("words", "said"),
     [
         (["bash", "train.sh"], "bash: give a script, or the command with python"),
+        ([], "no command"),
         (["python"], "without a script"),
         (["nofile.py"], "nofile.py: there is no such script"),
         (["torchrun", "--nproc-per-node", "2", "nofile.py"], "nofile.py: there is no"),

@@ -10,6 +10,7 @@ import torch
 assert os.path.isabs(__file__) and sys.path[0] == os.path.dirname(
     os.path.realpath(__file__)
 )
+assert os.environ["TOLD"] == "a b"
 if len(sys.argv) == 1:
     assert not os.path.isabs(sys.argv[0])
     held = torch.ones(2**20, device="cuda")
