@@ -70,8 +70,11 @@ def jobs(records: list[Record]) -> list[list[Record]]:
     for record in sorted(records, key=lambda r: (r["began"], r["pid"])):
         found.setdefault(before[record["rank"]], []).append(record)
         before[record["rank"]] += record["rank"] is not None
-    key = lambda r: (r["rank"] or 0, r["host"], r["pid"])  # noqa: E731
-    return [sorted(found[number], key=key) for number in sorted(found)]
+    return [sorted(found[number], key=_place) for number in sorted(found)]
+
+
+def _place(record: Record) -> tuple[int, str, int]:
+    return record["rank"] or 0, record["host"], record["pid"]
 
 
 def _is_rank(record: Record) -> bool:
