@@ -120,11 +120,15 @@ def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
 
 
 def _put_in_place(name: str, path: str) -> None:
-    """Let ``import name`` find a file of the reader's."""
+    """Let ``import name`` find a file of the reader's; a dotted name is in a package."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
+    module.__path__ = []  # so that parts of it can have stand-ins, too
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    package, _, part = name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], part, module)
 
 
 def main(words: list[str]) -> NoReturn:

@@ -199,12 +199,13 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     The scripts that it starts are rehearsed; the process that it forgets is ended.
     """
     monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process has other surroundings
-    Path(tmp_path, "stub.py").write_text("told = 'stub'")
+    Path(tmp_path, "stub.py").write_text("told = __name__")
+    stubs = "--stub=apex=stub.py", "--stub=apex.parallel=stub.py"
     Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
     monkeypatch.chdir(tmp_path)
-    code, out, err = rehearse("--gpus=1", "--stub=apex=stub.py", "TOLD=a b", "link.py")
+    code, out, err = rehearse("--gpus=1", *stubs, "TOLD=a b", "link.py")
     assert code == 3, out + err
-    assert "stub, 1 GPU, of a script that it started" in out
+    assert "apex, apex.parallel, 1 GPU, of a script that it started" in out
     assert "the script: it left with exit code 3" in out
     assert re.search(r"cuda:0 +- +4.19 MB", out), out
     assert gone(out)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import apex
+import apex.parallel
 import torch
 
 assert os.path.isabs(__file__) and sys.path[0] == os.path.dirname(
@@ -22,5 +23,5 @@ if len(sys.argv) == 1:
     sleeps = subprocess.Popen(["sleep", "600"], start_new_session=True)
     print(f"pid {sleeps.pid}", flush=True)
     os._exit(3)
-print(f"{apex.told}, {torch.cuda.device_count()} GPU, of a script that it started")
+print(f"{apex.told}, {apex.parallel.told}, {torch.cuda.device_count()} GPU, of a script that it started")
 sys.stdout.close()
