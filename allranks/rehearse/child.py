@@ -120,7 +120,7 @@ def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
 
 
 def _put_in_place(name: str, path: str) -> None:
-    """Let ``import name`` find a file of the reader's; a dotted name is in a package."""
+    """Let ``import name`` find a file of the reader's, also in a package: "a.b"."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     module.__path__ = []  # so that parts of it can have stand-ins, too

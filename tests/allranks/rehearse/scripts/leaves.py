@@ -23,5 +23,6 @@ if len(sys.argv) == 1:
     sleeps = subprocess.Popen(["sleep", "600"], start_new_session=True)
     print(f"pid {sleeps.pid}", flush=True)
     os._exit(3)
-print(f"{apex.told}, {apex.parallel.told}, {torch.cuda.device_count()} GPU, of a script that it started")
+count = torch.cuda.device_count()
+print(f"{apex.told}, {apex.parallel.told}, {count} GPU, of a script that it started")
 sys.stdout.close()
