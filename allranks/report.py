@@ -104,7 +104,8 @@ def describe_death(exitcode: int, native_stderr: str, place: str = "") -> str:
         place: where it stood, such as " in `x` at cell line 1"; "" if that is unknown.
     """
     if exitcode < 0:
-        name = signal.Signals(-exitcode).name
+        known = {one.value: one.name for one in signal.Signals}
+        name = known.get(-exitcode, f"signal {-exitcode}")
         hint = {
             "SIGKILL": " (often the system's out-of-memory killer)",
             "SIGSEGV": " (segmentation fault)",

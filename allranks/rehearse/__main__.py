@@ -39,7 +39,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--gpus", type=int, default=2, help="GPUs of each node (2)")
     add("--nodes", type=int, default=1, help="nodes, each with its own torchrun (1)")
-    add("--memory", default="", help=f"of each GPU (the card's, or {MEMORY})")
+    add("--memory", default="", help=f"of each GPU, as 24GiB ({MEMORY}, or the card's)")
     add("--gpu", default="", help=f"a card: {', '.join(cards.CARDS)}")
     add("--timeout", type=float, help="seconds until the run ends with code 124")
     add("--watch", type=float, default=60, help="seconds until a collective hangs (60)")

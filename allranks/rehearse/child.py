@@ -134,7 +134,7 @@ def _put_in_place(name: str, path: str) -> None:
 def main(words: list[str]) -> NoReturn:
     """Begin, run the script or module as __main__, and end with its exit code."""
     begin(of_command=True)
-    for stream in sys.stdout, sys.stderr:  # a line at once, or ranks' lines would mix
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # else ranks' lines would mix
         stream.reconfigure(line_buffering=True, write_through=False)
     try:
         run_as_main(words)

@@ -11,7 +11,7 @@ from torch.distributed.run import get_args_parser
 
 CHILD = "allranks.rehearse.child"
 PYTHON = re.compile(r"python[\d.]*")
-FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which change nothing here
+FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which our child may have as well
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 # what torchrun is told about where it runs; on several nodes we say it
 PLACES = {
@@ -58,11 +58,9 @@ def rewrite(
     program = os.path.basename(words[0])
     if program == "torchrun":
         return _torchrun("torch.distributed.run", list(words[1:]), where, gpus)
-    rest = list(words)
+    flags, rest = [], list(words)
     if PYTHON.fullmatch(program):
-        rest = rest[1:]
-        while rest and rest[0] in FLAGS:
-            rest = rest[1:]
+        flags, rest = _split(words[1:])
         if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHERS:
             return _torchrun(rest[1], rest[2:], where, gpus)
         if not rest:
@@ -83,7 +81,13 @@ def rewrite(
         raise CommandError("--nodes needs a command that begins with torchrun")
     if rest[0] != "-m":
         _check(rest[0])
-    return [sys.executable, "-u", "-m", CHILD, *rest]
+    return [sys.executable, "-u", *flags, "-m", CHILD, *rest]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split Python's own flags from what it runs."""
+    count = next((i for i, w in enumerate(words) if w not in FLAGS), len(words))
+    return list(words[:count]), list(words[count:])
 
 
 def variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -110,13 +114,11 @@ def reach(words: Sequence[str]) -> list[str]:
     words = [os.fsdecode(word) for word in words]
     place, program = os.path.split(shutil.which(words[0]) or "")
     ours = PYTHON.fullmatch(program) and place == os.path.dirname(sys.executable)
-    at = 1
-    while words[at : at + 1] and words[at] in FLAGS:
-        at += 1
-    runs = words[at : at + 1] == ["-m"] or "".join(words[at : at + 1]).endswith(".py")
+    flags, rest = _split(words[1:])
+    runs = bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
     if not (ours and runs) or CHILD in words:
         return words
-    return [*words[:at], "-m", CHILD, *words[at:]]
+    return [words[0], *flags, "-m", CHILD, *rest]
 
 
 def _is_python(path: str) -> bool:

@@ -97,9 +97,9 @@ def padded(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, 
         if row[0]["distributed"] and again:
             yield (
                 f"DistributedSampler fills up {row[0]['num_samples']} samples for "
-                f"{len(row)} ranks, so {again} "
-                f"{'reading counts' if again == 1 else 'readings count'} twice. "
-                "Leave them out of the sums, or give the ranks uneven shares",
+                f"{len(row)} ranks, so {again} {'is' if again == 1 else 'are'} counted "
+                "twice. Leave the repeats out of the sums, or give the ranks uneven "
+                "shares",
                 row[0]["line"],
             )
             return

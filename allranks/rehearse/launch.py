@@ -71,10 +71,7 @@ def run(
     finally:
         with contextlib.suppress(KeyboardInterrupt):  # a second one only hastens it
             stop(jobs)
-            for job in jobs:  # whoever is left in its session
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(job.pid, signal.SIGKILL)
-            _clear(stage)
+        _clear(stage, jobs)
         if hears:
             signal.signal(signal.SIGTERM, before)
     took = f"{time.monotonic() - begin:.1f} s"
@@ -89,8 +86,14 @@ def _terminated(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _clear(stage: Settings) -> None:
-    """End what a script has left behind; its environment says to whom it belongs."""
+def _clear(stage: Settings, jobs: list[subprocess.Popen]) -> None:
+    """End what is left, in the sessions of the nodes or of the script's own.
+
+    The environment of a process says to which rehearsal it belongs.
+    """
+    for job in jobs:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(job.pid, signal.SIGKILL)
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if stage.folder in process.environ().get(VARIABLE, ""):

@@ -18,6 +18,9 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.multiprocessing import ProcessExitedException
+
 from allranks.backends import nccl
 from allranks.rehearse import contexts, host_memory, lines, origins, packages
 from allranks.rehearse.memory import Holders
@@ -110,7 +113,7 @@ class Recorder:
 
     def keep_writing(self) -> None:
         """Write the record every so often, from a thread of its own."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal may end who holds it
 
         def write() -> None:
             self.holders.bystander = threading.get_ident()
@@ -170,7 +173,12 @@ def _closing(leave: Callable) -> Callable:
         if leave.__name__ == "_exit":
             _recorder.exit_code = args[0]
         _recorder.close()
-        return leave(*args)
+        try:
+            return leave(*args)
+        except OSError:  # there is no such program, so this one goes on
+            _recorder.ended = False
+            _recorder.keep_writing()
+            raise
 
     return called
 
@@ -228,9 +236,9 @@ def note(error: BaseException) -> None:
         "log": "".join(traceback.format_exception(error)),
         "made": origins.made(error, _recorder.holders),
     }
-    for code in (getattr(error, "failures", None) or {}).values():  # of torchrun
-        _recorder.deaths[code.pid] = code.exitcode
-    if hasattr(error, "exit_code"):  # of torch.multiprocessing
+    if isinstance(error, ChildFailedError):
+        _recorder.deaths |= {one.pid: one.exitcode for one in error.failures.values()}
+    if isinstance(error, ProcessExitedException):
         _recorder.deaths[error.error_pid] = error.exit_code
     _recorder.write()
 

@@ -11,11 +11,12 @@ from allranks.diagnose.words import found
 from allranks.rehearse import hangs
 from allranks.rehearse.findings import Finding, Record
 from allranks.rehearse.lines import short
-from allranks.rehearse.tables import sections, signal_name
-from allranks.report import name_ranks
+from allranks.rehearse.tables import sections
+from allranks.report import describe_death, name_ranks
 from allranks.sums.units import amount
 
 WIDTH = 88  # columns of the text; what has no space in it may be longer
+TIED = "\N{NO-BREAK SPACE}"
 WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -77,10 +78,7 @@ def failures(records: list[Record]) -> list[str]:
     """Return a line for each error or exit code, with the ranks that ended by it."""
     who: dict[str, list[int]] = {}
     for record in records:
-        code, told = record["exit"], ""
-        if code:
-            name = signal_name(code)
-            told = f"{name} ended it" if name else f"it left with exit code {code}"
+        told = describe_death(record["exit"], "") if record["exit"] else ""
         if record["error"]:
             error = record["error"]
             place = f"{short(error['line'])}: " if error["line"] else ""
@@ -124,7 +122,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     made = []
     for *cells, last in lines:
         begun = "".join(f"  {c.ljust(w)}" for c, w in zip(cells, widths, strict=True))
-        told = textwrap.wrap(last, max(WIDTH - left, 30), **WHOLE_WORDS) or [""]
+        items = last.replace(" ", TIED).replace(f",{TIED}", ", ")  # break between them
+        told = textwrap.wrap(items, max(WIDTH - left, 30), **WHOLE_WORDS) or [""]
+        told = [line.replace(TIED, " ") for line in told]
         made += [f"{begun}  {told[0]}".rstrip(), *(" " * left + t for t in told[1:])]
     return "\n".join(made)
 

@@ -93,7 +93,7 @@ class Samples:
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
-            from allranks.guard import loaders  # late, too
+            from allranks.guard import loaders  # late: it takes a second to import
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
@@ -116,7 +116,7 @@ class Samples:
 
     def begin(self, loader: DataLoader) -> None:
         """Begin an epoch of a loader."""
-        from allranks.guard.datasets import length  # late: it takes a second to import
+        from allranks.guard.datasets import length  # late, too
 
         if isinstance(loader.dataset, IterableDataset):
             epoch, about = Epoch(lines.place()[0], -1), {}

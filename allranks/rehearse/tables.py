@@ -1,6 +1,5 @@
 """The tables of a report: who ran where, memory, traffic, copies and samples."""
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -205,18 +204,8 @@ def _end(record: Record) -> str:
         return "failed"
     if record["ended"]:
         return f"exit code {record['exit']}" if record["exit"] else "ended"
-    how = signal_name(record["exit"]) or "stopped"
+    how = "killed" if record["exit"] < 0 else "stopped"
     return f"{how} at {short(record['stands'])}" if record["stands"] else how
-
-
-def signal_name(code: int) -> str:
-    """Return the name of the signal that an exit code tells of, or "".
-
-    >>> signal_name(-11), signal_name(1)
-    ('SIGSEGV', '')
-    """
-    names = {one.value: one.name for one in signal.Signals}
-    return names.get(-code, f"signal {-code}") if code < 0 else ""
 
 
 def _known(value: Any) -> str:

@@ -6,13 +6,14 @@ here.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction, Function
 from torch.autograd.graph import Node
 
+from allranks.vgpu import device_module
 from allranks.vgpu.autocast import cpu_off
 from allranks.vgpu.machine import Device
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
@@ -117,20 +118,6 @@ def apply_forward(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
     return out
 
 
-@contextlib.contextmanager
-def _current(home: Device | None) -> Iterator[None]:
-    """Make a device current, as it is in the engine's thread for that device."""
-    if home is None:
-        yield
-        return
-    thread = home.machine.thread
-    before, thread.index = getattr(thread, "index", 0), home.index
-    try:
-        yield
-    finally:
-        thread.index = before
-
-
 def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
     """Run a Function's backward; refuse gradients on another device, as CUDA does."""
     noted = getattr(self, "_homes", None)
@@ -143,7 +130,9 @@ def apply_backward(self: BackwardCFunction, *grads: torch.Tensor | None) -> Any:
         else grad
         for grad, home in zip(grads, homes, strict=True)
     ]
-    with _current(next(filter(None, homes), None)):
+    home = next(filter(None, homes), None)
+    # In the engine's thread for a device, that device is the current one.
+    with device_module.module.device(None if home is None else home.index):
         made = _apply_backward(self, *grads)
     found = list(made) if isinstance(made, tuple) else [made]
     for at, (grad, where) in enumerate(zip(found, places, strict=False)):

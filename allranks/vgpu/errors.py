@@ -1,4 +1,4 @@
-"""What CUDA says of what a GPU cannot do, and we of what only a real one can."""
+"""CUDA's sentences for what a GPU cannot do, and ours for what only a real one can."""
 
 from typing import NoReturn
 

@@ -68,27 +68,25 @@ def drawing(
     return nullcontext([])
 
 
-def made(generator: torch.Generator) -> VirtualGenerator:
-    """Return the object that stands for a GPU's generator, which C++ has lost."""
+def ours(generator: torch.Generator) -> VirtualGenerator:
+    """Return a GPU's generator, in place of the object that C++ passes on."""
     return _virtual[generator._cdata]
 
 
-def check_host(drawn: Any, generator: torch.Generator | None) -> None:
-    """Raise torch's own error for numbers of the host that a GPU's generator drew."""
-    host = type(drawn) in (torch.Tensor, torch.nn.Parameter)
-    if host and generator is not None and generator._cdata in _virtual:
-        raise RuntimeError(
-            f"Expected a 'cpu' device type for generator but found '{kind()}'"
-        )
+def checked(draw: Callable) -> Callable:
+    """Return a function that draws on the host, and with no GPU's generator.
 
-
-def _checked(draw: Callable) -> Callable:
-    """Return a function of torch that draws, as C++ cannot tell generators apart."""
+    C++ cannot tell generators apart, so torch's own error is raised here.
+    """
 
     @functools.wraps(draw)
     def run(*args: Any, **kwargs: Any) -> Any:
-        drawn = draw(*args, **kwargs)
-        check_host(drawn, kwargs.get("generator"))
+        drawn, given = draw(*args, **kwargs), kwargs.get("generator")
+        host = type(drawn) in (torch.Tensor, torch.nn.Parameter)
+        if host and given is not None and given._cdata in _virtual:
+            raise RuntimeError(
+                f"Expected a 'cpu' device type for generator but found '{kind()}'"
+            )
         return drawn
 
     return run
@@ -119,7 +117,7 @@ DRAWS = {  # that do not make tensors of a size: see pinned
     ),
 }
 PATCHES = [
-    (owner, name, _checked(getattr(owner, name)))
+    (owner, name, checked(getattr(owner, name)))
     for owner, names in DRAWS.items()
     for name in names
 ]

@@ -1,4 +1,4 @@
-"""``torch.compile`` is passed over: what it gets runs eagerly.
+"""``torch.compile`` is passed over: what it is given runs eagerly.
 
 A function stays as it is. A module gets the wrapper that torch.compile gives it, since
 its name is in the keys of a state dict (``_orig_mod.weight``), where scripts look.
@@ -12,18 +12,20 @@ from torch import nn
 
 from allranks.vgpu.cuda.say import say_once
 
+SAID = "torch.compile is passed over, and the function runs eagerly"
+
 
 def compile_nothing(model: Callable | None = None, *args: Any, **kwargs: Any) -> Any:
     """Return a function as it is, or a module in its wrapper, and say so once."""
     if model is None:
         return lambda function: compile_nothing(function)
-    say_once("torch.compile is passed over, and the function runs eagerly")
+    say_once(SAID)
     return _wrapper()(model) if isinstance(model, nn.Module) else model
 
 
 def module_compile(self: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Leave the module as it is, in place of nn.Module.compile."""
-    compile_nothing(self.forward)
+    say_once(SAID)
 
 
 @functools.cache

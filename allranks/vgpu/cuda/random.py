@@ -106,7 +106,7 @@ def drawing(device: Device, kwargs: dict[str, Any]) -> Iterator[list]:
         A list for the results, whose size says how far the generator goes on.
     """
     given, drawn = kwargs.get("generator"), []
-    generator = of(device) if given is None else generators.made(given)
+    generator = of(device) if given is None else generators.ours(given)
     host = torch.default_generator
     if "generator" in kwargs:
         kwargs["generator"] = None  # some overloads insist on the argument

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from allranks.backends.nccl import meeting
+from allranks.backends.nccl import agreement, meeting
 from allranks.report import RanksError
 from tests.allranks.backends.gpus import gpu_ranks
 
@@ -226,6 +226,13 @@ said, x[0].item()
         assert said.startswith(f"DistBackendError: [Rank {rank}] call ")
         assert f"of the group is {mine} on rank {rank}, but {their} on rank" in said
         assert total == 2.0
+
+
+def test_what_is_too_long_for_a_row_differs_all_the_same():
+    """Sizes of many ranks take more room than there is; gloo would end the process."""
+    rows = [agreement._row(f"all_gather ({'8 ' * 200}{last})") for last in "12"]
+    assert rows[0] != rows[1] and {len(row) for row in rows} == {agreement.NUM_BYTES}
+    assert agreement._row("barrier").rstrip() == b"barrier"
 
 
 def test_a_rank_that_ends_is_a_remote_error(fresh):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from allranks.rehearse import __main__ as command
-from allranks.rehearse import nvidia_smi, settings
+from allranks.rehearse import launch, nvidia_smi, settings
 from allranks.rehearse.command import CommandError, reach, rewrite
 from allranks.rehearse.launch import _place
 from tests.allranks.rehearse.running import (
@@ -188,25 +188,36 @@ def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
     found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
     assert found == code, out + err
     assert out.startswith("last line\nthread\nexit function\nRehearsal: exit code")
-    assert f"the script: it left with exit code {code}\n" in out
+    assert f"the script: ended its process with exit code {code}\n" in out
     assert "idle-gpu" not in out
     assert said in err
+
+
+LAUNCH = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
+"""
 
 
 def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatch):
     """It may move, start scripts, reset counters, leave at once, and leave a mess.
 
-    The scripts that it starts are rehearsed; the process that it forgets is ended.
+    A launcher starts it, and the scripts that it starts are rehearsed; the process that
+    it forgets is ended.
     """
     monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process has other surroundings
     Path(tmp_path, "stub.py").write_text("told = __name__")
     stubs = "--stub=apex=stub.py", "--stub=apex.parallel=stub.py"
     Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
+    launcher = Path(tmp_path, "launcher")
+    launcher.write_text(f"#!{sys.executable}\n{LAUNCH}")
+    launcher.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    code, out, err = rehearse("--gpus=1", *stubs, "TOLD=a b", "link.py")
+    code, out, err = rehearse("--gpus=1", *stubs, "TOLD=a b", str(launcher), "link.py")
     assert code == 3, out + err
     assert "apex, apex.parallel, 1 GPU, of a script that it started" in out
-    assert "the script: it left with exit code 3" in out
+    assert "the script: ended its process with exit code 3" in out
+    assert ": Own: of a process of its own class" in out
     assert re.search(r"cuda:0 +- +4.19 MB", out), out
     assert gone(out)
 
@@ -224,10 +235,10 @@ def test_two_nodes_have_gpus_of_their_own():
 
 def test_a_timeout_ends_all():
     """The code is that of the program timeout, and a process deaf to SIGTERM ends."""
-    words = "--timeout=15", "--gpus=1", str(SCRIPTS / "wait.py")
+    words = "--timeout=30", "--gpus=1", str(SCRIPTS / "wait.py")
     code, out, err = rehearse(*words)
     assert code == 124, out + err
-    assert "Rehearsal: ended after --timeout 15 s" in out
+    assert "Rehearsal: ended after --timeout 30 s" in out
     assert gone(out)
 
 
@@ -250,6 +261,22 @@ def test_a_signal_ends_all_and_prints_the_report(number, code, told):
     assert told in out and "Memory at the peak" in out
     assert f"stopped at {line_of('wait.py', 'sleep(60)')}" in out
     assert gone(said)
+
+
+def test_who_is_impatient_leaves_nothing_behind_either(monkeypatch):
+    """A second Ctrl-C, while the processes are being ended."""
+    cleared = []
+
+    def interrupted(jobs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "stop", interrupted)
+    monkeypatch.setattr(launch, "_clear", lambda stage, jobs: cleared.append(jobs))
+    stage = settings.Settings(folder="no such rehearsal", gpus=1)
+    command = [sys.executable, "-c", "pass"]
+    monkeypatch.setattr(launch, "rewrite", lambda *about: command)
+    code, _ = launch.run(stage, ["train.py"])
+    assert code == 0 and len(cleared[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -297,19 +324,12 @@ def test_a_command_that_cannot_be_rehearsed_is_refused(words, said):
         rewrite(words)
 
 
-def test_a_launcher_in_python_is_rehearsed_with_all_that_it_starts(tmp_path):
-    """It begins in our child, and what it starts is reached from there."""
-    program = tmp_path / "launcher"
-    program.write_text("#!/usr/bin/env python3\n")
-    program.chmod(0o755)
-    made = rewrite([str(program), "launch", "train.py"])
-    assert made[-4:] == ["allranks.rehearse.child", str(program), "launch", "train.py"]
-    assert reach([sys.executable, "-u", "-m", "train"])[2:] == [
-        "-m",
-        "allranks.rehearse.child",
-        "-m",
-        "train",
-    ]
+def test_flags_of_python_stay_and_other_programs_are_left_alone():
+    """Without assert statements, a script is another one."""
+    script = str(SCRIPTS / "ddp.py")
+    made = rewrite(["python", "-O", script]), reach([sys.executable, "-O", script])
+    for words in made:
+        assert words[-4:] == ["-O", "-m", "allranks.rehearse.child", script]
     for words in ["python9.9", "train.py"], [sys.executable, "-I", "train.py"]:
         assert reach(words) == words
 

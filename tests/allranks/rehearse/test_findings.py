@@ -184,7 +184,7 @@ BROKEN = {
     "samples-twice": (read_everything, "16 of 32 samples", "train.py:20"),
     "samples-never": (forget_some, "8 of 16 samples", "train.py:20"),
     "no-set-epoch": (same_order, "set_epoch", "train.py:20"),
-    "padded-evaluation": (pad, "so 1 reading counts twice", "train.py:20"),
+    "padded-evaluation": (pad, "so 1 is counted twice", "train.py:20"),
 }
 
 
@@ -332,9 +332,11 @@ def test_a_rank_that_a_signal_ended_is_named(tmp_path):
         path = tmp_path / f"{one['pid']}.json"
         path.write_text(json.dumps(one | {"stands": "train.py:3"}), "utf8")
     ranks = findings.gather(tmp_path)
-    assert report.failures(ranks) == ["rank 0: SIGSEGV ended it"]
+    assert report.failures(ranks) == [
+        "rank 0: was killed by SIGSEGV (segmentation fault)"
+    ]
     plain = report.text(ranks, [], "exit code 1 after 2 s")
-    assert "SIGSEGV at train.py:3" in plain and "stopped at train.py:3" in plain
+    assert "killed at train.py:3" in plain and "stopped at train.py:3" in plain
 
 
 def test_each_rank_that_waits_for_a_message_is_named():
