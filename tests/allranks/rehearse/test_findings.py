@@ -365,6 +365,16 @@ def test_no_batch_fits_if_what_does_not_grow_takes_too_much():
     assert "none: what does not grow takes too much" in plain
 
 
+def test_a_long_cell_breaks_between_its_items():
+    """A number stays with its unit, and each line below the first is indented."""
+    cell = ", ".join(f"{'x' * n} {n} kB" for n in range(1, 20))
+    head, *lines = report._table(["GPU", "held by"], [["cuda:0", cell]]).splitlines()
+    assert len(lines) > 2 and all(len(line) <= report.WIDTH for line in lines)
+    assert all(line.endswith(" kB,") for line in lines[:-1])
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {len("  cuda:0  ")}
+    assert head.index("held by") == len("  cuda:0  ")
+
+
 def test_the_report_and_the_page_say_all():
     """Failures come with the clinic's diagnosis; the page escapes what it shows."""
     ranks = healthy()

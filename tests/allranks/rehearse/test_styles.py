@@ -11,7 +11,7 @@ import pytest
 from tests.allranks.rehearse.running import SCRIPTS, rehearse, torchrun
 
 STYLES = {
-    "imagenet.py": r"epoch 1: loss \d\.\d{3}, accuracy 0\.\d\d(?s:.*)\.py:\d+ +2 +\d",
+    "imagenet.py": r"epoch 1: loss \d\.\d{3}, accuracy 0\.\d(?s:.*)Samples\n.*\n.* 2 +",
     "data_parallel.py": r"Let's use 2 GPUs!(?s:.*)\nloss 0\.",
     "gpt.py": r"loss 3\.\d{3}, at most 0\.\d MiB(?s:.*) 4 +\d+(\.\d+)? kB a sample",
     "fsdp2.py": r"loss 1\.\d{3} to \d\.\d{3}, norm",
