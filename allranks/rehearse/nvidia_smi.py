@@ -1,21 +1,35 @@
-"""What ``nvidia-smi`` answers in a rehearsal: the GPUs that the script sees.
+"""What ``nvidia-smi`` answers in a rehearsal: the GPUs of a node, and what they hold.
 
-Only what scripts ask: the plain table, ``-L``, and ``--query-gpu=... --format=csv``,
-of all GPUs or of those that ``-i`` names.
-The memory in use is 0, because another process's is not known here.
+Only what programs ask: the table, ``-L``, and ``--query-gpu`` or
+``--query-compute-apps`` as CSV, of all GPUs or of those that ``-i`` names. What is in
+use comes from the records, which each process writes twice a second. How busy a GPU is
+is not measured: 0, and other sensors are "[N/A]".
 """
 
+import json
 import os
 import re
+import socket
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 from allranks.rehearse import settings
 from allranks.vgpu.cuda import cards
+from allranks.vgpu.cuda.nvml import DRIVER
 from allranks.vgpu.sizes import to_bytes
+from allranks.vgpu.views import memory_table
 
 MIB = 2**20
 SCRIPT = '#!/bin/sh\nexec "{}" -m allranks.rehearse.nvidia_smi "$@"\n'
+MEMORY = "memory.total", "memory.used", "memory.free", "used_memory", "used_gpu_memory"
+UNITS = dict.fromkeys(MEMORY, "MiB") | {"utilization.gpu": "%"}
+VERSIONS = f"NVIDIA-SMI {DRIVER}   Driver Version: {DRIVER}   CUDA Version: 12.8"
+VERSIONS += "   (a rehearsal)"
+SENSORS = "clocks", "ecc", "encoder", "fan", "mig", "pci", "power", "pstate", "retired"
+SENSORS += "temperature", "utilization"
+APP = "pid", "gpu_uuid", "used_memory", "used_gpu_memory", "name", "process_name"
+Row = dict[str, str]
 
 
 def put_into(folder: Path) -> None:
@@ -32,51 +46,110 @@ def answer(words: list[str], stage: settings.Settings) -> tuple[str, int]:
         words: the arguments.
         stage: the rehearsal, with the number of GPUs and their memory.
     """
-    card = cards.find(stage.card) if stage.card else cards.VIRTUAL
-    memory = to_bytes(stage.memory) if stage.memory else card.memory
-    total = f"{memory // MIB} MiB"
-    rows = [
-        {
-            "index": str(i),
-            "name": card.name,
-            "gpu_name": card.name,
-            "uuid": f"GPU-{i:08x}",
-            "memory.total": total,
-            "memory.free": total,
-            "memory.used": "0 MiB",
-            "utilization.gpu": "0 %",
-            "driver_version": "570.0",
-            "count": str(stage.gpus),
-            "compute_cap": "{}.{}".format(*card.capability),
-        }
-        for i in range(stage.gpus)
-    ]
-    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", " ".join(words)):
-        names = chosen[1].split(",")
-        rows = [r for r in rows if r["index"] in names or r["uuid"] in names]
-        words = " ".join(words).replace(chosen[0], "").split()
-        if not rows:
+    told, apps = " ".join(words), _apps(stage)
+    gpus = _gpus(stage, apps)
+    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", told):
+        names, told = chosen[1].split(","), told.replace(chosen[0], "").strip()
+        gpus = [gpu for gpu in gpus if {gpu["index"], gpu["uuid"]} & {*names}]
+        if not gpus:
             return "No devices were found\n", 6
-    if words in (["-L"], ["--list-gpus"]):
-        lines = [f"GPU {r['index']}: {r['name']} (UUID: {r['uuid']})" for r in rows]
+    if told in ("-L", "--list-gpus"):
+        lines = [f"GPU {g['index']}: {g['name']} (UUID: {g['uuid']})" for g in gpus]
         return "\n".join(lines) + "\n", 0
-    if not words:
-        lines = [
-            f"| {r['index']:>3}  {r['name']:30} 0MiB / {total:>10} |" for r in rows
+    if not told:
+        rows = [
+            (
+                f"{gpu['index']:>3}  {gpu['name']}",
+                int(gpu["memory.used"]) * MIB,
+                int(gpu["memory.total"]) * MIB,
+                "N/A",
+            )
+            for gpu in gpus
         ]
-        return "\n".join(["NVIDIA-SMI (a rehearsal's)", *lines]) + "\n", 0
-    flags = dict(word.partition("=")[::2] for word in words)
-    names = flags.get("--query-gpu", "").split(",")
-    unknown = [name for name in names if name not in rows[0]]
-    if unknown:
-        return f"nvidia-smi: a rehearsal does not answer {' '.join(words)}\n", 1
+        return f"{VERSIONS}\n{memory_table(rows, 'not measured')}\n", 0
+    flags = dict(word.partition("=")[::2] for word in told.split())
     form = flags.get("--format", "csv").split(",")
-    lines = [", ".join(row[name] for name in names) for row in rows]
-    if "nounits" in form:
-        lines = [line.replace(" MiB", "").replace(" %", "") for line in lines]
-    if "noheader" not in form:
-        lines.insert(0, ", ".join(names))
-    return "\n".join(lines) + "\n", 0
+    if names := flags.get("--query-compute-apps"):
+        shown = {gpu["uuid"] for gpu in gpus}
+        apps = [app for app in apps if app["gpu_uuid"] in shown]
+        return _csv(names.split(","), apps, APP, form)
+    if names := flags.get("--query-gpu"):
+        return _csv(names.split(","), gpus, gpus[0], form)
+    return f"nvidia-smi: a rehearsal does not answer {' '.join(words)}\n", 1
+
+
+def _uuid(stage: settings.Settings, index: int) -> str:
+    """Return a GPU's UUID, which torch.cuda and pynvml tell alike."""
+    return f"GPU-{cards.Properties(_card(stage), 0, index).uuid}"
+
+
+def _card(stage: settings.Settings) -> cards.Card:
+    return cards.find(stage.card) if stage.card else cards.VIRTUAL
+
+
+def _gpus(stage: settings.Settings, apps: list[Row]) -> list[Row]:
+    """Return a row for each GPU of this node."""
+    card = _card(stage)
+    total = (to_bytes(stage.memory) if stage.memory else card.memory) // MIB
+    rows = []
+    for index in range(stage.gpus):
+        uuid = _uuid(stage, index)
+        used = sum(int(a["used_memory"]) for a in apps if a["gpu_uuid"] == uuid)
+        rows.append(
+            {
+                "index": str(index),
+                "name": card.name,
+                "gpu_name": card.name,
+                "uuid": uuid,
+                "gpu_uuid": uuid,
+                "memory.total": str(total),
+                "memory.free": str(total - used),
+                "memory.used": str(used),
+                "driver_version": DRIVER,
+                "count": str(stage.gpus),
+                "compute_cap": "{}.{}".format(*card.capability),
+                "compute_mode": "Default",
+                "utilization.gpu": "0",
+            }
+        )
+    return rows
+
+
+def _apps(stage: settings.Settings) -> list[Row]:
+    """Return a row for each process on this node and each GPU that it uses."""
+    here = os.environ.get("ALLRANKS_HOST") or socket.gethostname()
+    found = [json.loads(p.read_text("utf8")) for p in Path(stage.folder).glob("*.json")]
+    rows = []
+    for record in found:
+        for gpu in record["gpus"] if record["host"] == here else ():
+            used = str(-(-gpu["reserved"] // MIB))
+            uuid = _uuid(stage, gpu["physical"])
+            values = str(record["pid"]), uuid, used, used, "python", "python"
+            rows += [] if record["ended"] else [dict(zip(APP, values, strict=True))]
+    return rows
+
+
+def _csv(
+    names: list[str], rows: list[Row], known: Container[str], form: list[str]
+) -> tuple[str, int]:
+    """Return columns as CSV, in nvidia-smi's form.
+
+    Args:
+        names: of the columns.
+        rows: what is known.
+        known: the names that there are.
+        form: "csv", and "noheader" or "nounits".
+    """
+    for name in names:
+        if name not in known and not name.startswith(SENSORS):
+            return f'Field "{name}" is not a valid field to query.\n', 2
+    units = {} if "nounits" in form else UNITS
+    lines = [f"{name} [{UNITS[name]}]" if name in UNITS else name for name in names]
+    lines = [] if "noheader" in form else [", ".join(lines)]
+    for row in rows:
+        cells = [f"{row.get(n, '[N/A]')} {units.get(n, '')}".rstrip() for n in names]
+        lines.append(", ".join(cells))
+    return "".join(f"{line}\n" for line in lines), 0
 
 
 def main() -> int:

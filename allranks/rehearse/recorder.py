@@ -105,6 +105,7 @@ class Recorder:
             "physical": device.physical,
             "peak": max(device.peak, self.holders.most[device.index]),
             "capacity": device.capacity,
+            "reserved": device.reserved,
             "first_line": self.holders.first.get(device.index, ""),
             "holders": dict(holders),
             "lines": places.most_common(8),

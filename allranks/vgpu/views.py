@@ -1,5 +1,6 @@
 """Views of what virtual GPUs did and hold: traffic, a timeline, a memory table."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from allranks.pictures import Picture, table
@@ -39,18 +40,28 @@ def smi() -> str:
     """
     machine = current()
     end = max([machine.host_s, *(device.free_s for device in machine.devices)]) or 1
+    rows = [
+        (f"{d.index:3}  Virtual GPU", d.reserved, d.capacity, f"{d.busy_s / end:.0%}")
+        for d in machine.devices
+    ]
+    return memory_table(rows, "of the modelled time")
+
+
+def memory_table(rows: Iterable[tuple[str, int, int, str]], note: str) -> str:
+    """Write a row per GPU: its name, bytes in use, bytes in all, and how busy it is.
+
+    The note says what the last of these means.
+    """
     rule = "+" + "-" * 32 + "+" + "-" * 22 + "+" + "-" * 16 + "+"
     lines = [
         rule,
         f"| {'GPU  Name':30} | {'Memory-Usage':>20} | {'GPU-Util*':>14} |",
         rule.replace("-", "="),
     ]
-    for device in machine.devices:
-        used, total = device.reserved / GIB_TO_MIB, device.capacity / GIB_TO_MIB
-        memory, busy = f"{used:.1f}MiB / {total:.0f}MiB", device.busy_s / end
-        name = f"{device.index:3}  Virtual GPU"
-        lines.append(f"| {name:30} | {memory:>20} | {busy:>14.0%} |")
-    return "\n".join([*lines, rule, "* of the modelled time"])
+    for name, used, total, busy in rows:
+        memory = f"{used / GIB_TO_MIB:.1f}MiB / {total / GIB_TO_MIB:.0f}MiB"
+        lines.append(f"| {name:30} | {memory:>20} | {busy:>14} |")
+    return "\n".join([*lines, rule, f"* {note}"])
 
 
 def timeline(title: str = "What each device does") -> Picture:

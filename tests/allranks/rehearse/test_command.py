@@ -1,15 +1,20 @@
 """The command rehearses real scripts: one process, torchrun, mp.spawn, two nodes."""
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from allranks import vgpu
+from allranks.doctor import nvidia_smi as doctor
 from allranks.rehearse import __main__ as command
 from allranks.rehearse import launch, nvidia_smi, settings
 from allranks.rehearse.command import CommandError, reach, rewrite
@@ -378,9 +383,9 @@ def test_a_node_that_ends_first_disturbs_no_other(tmp_path, monkeypatch):
     assert "frame #" not in err and "Error" not in err, err
 
 
-def test_nvidia_smi_answers_queries():
+def test_nvidia_smi_answers_queries(tmp_path):
     """A card has its name and memory; what is not known is refused."""
-    stage = settings.Settings(folder="", gpus=2, card="h100-80")
+    stage = settings.Settings(folder=str(tmp_path), gpus=2, card="h100-80")
     ask = ["--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
     assert nvidia_smi.answer(ask, stage) == (
         "0, NVIDIA H100 80GB HBM3, 76293\n1, NVIDIA H100 80GB HBM3, 76293\n",
@@ -391,6 +396,35 @@ def test_nvidia_smi_answers_queries():
         assert nvidia_smi.answer([*ask, *words], stage) == (second, 0)
     assert nvidia_smi.answer(["-i", "2", "-L"], stage)[1] == 6
     assert nvidia_smi.answer(["topo", "-m"], stage)[1] == 1
+    said, code = nvidia_smi.answer(["--query-gpu=index,none"], stage)
+    assert (said, code) == ('Field "none" is not a valid field to query.\n', 2)
+
+
+def test_nvidia_smi_says_what_is_in_use_and_the_doctor_is_content(
+    tmp_path, monkeypatch
+):
+    """It knows a running process by its record; the doctor asks it as any program."""
+    stage = settings.Settings(folder=str(tmp_path), gpus=2, card="a100-40")
+    gpu = {"physical": 1, "reserved": 3 * 2**20}
+    record = {"host": socket.gethostname(), "pid": 77, "ended": False, "gpus": [gpu]}
+    for name, changes in ("a", {}), ("b", {"ended": True}), ("c", {"host": "node1"}):
+        Path(tmp_path, f"{name}.json").write_text(json.dumps(record | changes))
+    nvidia_smi.put_into(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for variable, value in stage.environment().items():
+        monkeypatch.setenv(variable, value)
+    gpus, problem = doctor.survey.__wrapped__()
+    assert (
+        problem is None
+        and [gpu["name"] for gpu in gpus] == ["NVIDIA A100-SXM4-40GB"] * 2
+    )
+    assert [gpu["memory.used"] for gpu in gpus] == ["0", "3"]
+    assert [gpu["processes"] for gpu in gpus] == [[], ["77"]]
+    with vgpu.plugged_in(2, kind="cuda", card="a100-40"):
+        told = [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(2)]
+    assert [gpu["uuid"] for gpu in gpus] == told
+    table, _ = nvidia_smi.answer([], stage)
+    assert "CUDA Version: 12.8" in table and "3.0MiB / 38146MiB" in table
 
 
 TELLS = """
