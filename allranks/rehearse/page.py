@@ -17,7 +17,7 @@ h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}
 th,td{text-align:left;vertical-align:top;padding:.3rem 1rem .3rem 0;
 border-bottom:1px solid var(--line);white-space:nowrap}th{font-weight:600}
-td:last-child{white-space:normal;min-width:9rem}
+td:last-child{white-space:normal;min-width:12rem}
 code{font-family:ui-monospace,monospace;color:var(--accent)}
 li{margin:.4rem 0}.bad code,.failed{color:var(--bad)}.note{font-size:.9rem}
 """.replace("\n", "")
