@@ -12,6 +12,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 	-not -path '*/.*' -not -path '*/__pycache__/*' 2>/dev/null)
 
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
+unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
 .PHONY: help book epub pdf doctor.pyz serve lab test quick check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
@@ -90,12 +91,13 @@ tag: ## refuse TAG=v1.2.3 unless version and change log say the same
 	@$(PYTHON) book/_tools/release.py --tag "$(TAG)"
 
 browser: ## install Chromium for the browser tests, unless there is a browser
-	@for name in chromium chromium-browser google-chrome; do \
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
 		if command -v $$name; then exit; fi; \
 	done; \
 	if test -d "/Applications/Google Chrome.app"; then exit; \
 	elif command -v apt-get >/dev/null; then \
-		$$(test "$$(id -u)" = 0 || echo sudo) sh -c 'apt-get update -qq && apt-get install -y -qq chromium' >/dev/null; \
+		$$(test "$$(id -u)" = 0 || echo sudo) sh -c 'apt-get update -qq && \
+			apt-get install -y -qq $$(apt-cache pkgnames chromium-headless-shell | grep . || echo chromium)' >/dev/null; \
 	else brew install --cask google-chrome; fi
 
 clean: ## delete the built book and the environment

@@ -24,11 +24,11 @@ from pathlib import Path
 from threading import Thread
 
 from allranks.paths import ROOT
+from book._tools.browser import find
 
 SITE = ROOT / "_build" / "html"
 RECORD = ROOT / "book" / "_data" / "lighthouse.json"
 VERSION = "13.5.0"
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run"
 TEXT = {".html", ".css", ".js", ".svg", ".json"}
 PAGES = ["book/intro", "book/ch5_ddp"]
@@ -59,7 +59,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 def measure(url: str, form: str) -> dict:
     """Return the scores of one page, 0 to 100, and the audits that cost points."""
-    browser = next(filter(None, map(shutil.which, CHROMIUM)), "")
+    browser = find() or ""
     command = ["npx", "--yes", f"lighthouse@{VERSION}", url, "--quiet"]
     command += ["--output=json", f"--chrome-flags={FLAGS}"]
     command += ["--preset=desktop"] if form == "desktop" else []

@@ -1,15 +1,14 @@
 """Print a page of HTML as a PDF with the system's Chromium."""
 
 import io
-import shutil
 from pathlib import Path
 from urllib.parse import unquote
 
 from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+from book._tools.browser import find
+
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
 WIDTH = 658  # CSS pixels of a line: A4 minus two margins of 18 mm
 BEYOND = """
@@ -62,7 +61,6 @@ def targets(pdf: bytes) -> dict[str, int]:
 
 def chromium() -> str:
     """Return the path of the system's Chromium."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if not found and not Path(MAC).exists():
+    if not (found := find()):
         raise SystemExit("no Chromium to print with: make browser installs it")
-    return found or MAC
+    return found

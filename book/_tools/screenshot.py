@@ -8,7 +8,6 @@ cells run in a real JupyterLab, and the two pages really answer.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from playwright.sync_api import Locator, Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._tools
 
+from book._tools.browser import find  # noqa: E402
 from book._tools.notebooks import METADATA  # noqa: E402
 
 STATIC = ROOT / "book" / "_static"
@@ -107,7 +107,6 @@ def save(page: Page, name: str, whole: Locator, rest: Locator) -> None:
 
 def main() -> None:
     """Serve a notebook, open it, run it, take the pictures."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         cells = [new_code_cell(source) for source in CELLS]
         demo = new_notebook(cells=cells, metadata=METADATA)
@@ -115,7 +114,7 @@ def main() -> None:
         server, address = serve(Path(folder))
         try:
             browser = playwright.chromium.launch(
-                executable_path=chromium, args=["--headless", "--no-sandbox"]
+                executable_path=find(), args=["--headless", "--no-sandbox"]
             )
             size = {"width": 720, "height": 620}
             picture(browser.new_page(viewport=size, device_scale_factor=1.5), address)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from allranks.paths import ROOT
+from book._tools.browser import find
 
 FLAGS = [
     "--headless",
@@ -26,8 +27,6 @@ FLAGS = [
     "--disable-features=InitialWebUI,WebUIReloadButton",  # a quarter of Chromium's time
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no page needs more
 ]
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MAC = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 
 
 def toc_pages(entry: dict) -> list[str]:
@@ -93,9 +92,7 @@ def chromium():
     """Yield the system's Chromium; without it, skip the test, or fail it in CI."""
     from playwright.sync_api import sync_playwright
 
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    path = found or (str(MAC) if MAC.exists() else None)
-    if path is None:
+    if not (path := find()):
         reason = "no Chromium to look at the pages with: make browser installs it"
         if os.environ.get("CI") == "true":
             pytest.fail(reason, pytrace=False)
