@@ -32,6 +32,7 @@ import tempfile
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -373,6 +374,8 @@ def main() -> None:
     gc.disable()
     for name in PRELOAD:
         importlib.import_module(name)
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # torch would take its operators apart, one by one
     gc.freeze()
     gc.enable()
     sys.path.pop(0)  # this file's folder
