@@ -240,10 +240,10 @@ def test_two_nodes_have_gpus_of_their_own():
 
 def test_a_timeout_ends_all():
     """The code is that of the program timeout, and a process deaf to SIGTERM ends."""
-    words = "--timeout=30", "--gpus=1", str(SCRIPTS / "wait.py")
+    words = "--timeout=12", "--gpus=1", str(SCRIPTS / "wait.py")
     code, out, err = rehearse(*words)
     assert code == 124, out + err
-    assert "Rehearsal: ended after --timeout 30 s" in out
+    assert "Rehearsal: ended after --timeout 12 s" in out
     assert gone(out)
 
 
