@@ -28,19 +28,6 @@ FIRST = [  # ordered by time, which make test reports, not by the number of test
     "tests/clinic/test_live.py",
     "tests/clinic/test_launched.py",
 ]
-PRELOAD = (
-    "sklearn.datasets",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.optim",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.experimental",
-    "torch.distributed.tensor.parallel",
-    "allranks.backends.nccl",
-    "allranks.exercises",
-    "allranks.guard",
-    "allranks.vgpu",
-)
 GROUPS = "tests/lab/", "tests/book/explorables/"  # each is run by one worker
 
 
@@ -83,10 +70,8 @@ def pytest_configure(config) -> None:
         folder = tempfile.mkdtemp(prefix="allranks-forks-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
-    # Live ranks would import these one by one, up to a second each.
-    os.environ.setdefault("ALLRANKS_PRELOAD", " ".join(PRELOAD))
-    # A fork copies the table of its parent's pages, which huge ones make short.
-    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    # Live ranks that train on digits would import it one by one, a second each.
+    os.environ.setdefault("ALLRANKS_PRELOAD", "sklearn.datasets")
     # With several workers on two cores, a second thread only waits for a core, and
     # a thread that waits would spin.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -41,11 +41,16 @@ def run_train(script, flags, dtype=torch.float64, ddp_options=None):
     module = importlib.import_module(f"scripts.{script}")
     parallel, ddp = torch.nn.parallel, torch.nn.parallel.DistributedDataParallel
     make_task, tasks = module.make_task, []
+
+    def fewer(train_set, test_set, net):  # in float64, 357 images take 0.3 s
+        few = (part[:20] for part in test_set.tensors)
+        return train_set, torch.utils.data.TensorDataset(*few), net
+
     place = (dist.get_rank(), dist.get_world_size()) if script == "ch5_ddp" else ()
     try:
         if ddp_options:
             parallel.DistributedDataParallel = functools.partial(ddp, **ddp_options)
-        module.make_task = lambda num: tasks.append(make_task(num)) or tasks[0]
+        module.make_task = lambda num: tasks.append(fewer(*make_task(num))) or tasks[0]
         args = module.parse_args(flags)
         losses = module.train(args, *place, torch.device("cpu"))
     finally:
