@@ -72,9 +72,6 @@ def pytest_configure(config) -> None:
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
     # Live ranks that train on digits would import it one by one, a second each.
     os.environ.setdefault("ALLRANKS_PRELOAD", "sklearn.datasets")
-    # To fork means to copy the table of all pages, which huge pages make short. The
-    # tests that start the most ranks need a tenth less of the processor.
-    os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     # With several workers on two cores, a second thread only waits for a core, and
     # a thread that waits would spin.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
