@@ -105,7 +105,8 @@ def test_a_slow_kernel_is_waited_for_and_a_dead_one_is_not(shown, errors):
     process.suspend()
     expect(press(box)).to_have_text(BUSY)
     process.kill()
-    notebook.page.get_by_role("button", name="Ok", exact=True).click()  # it has died
+    has_died = notebook.page.get_by_role("button", name="Ok", exact=True)
+    has_died.click(timeout=60_000)
     expect(answer).to_have_text(LOST, timeout=60_000)
     assert still_computes(box)
     expect(answer).to_be_empty()
