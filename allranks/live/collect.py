@@ -107,6 +107,7 @@ class Collector:
         looked, look, seen = began, began + TICK, []
         spent = quiet = 0.0  # seconds of the limit, and those without any progress
         status, glance = "", began + GLANCE
+        where = {}  # what was told of the ranks that are given up
         try:
             for rank in self._ranks if job else ():
                 with contextlib.suppress(OSError):  # it has died, as will be seen below
@@ -128,9 +129,10 @@ class Collector:
                         seen = [self._crew.switches(rank) for rank in self.pending]
                         quiet = quiet if before == seen else 0.0
                     if quiet > grace:
-                        if grace != stall or not self._may_go_on():
+                        where = self._where(sorted(self.pending))
+                        if grace != stall or not (self.doubt and self.doubt(where)):
                             break
-                        quiet = 0.0
+                        quiet, where = 0.0, {}
                 spent += step
                 left = limit - spent
                 if left <= 0:
@@ -151,7 +153,7 @@ class Collector:
         if self.pending:
             if self.look:
                 self.look(self._crew)
-            outcome.waiting = self._where(sorted(self.pending))
+            outcome.waiting = where or self._where(sorted(self.pending))
         return outcome
 
     def stop(self) -> None:
@@ -170,10 +172,6 @@ class Collector:
                 moved = time.monotonic()
         told.deaths |= self.outcome.deaths
         self.outcome = told
-
-    def _may_go_on(self) -> bool:
-        """Ask whether ranks that have stopped moving may only be slow."""
-        return self.doubt is not None and self.doubt(self._where(sorted(self.pending)))
 
     def _show(self, status: str) -> None:
         """Show what the ranks have printed so far, if anybody can see it."""

@@ -1,5 +1,6 @@
 """Ranks that get no core are slow, not hung: progress is judged, and not a clock."""
 
+import os
 import subprocess
 import sys
 import time
@@ -117,3 +118,19 @@ def test_in_doubt_ranks_go_on_until_the_limit(two):
     assert any("`time.sleep(2)` at cell line 2" in text for text in told[0].values())
     with pytest.raises(RanksError, match="timeout after 1 s"):
         two.run("time.sleep(60)", quiet=True, timeout=1)
+
+
+def test_the_report_says_what_the_doubt_was_told(two, tmp_path):
+    """A rank may move on meanwhile; the report is of the look that decided."""
+    fifo = tmp_path / "door"
+    os.mkfifo(fifo)
+
+    def open_door(at: dict[int, str]) -> bool:
+        fifo.write_text("go on")
+        time.sleep(0.3)  # so that rank 1 gets to the barrier
+        return False
+
+    two.doubt, two.stall = open_door, 0.3
+    job = f"if rank:\n    open({str(fifo)!r}).read()\ndist.barrier()"
+    with pytest.raises(RanksError, match=r"rank 1 waits in .*open.* at cell line 2"):
+        two.run(job, quiet=True, timeout=1e9)
