@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import psutil
 from allranks.live import worker
 from allranks.live.room import explained, new_folder
 from allranks.live.transcript import KEPT, Transcript
+from allranks.live.watchdog import WATCHDOG, kill
 
 
 def warm_up() -> None:
@@ -53,18 +53,14 @@ class RankProcesses:
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         self.used = [0.0] * world_size  # seconds of it between the last two times
         context = multiprocessing.get_context(_start_method())
-        ours, theirs = context.Pipe()
-        watchdog = context.Process(target=_watch_parent, args=(theirs, self._folder))
         # multiprocessing's own finalizer, because it runs before the exit hook that
         # would join the processes, and never in a forked copy of this one.
-        ends = (self.processes, self.conns, watchdog, self._folder)
+        ends = (self.processes, self.conns, self._folder)
         self.end = Finalize(self, _end, ends, exitpriority=100)
         environ = dict(os.environ)
         try:
             with _no_main_module():
-                watchdog.start()
-                theirs.close()
-                self._to_watchdog = ours  # it closes when this process ends, however
+                WATCHDOG.watch(self._folder, context)
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
                     job = (rank, world_size, device, backend, gpus)
@@ -74,7 +70,7 @@ class RankProcesses:
                     process = context.Process(target=worker.serve, args=job)
                     process.start()
                     theirs.close()
-                    self._to_watchdog.send(process.pid)
+                    WATCHDOG.add(self._folder, process.pid)
                     self.processes.append(process)
                     self.conns.append(ours)
         except BaseException:
@@ -238,48 +234,17 @@ def _no_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _end(
-    processes: list[BaseProcess],
-    conns: list[Connection],
-    watchdog: BaseProcess,
-    folder: Path,
-) -> None:
-    """End all ranks, and then the watchdog, which is no longer needed.
+def _end(processes: list[BaseProcess], conns: list[Connection], folder: Path) -> None:
+    """End all ranks.
 
     Their descriptors are closed now, because an error's traceback may keep the objects
     for long.
     """
-    _kill([process.pid for process in processes], folder)
-    for process in [*processes, watchdog]:
-        if process.pid is not None:
-            process.kill()
-            process.join()
+    kill([process.pid for process in processes], folder)
+    for process in processes:
+        process.kill()
+        process.join()
         process.close()
     for conn in conns:
         conn.close()
-
-
-def _watch_parent(from_parent: Connection, folder: Path) -> None:
-    """Wait until the parent is gone, even if it was killed, and end its ranks.
-
-    It is a process of its own, because a rank may be stuck in code that holds the GIL.
-
-    Args:
-        from_parent: a pipe that brings the ranks' process ids, and that closes when the
-            parent ends.
-        folder: what to remove with them.
-    """
-    os.setsid()
-    pids = []
-    with contextlib.suppress(EOFError):
-        while True:
-            pids.append(from_parent.recv())
-    _kill(pids, folder)
-
-
-def _kill(pids: list[int], folder: Path) -> None:
-    """Kill each rank with its children, and remove what they wrote."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+    WATCHDOG.forget(folder)

@@ -1,0 +1,97 @@
+"""One process watches over all groups of a program, and over none that has ended."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from allranks import Ranks
+from allranks.live.watchdog import WATCHDOG
+
+PROGRAM = """
+import sys
+import psutil
+from allranks import Ranks
+from allranks.live.watchdog import WATCHDOG
+
+first, ended = Ranks(2), Ranks(1)
+folder = ended._crew._folder
+ended.close()
+folder.mkdir()  # as if another program had got this name
+if sys.argv[1] == "its watchdog first":
+    watchdog = psutil.Process(WATCHDOG.pid)
+    watchdog.kill()
+    watchdog.wait(20)
+second = Ranks(1)
+pids = [p.pid for ranks in (first, second) for p in ranks._crew.processes]
+print(folder, WATCHDOG.pid, *pids, flush=True)
+sys.stdin.read()
+"""
+
+
+def end(processes: list[psutil.Process]) -> None:
+    """Leave nothing behind when a test fails."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_groups_share_a_watchdog():
+    """A second group starts no second process, whether the first has ended or not."""
+    with Ranks(1):
+        pid = WATCHDOG.pid
+        with Ranks(1):
+            assert WATCHDOG.pid == pid
+    with Ranks(1):
+        assert WATCHDOG.pid == pid
+    assert psutil.Process(pid).is_running()
+
+
+@pytest.mark.parametrize("killed", ["itself alone", "its watchdog first"])
+def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
+    """A new watchdog knows the older groups, too; what has ended is left alone."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, killed],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    folder, *pids = program.stdout.readline().split()
+    processes = [psutil.Process(int(pid)) for pid in pids]
+    assert len(processes) == 4
+    try:
+        # Otherwise idle ranks would end by themselves.
+        for process in processes[1:]:
+            process.suspend()
+        program.kill()
+        program.communicate()
+        all_gone(processes)
+    finally:
+        end(processes)
+    assert os.path.isdir(folder)
+    Path(folder).rmdir()
+
+
+def test_a_program_that_ends_waits_for_no_watchdog(all_gone):
+    """Otherwise multiprocessing would join it at the exit, and it waits for that."""
+    code = "from allranks import Ranks; from allranks.live.watchdog import WATCHDOG\n"
+    code += "ranks = Ranks(1); print(WATCHDOG.pid, flush=True); input()"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    watchdog = psutil.Process(int(program.stdout.readline()))
+    program.stdin.close()
+    try:
+        assert program.wait(20) == 1  # for an input() without a line
+        all_gone([watchdog])
+    finally:
+        end([watchdog])
+        program.kill()
