@@ -71,7 +71,8 @@ def pytest_configure(config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         os.environ["ALLRANKS_FORKS"] = f"{folder}/{os.getpid()}-server"
     # Live ranks that train on digits would import it one by one, a second each.
-    os.environ.setdefault("ALLRANKS_PRELOAD", "sklearn.datasets")
+    os.environ.setdefault("ALLRANKS_PRELOAD", "sklearn.datasets huge_pages")
+    os.environ["ALLRANKS_HUGE_PAGES"] = str(os.getpid())
     # With several workers on two cores, a second thread only waits for a core, and
     # a thread that waits would spin.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
