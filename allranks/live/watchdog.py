@@ -65,11 +65,11 @@ class Watchdog:
         return False
 
     def _start(self, context: BaseContext) -> None:
-        theirs, self._to_process = context.Pipe(duplex=False)
-        process = context.Process(target=_wait, args=(theirs, self._groups))
-        process.start()
-        theirs.close()
-        self.pid = process.pid
+        theirs, ours = context.Pipe(duplex=False)
+        with theirs:
+            process = context.Process(target=_wait, args=(theirs, self._groups))
+            process.start()
+        self.pid, self._to_process = process.pid, ours
         # When all groups have ended, and before the exit hook would join the process.
         Finalize(None, _end, args=(process,), exitpriority=50)
 
