@@ -1,5 +1,6 @@
 """A figure whose runs differ too much is not published, and the page states that."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from allranks import Ranks
 from allranks.paths import ROOT
 from book._ext.runs import bench
 
@@ -105,3 +107,12 @@ def test_the_page_opens_with_its_verdict_and_shows_its_memory_first():
     assert opening.index("use DDP") < opening.index("{glue:} ch2_memory")
     verdict = next(n for n, text in enumerate(sections) if text.startswith("Should I"))
     assert sections[verdict].startswith("Should I use it?") and verdict > 0
+
+
+def test_a_screen_of_the_benchmark_sees_each_line_when_it_is_printed(monkeypatch):
+    """It is told while the cell runs, or there would be nothing to take a median of."""
+    monkeypatch.syspath_prepend(ROOT / "tests" / "bench")
+    live_ranks = importlib.import_module("live_ranks")
+    with Ranks(1) as ranks:
+        ages = live_ranks.until_shown(ranks)
+    assert 10 <= len(ages) <= 20 and max(ages) < 60  # the last may come at the end

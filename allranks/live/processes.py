@@ -198,8 +198,20 @@ class RankProcesses:
             return False
         self.used[rank] = times.user + times.system - self._cpu_time[rank]
         self._cpu_time[rank] += self.used[rank]
-        states = _states(pid, whole)
-        return self.used[rank] > 0.02 or any(state in ("R", "D") for state in states)
+        return self.used[rank] > 0.02 or _is_ready(pid, whole)
+
+
+def _is_ready(pid: int, whole: bool) -> bool:
+    """Tell whether a process runs, or would if it had a core, for longer than a poll.
+
+    A thread of gloo's looks for messages every 10 ms, often in the tick in which this
+    process looks, too. It sleeps again at the second look, unless it queues for a core.
+    """
+    for pause in (0, 0.002):
+        time.sleep(pause)
+        if not any(state in ("R", "D") for state in _states(pid, whole)):
+            return False
+    return True
 
 
 def _states(pid: int, whole: bool) -> Iterator[str]:

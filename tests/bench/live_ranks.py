@@ -117,6 +117,8 @@ class Stopwatch(Silent):
     A line is the time at which it was printed, on the clock of all processes.
     """
 
+    live = True
+
     def __init__(self) -> None:
         self.lines, self.ages = 0, []
 

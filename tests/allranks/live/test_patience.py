@@ -71,6 +71,15 @@ def test_a_process_that_sleeps_is_not_ready():
     assert not is_ready(process.pid)
 
 
+@pytest.mark.parametrize(("later", "busy"), [("SS", False), ("RS", True)])
+def test_a_thread_that_only_polls_is_no_progress(two, monkeypatch, later, busy):
+    """Gloo's thread wakes 100 times a second, and a look may come just then."""
+    two._crew.is_busy(0)  # from here on its time counts
+    looks = iter(["SR", later])
+    monkeypatch.setattr(processes, "_states", lambda pid, whole: iter(next(looks)))
+    assert two._crew.is_busy(0) == busy
+
+
 def jumping(monkeypatch, seconds: float) -> None:
     """Let each look find that ``seconds`` have passed, as if there had been no core."""
     steps = iter(range(10**9))
