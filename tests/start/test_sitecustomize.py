@@ -1,4 +1,4 @@
-"""What torch's import made is never searched again, and a program's own garbage is."""
+"""What torch's import made is never searched for garbage; kernels' ports stay free."""
 
 import subprocess
 import sys
@@ -35,3 +35,28 @@ def test_only_what_torchs_import_made_is_frozen(tmp_path):
     said = subprocess.run(command, **how)
     lines = ["False", "True torch", "runpy", "collected"]
     assert (said.stdout.splitlines(), said.stderr) == (lines, "")
+
+
+PORTS = """
+import random, socket
+from pathlib import Path
+from jupyter_client.connect import LocalPortCache
+
+given = Path("/proc/sys/net/ipv4/ip_local_port_range")  # Linux gives these to anybody
+lowest = int(given.read_text().split()[0]) if given.exists() else 49152
+cache = LocalPortCache()
+print(all(cache.find_available_port("127.0.0.1") < lowest for _ in range(99)))
+with socket.create_server(("127.0.0.1", 0)) as other:
+    mine, free = (cache.find_available_port("127.0.0.1") for _ in range(2))
+    cache.return_port(free)
+    draws = iter([other.getsockname()[1], mine, free])
+    random.randrange = lambda *_: next(draws)
+    print(cache.find_available_port("127.0.0.1") == free)
+"""
+
+
+def test_a_kernel_gets_a_port_that_no_rank_can_be_given():
+    """The system would give it to the next who asks, before the kernel has bound it."""
+    command = [sys.executable, "-c", PORTS]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (said.stdout, said.stderr) == ("True\nTrue\n", "")
