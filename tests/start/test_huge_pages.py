@@ -3,11 +3,14 @@
 import ctypes
 import mmap
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from allranks import Ranks
 from tests.start import huge_pages
 
 PROGRAM = """
@@ -33,12 +36,16 @@ def is_possible() -> bool:
     return done
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there are ranks forked")
+HUGE_PAGES = pytest.mark.skipif(
+    sys.platform != "linux" or not is_possible(),
+    reason="this system gives no huge pages on demand",
+)
+
+
+@HUGE_PAGES
 @pytest.mark.parametrize("parent", ["itself", "another"])
 def test_only_the_named_process_pays_for_them(parent):
     """What it holds is in huge pages then, all but a rest at both ends."""
-    if not is_possible():
-        pytest.skip("this Linux gives no huge pages on demand")
     named = os.getpid() if parent == "itself" else os.getppid()
     env = os.environ | {huge_pages.VARIABLE: str(named)}
     command = [sys.executable, "-c", PROGRAM]
@@ -46,8 +53,11 @@ def test_only_the_named_process_pays_for_them(parent):
     assert (int(said.stdout) >= 28) == (parent == "itself"), said.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there are ranks forked")
+@HUGE_PAGES
 def test_live_ranks_of_a_test_are_forked_from_huge_pages():
     """The fork server imports the module last, when all else is there."""
-    assert os.environ["ALLRANKS_PRELOAD"].split()[-1] == "huge_pages"
-    assert os.environ[huge_pages.VARIABLE] == str(os.getpid())
+    with Ranks(1) as ranks:
+        (pid,) = ranks.run("import os; os.getppid()", quiet=True)
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    megabytes = int(re.search(r"AnonHugePages: +(\d+)", rollup)[1]) // 2**10
+    assert megabytes > 100  # torch alone makes 140
