@@ -165,9 +165,14 @@ def put(line: str) -> None:
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another rank was the first to die."""
-    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+    """Print a traceback, or one line if another process was first to die."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
+    why, pipe = "", isinstance(error, ConnectionError | EOFError)
+    if pipe or re.match(r"DataLoader worker \(pid", str(error)):
+        why = "a DataLoader worker was killed, often for want of memory"
+    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
+    if why:
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
     else:
         sys.__excepthook__(kind, error, trace)

@@ -148,14 +148,15 @@ def put(line: str) -> None:
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
     """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
+    most |= {"workers": 64, "numbers": 512, "width": 8192, "columns": 16384}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
         high = most.get(name, 65536)
         if type(value) is int and not low <= value <= high:
             refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 0 < value < float("inf"):
-            refuse(f"{flag} {value}: must be above 0 and finite")
+        if type(value) is float and not 1e-30 <= value <= 1e30:
+            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
     return args
 
 

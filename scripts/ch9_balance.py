@@ -219,21 +219,27 @@ def put(line: str) -> None:
 
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
     """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**63 - 1, "samples": 1440, "nproc_per_node": 64}
+    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
+    most |= {"workers": 64, "numbers": 512, "width": 8192, "columns": 16384}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
         high = most.get(name, 65536)
         if type(value) is int and not low <= value <= high:
             refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 0 < value < float("inf"):
-            refuse(f"{flag} {value}: must be above 0 and finite")
+        if type(value) is float and not 1e-30 <= value <= 1e30:
+            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
     return args
 
 
 def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another rank was the first to die."""
-    if re.search("closed by peer|reset by peer|Broken pipe", str(error)):
+    """Print a traceback, or one line if another process was first to die."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
+    why, pipe = "", isinstance(error, ConnectionError | EOFError)
+    if pipe or re.match(r"DataLoader worker \(pid", str(error)):
+        why = "a DataLoader worker was killed, often for want of memory"
+    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"
+    if why:
         sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
     else:
         sys.__excepthook__(kind, error, trace)

@@ -110,7 +110,7 @@ def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
     "flag, sentence",
     [
         ("--epochs=0", "--epochs 0: must be 1 to 65536"),
-        ("--lr=inf", "--lr inf: must be above 0 and finite"),
+        ("--lr=inf", "--lr inf: must be 1e-30 to 1e+30"),
         ("--checkpoint=/", f"--checkpoint /: not the name of a file: {WAY_OUT}"),
         (
             "--checkpoint=no/x",

@@ -259,7 +259,7 @@ class TestWrongUse:
         with pytest.raises(SystemExit) as end:
             ch5_ddp.parse_args(flags.split())
         most = 1440 if "samples" in flags else 65536
-        what = "above 0 and finite" if "lr" in flags else f"1 to {most}"
+        what = "1e-30 to 1e+30" if "lr" in flags else f"1 to {most}"
         assert end.value.code == f"{flags}: must be {what}"  # to stderr, exit code 1
 
     def test_started_without_torchrun(self, monkeypatch):

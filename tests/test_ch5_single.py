@@ -39,6 +39,6 @@ def test_the_task_has_no_test_sample_to_train_on():
 def test_refuses_impossible_numbers(flags):
     """A bad value is refused in one sentence that names it."""
     with pytest.raises(
-        SystemExit, match=r" (0|-1|nan): must be (1 to \d+|above 0 and finite)$"
+        SystemExit, match=r" (0|-1|nan): must be (1 to \d+|1e-30 to 1e\+30)$"
     ):
         ch5_single.parse_args([flags])

@@ -139,7 +139,7 @@ def test_one_gpu_gets_both_parts(monkeypatch, capsys):
     "flags, message",
     [
         (["--epochs=0"], "--epochs 0: must be 1 to 65536"),
-        (["--lr=nan"], "--lr nan: must be above 0 and finite"),
+        (["--lr=nan"], "--lr nan: must be 1e-30 to 1e+30"),
         (["--devices=3"], "--devices 3: must be 1 or 2"),
         (["--split=9"], "--split 9: must be 1 to 8"),
         (["--split=0"], "--split 0: must be 1 to 65536"),

@@ -175,7 +175,7 @@ def test_a_byte_sees_only_those_before_it():
         (2, ["--microbatches=3"], "--batch-size 32: must be a multiple of --dp x --m"),
         (2, ["--microbatches=1"], "--microbatches: Number of microbatches (1) must"),
         (1, ["--steps=0"], "--steps 0: must be 1 to 65536"),
-        (1, ["--lr=nan"], "--lr nan: must be above 0 and finite"),
+        (1, ["--lr=nan"], "--lr nan: must be 1e-30 to 1e+30"),
     ],
 )
 def test_refuses_in_one_sentence_on_every_rank(world_size, flags, message, crews):

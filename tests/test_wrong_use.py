@@ -61,7 +61,7 @@ class TestFlags:
             flag = "--" + flag.replace("_", "-")
             wrong = {
                 int: ["-1", "1" + "0" * 20, str(2**64)],
-                float: ["0", "inf", "nan"],
+                float: ["0", "inf", "nan", "1e-300", "1e300"],
             }
             for value in wrong.get(type(default), []):
                 said = refusal(script.parse_args, [f"{flag}={value}"])
@@ -438,6 +438,22 @@ class TestOneSentence:
         assert refusal(ch5_ddp.refuse, "no") == "no" and slept == []
         monkeypatch.setenv("LOCAL_RANK", "1")
         assert refusal(ch5_ddp.refuse, "no") == "no" and slept == [9]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ConnectionResetError(104, "Connection reset by peer"),  # a worker's pipe
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        ],
+    )
+    def test_a_killed_worker_is_not_called_another_rank(
+        self, error, monkeypatch, capsys
+    ):
+        """A worker's pipe is Python's, and a peer's connection is gloo's."""
+        monkeypatch.setenv("RANK", "0")
+        ch5_ddp.brief(type(error), error, None)
+        why = "a DataLoader worker was killed, often for want of memory"
+        assert capsys.readouterr().err == f"[rank 0] ended: {why}\n"
 
     @pytest.mark.parametrize("error", ["Connection closed by peer [::1]", "other"])
     def test_an_echo_is_one_line(self, error, monkeypatch, capsys):

@@ -42,7 +42,7 @@ LAYERS = {
     "explorables": ("launch", "live", "pictures", "report", "runs", "sums"),
     "__init__": ("launch", "live", "report"),
 }
-MOST = 300  # lines; aim at 200
+MOST = 600  # lines; a shorter one is not better if it cuts an idea in two
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -82,7 +82,7 @@ class TestModule:
         assert used - {layer(path)} <= {*LAYERS[layer(path)]}
 
     def test_holds_one_idea(self, path):
-        """At most 300 lines are enough to keep an idea in one piece."""
+        """At most 600 lines are enough to keep an idea in one piece."""
         assert len(path.read_text("utf8").splitlines()) <= MOST
 
 
