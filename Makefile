@@ -14,7 +14,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf doctor.pyz serve lab test quick check notebooks chapter bench gpu \
+.PHONY: help book epub pdf doctor.pyz serve lab test newest quick check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -60,6 +60,9 @@ test: book ## run everything that CI runs
 	@$(BIN)/python -m pytest -p tests.quick.plugin -n 3 --dist loadfile --no-loadscope-reorder \
 		--junitxml=_build/tests.xml; ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
+
+newest: $(READY) ## put the newest torch into .venv, with which all must pass as well
+	@$(BIN)/pip install -q --upgrade $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 quick: book check ## test what changed since it last passed, within a minute
 	@$(BIN)/python tests/quick
