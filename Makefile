@@ -14,7 +14,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf doctor.pyz serve lab test quick check notebooks chapter bench gpu \
+.PHONY: help book epub pdf doctor.pyz serve lab test newest quick check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -55,10 +55,14 @@ lab: $(READY) ## open the first notebook in JupyterLab
 		--ServerApp.ip=127.0.0.1 notebooks/ch1_environment.ipynb
 
 test: book ## run everything that CI runs
+	@$(BIN)/python book/_tools/browser.py || test "$$CI" != true
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/python -m pytest -p tests.quick.plugin -n 3 --dist loadfile --no-loadscope-reorder \
 		--junitxml=_build/tests.xml; ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
+
+newest: $(READY) ## put the newest torch into .venv, with which all must pass as well
+	@$(BIN)/pip install -q --upgrade $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 
 quick: book check ## test what changed since it last passed, within a minute
 	@$(BIN)/python tests/quick
@@ -90,15 +94,8 @@ release: book epub pdf wheel ## write all that a release carries into _build/rel
 tag: ## refuse TAG=v1.2.3 unless version and change log say the same
 	@$(PYTHON) book/_tools/release.py --tag "$(TAG)"
 
-browser: ## install Chromium for the browser tests, unless there is a browser
-	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
-		if command -v $$name; then exit; fi; \
-	done; \
-	if test -d "/Applications/Google Chrome.app"; then exit; \
-	elif command -v apt-get >/dev/null; then \
-		$$(test "$$(id -u)" = 0 || echo sudo) sh -c 'apt-get update -qq && \
-			apt-get install -y -qq $$(apt-cache pkgnames chromium-headless-shell | grep . || echo chromium)' >/dev/null; \
-	else brew install --cask google-chrome; fi
+browser: $(READY) ## install Chromium for the browser tests, unless there is a browser
+	@$(BIN)/python book/_tools/browser.py
 
 clean: ## delete the built book and the environment
 	@rm -rf _build .venv .pytest_cache .ruff_cache .hypothesis

@@ -13,7 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
+
+from book._tools.browser import MISSING, find
 
 FIRST = [  # ordered by time, which make test reports, not by the number of tests
     "tests/book/test_commands.py",
@@ -56,8 +59,22 @@ def pytest_collection_modifyitems(items) -> None:
     items.sort(key=place)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Let all tests that miss a browser say so in one line of the summary."""
+    report = yield
+    if report.skipped and MISSING in str(report.longrepr):
+        report.longrepr = "tests/book/conftest.py", 0, MISSING
+    return report
+
+
 def pytest_configure(config) -> None:
-    """Make all processes of the tests start cheaper, xdist's workers included."""
+    """Make all processes of the tests start cheaper, xdist's workers included.
+
+    CI does not begin without a browser: a skip would look like a pass there.
+    """
+    if os.environ.get("CI") == "true" and not find():
+        raise pytest.UsageError(MISSING)
     start = str(Path(__file__).parent / "start")
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if start not in paths:

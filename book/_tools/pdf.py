@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
-from book._tools.browser import find
+from book._tools.browser import MISSING, find
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
 WIDTH = 658  # CSS pixels of a line: A4 minus two margins of 18 mm
@@ -62,5 +62,5 @@ def targets(pdf: bytes) -> dict[str, int]:
 def chromium() -> str:
     """Return the path of the system's Chromium."""
     if not (found := find()):
-        raise SystemExit("no Chromium to print with: make browser installs it")
+        raise SystemExit(MISSING)
     return found

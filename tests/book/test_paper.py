@@ -1,7 +1,6 @@
 """The EPUB and the PDF hold the whole book, without controls or broken links."""
 
 import io
-import os
 import posixpath
 import re
 import shutil
@@ -21,6 +20,7 @@ from allranks.paths import ROOT
 from book._ext.paper import readable
 from book._tools import paper as tool
 from book._tools import pdf as printer
+from book._tools.browser import MISSING, find
 
 PAGES = [
     name
@@ -36,12 +36,8 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Return a folder with both; the PDF is printed from the EPUB's pages."""
-    try:
-        printer.chromium()
-    except SystemExit as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
+    if not find():
+        pytest.skip(MISSING)
     folder = tmp_path_factory.mktemp("paper")
     command = [sys.executable, ROOT / "book/_tools/paper.py", "pdf", "--folder", folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -192,6 +188,8 @@ def test_the_pdf_is_for_everybody(pdf, places):
 
 def test_what_is_wider_than_the_paper_is_refused(tmp_path):
     """A line that would be cut off at the right keeps the PDF from being written."""
+    if not find():
+        pytest.skip(MISSING)
     path = tmp_path / "wide.html"
     path.write_text('<div class="doc"><pre>' + "x" * 200)
     with printer.Printer() as one, pytest.raises(SystemExit, match="cut at the right"):

@@ -18,7 +18,7 @@ def named(site, page: str) -> int:
 
 @pytest.mark.parametrize("kind", ["intro", "ch", "app", "notebooks"])
 def test_the_heaviest_page_of_each_kind_is_light(browser, site, pages, kind):
-    """The heaviest page of each kind keeps its limits; make bench weighs all pages."""
+    """It has less than twice what is aimed at, which make bench reports."""
     prefix = "notebooks/" if kind == "notebooks" else f"book/{kind}"
     same = [page for page in pages if page.startswith(prefix)]
     page = max(same, key=lambda page: named(site, page))
@@ -29,9 +29,9 @@ def test_the_heaviest_page_of_each_kind_is_light(browser, site, pages, kind):
 
 
 def test_a_page_that_is_too_heavy_is_named_with_its_figure():
-    """The limits are 90 KiB for a page, 120 for a notebook, and 20 files."""
-    assert not too_heavy("book/a", 90 * KIB, 20)
-    assert not too_heavy("notebooks/a", 120 * KIB, 20)
-    assert too_heavy("book/a", 91 * KIB, 1) == "book/a weighs 91.0 KiB, more than 90"
-    assert "121.0 KiB, more than 120" in too_heavy("notebooks/a", 121 * KIB, 1)
+    """Refused is twice the aim of 90 KiB for a page and 120 for a notebook."""
+    assert not too_heavy("book/a", 180 * KIB, 20)
+    assert not too_heavy("notebooks/a", 240 * KIB, 20)
+    assert too_heavy("book/a", 181 * KIB, 1) == "book/a weighs 181.0 KiB, more than 180"
+    assert "241.0 KiB, more than 240" in too_heavy("notebooks/a", 241 * KIB, 1)
     assert too_heavy("book/a", KIB, 21) == "book/a loads 21 files, more than 20"
