@@ -1,5 +1,7 @@
-"""Load what torch.save wrote without running code from it, or say what the file is."""
+"""Load a checkpoint without running code from it, or say what the file is."""
 
+import importlib
+import logging
 import re
 import warnings
 import zipfile
@@ -8,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
+from allranks.checkpoint.formats import of_file, of_folder
 from allranks.checkpoint.refusals import Refusal, clean
 
-FOLDER = "a folder; a distributed checkpoint? Try torch's dcp_to_torch_save"
-SAFE = "a safetensors file, which torch.load does not read; it runs no code"
-SCRIPT = "a program of TorchScript: torch.jit.load reads it, and state_dict()"
+SHARDS = (
+    "one rank's shards, {}, so no file of one rank holds the model: save with DCP, or "
+    "get_model_state_dict with full_state_dict=True on rank 0"
+)
 TRUST = (
     "only if you trust it, load it with weights_only=False (or allow these by "
     "add_safe_globals), and save its state_dict() instead"
@@ -31,23 +36,37 @@ def read(path: Path) -> Any:
     if torch.__version__ < "2.10":  # CVE-2025-32434, CVE-2026-24747
         raise Refusal(f"torch {torch.__version__} is not safe; 2.10 is")
     if not path.is_file():  # a pipe could make us wait for ever
-        raise Refusal(FOLDER if path.is_dir() else "no such regular file")
+        raise Refusal(of_folder(path) if path.is_dir() else "no such regular file")
     size = path.stat().st_size
     with open(path, "rb") as file:
         head = file.read(9)
     if head[8:] == b"{" and int.from_bytes(head[:8], "little") < size:
-        raise Refusal(SAFE)
+        with safe_open(path, "pt") as file:  # maps the file: nothing is copied
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    if what := of_file(path):
+        raise Refusal(what)
     if head[:4] == b"PK\3\4":
         look_for_damage(path, size)
     with warnings.catch_warnings(action="ignore"):  # about damaged files
         try:
-            return torch.load(path, "cpu", weights_only=True)
+            return load(path)
         except Exception as error:
-            if "TorchScript archives" in str(error):
-                raise Refusal(SCRIPT) from None
             if held := beside_weights(path, str(error)):
                 raise Refusal(held) from None
             raise  # it is damaged, or something else
+
+
+def load(path: Path) -> Any:
+    """Load a file by weights_only, which knows DTensor once its module is imported."""
+    try:
+        return torch.load(path, "cpu", weights_only=True)
+    except Exception as error:
+        if "torch.distributed.tensor" not in str(error):
+            raise
+        importlib.import_module("torch.distributed.tensor")  # takes a second
+        mesh = logging.getLogger("torch.distributed.device_mesh")
+        mesh.setLevel(logging.ERROR)  # it misses the group, which nobody needs here
+        return torch.load(path, "cpu", weights_only=True)
 
 
 def look_for_damage(path: Path, size: int) -> None:
@@ -81,6 +100,8 @@ def beside_weights(path: Path, error: str) -> str:
         ask = torch.serialization.get_unsafe_globals_in_checkpoint
         held = {g for g in ask(path) if not g.startswith("builtins.")}
     names = [first[1], *sorted(held - {first[1]})]
+    if sharded := [n for n in names if n.endswith(".ShardedTensor")]:
+        return SHARDS.format(sharded[0])
     names = [clean(name, 60) for name in names]
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return f"holds more than weights, {', '.join(names[:2])}{more}: {TRUST}"
