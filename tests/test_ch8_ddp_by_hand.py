@@ -217,6 +217,54 @@ model.module.branch.bias.grad is None, model.module.first.bias.grad is None
     assert found == [(True, False)] * ranks.world_size
 
 
+def test_the_tail_counts_gradients_and_names_the_ranks_that_have_a_batch():
+    """As the page's table has it: two ranks, of which one lacks the second gradient."""
+    source = """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(2))
+    def forward(self, uses):
+        return self.one.sum() * (rank + 1) + (2 * self.two.sum() if uses else 0)
+
+model, sent, kept = DDP(Two()), [], dist.all_reduce
+dist.all_reduce = lambda x, **how: sent.append(x.clone()) or kept(x, **how)
+for _ in range(2):  # the second step has the gradients in rank 0's order
+    model.zero_grad()
+    model(rank == 0).backward()
+dist.all_reduce = kept
+bucket = model.buckets[0]
+first = list(bucket.parts)[0] is model.module.one
+order = (0, 1) if first else (1, 0)
+counts = sent[0][8:10].tolist(), bucket.flat[8:10].tolist()
+[[c[i] for i in order] for c in counts], sent[0][10:].tolist(), bucket.ranks.tolist(), \
+    model.module.one.grad[0].item(), model.module.two.grad[0].item()
+"""
+    with Ranks(2) as ranks:
+        ranks.run(START, quiet=True)
+        zero, one = ranks.run(source, quiet=True)
+    assert zero == ([[1, 1], [2, 1]], [1, 0], [1, 1], 1.5, 1.0)
+    assert one == ([[1, 0], [2, 1]], [0, 1], [1, 1], 1.5, 1.0)
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    """The page says so: create_graph=True works with torch's, and raises with ours."""
+    source = """
+model = DDP(nn.Linear(1, 1).double())
+loss = model(torch.ones(1, 1).double()).square().sum()
+try:
+    loss.backward(create_graph=True)
+    said = ""
+except RuntimeError as error:
+    said = str(error)
+said
+"""
+    with Ranks(1) as ranks:
+        ranks.run(START, quiet=True)
+        (said,) = ranks.run(source, quiet=True)
+    assert "out=... arguments don't support automatic differentiation" in said
+
+
 def test_no_sync_sends_nothing_and_the_next_pass_sends_the_sum(ranks):
     """As torch's does; also of a branch that only a pass inside has used."""
     found = ranks.run(
