@@ -168,9 +168,9 @@ def errors_over_the_least(seed: int) -> list[float]:
 def test_how_fast_the_product_converges_is_said_of_five_seeds():
     """The first reaches the least in four steps; others take more than the six."""
     shown_one, *others = map(errors_over_the_least, range(5))
-    assert shown_one[3] < 0.001 < shown_one[2]
+    assert shown_one[3] < 0.002 < shown_one[2]
     last = [errors[-1] for errors in (shown_one, *others)]
-    assert -1e-6 < min(last) and 0.01 < max(last) < 0.02
+    assert min(last) > -1e-6 and 0.01 < max(last) < 0.02
     text = " ".join((ROOT / "book" / "ch8_ddp_by_hand.md").read_text("utf8").split())
     assert "five seeds were between 0 and 2 % above their least" in text
     (line,) = [n for n in shown.lines("ch8_powersgd", 2) if "error of rank 4" in n]
