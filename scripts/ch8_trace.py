@@ -182,7 +182,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = in_range(parser.parse_args(argv))
     try:
         if os.path.exists(args.trace) and not os.path.isfile(args.trace):
-            raise OSError(0, "not the name of a file")  # torch would replace it
+            raise OSError(0, "not the name of a file")  # it would go
         open(args.trace, "a", encoding="utf8").close()
     except OSError as error:
         why = f"--trace {args.trace or repr(args.trace)}: {error.strerror}"
