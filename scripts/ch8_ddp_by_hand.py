@@ -113,9 +113,16 @@ class DDP(nn.Module):
         super().__init__()
         self.module, self.caps_mb, self.arrived = module, caps_mb, {}
         self.sync, self.averages, self.works = True, False, []
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.detach(), 0)
         self.params = [p for p in module.parameters() if p.requires_grad]
+        tensors = [*module.parameters(), *module.buffers()]
+        kinds = [(t.shape, t.dtype, t.requires_grad) for t in tensors]
+        dist.all_gather_object(ranks := [None] * dist.get_world_size(), kinds)
+        if others := [r for r, found in enumerate(ranks) if found != ranks[0]]:
+            raise ValueError(f"ranks {others} have other tensors than rank 0")
+        if not self.params:
+            raise ValueError("no parameter requires a gradient: use no DDP")
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), 0)
         for p in self.params:
             p.register_post_accumulate_grad_hook(self.ready)
         self.fill(self.params, [float("inf")])
@@ -173,6 +180,7 @@ class DDP(nn.Module):
         for buffer in self.module.buffers() if ranks else ():
             dist.broadcast(buffer, ranks[0])
         came, self.arrived, self.works = [*self.arrived], {}, []
+        self.averages = bool(torch._C._current_autograd_node())  # nested?
         if self.caps_mb:  # once, in the order of rank 0's gradients
             number = {p: n for n, p in enumerate(self.params)}
             dist.broadcast_object_list(order := [number[p] for p in came], 0)
@@ -195,22 +203,16 @@ class DDP(nn.Module):
             self.sync = True
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--steps", type=int, default=20)
-    return in_range(parser.parse_args(argv))
-
-
 def compare(ours) -> None:
     """Train a network on digits wrapped in ours, and one wrapped in torch's.
 
     Print a step of ours: g is a gradient that is ready, M a message that
     leaves.
     """
-    args = parse_args()
-    rank, _, device = setup(args)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
+    parser.add_argument("--steps", type=int, default=20)
+    rank, _, device = setup(args := in_range(parser.parse_args()))
     log, models, all_reduce = [], [], dist.all_reduce
     dist.all_reduce = lambda *a, **k: log.append("M") or all_reduce(*a, **k)
     for wrap in nn.parallel.DistributedDataParallel, ours:

@@ -108,22 +108,16 @@ class DDP(nn.Module):
             p.grad /= dist.get_world_size()
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--steps", type=int, default=20)
-    return in_range(parser.parse_args(argv))
-
-
 def compare(ours) -> None:
     """Train a network on digits wrapped in ours, and one wrapped in torch's.
 
     Print a step of ours: g is a gradient that is ready, M a message that
     leaves.
     """
-    args = parse_args()
-    rank, _, device = setup(args)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.error = refuse  # one sentence, not once per rank
+    parser.add_argument("--steps", type=int, default=20)
+    rank, _, device = setup(args := in_range(parser.parse_args()))
     log, models, all_reduce = [], [], dist.all_reduce
     dist.all_reduce = lambda *a, **k: log.append("M") or all_reduce(*a, **k)
     for wrap in nn.parallel.DistributedDataParallel, ours:

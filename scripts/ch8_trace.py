@@ -181,6 +181,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trace", default="ch8_trace.json", help="to write")
     args = in_range(parser.parse_args(argv))
     try:
+        if os.path.exists(args.trace) and not os.path.isfile(args.trace):
+            raise OSError(0, "not the name of a file")  # it would go
         open(args.trace, "a", encoding="utf8").close()
     except OSError as error:
         why = f"--trace {args.trace or repr(args.trace)}: {error.strerror}"

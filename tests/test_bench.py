@@ -8,10 +8,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from allranks import Ranks
 from allranks.paths import ROOT
 from book._ext.runs import bench
+from tests.bench import by_hand
+from tests.bench.apart import apart
 
 PAGE = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
 BUSY = {"threads": 1.94, "threads_min": 0.42, "threads_max": 4.39, "one_ms": 98.0}
@@ -116,3 +119,38 @@ def test_a_screen_of_the_benchmark_sees_each_line_when_it_is_printed(monkeypatch
     with Ranks(1) as ranks:
         ages = live_ranks.until_shown(ranks)
     assert 10 <= len(ages) <= 20 and max(ages) < 60  # the last may come at the end
+
+
+def test_two_sides_that_share_a_tensor_are_refused():
+    """A wrapper's hooks on a shared parameter would run in the other side's steps."""
+    layer, norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+    other = nn.BatchNorm1d(2)
+    other.running_mean = norm.running_mean
+    sides = {"a": nn.Sequential(layer, norm), "b": nn.Sequential(nn.Linear(2, 2))}
+    assert apart(sides) is sides
+    with pytest.raises(ValueError, match=r"'c' and 'a' share 0\.weight: give each"):
+        apart(sides | {"c": nn.Sequential(layer)})
+    with pytest.raises(ValueError, match=r"'c' and 'a' share 0\.running_mean"):
+        apart(sides | {"c": nn.Sequential(other)})
+
+
+@pytest.mark.parametrize("kind", ["mlp", "slow"])
+def test_the_ladder_is_measured_on_objects_of_each_sides_own(kind):
+    """While another side trains, nothing is sent that it did not ask for."""
+    ways = ("by_hand", "torch") if kind == "mlp" else ("from_hook", "by_hand", "torch")
+    with Ranks(2) as ranks:
+        for found in ranks.run(by_hand.on_rank, kind, 1, ways, quiet=True):
+            assert {way: len(times) for way, times in found.items()} == dict.fromkeys(
+                ways, 1
+            )
+
+
+def test_every_benchmark_that_trains_several_models_keeps_them_apart():
+    """The bound that refuses shared objects is in each of them."""
+    several = {
+        path.stem: source
+        for path in (ROOT / "tests" / "bench").glob("*.py")
+        if re.search(r"^ +models\b.*=", source := path.read_text("utf8"), re.M)
+    }
+    assert {"by_hand", "ddp", "backends", "guard"} <= several.keys()
+    assert [name for name, source in several.items() if "apart(" not in source] == []

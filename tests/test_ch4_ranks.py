@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import distributed_c10d
 
 from allranks import launch
 from allranks.sums.topology import coordinates_of, visible_devices, world_size_of
@@ -161,3 +162,19 @@ def test_one_process_is_a_cluster_too(alone, capsys):
 def test_a_rank_that_does_not_exist_has_no_variables(alone):
     with pytest.raises(SystemExit, match=r"^--env 7: must be 0 to 0$"):
         ch4_ranks.main(["--env", "7"])
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "found"), [("cpu", {"cpu": "gloo"}), ("cuda", {"cuda": "nccl"})]
+)
+def test_without_a_name_there_is_one_backend_not_one_per_device(
+    accelerator, found, monkeypatch
+):
+    """The pages of this chapter and of the next say so; the device is pretended."""
+    device = torch.device(accelerator)
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda: device)
+    config = distributed_c10d.BackendConfig("undefined")
+    assert config.get_device_backend_map() == found
+    for page in "ch4_ranks", "ch5_ddp":
+        text = " ".join(PAGE.with_stem(page).read_text("utf8").split())
+        assert "machine's accelerator, or" in text

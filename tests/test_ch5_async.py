@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from torch import nn
 
 from allranks import LaunchError, Ranks, launch
 from scripts import ch5_async
@@ -105,6 +107,40 @@ def test_the_page_s_story(ranks):
     ]
     assert ticks[0] == 320
     assert ticks[1] < ticks[0] / 2
+
+
+def train_one_after_another(seed: int, lr: float, stale: bool) -> float:
+    """Take 240 steps, each with one of three workers' gradients; return the loss.
+
+    A stale one is of the weights as they were when this worker delivered its last.
+    """
+    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
+    x = (x / 16).float()
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    params = list(net.parameters())
+    known = [[p.detach().clone() for p in params] for _ in range(3)]
+    for step in range(240):
+        now = [p.detach().clone() for p in params]
+        batch = torch.randint(len(x), (32,))
+        with torch.no_grad():
+            for p, old in zip(params, known[step % 3] if stale else now, strict=True):
+                p.copy_(old)
+        loss = nn.functional.cross_entropy(net(x[batch]), y[batch])
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for p, current, grad in zip(params, now, grads, strict=True):
+                p.copy_(current - lr * grad)
+        known[step % 3] = [p.detach().clone() for p in params]
+    return nn.functional.cross_entropy(net(x), y).item()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_staleness_that_makes_the_large_rate_fail(seed):
+    """The page names the cause: the same steps with fresh gradients train."""
+    assert train_one_after_another(seed, 0.7, stale=True) > 1
+    assert train_one_after_another(seed, 0.7, stale=False) < 0.4
+    assert train_one_after_another(seed, 0.2, stale=True) < 0.4
 
 
 @pytest.mark.parametrize("flags", [["--gradients=0"], ["--lr=nan"], ["--slowest=-1"]])

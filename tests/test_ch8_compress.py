@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from allranks import Ranks
+from allranks.paths import ROOT
 from tests import shown
 
 START = """
@@ -134,6 +135,48 @@ errors, best, torch.equal(p, rank_0s), hook.num_bytes
     for errors, best, same, num_bytes in found:
         assert errors[0] > 1.01 * best and errors[-1] == pytest.approx(best, rel=1e-3)
         assert same and num_bytes == 40 * 3 * (20 + 15) * 8
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_of_the_two_sums_only_the_second_has_to_be_divided(size):
+    """Orthogonal columns have lost a factor; the product with them has not."""
+    torch.manual_seed(size)
+    mean, q = torch.randn(2, 12, 9).double()[0], torch.randn(9, 2).double()
+    p = torch.linalg.qr(mean @ q).Q
+    undivided = torch.linalg.qr(size * mean @ q).Q
+    torch.testing.assert_close(undivided, p)
+    wrong = p @ (size * mean.T @ p).T
+    torch.testing.assert_close(wrong, size * (p @ (mean.T @ p).T))
+
+
+def errors_over_the_least(seed: int) -> list[float]:
+    """Return how far ch8_powersgd.py's six products are above the least, as a share."""
+    made = []
+    for rank in range(2):
+        torch.manual_seed(seed + rank)
+        made.append(torch.randn(40, 4) @ torch.randn(4, 30) + torch.randn(40, 30))
+    mean = sum(made) / 2
+    q = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    least, errors = torch.linalg.svdvals(mean)[4:].norm(), []
+    for _ in range(6):
+        p = torch.linalg.qr(mean @ q).Q
+        q = mean.T @ p
+        errors.append(((mean - p @ q.T).norm() / least - 1).item())
+    return errors
+
+
+def test_how_fast_the_product_converges_is_said_of_five_seeds():
+    """The first reaches the least in four steps; others take more than the six."""
+    shown_one, *others = map(errors_over_the_least, range(5))
+    assert shown_one[3] < 0.002 < shown_one[2]
+    last = [errors[-1] for errors in (shown_one, *others)]
+    assert min(last) > -1e-6 and 0.01 < max(last) < 0.02
+    text = " ".join((ROOT / "book" / "ch8_ddp_by_hand.md").read_text("utf8").split())
+    assert "five seeds were between 0 and 2 % above their least" in text
+    (line,) = [n for n in shown.lines("ch8_powersgd", 2) if "error of rank 4" in n]
+    found = [float(number) for number in re.findall(r"0\.\d{3}", line)]
+    of_least = [error / found[-1] - 1 for error in found[:-1]]
+    assert of_least == pytest.approx(shown_one, abs=0.003)
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (4, 2, 3, 3)])

@@ -217,6 +217,55 @@ model.module.branch.bias.grad is None, model.module.first.bias.grad is None
     assert found == [(True, False)] * ranks.world_size
 
 
+def test_the_tail_counts_gradients_and_names_the_ranks_that_have_a_batch():
+    """As the page's table has it: two ranks, of which one lacks the second gradient."""
+    source = """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(2))
+    def forward(self, uses):
+        return self.one.sum() * (rank + 1) + (2 * self.two.sum() if uses else 0)
+
+model, sent, kept = DDP(Two()), [], dist.all_reduce
+dist.all_reduce = lambda x, **how: sent.append(x.clone()) or kept(x, **how)
+for _ in range(2):  # the second step has the gradients in rank 0's order
+    model.zero_grad()
+    model(rank == 0).backward()
+dist.all_reduce = kept
+bucket = model.buckets[0]
+first = list(bucket.parts)[0] is model.module.one
+order = (0, 1) if first else (1, 0)
+counts = sent[1][8:10].tolist(), bucket.flat[8:10].tolist()
+grads = [p.grad[0].item() for p in (model.module.one, model.module.two)]
+counts = [[each[place] for place in order] for each in counts]
+counts, sent[1][10:].tolist(), bucket.ranks.tolist(), grads
+"""
+    with Ranks(2) as ranks:
+        ranks.run(START, quiet=True)
+        zero, one = ranks.run(source, quiet=True)
+    assert zero == ([[1, 1], [2, 1]], [1, 0], [1, 1], [1.5, 1.0])
+    assert one == ([[1, 0], [2, 1]], [0, 1], [1, 1], [1.5, 1.0])
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    """The page says so: create_graph=True works with torch's, and raises with ours."""
+    source = """
+model = DDP(nn.Linear(1, 1).double())
+loss = model(torch.ones(1, 1).double()).square().sum()
+try:
+    loss.backward(create_graph=True)
+    said = ""
+except RuntimeError as error:
+    said = str(error)
+said
+"""
+    with Ranks(1) as ranks:
+        ranks.run(START, quiet=True)
+        (said,) = ranks.run(source, quiet=True)
+    assert "out=... arguments don't support automatic differentiation" in said
+
+
 def test_no_sync_sends_nothing_and_the_next_pass_sends_the_sum(ranks):
     """As torch's does; also of a branch that only a pass inside has used."""
     found = ranks.run(
@@ -395,17 +444,114 @@ said
     assert found == [[[0, 0], 1, [0, 0]]] * ranks.world_size
 
 
-def test_going_around_the_wrapper_averages_nothing(ranks):
-    """As with torch's: backward averages what its own forward has prepared."""
+@pytest.mark.parametrize("wrap", ["DDP", "Theirs"])
+def test_going_around_the_wrapper_averages_nothing(ranks, wrap):
+    """As with torch's: backward averages what its own forward has prepared.
+
+    It makes no difference whether a step was before, nor whether others do the same.
+    """
     found = ranks.run(
-        """
-model = DDP(nn.Linear(1, 1, bias=False).double())
-model.module(torch.full((1, 1), 1.0 + rank).double()).sum().backward()
-model.module.weight.grad.item()
+        f"""
+model = {wrap}(nn.Linear(1, 1, bias=False).double())
+x = torch.full((1, 1), 1.0 + rank).double()
+def backward(call):
+    model.zero_grad()
+    call(x).sum().backward()
+    return model.module.weight.grad.item()
+
+before = backward(model.module)
+through = backward(model)
+after = backward(model.module)
+sent = counted(lambda: backward(model.module) if rank == 0 else None)
+before, through, after, sent
 """,
         quiet=True,
     )
-    assert found == [1.0 + rank for rank in range(ranks.world_size)]
+    mean = (ranks.world_size + 1) / 2
+    for rank, result in enumerate(found):
+        assert result == (1.0 + rank, pytest.approx(mean), 1.0 + rank, [])
+
+
+@pytest.mark.parametrize("twice", ["two losses", "one loss"])
+def test_only_the_first_backward_of_a_forward_averages(ranks, twice):
+    """As with torch's: two forwards before two backwards, or one backward again."""
+    found = ranks.run(
+        f"""
+def gradient(wrap):
+    model = wrap(nn.Linear(1, 1, bias=False).double())
+    x = torch.full((1, 1), 1.0 + rank).double()
+    losses = [model(x).sum()] * 2 if {twice == "one loss"} else [
+        model(x).sum(), model(10 * x).sum()]
+    for loss in losses:
+        loss.backward(retain_graph=True)
+    return model.module.weight.grad.item()
+
+gradient(DDP) - gradient(Theirs)
+""",
+        quiet=True,
+    )
+    assert found == pytest.approx([0] * ranks.world_size, abs=1e-12)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_each_layer_may_be_a_checkpoint(ranks, reentrant):
+    """A reentrant one has a backward of its own, which ends before the whole one."""
+    found = ranks.run(
+        f"""
+from torch.utils.checkpoint import checkpoint
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(rank)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+    def forward(self, x, branch):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant={reentrant}).tanh()
+        return x
+
+ours, theirs = DDP(Checkpointed().double()), Theirs(Checkpointed().double())
+mine = batches.double().requires_grad_()
+train(ours, batches=mine), train(theirs, batches=mine)
+gap(ours, theirs), everybodys(ours.parameters())
+""",
+        quiet=True,
+    )
+    for from_torch, between_ranks in found:
+        assert from_torch < 1e-12 and between_ranks == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("nn.Linear(2, 2 + rank)", "others have other tensors than rank 0"),
+        ("nn.Linear(2, 2, bias=rank == 0)", "have other tensors than rank 0"),
+        ("nn.Linear(2, 2).to([torch.float, torch.double][rank % 2])", "have other"),
+        ("nn.Linear(2, 2).requires_grad_(rank == 0)", "have other tensors"),
+        ("nn.BatchNorm1d(2, track_running_stats=rank == 0)", "have other tensors"),
+        ("nn.Linear(2, 2).requires_grad_(False)", "no parameter requires a gradient"),
+        ("nn.ReLU()", "no parameter requires a gradient"),
+    ],
+)
+def test_what_it_cannot_wrap_is_refused_on_all_ranks(ranks, module, why):
+    """In a sentence, as torch's does, and before anything is sent."""
+    found = ranks.run(
+        f"""
+def refused():
+    try:
+        DDP({module})
+    except ValueError as error:
+        return str(error)
+refused(), counted(refused)
+""",
+        quiet=True,
+    )
+    others = [rank for rank in range(ranks.world_size) if rank]
+    if "torch.double" in module:
+        others = others[::2]
+    why = f"ranks {others} have other tensors than rank 0" if "other" in why else why
+    for said, sent in found:
+        assert said.startswith(why) and sent == []
 
 
 def test_it_has_at_most_a_hundred_lines():
@@ -446,9 +592,12 @@ def test_the_ladder_can_be_foretold_with_a_pencil():
         2.46: sends(2 * by_hand.LAYERS),
         1.69: sends(1),
         1.14: waits(sends(buckets), backward, buckets),
+        # sent from the hooks: a layer's messages take longer than its backward
+        1.54: by_hand.LAYER_S + sends(2 * by_hand.LAYERS) - backward,
     }
+    assert sends(2 * by_hand.LAYERS) > backward
     for ratio, waited in after.items():
         assert f"{1 + waited / backward:.2f}" == f"{ratio:.2f}"
     page = (ROOT / "book" / "ch8_ddp_by_hand.md").read_text("utf8")
     assert "295 / 120 = 2.46." in page and "makes\n1.69." in page
-    assert "137 / 120 is 1.14" in page
+    assert "137 / 120 is 1.14" in page and "185 ms makes 1.54" in page

@@ -1,6 +1,7 @@
 """A trace that the chapter's script writes: read by it, by the figure, by Perfetto."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -91,6 +92,21 @@ def test_a_trace_without_gloo_is_told(tmp_path, monkeypatch, capsys):
 def test_a_file_that_cannot_be_written_is_refused(name):
     with pytest.raises(SystemExit, match="name a file that can be written"):
         ch8_trace.parse_args(["--trace", name])
+
+
+MAKE = {"fifo": os.mkfifo, "folder": os.mkdir}
+
+
+@pytest.mark.parametrize("kind", ["/dev/full", *MAKE])
+def test_what_is_no_file_is_refused_and_stays(kind, tmp_path):
+    """torch would put a new file in its place; a fifo would wait for a reader."""
+    path = tmp_path / kind  # which is /dev/full, if kind is
+    if kind in MAKE:
+        MAKE[kind](path)
+    before = path.stat()
+    with pytest.raises(SystemExit, match=f"--trace {path}: not the name of a file"):
+        ch8_trace.parse_args(["--trace", str(path)])
+    assert path.stat().st_mode == before.st_mode
 
 
 def test_a_compiled_step_has_a_graph_for_each_bucket():

@@ -12,7 +12,7 @@ const LINKS = [["NVLink 4", 3.4, 450], ["PCIe 5 x16", 5.7, 63], ["400 Gb/s Infin
   ["25 Gb/s Ethernet", 30, 3.125], ["1 Gb/s Ethernet", 50, 0.125], ["a home network", 2000, 0.025]];
 const linkOf = (alpha, speed) => LINKS.find(([, a, b]) => a === alpha && b === speed)?.[0] ?? "";
 const SIZES = ["matrices", "width", "compute_ms", "tokens", "search_gb_per_s"];
-const MODELS = [["this book's small GPT", 33, 64, 14, 1024, 1], ["GPT-2 small, on H100s", 144, 768, 10.5, 8192, 50],
+const MODELS = [["about this book's small GPT", 33, 64, 14, 1024, 1], ["GPT-2 small, on H100s", 144, 768, 10.5, 8192, 50],
   ["a model of 7 billion, on H100s", 384, 4096, 800, 8192, 50]];
 const modelOf = (state) => MODELS.find(([, ...numbers]) => numbers.every((n, i) => n === state[SIZES[i]]))?.[0] ?? "";
 

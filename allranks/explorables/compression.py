@@ -53,7 +53,7 @@ class Model(NamedTuple):
 # The first was measured on one core. The times of the others are estimates: six
 # operations per weight and token, at 40 % of an H100's peak. 50 GB/s is a guess.
 MODELS = [
-    Model("this book's small GPT", 33, 64, 14.0, 1024, 1.0),
+    Model("about this book's small GPT", 33, 64, 14.0, 1024, 1.0),
     Model("GPT-2 small, on H100s", 144, 768, 10.5, 8192, 50.0),
     Model("a model of 7 billion, on H100s", 384, 4096, 800.0, 8192, 50.0),
 ]

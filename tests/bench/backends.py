@@ -20,6 +20,7 @@ def on_rank(rounds: int, steps: int) -> dict:
     from torch import nn
 
     from allranks import backends
+    from tests.bench.apart import apart
 
     groups = {"gloo": None, "shm": dist.new_group(backend=backends.register("shm"))}
     x, y = torch.ones(2, max(SIZES) * MIB // 4)
@@ -56,6 +57,7 @@ def on_rank(rounds: int, steps: int) -> dict:
     groups["group of one"] = {"process_group": alone[dist.get_rank()]}
     models = {way: ddp(copy.deepcopy(net), **group) for way, group in groups.items()}
     models["no ddp"] = net
+    apart(models)
     images, labels = torch.randn(64, 64), torch.randint(10, (64,))
     for turn in range(rounds):
         for way in [*models][:: 1 if turn % 2 else -1]:

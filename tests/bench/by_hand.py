@@ -6,7 +6,10 @@ from allranks import Ranks
 
 ROUNDS = 9  # of all ways to train, in turn; every other round in reverse order
 LINK = "link:2000us+0.01GB/s"
-WAYS = ("per_parameter", "flat", "buckets", "buckets_late", "by_hand", "torch")
+WAYS = ("per_parameter", "flat", "from_hook", "buckets")
+WAYS += ("buckets_late", "by_hand", "torch")
+LATE = WAYS[-3:]  # their model has the layer that it uses first at its end
+AGAINST = ("by_hand", "torch", "torch_view")
 LAYERS, LAYER_S = 12, 0.01  # of the ladder's model; a layer's backward sleeps so long
 
 
@@ -16,8 +19,7 @@ def on_rank(kind: str, rounds: int, ways: tuple[str, ...] = ()) -> dict:
     Args:
         kind: "mlp", 20 MB of gradients; "gpt", 0.55 MB in 30 parameters; or "slow":
             0.8 MB in layers whose backward is a sleep, so that the machine's load
-            hardly counts. In all ways but the first three, this model has the layer
-            that it uses first at its end.
+            hardly counts.
     Returns:
         For each way, (rounds, 2).
     """
@@ -30,6 +32,7 @@ def on_rank(kind: str, rounds: int, ways: tuple[str, ...] = ()) -> dict:
 
     from scripts import ch8_buckets, ch8_ddp_by_hand, ch8_flat, ch8_per_parameter
     from scripts.ch8_local_sgd import GPT
+    from tests.bench.apart import apart
 
     class Slow(nn.Module):
         """Layers whose backward sleeps."""
@@ -60,20 +63,23 @@ def on_rank(kind: str, rounds: int, ways: tuple[str, ...] = ()) -> dict:
         "alone": lambda net: net,
         "per_parameter": ch8_per_parameter.DDP,
         "flat": ch8_flat.DDP,
+        "from_hook": partial(ch8_buckets.DDP, cap_mb=1e-6),  # a bucket for each
         "buckets": partial(ch8_buckets.DDP, cap_mb=caps[0]),
         "buckets_late": partial(ch8_buckets.DDP, cap_mb=caps[0]),
         "by_hand": partial(ch8_ddp_by_hand.DDP, caps_mb=caps),
         "torch": theirs,
+        "torch_view": partial(theirs, gradient_as_bucket_view=True),
     }
-    layers = [nn.Linear(64, 2200), nn.ReLU(), nn.Linear(2200, 2200), nn.ReLU()]
-    layers.append(nn.Linear(2200, 10))
-    models = {}
-    for way in ways or ("by_hand", "torch"):
-        late = way in ("buckets_late", "by_hand", "torch")
-        net = {"mlp": lambda: nn.Sequential(*layers), "gpt": GPT}.get(
-            kind, partial(Slow, late)
-        )
-        models[way] = wrappers[way](net())
+
+    def make(way: str) -> nn.Module:
+        if kind == "gpt":
+            return GPT()
+        if kind == "slow":
+            return Slow(late=way in LATE)
+        layers = nn.Linear(64, 2200), nn.ReLU(), nn.Linear(2200, 2200), nn.ReLU()
+        return nn.Sequential(*layers, nn.Linear(2200, 10))
+
+    models = apart({way: wrappers[way](make(way)) for way in ways or AGAINST})
     x = torch.randint(256, (16, 64)) if kind == "gpt" else torch.randn(64, 64)
     x = torch.randn(1, 128) if kind == "slow" else x
 
@@ -124,6 +130,7 @@ def run() -> dict:
             found = ranks.run(on_rank, *args, timeout=600, quiet=True)
             result[kind] = ratio(found, "by_hand", "torch", 0)
             result[kind]["cpu"] = ratio(found, "by_hand", "torch", 1)["ratio"]
+            result[kind]["view"] = ratio(found, "by_hand", "torch_view", 0)
     ways = ("alone", *WAYS)
     with Ranks(2, backend=LINK) as ranks:
         found = ranks.run(on_rank, "slow", ROUNDS, ways, timeout=600, quiet=True)
@@ -138,7 +145,9 @@ def report(results: dict) -> str:
     """Return a line for each comparison."""
     lines = [
         f"{kind}: {r['ratio']:.2f} of torch's time ({r['ratio_min']:.2f} to "
-        f"{r['ratio_max']:.2f}), {r['cpu']:.2f} of its CPU time"
+        f"{r['ratio_max']:.2f}), {r['cpu']:.2f} of its CPU time; "
+        f"{r['view']['ratio']:.2f} if its gradients are views, too "
+        f"({r['view']['ratio_min']:.2f} to {r['view']['ratio_max']:.2f})"
         for kind in ("mlp", "gpt")
         for r in [results[kind]]
     ]

@@ -31,6 +31,7 @@ def on_rank(kind: str, batch_size: int, steps: int, pairs: int) -> dict:
     from torch.utils.data import DataLoader
 
     from scripts import ch5_ddp
+    from tests.bench.apart import apart
 
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
@@ -46,6 +47,7 @@ def on_rank(kind: str, batch_size: int, steps: int, pairs: int) -> dict:
     models = {way: copy.deepcopy(net) for way in ("alone", "one", "all")}
     models["self"] = ddp(copy.deepcopy(net), process_group=groups[dist.get_rank()])
     models["ddp"] = ddp(net)
+    apart(models)
     buffers = {"one": torch.zeros(1), "all": torch.zeros(size)}
 
     def train(way: str) -> list:

@@ -19,6 +19,7 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
     ``block`` steps each, in pairs without the guard and with it, in alternating order.
     inside: the part of the blocks with the guard that its calls took.
     """
+    import copy
     import itertools
     import time
 
@@ -29,6 +30,7 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
 
     from allranks.guard import Guard
     from scripts import ch5_ddp
+    from tests.bench.apart import apart
 
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
@@ -38,8 +40,10 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
         net = nn.Sequential(*layers, nn.ReLU(), nn.Linear(2200, 10))
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, batch_size, sampler=sampler, drop_last=True)
-    ddp = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.AdamW(ddp.parameters(), 1e-4)
+    wrap = nn.parallel.DistributedDataParallel
+    models = apart({way: wrap(copy.deepcopy(net)) for way in ("guarded", "plain")})
+    ddp, plain = models.values()  # the guard's hooks are on one of them only
+    optimizers = {m: torch.optim.AdamW(m.parameters(), 1e-4) for m in (ddp, plain)}
 
     epochs = itertools.count(1)  # each epoch has an order of its own
 
@@ -51,13 +55,14 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
     inside = []
 
     def train(steps: int, watch) -> list[float]:
-        feed = feeds[watch]
-        seconds = []
+        feed, seconds = feeds[watch], []
+        model = ddp if watch else plain
+        optimizer = optimizers[model]
         dist.barrier()
         start = time.perf_counter()
         for x, y in itertools.islice(feed, steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(ddp(x), y).backward()
+            nn.functional.cross_entropy(model(x), y).backward()
             if watch:
                 before = time.perf_counter()
                 watch.step()
@@ -70,13 +75,13 @@ def on_rank(kind: str, batch_size: int, pairs: int, every: int, block: int) -> d
 
     feeds = {None: batches(None)}
     train(5, None)
-    with Guard(ddp, optimizer, every=2) as watch:
+    with Guard(ddp, optimizers[ddp], every=2) as watch:
         watch.steps = 2 * every  # the guard checks the first steps more often
         feeds[watch] = batches(watch)
         checks = train(60, watch)[2:]
     blocks = []
     inside.clear()
-    with Guard(ddp, optimizer, every=every) as watch:
+    with Guard(ddp, optimizers[ddp], every=every) as watch:
         watch.steps = 2 * every
         feeds[watch] = batches(watch)
         for pair in range(pairs):

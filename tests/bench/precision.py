@@ -18,12 +18,12 @@ def run() -> dict:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    wide, net = torch.ones(512, 512), GPT()
+    wide, nets = torch.ones(512, 512), [GPT(), GPT()]  # without autocast, and with it
     low, x = wide.bfloat16(), torch.arange(512).view(8, 64) % 256
 
     def step(enabled: bool) -> None:
         with torch.autocast("cpu", enabled=enabled):
-            loss = net(x).square().mean()
+            loss = nets[enabled](x).square().mean()
         loss.backward()
 
     ways = {
