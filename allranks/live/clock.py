@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from allranks.live.calls import SIZED, UNSIZED, Recorder
 from allranks.live.steps import count_inner, count_posts, failed, issued
 from allranks.report import is_user_code
 from allranks.sums.timelines import Job, Span
@@ -62,17 +63,8 @@ class _Clock:
             self.dropped += 1
             self.dropped_s += waited
             return
-        frame = sys._getframe(2)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            mine = _is_mine.get(file)
-            if mine is None:
-                mine = _is_mine[file] = _look(file)
-            if mine:
-                self.spans.append((name, start, end, frame.f_lineno, file, waited))
-                return
-            frame = frame.f_back
-        self.spans.append((name, start, end, 0, "", waited))
+        file, line = _place(sys._getframe(2))
+        self.spans.append((name, start, end, line, file, waited))
 
     def queued(self) -> float:
         """Return the seconds that the thread was ready to run and got no core."""
@@ -85,15 +77,20 @@ _clock = _Clock()
 _is_mine: dict[str, bool] = {}  # whether a file is the reader's, by its name
 _works: MutableMapping = weakref.WeakKeyDictionary()  # what to call each Work's wait
 _installed: list[str] = []
+_recorder: Recorder | None = None
 _hidden: list[types.ModuleType] = []
 
 
-def install() -> list[str]:
+def install(recorder: Recorder | None = None) -> list[str]:
     """Time the calls of this process from now on; a second call does nothing.
+
+    Args:
+        recorder: what notes them for the parent as well.
 
     Returns:
         The names of what is timed, because that depends on the release of torch.
     """
+    global _recorder
     if _installed:
         return _installed
     import torch
@@ -119,6 +116,7 @@ def install() -> list[str]:
             _wrap(op, "_op", lambda f: _timed(f, "wait_tensor", torch.Tensor))
     for module in torch.autograd, torch.autograd.graph:
         _wrap(module, "_engine_run_backward", _timed_backward)
+    _recorder = recorder
     begin()
     return _installed
 
@@ -159,6 +157,19 @@ def spans() -> Job:
     return Job(_clock.start, ended, mine, _clock.dropped, _clock.dropped_s)
 
 
+def _place(frame: types.FrameType | None) -> tuple[str, int]:
+    """Return the reader's file and line that a frame comes from; ("", 0) for none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        mine = _is_mine.get(file)
+        if mine is None:
+            mine = _is_mine[file] = _look(file)
+        if mine:
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
 def _look(file: str) -> bool:
     """Tell whether a file is the reader's own, and not code that torch generates."""
     made = file.startswith(("<eval_with_key", "<string>")) or "torchinductor_" in file
@@ -188,7 +199,7 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
     from torch.distributed import Work
 
     name, clock = name or fn.__name__, _clock
-    later = f"{name}.wait"
+    later, collective = f"{name}.wait", name in SIZED or name in UNSIZED
 
     @functools.wraps(fn)
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -196,6 +207,8 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
             return fn(*args, **kwargs)
         if only is not None and type(args[0]) is not only:  # a compiler's fake tensor
             return fn(*args, **kwargs)
+        if collective and _recorder:
+            _recorder.note(name, args, kwargs, _place(sys._getframe(1)))
         clock.inside, start = True, _now()
         try:
             result = fn(*args, **kwargs)
@@ -205,6 +218,8 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
         finally:
             stop = _now()
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             clock.keep(name, start, stop, stop - start)
         if isinstance(result, Work):
             _works[result] = later
@@ -230,6 +245,8 @@ def _timed_wait(fn: Callable) -> Callable:
         finally:
             stop = _now()
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             clock.keep(_works.get(work, "wait"), start, stop, stop - start)
 
     return wait
@@ -262,6 +279,8 @@ def _timed_backward(fn: Callable) -> Callable:
             stop = _now()
             busy = used() + clock.queued() - busy
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             name = "backward" if kwargs.get("accumulate_grad", True) else "grad"
             clock.keep(name, start, stop, max(0.0, stop - start - busy))
 

@@ -13,10 +13,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from allranks.live.predictions import asking
-from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
 from allranks.live.room import check_possible, where
 from allranks.live.screen import Hidden, Part, choose
+from allranks.live.server import warm_up
 from allranks.live.values import same
 from allranks.report import RanksError, group_ranks, name_ranks, plain, say
 

@@ -329,7 +329,7 @@ def test_windows_is_told_about_wsl(monkeypatch):
 
 def test_spawned_ranks_work_too(monkeypatch):
     """Ranks can also be spawned, as on macOS."""
-    monkeypatch.setattr("allranks.live.processes._start_method", lambda: "spawn")
+    monkeypatch.setattr("allranks.live.processes.start_method", lambda: "spawn")
     with Ranks(2) as ranks:
         assert [r.tolist() for r in ranks.run(sum_of_ranks, 0)] == [[1.0, 1.0]] * 2
 
