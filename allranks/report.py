@@ -135,7 +135,9 @@ def describe_stack(
     # may still be writing it. What called the engine is none of the reader's, and below
     # it may stand where a coroutine waits.
     engine = re.search(r'live/worker.py", line \d+ in serve\n', stack)
-    called, later = (stack[: engine.end()], stack[engine.end() :]) if engine else (stack, "")
+    called, later = (
+        (stack[: engine.end()], stack[engine.end() :]) if engine else (stack, "")
+    )
     found = re.findall(r'^  File "(.*)", line (\d+) in ', called, re.MULTILINE)
     found += re.findall(r'^  File "(.*)", line (\d+) in await$', later, re.MULTILINE)
     frames = [(name, int(number)) for name, number in found]

@@ -11,7 +11,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from allranks.report import group_ranks
 
@@ -104,18 +104,20 @@ def _group_of(args: tuple, kwargs: dict) -> str:
 
 def read_progress(path: Path) -> int:
     """Return how many calls of a rank have ended."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        return _HEAD.unpack(file.read(_HEAD.size))[0]
-    return 0
+    try:
+        with open(path, "rb") as file:
+            return _HEAD.unpack(file.read(_HEAD.size))[0]
+    except (OSError, struct.error):  # the rank is only starting
+        return 0
 
 
 def read(path: Path) -> list[Call]:
     """Return the last calls of a rank, which may have died, in their order."""
     try:
         data = path.read_bytes()
-    except OSError:
+        count = _HEAD.unpack_from(data)[1]
+    except (OSError, struct.error):  # the rank is only starting
         return []
-    count = _HEAD.unpack_from(data)[1]
     calls = []
     for number in range(max(0, count - KEPT), count):
         at = _HEAD.size + number % KEPT * WIDTH
@@ -159,5 +161,3 @@ def _tell(calls: dict[int, Call], name_place: Callable[[str, int], str]) -> str:
         verb = f" {verb}" if not parts else ""
         parts.append(f"{who}{verb} {what} at {name_place(first.file, first.line)}")
     return ", ".join(parts)
-
-

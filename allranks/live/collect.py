@@ -183,10 +183,18 @@ class Collector:
         The next collective would meet one that only some ranks have begun, and mix its
         numbers with others, in silence.
 
+        A job on some of the ranks may leave it to another one to join the rest.
+
         Returns:
             Why the ranks cannot go on, for the next cell to say; None if they can.
         """
-        said = self.difference() or in_step(self.outcome.issued.values(), False)
+        issued, before = self.outcome.issued, self._crew.issued
+        self._crew.issued = before | issued
+        if len(issued) < len(self._crew.processes):
+            return None
+        if all(issued[rank] == before.get(rank) for rank in issued):
+            return None  # this job has called nothing
+        said = self.difference() or in_step(issued.values(), messages=False)
         if said is None:
             return None
         self.outcome.headline = f"{said}{self._last_calls()}"

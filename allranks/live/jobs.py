@@ -2,8 +2,8 @@
 
 A job is a tuple, and its first entry says what to do: ``("source", text, file name,
 echo, values)`` and ``("call", pickled call)`` run the reader's code, while ``("push",
-pickled values)`` and ``("pull", name)`` move variables. The others are questions of the
-engine itself (see ``worker``).
+file of pickled values)`` and ``("pull", name)`` move variables. The others are questions
+of the engine itself (see ``worker``).
 """
 
 import ast
@@ -115,7 +115,8 @@ def move(job: tuple, namespace: dict) -> bytes:
     """
     what, told = job
     if what == "push":
-        namespace.update(cloudpickle.loads(told))
+        with open(told, "rb") as file:
+            namespace.update(cloudpickle.load(file))
         return pack(None)
     if told not in namespace:
         raise NameError(f"name {told!r} is not defined")
@@ -147,7 +148,7 @@ class _Pickler(cloudpickle.Pickler):
         """Raise for a DTensor, also for one within a list or a dict."""
         if type(value).__name__ == "DTensor":
             raise TypeError(
-                "a DTensor needs its ranks: take value.to_local() or value.full_tensor()"
+                "a DTensor needs its ranks: take its to_local() or its full_tensor()"
             )
         return super().reducer_override(value)
 

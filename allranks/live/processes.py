@@ -22,12 +22,14 @@ from allranks.live import worker
 from allranks.live.calls import Call, read_progress
 from allranks.live.calls import read as read_calls
 from allranks.live.interrupts import uninterrupted
-from allranks.live.room import new_folder
+from allranks.live.room import explained, new_folder
 from allranks.live.server import start_method, wait_until_ready, warm_up
+from allranks.live.steps import Issued
 from allranks.live.transcript import KEPT, Transcript, without_noise
 from allranks.live.watchdog import WATCHDOG, kill
 from allranks.report import is_user_code
 
+LARGE = 16 << 20  # bytes of output, which a rank's file may keep from cell to cell
 _STARTING = threading.Lock()  # of ranks: it hides the main module from all threads
 
 
@@ -38,6 +40,7 @@ class RankProcesses:
         conns: the parent's end of each rank's pipe, by rank.
         processes: the processes, by rank.
         transcripts: what each rank has shown in the cell that runs, or ran last.
+        issued: what each rank had issued when its last job ended well.
     """
 
     def __init__(self, world_size: int, device: str, backend: str, gpus: bool) -> None:
@@ -48,6 +51,7 @@ class RankProcesses:
         self.transcripts = [Transcript(0) for _ in range(world_size)]
         self._native = [0] * world_size  # bytes of N.err that have been read
         self._serial = 0  # of the last job
+        self.issued: dict[int, Issued] = {}
         for rank in range(world_size):
             (self._folder / f"{rank}.out").touch()
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
@@ -77,7 +81,9 @@ class RankProcesses:
         except BaseException as error:
             self.end()
             if isinstance(error, EOFError | ConnectionError):
-                said = f"ranks cannot start: {type(error).__name__} in their fork server"
+                said = (
+                    f"ranks cannot start: {type(error).__name__} in their fork server"
+                )
                 raise OSError(said) from None
             raise
 
@@ -87,8 +93,16 @@ class RankProcesses:
         return self._serial
 
     def begin_cell(self, rank: int) -> None:
-        """Start a new transcript, which begins with late prints of the cell before."""
-        self.transcripts[rank] = Transcript(self.transcripts[rank].end)
+        """Start a new transcript, which begins with late prints of the cell before.
+
+        A large file is emptied, if there are none.
+        """
+        end, path = self.transcripts[rank].end, f"{self._folder}/{rank}.out"
+        with contextlib.suppress(FileNotFoundError):  # as read_output will say
+            if end > LARGE and os.stat(path).st_size == end:
+                os.truncate(path, 0)
+                end = 0
+        self.transcripts[rank] = Transcript(end)
 
     def ready(self, ranks: Iterable[int], timeout: float) -> dict[int, bool]:
         """Wait until ranks say something or die, ``timeout`` seconds at most.
@@ -137,6 +151,18 @@ class RankProcesses:
             while (left := os.fstat(file.fileno()).st_size - transcript.end) > 0:
                 transcript.add(file.read(min(left, KEPT)))
         return transcript
+
+    def store(self, packed: bytes) -> str:
+        """Write pickled values into a file for all ranks; return its name.
+
+        A pipe would copy them for each rank, one rank after the other.
+        """
+        path = self._folder / "pushed"
+        try:
+            path.write_bytes(packed)
+        except OSError as error:
+            raise explained(error, self._folder.parent) from None
+        return str(path)
 
     def progress(self, ranks: Iterable[int]) -> list[int]:
         """Return a number for each rank that grows when it prints or a call ends."""

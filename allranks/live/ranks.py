@@ -21,6 +21,7 @@ SILENCE = (
     " in which no rank printed or finished a collective; "
     "%%ranks --timeout {:g} allows more"
 )
+OWN = ("rank", "local_rank", "world_size", "device")  # names that the ranks bring
 UNSTARTED = "interrupted while the ranks were starting; none is left, so start again"
 TWICE = "interrupted again before all had stopped; the next cell starts fresh ranks"
 
@@ -67,6 +68,7 @@ class Ranks:
         self.look: Callable[[RankProcesses], None] | None = None
         self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.outputs: list[str] = []
+        self._crew: RankProcesses | None = None
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost: str | None = None  # why the ranks' state is gone, until told
         self._held: set[int] = set()  # ranks that are stopped where they waited
@@ -136,32 +138,47 @@ class Ranks:
         job = jobs.source(source, filename, echo=True, values=values)
         return self._send(job, on, timeout, screen.Hidden() if quiet else shown)
 
-    def push(self, values: dict[str, Any], on: Iterable[int] | None = None) -> None:
+    def push(
+        self,
+        values: dict[str, Any],
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Set variables of the ranks; each rank gets a copy.
 
         Args:
             values: by the variables' names.
-            on: as in ``run``.
+            on, timeout: as in ``run``.
         Raises:
             TypeError: if a value cannot be pickled.
+            ValueError: if a name belongs to the ranks, such as ``rank``.
         """
+        if own := [name for name in values if name in OWN]:
+            raise ValueError(
+                f"{own[0]}: each rank has a value of its own; push another name"
+            )
         try:
-            job = "push", cloudpickle.dumps(values)
+            packed = cloudpickle.dumps(values)
         except Exception as error:
             names = ", ".join(values)
             raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
-        self._send(job, on, None, screen.Hidden())
+        self._send(("push", packed), on, timeout, screen.Hidden())
 
-    def pull(self, name: str, on: Iterable[int] | None = None) -> list[Any]:
+    def pull(
+        self,
+        name: str,
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
         """Return a variable of the ranks, by rank.
 
         Args:
             name: of the variable.
-            on: as in ``run``.
+            on, timeout: as in ``run``.
         Raises:
             RanksError: if a rank has no such variable, or it cannot leave its rank.
         """
-        return self._send(("pull", name), on, None, screen.Hidden())
+        return self._send(("pull", name), on, timeout, screen.Hidden())
 
     def debug(self, rank: int, ask: Callable[[str], str]) -> None:
         """Open the debugger where a rank failed, while the other ranks hold.
@@ -252,7 +269,8 @@ class Ranks:
             if self._crew is None:
                 self._start()
             if self._lost is not None:
-                say(f"(fresh ranks{self._lost}: the variables of earlier cells are gone)")
+                gone = "the variables of earlier cells are gone"
+                say(f"(fresh ranks{self._lost}: {gone})")
                 self._lost = None
             filename = job[2] if job[0] == "source" else ""
             self._sources[filename] = job[1] if filename else ""
@@ -272,6 +290,8 @@ class Ranks:
             What they have shown, if the job was the reader's code.
         """
         runs, outcome = jobs.is_code(job), collector.outcome
+        if job[0] == "push":
+            job = "push", self._crew.store(job[1])
         for rank in ranks if runs else ():
             self._crew.begin_cell(rank)
         collector.look, collector.doubt = self.look, self.doubt
@@ -284,7 +304,7 @@ class Ranks:
                 outcome.note = STOPPED
             if (outcome.waiting or outcome.deaths) and (said := collector.difference()):
                 outcome.note = said
-        elif runs and len(ranks) == self.world_size:
+        elif runs:
             self._lost = collector.judge()
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
         for rank in transcripts.keys() - outcome.deaths.keys():
@@ -339,9 +359,7 @@ class Ranks:
     ) -> list[Any] | None:
         """Ask ranks something for the engine; None unless all of them answer."""
         with self._whole():
-            collector = Collector(
-                self._crew, ranks, self._sources, "", screen.Hidden()
-            )
+            collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
             if collector.collect(timeout, ask=ask, job=question).error():
                 if collector.pending:  # else they would answer this instead of a job
                     self._lost = ""

@@ -92,7 +92,9 @@ def serve(
         except BrokenPipeError:
             return
         except Exception as e:  # a cell has overwritten len, say
-            os.write(2, f"this rank cannot go on: {e!r}, outside of your code\n".encode())
+            os.write(
+                2, f"this rank cannot go on: {e!r}, outside of your code\n".encode()
+            )
             os._exit(1)
 
 
@@ -207,8 +209,8 @@ def _redirect(folder: Path, rank: int) -> tuple[Stdout, TextIO]:
     """Send output to files, because what a rank printed has to survive the rank.
 
     ``N.out`` has stdout and Python's stderr. ``N.err`` has the stderr of native code
-    and of children, which is shown when the cell is over. ``N.stack`` has the place where the rank stood
-    when it died, or when SIGUSR1 asked for it.
+    and of children, which is shown when the cell is over. ``N.stack`` has the place
+    where the rank stood when it died, or when SIGUSR1 asked for it.
     """
     for fd, name in (1, "out"), (2, "err"):
         file = os.open(
