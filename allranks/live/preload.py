@@ -14,8 +14,8 @@ import sys
 from multiprocessing import forkserver, process
 from pathlib import Path
 
-# A kernel is killed together with its process group, but somebody has to tidy up.
-os.setsid()
+# This process has a session of its own (see ``server``). A kernel is killed together
+# with its process group, but somebody has to tidy up.
 PARENT, SERVER = os.getppid(), os.getpid()
 # Last comes the folder of the notebook, where a file may be called random.py. Each rank
 # gets the parent's own order back.

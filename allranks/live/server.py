@@ -78,10 +78,10 @@ def _reason(said: bytes) -> str:
 def _own_output() -> Iterator[None]:
     """Give the processes that multiprocessing starts in this block a file for output.
 
-    Otherwise they would hold the caller's stdout. They also get a process group each: a
-    kernel that is shut down waits 3 s for those of its own group, and one of them, the
-    resource tracker, ignores what would end it sooner. Nor may a file ``random.py`` beside the notebook take the place of
-    Python's module there, so they do not look for modules in the working directory.
+    They also get a session each: a kernel that is shut down waits 3 s for what is left
+    of its process group, and the resource tracker ignores what would end it sooner. Nor
+    may a file ``random.py`` beside the notebook take the place of Python's module
+    there, so they do not look for modules in the working directory.
     """
     spawn = util.spawnv_passfds
 
@@ -91,7 +91,7 @@ def _own_output() -> Iterator[None]:
         actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), fd) for fd in (1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # are inherited
         args = [args[0], "-P", *args[1:]]
-        pid = os.posix_spawn(path, args, os.environ, file_actions=actions, setpgroup=0)
+        pid = os.posix_spawn(path, args, os.environ, file_actions=actions, setsid=True)
         _started = pid, output  # the last one is the fork server
         return pid
 

@@ -25,6 +25,7 @@ from playwright.sync_api import expect
 
 from allranks.launch.torchrun import end_with_parent
 from allranks.paths import ROOT
+from book._tools.lab import write
 from tests.book.conftest import chromium
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
@@ -45,13 +46,14 @@ def lab(tmp_path_factory):
     command = next(
         line
         for line in listed.stdout.replace("\\\n", " ").splitlines()
-        if "lab" in line
+        if "jupyter lab" in line
     )
     names = "CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"
     own = {f"JUPYTER_{name}": str(folder / name) for name in names}
     own |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
     own |= {"JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
-    assert command.rstrip().endswith("notebooks/ch1_environment.ipynb")
+    assert command.rstrip().endswith("lab/ch1_environment.ipynb")
+    write(folder / "lab")  # as the line before it does
     log = folder / "log"
     with open(log, "wb") as output:
         process = psutil.Popen(
