@@ -45,7 +45,7 @@ def asked(opened, window, tmp_path):
 
 @pytest.mark.timeout(600)
 def test_no_answer_stands_there_before_the_first_cell_has_run(opened, lab):
-    """As ``make lab`` opens it: no result, no garbled picture, no mark of the book's."""
+    """As ``make lab`` opens it: no result, no garbled picture, no mark for the book."""
     folder = Path(lab[0].cwd()) / "lab"
     notebook = opened(folder / "ch7_collectives.ipynb", clear=False)
     assert notebook.cells.count() > 20
