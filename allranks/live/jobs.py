@@ -2,8 +2,8 @@
 
 A job is a tuple, and its first entry says what to do: ``("source", text, file name,
 echo, values)`` and ``("call", pickled call)`` run the reader's code, while ``("push",
-file of pickled values)`` and ``("pull", name)`` move variables. The others are questions
-of the engine itself (see ``worker``).
+file of pickled values)`` and ``("pull", name)`` move variables. The others are
+questions of the engine itself (see ``worker``).
 """
 
 import ast

@@ -224,16 +224,17 @@ class RankProcesses:
         pid = self.processes[rank].pid
         try:
             status = Path(f"/proc/{pid}/status").read_text("utf8", "replace")
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf8", "replace")
+            words = Path(f"/proc/{pid}/cmdline").read_text("utf8", "replace")
         except OSError:
             return ""
         if re.search(r"^State:\s+T", status, re.MULTILINE):
             return "stand still, stopped by SIGSTOP"
         caught = re.search(r"^SigCgt:\s+(\w+)", status, re.MULTILINE)
         if caught and not int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+            name = words.replace("\0", " ")[:60].strip()
             if "forkserver" in words:
                 return "run Python's own start, before its first line"
-            return f"run another program, which has taken its place: {words[:60]}"
+            return f"run another program, which has taken its place: {name}"
         return ""
 
     def _forget_stacks(self, ranks: Iterable[int]) -> None:

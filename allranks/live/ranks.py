@@ -247,6 +247,7 @@ class Ranks:
             collector = Collector(self._crew, self.check(None), {}, "", screen.Hidden())
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
+            self._crew.issued = collector.outcome.issued
         except BaseException as error:
             with contextlib.suppress(KeyboardInterrupt):
                 self.close()

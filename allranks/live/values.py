@@ -15,8 +15,6 @@ def same(a: Any, b: Any) -> bool:
         return False
     match a:
         case torch.Tensor():
-            if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
-                return False
             try:
                 return _same_tensors(a, b)
             except (RuntimeError, NotImplementedError):  # of a layout without equality
@@ -34,8 +32,10 @@ def same(a: Any, b: Any) -> bool:
 def _same_tensors(a: Any, b: Any) -> bool:
     import torch
 
-    if a.is_nested:
-        return all(map(same, a.unbind(), b.unbind()))
+    if a.is_nested and b.is_nested:
+        return same(a.unbind(), b.unbind())
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return False
     if a.layout != b.layout:
         return False
     if a.layout is torch.sparse_coo:

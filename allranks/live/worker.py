@@ -74,7 +74,7 @@ def serve(
         send(("done", 0, None, jobs.describe(e), None))
         return
     worker = _Worker(conn, send, namespace, stdout, stacks)
-    send(("done", 0, None, None, None))
+    send(("done", 0, None, None, clock.issued()))
     own_pid = os.getpid()
     while True:
         try:

@@ -162,9 +162,9 @@ def test_a_replaced_stdout_swallows_no_later_cell(harm, capsys):
 def test_signals_that_a_cell_has_taken_come_back(four):
     """A hang has its line even so."""
     four.run("import signal\nfor s in (2, 10): signal.signal(s, lambda *_: None)")
-    assert "rank 1 waits in `time.sleep(99)`" in fails(
-        four, "import time\nif rank == 1: time.sleep(99)", timeout=1
-    )
+    code = "import time\nif rank == 1:\n    time.sleep(99)"
+    said = fails(four, code, timeout=1)
+    assert "rank 1 waits in `time.sleep(99)` at cell line 4" in said
     assert four.run("rank") == [0, 1, 2, 3]
 
 
