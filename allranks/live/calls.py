@@ -42,7 +42,7 @@ class Call(NamedTuple):
     Attributes:
         group: the name of its process group.
         number: how many calls the rank had made in that group before.
-        what: the function, with the size and dtype of its tensor.
+        what: the function, with the size and dtype of its tensor; "" if it refused.
         line: the reader's line, 0 if unknown.
         file: the reader's file, or the name of the cell.
     """
@@ -89,6 +89,13 @@ class Recorder:
         at = _HEAD.size + self._counts[1] % KEPT * WIDTH
         self._map[at : at + WIDTH] = text.ljust(WIDTH, b"\0")
         self._counts[1] += 1
+
+    def take_back(self) -> None:
+        """Forget what the last call was: it was refused before it met another."""
+        at = _HEAD.size + (self._counts[1] - 1) % KEPT * WIDTH
+        text = bytes(self._map[at : at + WIDTH]).split(b"\t")
+        text = b"\t".join([*text[:2], b"", *text[3:]])
+        self._map[at : at + WIDTH] = text.ljust(WIDTH, b"\0")[:WIDTH]
 
     def ended(self) -> None:
         """Note that a call has ended, which is progress."""
@@ -143,7 +150,7 @@ def difference(
     """
     met: dict[tuple[str, int], dict[int, Call]] = {}
     for rank, calls in by_rank.items():
-        for call in calls:
+        for call in filter(lambda call: call.what, calls):
             met.setdefault((call.group, call.number), {})[rank] = call
     for calls in met.values():
         if len({call.what for call in calls.values()}) > 1:

@@ -212,8 +212,9 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
         clock.inside, start = True, _now()
         try:
             result = fn(*args, **kwargs)
-        except RuntimeError as error:
-            failed(name, error)
+        except Exception as error:
+            if not failed(name, error) and collective and _recorder:
+                _recorder.take_back()
             raise
         finally:
             stop = _now()

@@ -111,14 +111,20 @@ def count_inner(fn: Callable) -> Callable:
     return inner
 
 
-def failed(name: str, error: RuntimeError) -> None:
+def failed(name: str, error: Exception) -> bool:
     """Note that a call raised, unless no rank can wait for this one because of it.
 
     That is so if torch has found the fault before it joined, or if all ranks raise.
+
+    Returns:
+        Whether others may wait.
     """
-    early = isinstance(error, NotImplementedError) or str(error).startswith(EARLY)
-    if not early and not getattr(error, "in_step", False):
+    early = not isinstance(error, RuntimeError)
+    early |= isinstance(error, NotImplementedError) or str(error).startswith(EARLY)
+    halfway = not early and not getattr(error, "in_step", False)
+    if halfway:
         _failed[name] = None
+    return halfway
 
 
 def in_step(ranks: Iterable[Issued], messages: bool = True) -> str | None:
