@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -168,6 +169,22 @@ def _place(frame: types.FrameType | None) -> tuple[str, int]:
             return file, frame.f_lineno
         frame = frame.f_back
     return "", 0
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    file: str,
+    line: int,
+    *_more: object,
+) -> None:
+    """Print a warning with the reader's line, if it names a timer's instead.
+
+    Torch counts the frames to its caller, and a timer is one more of them.
+    """
+    if file == __file__:
+        file, line = _place(sys._getframe(1))
+    sys.stderr.write(warnings.formatwarning(message, category, file, line))
 
 
 def _look(file: str) -> bool:

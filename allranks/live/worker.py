@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import types
+import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
@@ -70,6 +71,7 @@ def serve(
         namespace = _join(rank, world_size, device, backend, gpus, folder, port)
         shell.connect(namespace, send)
         clock.install(Recorder(folder / f"{rank}.calls"))
+        warnings.showwarning = clock.show_warning
     except BaseException as e:
         send(("done", 0, None, jobs.describe(e), None))
         return

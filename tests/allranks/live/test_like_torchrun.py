@@ -64,6 +64,15 @@ def test_what_native_code_and_children_write_is_shown(two, capsys):
     assert capsys.readouterr().out == "ranks 0–1: 1\n"
 
 
+def test_a_warning_names_the_readers_line(two, capsys):
+    """Torch counts frames up to its caller, and finds a timer there."""
+    code = "\ny = torch.empty(1)\ndist.reduce_scatter_tensor(y, torch.ones(2))"
+    two.run_cell(code, "ranks cell 7")
+    out = capsys.readouterr().out
+    assert "ranks 0–1: ranks cell 7:3: FutureWarning" in out
+    assert "dist.reduce_scatter_tensor(y" in out and "clock.py" not in out
+
+
 def test_each_rank_has_random_numbers_of_its_own():
     """So a missing broadcast shows; and fresh ranks draw others."""
     draw = "import random, numpy\n"

