@@ -12,6 +12,7 @@ from typing import IO
 from allranks.live.room import explained
 
 READY = b"ready to fork ranks\n"  # what ``preload`` writes when it is done
+WAIT_S = 60.0  # seconds after which ranks may try to import torch themselves
 _started: tuple[int, IO[bytes]] | None = None  # process id, and what it writes
 
 
@@ -51,7 +52,8 @@ def wait_until_ready() -> None:
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if _started is None or _started[0] != pid:
         return  # macOS, or another's server, which runs already
-    while READY not in (said := _output()):
+    deadline = time.monotonic() + WAIT_S
+    while READY not in (said := _output()) and time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 raise OSError(f"ranks cannot start: {_reason(_output() or said)}")
@@ -81,7 +83,7 @@ def _own_output() -> Iterator[None]:
     They also get a session each: a kernel that is shut down waits 3 s for what is left
     of its process group, and the resource tracker ignores what would end it sooner. Nor
     may a file ``random.py`` beside the notebook take the place of Python's module
-    there, so they do not look for modules in the working directory.
+    there, so they look for modules in the working directory last.
     """
     spawn = util.spawnv_passfds
 
@@ -90,7 +92,10 @@ def _own_output() -> Iterator[None]:
         output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open for life
         actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), fd) for fd in (1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # are inherited
-        args = [args[0], "-P", *args[1:]]
+        here = ("", os.getcwd())
+        path_there = sorted(sys.path, key=lambda folder: folder in here)
+        code = f"import sys; sys.path[:] = {path_there!r}; {args[-1]}"
+        args = [args[0], "-P", *args[1:-1], code]
         pid = os.posix_spawn(path, args, os.environ, file_actions=actions, setsid=True)
         _started = pid, output  # the last one is the fork server
         return pid
