@@ -136,13 +136,17 @@ def read(path: Path) -> list[Call]:
 
 
 def difference(
-    by_rank: dict[int, list[Call]], name_place: Callable[[str, int], str]
+    by_rank: dict[int, list[Call]],
+    name_place: Callable[[str, int], str],
+    over: bool = False,
 ) -> str | None:
     """Return a sentence on the first calls that should be equal and are not.
 
     Args:
         by_rank: the last calls of each rank.
         name_place: what names a file and a line.
+        over: whether all ranks are done. Then a group is looked at only if its ranks
+            have made equally many calls: those of C++ are not noted.
 
     >>> calls = {r: [Call("", 0, f"broadcast of {r} × int", 1, "")] for r in (3, 5)}
     >>> difference(calls, lambda file, line: f"line {line}")
@@ -152,7 +156,13 @@ def difference(
     for rank, calls in by_rank.items():
         for call in filter(lambda call: call.what, calls):
             met.setdefault((call.group, call.number), {})[rank] = call
-    for calls in met.values():
+    ends: dict[str, set[int]] = {}  # how many calls the ranks of a group have made
+    for calls in by_rank.values():
+        for group, number in {call.group: call.number for call in calls}.items():
+            ends.setdefault(group, set()).add(number)
+    for (group, _), calls in met.items():
+        if over and len(ends[group]) > 1:
+            continue
         if len({call.what for call in calls.values()}) > 1:
             return _tell(calls, name_place)
     return None

@@ -28,6 +28,7 @@ from allranks.live.steps import count_inner, count_posts, failed, issued
 from allranks.report import is_user_code
 from allranks.sums.timelines import Job, Span
 
+BACKWARD = "backward"  # what a rank is inside of; anything else is True
 MOST_SPANS = 10_000  # of a job; a rank must not fill its memory with them
 __all__ = ["begin", "end", "install", "issued", "spans"]
 _OF_DDP = {
@@ -52,7 +53,8 @@ class _Clock:
     )
 
     def __init__(self) -> None:
-        self.thread, self.inside = 0, False  # inside a timed call: don't count twice
+        self.thread = 0
+        self.inside: bool | str = False  # a timed call: don't count twice
         self.schedstat: int | None = None  # a file that tells how the thread queued
         self.start, self.end = 0.0, None
         self.spans: list[tuple] = []
@@ -220,7 +222,16 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
 
     @functools.wraps(fn)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if clock.inside or _thread() != clock.thread:
+        mine = _thread() == clock.thread
+        if collective and clock.inside == BACKWARD and mine and _recorder:
+            # A hook's call: another rank may make it outside of its backward.
+            _recorder.note(name, args, kwargs, _place(sys._getframe(1)))
+            clock.inside = True
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                clock.inside = BACKWARD
+        if clock.inside or not mine:
             return fn(*args, **kwargs)
         if only is not None and type(args[0]) is not only:  # a compiler's fake tensor
             return fn(*args, **kwargs)
@@ -290,7 +301,7 @@ def _timed_backward(fn: Callable) -> Callable:
         used = time.thread_time
         if device is not None and device.type != "cpu":
             used = time.process_time
-        clock.inside, busy, start = True, used() + clock.queued(), _now()
+        clock.inside, busy, start = BACKWARD, used() + clock.queued(), _now()
         try:
             return fn(outputs, *args, **kwargs)
         finally:

@@ -172,10 +172,10 @@ class Collector:
             outcome.waiting = where or self._where(sorted(self.pending))
         return outcome
 
-    def difference(self) -> str | None:
+    def difference(self, over: bool = False) -> str | None:
         """Say which ranks called another collective than the others, or None."""
         calls = self._crew.calls(self._ranks)
-        return difference(calls, self._name_place)
+        return difference(calls, self._name_place, over)
 
     def judge(self) -> str | None:
         """Make it an error if ranks that all ended well are out of step.
@@ -194,7 +194,7 @@ class Collector:
             return None
         if all(issued[rank] == before.get(rank) for rank in issued):
             return None  # this job has called nothing
-        said = self.difference() or in_step(issued.values(), messages=False)
+        said = self.difference(over=True) or in_step(issued.values(), messages=False)
         if said is None:
             return None
         self.outcome.headline = f"{said}{self._last_calls()}"

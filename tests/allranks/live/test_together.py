@@ -99,8 +99,22 @@ def test_unequal_calls_are_named(four, code, told):
         "if rank < 2: dist.send(torch.ones(rank + 1), rank + 2)\n"
         "else: dist.recv(torch.ones(rank - 1), rank - 2)",
         "try:\n    dist.all_reduce(None)\nexcept Exception: pass",
+        # Rank 0 joins in a shadow what the others do in hooks of their backward.
+        "w = torch.ones(3, requires_grad=True)\n"
+        "w.register_hook(lambda g: dist.all_reduce(g.clone()) or g)\n"
+        "w.sum().backward() if rank else dist.all_reduce(torch.zeros(3))\n"
+        "dist.all_gather_object([None] * 4, rank)",
     ],
-    ids=["objects", "all_to_all", "gather", "gather_object", "pairs", "send", "caught"],
+    ids=[
+        "objects",
+        "all_to_all",
+        "gather",
+        "gather_object",
+        "pairs",
+        "send",
+        "caught",
+        "shadow",
+    ],
 )
 def test_what_may_differ_is_no_error(four, code):
     """Sizes by rank, other groups, messages, and a mistake that was caught."""
