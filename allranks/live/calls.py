@@ -103,10 +103,12 @@ class Recorder:
 
 
 def _group_of(args: tuple, kwargs: dict) -> str:
-    group = kwargs.get("group")
-    if group is None:
-        group = next((arg for arg in args if hasattr(arg, "group_name")), None)
-    return getattr(group, "group_name", "") if group is not None else ""
+    from torch.distributed import ProcessGroup
+
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, ProcessGroup):
+            return value.group_name
+    return ""
 
 
 def read_progress(path: Path) -> int:

@@ -6,9 +6,10 @@ wherever it can, because ``torch.compile`` and others compare functions: torch w
 its collectives in ``_exception_logger``, and the timer replaces what that wrapper
 calls. Where a release of torch lacks one of the places, nothing is timed there.
 
-A timer costs about a microsecond, so the clock is always on. Only the thread of the
-jobs is timed. ``torch.compile`` treats a timer as it treats what is behind it, code in
-C++ that it cannot look into.
+A timer costs about a microsecond, and to note a collective for the parent (``calls``)
+some ten more, so the clock is always on. Only the thread of the jobs is timed.
+``torch.compile`` treats a timer as it treats what is behind it, code in C++ that it
+cannot look into.
 """
 
 import contextlib

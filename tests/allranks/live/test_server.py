@@ -24,7 +24,9 @@ def run(folder, before: str = "", after: str = "", **env: str) -> list[str]:
     """Start ranks in a folder; return the lines that are printed."""
     code = KERNEL.format(before=before, after=after)
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    command = [sys.executable, "-P", "-c", code]
+    program = folder.parent / "kernel.py"
+    program.write_text(code)
+    command = [sys.executable, str(program)]
     env = {**os.environ, "ALLRANKS_PRELOAD": ""} | env
     return subprocess.run(command, cwd=folder, env=env, **both).stdout.splitlines()
 
