@@ -38,7 +38,6 @@ browser = pytest.fixture(scope="package")(chromium)
 def lab(tmp_path_factory):
     """Yield JupyterLab on copies of the notebooks: its process and its address."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     listed = subprocess.run(
         ["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -255,7 +254,7 @@ def opened(lab, window):
     Shift+Enter in the last cell adds a cell, which the next test must not find.
     """
     server, address = lab
-    folder = Path(server.cwd()) / "notebooks"
+    folder = Path(server.cwd()) / "lab"
 
     def open_notebook(source: str | Path, clear: bool = True) -> Notebook:
         if isinstance(source, str):
