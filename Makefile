@@ -51,8 +51,9 @@ doctor.pyz: ## write _build/doctor.pyz, chapter 1's doctor in one file
 	@$(PYTHON) -I allranks/doctor/pack.py _build/doctor.pyz
 
 lab: $(READY) ## open the first notebook in JupyterLab
+	@$(BIN)/python book/_tools/lab.py
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
-		--ServerApp.ip=127.0.0.1 notebooks/ch1_environment.ipynb
+		--ServerApp.ip=127.0.0.1 lab/ch1_environment.ipynb
 
 test: book ## run everything that CI runs
 	@$(BIN)/python book/_tools/browser.py || test "$$CI" != true

@@ -23,12 +23,20 @@ __all__ += ["load_ipython_extension"]
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
-    """Give an IPython shell the magics, and predictions their forms in JupyterLab."""
+    """Give an IPython shell the magics, and predictions their forms in JupyterLab.
+
+    Loading it again changes nothing: readers run a notebook's first cell twice.
+    """
     from allranks.live import predictions
     from allranks.live.magic import RanksMagics
 
+    if RanksMagics.__name__ in shell.magics_manager.registry:
+        return
     shell.register_magics(RanksMagics)
     predictions.watch(shell)
+    # Else IPython would answer the second time that it is loaded already.
+    loaded = shell.extension_manager.loaded
+    shell.events.register("post_execute", lambda: loaded.discard(__name__))
 
 
 def __getattr__(name: str) -> Any:

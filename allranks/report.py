@@ -39,7 +39,7 @@ class RanksError(RuntimeError):
         self.errors, self.deaths = dict(errors or {}), dict(deaths or {})
         self.waiting, self.finished = dict(waiting or {}), list(finished)
         parts = [headline] if headline else []
-        parts += [f"{who} {text}" for who, text in group_ranks(self.deaths)]
+        parts += [tell_death(who, text) for who, text in group_ranks(self.deaths)]
         parts += [f"{who}:\n{indent(text)}" for who, text in group_ranks(self.errors)]
         parts += [_conjugate(who, text) for who, text in group_ranks(self.waiting)]
         if self.finished:
@@ -132,8 +132,14 @@ def describe_stack(
     _, current_thread, rest = stack.partition("Current thread")
     stack = rest.partition("\n\n")[0] if current_thread else stack
     # The most recent call comes first. The last line may be cut off, because the rank
-    # may still be writing it.
-    found = re.findall(r'^  File "(.*)", line (\d+) in ', stack, re.MULTILINE)
+    # may still be writing it. What called the engine is none of the reader's, and below
+    # it may stand where a coroutine waits.
+    engine = re.search(r'live/worker.py", line \d+ in serve\n', stack)
+    called, later = (
+        (stack[: engine.end()], stack[engine.end() :]) if engine else (stack, "")
+    )
+    found = re.findall(r'^  File "(.*)", line (\d+) in ', called, re.MULTILINE)
+    found += re.findall(r'^  File "(.*)", line (\d+) in await$', later, re.MULTILINE)
     frames = [(name, int(number)) for name, number in found]
     mine = [f for f in frames if is_user_code(f[0])]
     if not mine:
@@ -222,6 +228,19 @@ def plain(text: str, encoding: str | None) -> str:
     except UnicodeEncodeError:
         code = text.replace("–", "-").encode(encoding or "utf8", "backslashreplace")
         return code.decode(encoding or "utf8")
+
+
+def tell_death(who: str, text: str) -> str:
+    """Join ``ranks 0–1`` and how each of them ended.
+
+    >>> tell_death("ranks 0–1", describe_death(3, ""))
+    'ranks 0–1 ended their processes with exit code 3'
+    """
+    if who.startswith("ranks"):
+        text = re.sub(r"^was ", "were ", text)
+        text = re.sub(r"^ended its process", "ended their processes", text)
+        text = re.sub(r"^closed its connection", "closed their connections", text)
+    return f"{who} {text}"
 
 
 def _conjugate(who: str, text: str) -> str:

@@ -40,7 +40,7 @@ def test_every_launch_link_has_its_section():
 
 def test_macs_ranks_are_spawned_and_linuxs_forked():
     """The package starts ranks on macOS and Linux as the page says."""
-    text = (ROOT / "allranks" / "live" / "processes.py").read_text("utf8")
+    text = (ROOT / "allranks" / "live" / "server.py").read_text("utf8")
     assert 'return "forkserver" if sys.platform == "linux" else "spawn"' in text
     assert 'else "lo0"' in (ROOT / "allranks/launch/torchrun.py").read_text("utf8")
 

@@ -11,8 +11,8 @@ from allranks.exercises.answers import Answer, are_together, explain
 from allranks.exercises.files import Exercise
 from allranks.exercises.rank_side import Place
 from allranks.live import jobs
-from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
+from allranks.live.server import warm_up
 from allranks.report import RanksError
 
 STALL_S = 1.0  # seconds without progress: then ranks wait for each other

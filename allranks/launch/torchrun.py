@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allranks.launch.logs import Launch, LaunchError, explain, read
+from allranks.launch.status import Status
 from allranks.paths import ROOT
 from allranks.report import need_unix
 
@@ -56,7 +57,7 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="allranks-") as folder:
         logs = [Path(folder, str(node)) for node in range(len(counts))]
         where = _rendezvous(len(counts))
-        agents = []
+        agents, status = [], Status(f"{path.name} runs on {sum(counts)} ranks")
         try:
             for node, (count, log) in enumerate(zip(counts, logs, strict=True)):
                 flags = [
@@ -67,11 +68,12 @@ def launch(
                     str(count),
                 ]
                 agents.append(_start(flags, path, args, log, environ))
-            timed_out = not _wait(agents, timeout)
+            timed_out = not _wait(agents, timeout, status)
             if timed_out:
                 _dump_stacks(agents)
         finally:
             stop(agents)
+            status.end()
         result, exit_codes = read(logs, counts, [a.returncode for a in agents])
     if timed_out or (check and result.exit_code):
         limit = timeout if timed_out else None
@@ -167,7 +169,7 @@ def end_with_parent() -> None:
     _LIBC.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
-def _wait(agents: list[subprocess.Popen], timeout: float) -> bool:
+def _wait(agents: list[subprocess.Popen], timeout: float, status: "Status") -> bool:
     """Wait until all agents ended, or one failed and the rest had time to notice.
 
     Returns:
@@ -175,6 +177,7 @@ def _wait(agents: list[subprocess.Popen], timeout: float) -> bool:
     """
     deadline, failed = time.monotonic() + timeout, False
     while any(agent.poll() is None for agent in agents):
+        status.tell()
         if time.monotonic() > deadline:
             return failed
         if not failed and any(agent.poll() not in (None, 0) for agent in agents):

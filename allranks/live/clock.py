@@ -6,9 +6,10 @@ wherever it can, because ``torch.compile`` and others compare functions: torch w
 its collectives in ``_exception_logger``, and the timer replaces what that wrapper
 calls. Where a release of torch lacks one of the places, nothing is timed there.
 
-A timer costs about a microsecond, so the clock is always on. Only the thread of the
-jobs is timed. ``torch.compile`` treats a timer as it treats what is behind it, code in
-C++ that it cannot look into.
+A timer costs about a microsecond, and to note a collective for the parent (``calls``)
+some ten more, so the clock is always on. Only the thread of the jobs is timed.
+``torch.compile`` treats a timer as it treats what is behind it, code in C++ that it
+cannot look into.
 """
 
 import contextlib
@@ -18,14 +19,17 @@ import sys
 import threading
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from allranks.live.calls import SIZED, UNSIZED, Recorder
 from allranks.live.steps import count_inner, count_posts, failed, issued
 from allranks.report import is_user_code
 from allranks.sums.timelines import Job, Span
 
+BACKWARD = "backward"  # what a rank is inside of; anything else is True
 MOST_SPANS = 10_000  # of a job; a rank must not fill its memory with them
 __all__ = ["begin", "end", "install", "issued", "spans"]
 _OF_DDP = {
@@ -50,7 +54,8 @@ class _Clock:
     )
 
     def __init__(self) -> None:
-        self.thread, self.inside = 0, False  # inside a timed call: don't count twice
+        self.thread = 0
+        self.inside: bool | str = False  # a timed call: don't count twice
         self.schedstat: int | None = None  # a file that tells how the thread queued
         self.start, self.end = 0.0, None
         self.spans: list[tuple] = []
@@ -62,17 +67,8 @@ class _Clock:
             self.dropped += 1
             self.dropped_s += waited
             return
-        frame = sys._getframe(2)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            mine = _is_mine.get(file)
-            if mine is None:
-                mine = _is_mine[file] = _look(file)
-            if mine:
-                self.spans.append((name, start, end, frame.f_lineno, file, waited))
-                return
-            frame = frame.f_back
-        self.spans.append((name, start, end, 0, "", waited))
+        file, line = _place(sys._getframe(2))
+        self.spans.append((name, start, end, line, file, waited))
 
     def queued(self) -> float:
         """Return the seconds that the thread was ready to run and got no core."""
@@ -85,15 +81,20 @@ _clock = _Clock()
 _is_mine: dict[str, bool] = {}  # whether a file is the reader's, by its name
 _works: MutableMapping = weakref.WeakKeyDictionary()  # what to call each Work's wait
 _installed: list[str] = []
+_recorder: Recorder | None = None
 _hidden: list[types.ModuleType] = []
 
 
-def install() -> list[str]:
+def install(recorder: Recorder | None = None) -> list[str]:
     """Time the calls of this process from now on; a second call does nothing.
+
+    Args:
+        recorder: what notes them for the parent as well.
 
     Returns:
         The names of what is timed, because that depends on the release of torch.
     """
+    global _recorder
     if _installed:
         return _installed
     import torch
@@ -119,6 +120,7 @@ def install() -> list[str]:
             _wrap(op, "_op", lambda f: _timed(f, "wait_tensor", torch.Tensor))
     for module in torch.autograd, torch.autograd.graph:
         _wrap(module, "_engine_run_backward", _timed_backward)
+    _recorder = recorder
     begin()
     return _installed
 
@@ -159,6 +161,35 @@ def spans() -> Job:
     return Job(_clock.start, ended, mine, _clock.dropped, _clock.dropped_s)
 
 
+def _place(frame: types.FrameType | None) -> tuple[str, int]:
+    """Return the reader's file and line that a frame comes from; ("", 0) for none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        mine = _is_mine.get(file)
+        if mine is None:
+            mine = _is_mine[file] = _look(file)
+        if mine:
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    file: str,
+    line: int,
+    *_more: object,
+) -> None:
+    """Print a warning with the reader's line, if it names a timer's instead.
+
+    Torch counts the frames to its caller, and a timer is one more of them.
+    """
+    if file == __file__:
+        file, line = _place(sys._getframe(1))
+    sys.stderr.write(warnings.formatwarning(message, category, file, line))
+
+
 def _look(file: str) -> bool:
     """Tell whether a file is the reader's own, and not code that torch generates."""
     made = file.startswith(("<eval_with_key", "<string>")) or "torchinductor_" in file
@@ -188,23 +219,37 @@ def _timed(fn: Callable, name: str = "", only: type | None = None) -> Callable:
     from torch.distributed import Work
 
     name, clock = name or fn.__name__, _clock
-    later = f"{name}.wait"
+    later, collective = f"{name}.wait", name in SIZED or name in UNSIZED
 
     @functools.wraps(fn)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if clock.inside or _thread() != clock.thread:
+        mine = _thread() == clock.thread
+        if collective and clock.inside == BACKWARD and mine and _recorder:
+            # A hook's call: another rank may make it outside of its backward.
+            _recorder.note(name, args, kwargs, _place(sys._getframe(1)))
+            clock.inside = True
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                clock.inside = BACKWARD
+        if clock.inside or not mine:
             return fn(*args, **kwargs)
         if only is not None and type(args[0]) is not only:  # a compiler's fake tensor
             return fn(*args, **kwargs)
+        if collective and _recorder:
+            _recorder.note(name, args, kwargs, _place(sys._getframe(1)))
         clock.inside, start = True, _now()
         try:
             result = fn(*args, **kwargs)
-        except RuntimeError as error:
-            failed(name, error)
+        except Exception as error:
+            if not failed(name, error) and collective and _recorder:
+                _recorder.take_back()
             raise
         finally:
             stop = _now()
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             clock.keep(name, start, stop, stop - start)
         if isinstance(result, Work):
             _works[result] = later
@@ -230,6 +275,8 @@ def _timed_wait(fn: Callable) -> Callable:
         finally:
             stop = _now()
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             clock.keep(_works.get(work, "wait"), start, stop, stop - start)
 
     return wait
@@ -255,13 +302,15 @@ def _timed_backward(fn: Callable) -> Callable:
         used = time.thread_time
         if device is not None and device.type != "cpu":
             used = time.process_time
-        clock.inside, busy, start = True, used() + clock.queued(), _now()
+        clock.inside, busy, start = BACKWARD, used() + clock.queued(), _now()
         try:
             return fn(outputs, *args, **kwargs)
         finally:
             stop = _now()
             busy = used() + clock.queued() - busy
             clock.inside = False
+            if _recorder:
+                _recorder.ended()
             name = "backward" if kwargs.get("accumulate_grad", True) else "grad"
             clock.keep(name, start, stop, max(0.0, stop - start - busy))
 

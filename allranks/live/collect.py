@@ -4,14 +4,18 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from allranks.live.calls import difference
 from allranks.live.processes import RankProcesses
 from allranks.live.screen import TICK, Silent
+from allranks.live.steps import Issued, in_step
 from allranks.report import (
     RanksError,
     RanksInterrupted,
     describe_death,
     describe_stack,
+    group_ranks,
     name_ranks,
 )
 
@@ -28,6 +32,7 @@ class Outcome:
 
     Attributes:
         answers: the pickled value of each rank that finished, by rank.
+        issued: what each of them has issued so far, if the job was the reader's code.
         errors: the traceback of each rank that raised.
         deaths: how each rank that died ended.
         waiting: where each rank stands that has not ended.
@@ -37,6 +42,7 @@ class Outcome:
     """
 
     answers: dict[int, bytes | None] = dataclasses.field(default_factory=dict)
+    issued: dict[int, Issued] = dataclasses.field(default_factory=dict)
     errors: dict[int, str] = dataclasses.field(default_factory=dict)
     deaths: dict[int, str] = dataclasses.field(default_factory=dict)
     waiting: dict[int, str] = dataclasses.field(default_factory=dict)
@@ -80,6 +86,7 @@ class Collector:
         self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.pending = set(ranks)
         self.outcome = Outcome()
+        self._serial = 0  # of the job; ranks that start speak of number 0
 
     def collect(
         self,
@@ -88,13 +95,15 @@ class Collector:
         patient: bool = True,
         ask: Callable[[str], str] | None = None,
         job: tuple | None = None,
+        hint: str = "",
     ) -> Outcome:
         """Wait for every rank; once one has failed, only while others make progress.
 
         The job is sent here, so that an interrupt finds nobody at work unwatched.
 
         Args:
-            limit: seconds until the job is hung.
+            limit: seconds without a print or the end of a collective until the job is
+                hung; with ``stall`` seconds in all.
             stall: seconds without any progress that count as a hang as well; None for
                 no such limit. With one, the limit counts the seconds in which ranks
                 wait or compute, rather than those in which they queue for a core.
@@ -102,16 +111,20 @@ class Collector:
                 because a rank that waits for one spins.
             ask: what asks the reader for a line, if a rank may want one.
             job: what to send first; None if the ranks have something to say anyway.
+            hint: what else to say when the limit is reached.
         """
         outcome, began = self.outcome, time.monotonic()
         looked, look, seen = began, began + TICK, []
         spent = quiet = 0.0  # seconds of the limit, and those without any progress
         status, glance = "", began + GLANCE
         where = {}  # what was told of the ranks that are given up
+        progress = self._crew.progress(self._ranks)
         try:
+            if job:
+                self._serial = self._crew.next_serial()
             for rank in self._ranks if job else ():
                 with contextlib.suppress(OSError):  # it has died, as will be seen below
-                    self._crew.conns[rank].send(job)
+                    self._crew.conns[rank].send((self._serial, job))
             while self.pending:
                 now = time.monotonic()
                 step, looked = now - looked, now
@@ -134,9 +147,12 @@ class Collector:
                             break
                         quiet, where = 0.0, {}
                 spent += step
+                if stall is None and (now >= look or spent >= limit):
+                    before, progress = progress, self._crew.progress(self._ranks)
+                    spent = spent if progress == before else 0.0
                 left = limit - spent
                 if left <= 0:
-                    outcome.headline = f"timeout after {limit:g} s"
+                    outcome.headline = f"timeout after {limit:g} s{hint}"
                     break
                 left = left if grace is None else min(left, LOOK)
                 if now >= look:
@@ -155,6 +171,48 @@ class Collector:
                 self.look(self._crew)
             outcome.waiting = where or self._where(sorted(self.pending))
         return outcome
+
+    def difference(self, over: bool = False) -> str | None:
+        """Say which ranks called another collective than the others, or None."""
+        calls = self._crew.calls(self._ranks)
+        return difference(calls, self._name_place, over)
+
+    def judge(self) -> str | None:
+        """Make it an error if ranks that all ended well are out of step.
+
+        The next collective would meet one that only some ranks have begun, and mix its
+        numbers with others, in silence.
+
+        A job on some of the ranks may leave it to another one to join the rest.
+
+        Returns:
+            Why the ranks cannot go on, for the next cell to say; None if they can.
+        """
+        issued, before = self.outcome.issued, self._crew.issued
+        self._crew.issued = before | issued
+        if len(issued) < len(self._crew.processes):
+            return None
+        if all(issued[rank] == before.get(rank) for rank in issued):
+            return None  # this job has called nothing
+        said = self.difference(over=True) or in_step(issued.values(), messages=False)
+        if said is None:
+            return None
+        self.outcome.headline = f"{said}{self._last_calls()}"
+        self.outcome.note = "the next cell starts fresh ranks"
+        return f", since {said}"
+
+    def _last_calls(self) -> str:
+        """Say in indented lines which collective each rank called last."""
+        last = {
+            rank: f"{c[-1].what} at {self._name_place(c[-1].file, c[-1].line)}"
+            for rank, c in self._crew.calls(self._ranks).items()
+            if c
+        }
+        return "".join(f"\n  {who} last called {it}" for who, it in group_ranks(last))
+
+    def _name_place(self, file: str, line: int) -> str:
+        cell = "cell" if file == self._filename else Path(file).name
+        return f"{cell} line {line}" if line else "an unknown line"
 
     def stop(self) -> None:
         """Interrupt the ranks that have not ended, and wait for those that obey.
@@ -191,18 +249,23 @@ class Collector:
                 print(text, end="")
             case ("ask", prompt):
                 self._crew.conns[rank].send(ask(prompt) if ask else "")
-            case ("done", value, None):
+            case ("done", serial, *_) if serial != self._serial:
+                pass  # the answer to a job that nobody waits for any more
+            case ("done", _, value, None, issued):
                 self.pending.discard(rank)
                 self.outcome.answers[rank] = value
-            case ("done", _, error):
+                self.outcome.issued[rank] = issued
+            case ("done", _, _, error, _):
                 self.pending.discard(rank)
                 self.outcome.errors[rank] = error
             case exit_code:
                 self.pending.discard(rank)
                 self.outcome.deaths[rank] = self._death_of(rank, exit_code)
 
-    def _death_of(self, rank: int, exit_code: int) -> str:
+    def _death_of(self, rank: int, exit_code: int | None) -> str:
         """Describe how a rank ended, and in which of the reader's lines."""
+        if exit_code is None:
+            return "closed its connection to the notebook"
         stack = self._crew.stack(rank)
         place = stack and f" in {self._place(stack)}"
         return describe_death(exit_code, self._crew.native_stderr(rank), place)
@@ -214,10 +277,10 @@ class Collector:
         time.sleep(0.05 if ranks else 0)
         busy = {r: self._crew.is_busy(r, whole=False) for r in ranks}
         verbs = {r: "run" if busy[r] else "wait in" for r in ranks}
-        return {
-            rank: f"{verbs[rank]} {self._place(stack)}"
-            for rank, stack in self._crew.ask_stacks(ranks).items()
-        }
+        silent = {r: said for r in ranks if (said := self._crew.why_silent(r))}
+        stacks = self._crew.ask_stacks([rank for rank in ranks if rank not in silent])
+        places = {r: f"{verbs[r]} {self._place(s)}" for r, s in stacks.items()}
+        return {rank: (places | silent)[rank] for rank in ranks}
 
     def _status(self, seconds: float) -> str:
         """Say in one line who has finished, and where the others are."""

@@ -2,13 +2,16 @@
 
 A job is a tuple, and its first entry says what to do: ``("source", text, file name,
 echo, values)`` and ``("call", pickled call)`` run the reader's code, while ``("push",
-pickled values)`` and ``("pull", name)`` move variables. The others are questions of the
-engine itself (see ``worker``).
+file of pickled values)`` and ``("pull", name)`` move variables. The others are
+questions of the engine itself (see ``worker``).
 """
 
 import ast
 import asyncio
+import contextlib
+import functools
 import inspect
+import io
 import linecache
 import sys
 import traceback
@@ -58,15 +61,23 @@ def call(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple:
         args: its positional arguments.
         kwargs: its keyword arguments.
     """
-    module = sys.modules.get(getattr(fn, "__module__", None))
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    module = sys.modules.get(getattr(inner, "__module__", None))
     path = getattr(module, "__file__", None)
-    if path is None or "site-packages" in path:
+    if path is None or not is_user_code(path):
         return "call", cloudpickle.dumps((fn, args, kwargs))
     cloudpickle.register_pickle_by_value(module)
     try:
         return "call", cloudpickle.dumps((fn, args, kwargs))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+def is_code(job: tuple) -> bool:
+    """Tell whether a job is the reader's code, which may print and communicate."""
+    return job[0] in ("source", "call")
 
 
 def execute(job: tuple, namespace: dict, show: Callable[[Any], None]) -> bytes:
@@ -104,7 +115,8 @@ def move(job: tuple, namespace: dict) -> bytes:
     """
     what, told = job
     if what == "push":
-        namespace.update(cloudpickle.loads(told))
+        with open(told, "rb") as file:
+            namespace.update(cloudpickle.load(file))
         return pack(None)
     if told not in namespace:
         raise NameError(f"name {told!r} is not defined")
@@ -117,14 +129,28 @@ def pack(value: Any) -> bytes:
     Raises:
         TypeError: if that is impossible; the sentence names the value's type.
     """
+    packed = io.BytesIO()
     try:
-        return cloudpickle.dumps(value)
+        _Pickler(packed).dump(value)
+        return packed.getvalue()
     except Exception as e:
         kind = type(value).__name__
         raise TypeError(
             f"a result of type {kind} cannot leave its rank ({e}); "
             "return numbers, tensors, or lists and dicts of them"
         ) from None
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Refuse what is only a part of something on all ranks."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Raise for a DTensor, also for one within a list or a dict."""
+        if type(value).__name__ == "DTensor":
+            raise TypeError(
+                "a DTensor needs its ranks: take its to_local() or its full_tensor()"
+            )
+        return super().reducer_override(value)
 
 
 def unpack(packed: bytes) -> Any:
@@ -170,6 +196,23 @@ def _run(code: CodeType, namespace: dict) -> Any:
             asyncio.set_event_loop(loop)
         value = loop.run_until_complete(value)
     return value
+
+
+def awaited() -> list[tuple[str, int]]:
+    """Return the file and line of each coroutine in which the cell waits, inner first.
+
+    Nothing is returned unless this thread's event loop runs a cell.
+    """
+    with contextlib.suppress(RuntimeError):
+        for task in asyncio.all_tasks(asyncio.get_running_loop()):
+            places, coroutine = [], task.get_coro()
+            main = getattr(coroutine, "cr_code", None)
+            while frame := getattr(coroutine, "cr_frame", None):
+                places.insert(0, (frame.f_code.co_filename, frame.f_lineno))
+                coroutine = coroutine.cr_await
+            if main is not None and main.co_name == "<module>":
+                return places
+    return []
 
 
 def _is_hushed(source: str) -> bool:

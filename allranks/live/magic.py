@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import keyword
 import shlex
 import sys
 import traceback
@@ -13,12 +14,19 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from allranks.live.predictions import asking
-from allranks.live.processes import warm_up
 from allranks.live.ranks import Ranks
 from allranks.live.room import check_possible, where
 from allranks.live.screen import Hidden, Part, choose
+from allranks.live.server import warm_up
 from allranks.live.values import same
-from allranks.report import RanksError, group_ranks, name_ranks, plain, say
+from allranks.report import (
+    RanksError,
+    RanksInterrupted,
+    group_ranks,
+    name_ranks,
+    plain,
+    say,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,8 +48,15 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _variable(text: str) -> str:
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise ValueError(text)
+    return text
+
+
 # argparse names a type in its errors by the function that reads it.
 _rank_list.__name__, _seconds.__name__ = "list of ranks", "number of seconds"
+_variable.__name__ = "name of a variable"
 
 RANKS = {"type": _rank_list, "metavar": "RANKS"}
 
@@ -50,7 +65,9 @@ LINE.add_argument("what", nargs="?", help="the number of ranks, or: status, stop
 LINE.add_argument("--device", default="cpu", help="cpu, or an accelerator: cuda")
 LINE.add_argument("--backend", default="", help="gloo, shm or link:eth1")
 LINE.add_argument("--gpus", action="store_true", help="virtual, with cuda and nccl")
-LINE.add_argument("--timeout", type=_seconds, default=60.0, help="seconds per cell")
+LINE.add_argument(
+    "--timeout", type=_seconds, default=60.0, help="seconds of silence that are a hang"
+)
 LINE.add_argument("--progress", action="store_true", help="in each cell from now on")
 LINE.add_argument("--timeline", action="store_true", help="draw the last cell")
 
@@ -61,18 +78,20 @@ VGPUS.add_argument("--memory", default="1 GiB", help='of each: "64 MiB"')
 CELL = _Parser("%%ranks", add_help=False)
 CELL.add_argument("--on", "--only", **RANKS, help="run on these ranks only: 0,2")
 CELL.add_argument("--from", dest="shown", **RANKS, help="show only these ranks")
-CELL.add_argument("--timeout", type=_seconds, help="seconds until the cell is hung")
+CELL.add_argument("--timeout", type=_seconds, help="seconds of silence that are a hang")
 CELL.add_argument("--quiet", action="store_true", help="don't show what ranks print")
 CELL.add_argument("--progress", action="store_true", help="show where ranks stand")
-CELL.add_argument("--out", help="store the ranks' last values in this variable")
+CELL.add_argument("--out", type=_variable, help="variable for the last values")
 
 PUSH = _Parser("%push", add_help=False)
 PUSH.add_argument("names", nargs="+", help="variables of the notebook: x, y")
 PUSH.add_argument("--on", **RANKS, help="only to these ranks")
+PUSH.add_argument("--timeout", type=_seconds, help="seconds that are a hang")
 
 PULL = _Parser("%pull", add_help=False)
 PULL.add_argument("names", nargs="+", help="variables of the ranks: loss")
 PULL.add_argument("--on", **RANKS, help="only from these ranks")
+PULL.add_argument("--timeout", type=_seconds, help="seconds that are a hang")
 
 DEBUG = _Parser("%debug_rank", add_help=False)
 DEBUG.add_argument("rank", type=int, help="the rank to look at")
@@ -126,7 +145,7 @@ class RanksMagics(Magics):
                 if name not in self.shell.user_ns:
                     raise ValueError(f"%push {name}: the notebook has no such variable")
             values = {name: self.shell.user_ns[name] for name in names}
-            self._live().push(values, options.on)
+            self._live().push(values, options.on, options.timeout)
 
     @line_magic
     def pull(self, line: str) -> None:
@@ -136,9 +155,10 @@ class RanksMagics(Magics):
         """
         with _one_sentence():
             options = PULL.parse_args(shlex.split(line))
+            _import_torch()
             for name in _names(options.names):
                 try:
-                    values = self._live().pull(name, options.on)
+                    values = self._live().pull(name, options.on, options.timeout)
                 except RanksError as error:
                     who, text = next(iter(group_ranks(error.errors)))
                     raise ValueError(f"%pull {name}: {who}: {text}") from None
@@ -208,9 +228,9 @@ class RanksMagics(Magics):
         if what != "stop":
             asked = int(what), options.device, options.backend, options.gpus
             check_possible(*asked)
-        if self._ranks is not None:  # a second %ranks replaces those that are running
-            self._ranks.close()
-            self._ranks = None
+        old, self._ranks = self._ranks, None
+        if old is not None:  # a second %ranks replaces those that are running
+            old.close()
         if what == "stop":
             return
         num, device, backend, gpus = asked
@@ -256,6 +276,19 @@ def _one_sentence() -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as error:
         raise UsageError(plain(str(error), sys.stdout.encoding)) from None
+    except KeyboardInterrupt as error:
+        if isinstance(error, RanksInterrupted):  # which says more
+            raise
+        raise RanksInterrupted("interrupted") from None
+
+
+def _import_torch() -> None:
+    """Import torch into the notebook, and say so meanwhile, for it takes seconds."""
+    if "torch" not in sys.modules and (shown := choose()).live:
+        shown.update({}, "importing torch into the notebook, once")
+        import torch  # noqa: F401
+
+        shown.finish({})
 
 
 def _names(words: list[str]) -> list[str]:

@@ -10,12 +10,16 @@ import gc
 import importlib
 import os
 import shutil
-from multiprocessing import forkserver
+import sys
+from multiprocessing import forkserver, process
 from pathlib import Path
 
-# A kernel is killed together with its process group, but somebody has to tidy up.
-os.setsid()
+# This process has a session of its own (see ``server``). A kernel is killed together
+# with its process group, but somebody has to tidy up.
 PARENT, SERVER = os.getppid(), os.getpid()
+# Last comes the folder of the notebook, where a file may be called random.py. Each rank
+# gets the parent's own order back.
+sys.path.sort(key=lambda folder: folder in ("", process.ORIGINAL_DIR, os.getcwd()))
 gc.disable()
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402, F401 - else the first optimizer imports it
@@ -23,6 +27,7 @@ import torch._dynamo  # noqa: E402, F401 - else the first optimizer imports it
 import allranks.backends  # noqa: E402
 import allranks.live.worker  # noqa: E402, F401
 from allranks.live import shell  # noqa: E402
+from allranks.live.server import READY  # noqa: E402
 
 shell.prepare()
 for name in os.environ.get("ALLRANKS_PRELOAD", "").split():  # what all ranks will need
@@ -44,3 +49,4 @@ def remove_folder_of_killed_parent() -> None:
 
 gc.freeze()
 gc.enable()
+os.write(1, READY)

@@ -3,9 +3,10 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import sys
-import tempfile
+import threading
 import time
 import types
 from collections.abc import Iterable, Iterator
@@ -16,22 +17,20 @@ from pathlib import Path
 
 import psutil
 
+from allranks.launch.torchrun import free_port
 from allranks.live import worker
+from allranks.live.calls import Call, read_progress
+from allranks.live.calls import read as read_calls
+from allranks.live.interrupts import uninterrupted
 from allranks.live.room import explained, new_folder
-from allranks.live.transcript import KEPT, Transcript
+from allranks.live.server import start_method, wait_until_ready, warm_up
+from allranks.live.steps import Issued
+from allranks.live.transcript import KEPT, Transcript, without_noise
 from allranks.live.watchdog import WATCHDOG, kill
+from allranks.report import is_user_code
 
-
-def warm_up() -> None:
-    """Start the fork server, which imports torch once for all ranks to come."""
-    if _start_method() == "forkserver":
-        from multiprocessing import forkserver
-
-        forkserver.set_forkserver_preload(["allranks.live.preload"])
-        try:
-            forkserver.ensure_running()
-        except OSError as error:
-            raise explained(error, tempfile.gettempdir()) from None
+LARGE = 16 << 20  # bytes of output, which a rank's file may keep from cell to cell
+_STARTING = threading.Lock()  # of ranks: it hides the main module from all threads
 
 
 class RankProcesses:
@@ -41,30 +40,36 @@ class RankProcesses:
         conns: the parent's end of each rank's pipe, by rank.
         processes: the processes, by rank.
         transcripts: what each rank has shown in the cell that runs, or ran last.
+        issued: what each rank had issued when its last job ended well.
     """
 
     def __init__(self, world_size: int, device: str, backend: str, gpus: bool) -> None:
         warm_up()
+        wait_until_ready()
         self.processes, self.conns = [], []
         self._folder = new_folder()
         self.transcripts = [Transcript(0) for _ in range(world_size)]
+        self._native = [0] * world_size  # bytes of N.err that have been read
+        self._serial = 0  # of the last job
+        self.issued: dict[int, Issued] = {}
         for rank in range(world_size):
             (self._folder / f"{rank}.out").touch()
         self._cpu_time = [0.0] * world_size  # seconds, when last asked
         self.used = [0.0] * world_size  # seconds of it between the last two times
-        context = multiprocessing.get_context(_start_method())
+        context = multiprocessing.get_context(start_method())
         # multiprocessing's own finalizer, because it runs before the exit hook that
         # would join the processes, and never in a forked copy of this one.
         ends = (self.processes, self.conns, self._folder)
         self.end = Finalize(self, _end, ends, exitpriority=100)
-        environ = dict(os.environ)
+        environ, port = dict(os.environ), free_port()
         try:
-            with _no_main_module():
+            # A rank that was forked and not yet noted could not be ended.
+            with _STARTING, uninterrupted(), _no_main_module():
                 WATCHDOG.watch(self._folder, context)
                 for rank in range(world_size):
                     ours, theirs = context.Pipe()
                     job = (rank, world_size, device, backend, gpus)
-                    job = (*job, self._folder, environ, theirs)
+                    job = (*job, self._folder, port, environ, theirs)
                     # It is no daemon, because a rank may have children of its own:
                     # the workers of a DataLoader.
                     process = context.Process(target=worker.serve, args=job)
@@ -73,13 +78,31 @@ class RankProcesses:
                     WATCHDOG.add(self._folder, process.pid)
                     self.processes.append(process)
                     self.conns.append(ours)
-        except BaseException:
+        except BaseException as error:
             self.end()
+            if isinstance(error, EOFError | ConnectionError):
+                said = (
+                    f"ranks cannot start: {type(error).__name__} in their fork server"
+                )
+                raise OSError(said) from None
             raise
 
+    def next_serial(self) -> int:
+        """Number a job: its answers carry the number, so that late ones are known."""
+        self._serial += 1
+        return self._serial
+
     def begin_cell(self, rank: int) -> None:
-        """Start a new transcript, which begins with late prints of the cell before."""
-        self.transcripts[rank] = Transcript(self.transcripts[rank].end)
+        """Start a new transcript, which begins with late prints of the cell before.
+
+        A large file is emptied, if there are none.
+        """
+        end, path = self.transcripts[rank].end, f"{self._folder}/{rank}.out"
+        with contextlib.suppress(FileNotFoundError):  # as read_output will say
+            if end > LARGE and os.stat(path).st_size == end:
+                os.truncate(path, 0)
+                end = 0
+        self.transcripts[rank] = Transcript(end)
 
     def ready(self, ranks: Iterable[int], timeout: float) -> dict[int, bool]:
         """Wait until ranks say something or die, ``timeout`` seconds at most.
@@ -93,20 +116,24 @@ class RankProcesses:
         spoke = {talks[handle]: True for handle in handles if handle in talks}
         return {ends[h]: False for h in handles if h in ends} | spoke
 
-    def receive(self, rank: int, spoke: bool) -> tuple | int:
+    def receive(self, rank: int, spoke: bool) -> tuple | int | None:
         """Return a rank's next message, or its exit code if it died.
+
+        It is None of a rank that lives, and whose messages cannot be read any more.
 
         Args:
             rank: one that is ready.
             spoke: whether there is something in the pipe.
         """
-        with contextlib.suppress(EOFError, OSError):
+        with contextlib.suppress(Exception):  # EOF, or a message that is cut off
             if spoke:
                 return self.conns[rank].recv()
-        self.processes[rank].join(1)
-        self.processes[rank].kill()  # in case it has only closed its pipe
-        self.processes[rank].join()
-        return self.processes[rank].exitcode
+        process = self.processes[rank]
+        process.join(2)
+        exit_code = process.exitcode
+        process.kill()  # if it has only closed its pipe, or what it says is garbage
+        process.join()
+        return exit_code
 
     def read_output(self, rank: int) -> Transcript:
         """Add what the rank has printed meanwhile to its transcript; return that."""
@@ -125,6 +152,33 @@ class RankProcesses:
                 transcript.add(file.read(min(left, KEPT)))
         return transcript
 
+    def store(self, packed: bytes) -> str:
+        """Write pickled values into a file for all ranks; return its name.
+
+        A pipe would copy them for each rank, one rank after the other.
+        """
+        path = self._folder / "pushed"
+        try:
+            path.write_bytes(packed)
+        except OSError as error:
+            raise explained(error, self._folder.parent) from None
+        return str(path)
+
+    def progress(self, ranks: Iterable[int]) -> list[int]:
+        """Return a number for each rank that grows when it prints or a call ends."""
+        found = []
+        for rank in ranks:
+            size = read_progress(self._folder / f"{rank}.calls")
+            for kind in "out", "err":
+                with contextlib.suppress(FileNotFoundError):
+                    size += os.stat(f"{self._folder}/{rank}.{kind}").st_size
+            found.append(size)
+        return found
+
+    def calls(self, ranks: Iterable[int]) -> dict[int, list[Call]]:
+        """Return the last collectives that each of these ranks has called."""
+        return {rank: read_calls(self._folder / f"{rank}.calls") for rank in ranks}
+
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the reader's code on these ranks."""
         self._signal(ranks, signal.SIGINT)
@@ -134,8 +188,17 @@ class RankProcesses:
         self._signal(ranks, signal.SIGSTOP)
 
     def native_stderr(self, rank: int) -> str:
-        """Return what code below Python wrote to the rank's stderr."""
-        return (self._folder / f"{rank}.err").read_text("utf8", "replace")
+        """Return what code below Python wrote to the rank's stderr since the last call.
+
+        So do its children, such as the commands of ``subprocess``.
+        """
+        with contextlib.suppress(FileNotFoundError):  # the rank is only starting
+            with open(f"{self._folder}/{rank}.err", "rb") as file:
+                file.seek(self._native[rank])
+                said = file.read()
+            self._native[rank] += len(said)
+            return without_noise(said.decode("utf8", "replace"))
+        return ""
 
     def ask_stacks(self, ranks: list[int]) -> dict[int, str]:
         """Make ranks write their Python stacks, whatever they are doing; return them.
@@ -148,13 +211,31 @@ class RankProcesses:
         self._signal(ranks, signal.SIGUSR1)
         deadline = time.monotonic() + 0.3  # seconds that a rank has to answer
         stacks = {rank: "" for rank in ranks}
-        while not all(" in serve\n" in stack for stack in stacks.values()):
+        while not all(map(_is_whole, stacks.values())):
             stacks = {rank: self.stack(rank) for rank in ranks}
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
         self._forget_stacks(ranks)  # else a rank that dies later seems to stand there
         return stacks
+
+    def why_silent(self, rank: int) -> str:
+        """Say why a rank cannot tell where it stands; "" if it can, or Linux is not."""
+        pid = self.processes[rank].pid
+        try:
+            status = Path(f"/proc/{pid}/status").read_text("utf8", "replace")
+            words = Path(f"/proc/{pid}/cmdline").read_text("utf8", "replace")
+        except OSError:
+            return ""
+        if re.search(r"^State:\s+T", status, re.MULTILINE):
+            return "stand still, stopped by SIGSTOP"
+        caught = re.search(r"^SigCgt:\s+(\w+)", status, re.MULTILINE)
+        if caught and not int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+            name = words.replace("\0", " ")[:60].strip()
+            if "forkserver" in words:
+                return "run Python's own start, before its first line"
+            return f"run another program, which has taken its place: {name}"
+        return ""
 
     def _forget_stacks(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
@@ -201,6 +282,13 @@ class RankProcesses:
         return self.used[rank] > 0.02 or _is_ready(pid, whole)
 
 
+def _is_whole(stack: str) -> bool:
+    """Tell whether a rank has written its stack, and where it awaits if it does."""
+    calls, engine, _ = stack.partition(" in serve\n")
+    files = re.findall(r'^  File "(.*)", line ', calls, re.MULTILINE)
+    return bool(engine) and (any(map(is_user_code, files)) or " in await\n" in stack)
+
+
 def _is_ready(pid: int, whole: bool) -> bool:
     """Tell whether a process runs, or would if it had a core, for longer than a poll.
 
@@ -228,11 +316,6 @@ def _states(pid: int, whole: bool) -> Iterator[str]:
             children = (task / "children").read_text().split() if whole else []
             for child in children:
                 yield from _states(int(child), whole)
-
-
-def _start_method() -> str:
-    """Return how processes start: forked on Linux; macOS's frameworks forbid that."""
-    return "forkserver" if sys.platform == "linux" else "spawn"
 
 
 @contextlib.contextmanager

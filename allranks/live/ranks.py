@@ -1,19 +1,29 @@
 """Live ranks: W processes that share a group and run what the parent sends them."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import cloudpickle
 
 from allranks.live import jobs, room, screen
 from allranks.live.collect import STOPPED, Collector
+from allranks.live.interrupts import uninterrupted
 from allranks.live.processes import RankProcesses
 from allranks.live.steps import in_step
-from allranks.report import say
+from allranks.report import RanksInterrupted, say
 from allranks.sums.timelines import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own
+SILENCE = (
+    " in which no rank printed or finished a collective; "
+    "%%ranks --timeout {:g} allows more"
+)
+OWN = ("rank", "local_rank", "world_size", "device")  # names that the ranks bring
+UNSTARTED = "interrupted while the ranks were starting; none is left, so start again"
+TWICE = "interrupted again before all had stopped; the next cell starts fresh ranks"
 
 
 class Ranks:
@@ -22,7 +32,8 @@ class Ranks:
     Args:
         world_size: number of processes, 1 to 64.
         device: ``"cpu"``, or an accelerator such as ``"cuda"``: device r for rank r.
-        timeout: seconds until a call counts as hung, unless it sets its own.
+        timeout: seconds without a print or the end of a collective until a call counts
+            as hung, unless the call sets its own.
         backend: ``"gloo"``, ``"shm"`` or ``"link:eth1"``; by default torch's choice.
         gpus: give ranks virtual GPUs, ``cuda:0`` …, and a group with NCCL's rules.
 
@@ -49,11 +60,15 @@ class Ranks:
     ) -> None:
         self._asked = world_size, device, backend, gpus
         room.check_possible(*self._asked)
+        if not timeout > 0:
+            raise ValueError(f"timeout {timeout!r}: it must be more than 0 seconds")
+        self._lock = threading.RLock()  # of the ranks; one call at a time
         self.world_size, self.device, self.backend = world_size, device, backend
         self.timeout, self.stall, self.hold = timeout, None, False
         self.look: Callable[[RankProcesses], None] | None = None
         self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.outputs: list[str] = []
+        self._crew: RankProcesses | None = None
         self._sources: dict[str, str] = {}  # text of each cell, by file name
         self._lost: str | None = None  # why the ranks' state is gone, until told
         self._held: set[int] = set()  # ranks that are stopped where they waited
@@ -75,7 +90,8 @@ class Ranks:
             work: a function, which is sent by value, or source text, whose last
                 expression is the result.
             *args: the function's positional arguments.
-            timeout: seconds until the call counts as hung; by default the group's.
+            timeout: seconds without a print or the end of a collective until the call
+                counts as hung; by default the group's.
             on: the ranks to run on, by default all. Results come in rank order.
             quiet: don't print what the ranks print; it stays in ``outputs``.
             **kwargs: the function's keyword arguments.
@@ -122,32 +138,47 @@ class Ranks:
         job = jobs.source(source, filename, echo=True, values=values)
         return self._send(job, on, timeout, screen.Hidden() if quiet else shown)
 
-    def push(self, values: dict[str, Any], on: Iterable[int] | None = None) -> None:
+    def push(
+        self,
+        values: dict[str, Any],
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Set variables of the ranks; each rank gets a copy.
 
         Args:
             values: by the variables' names.
-            on: as in ``run``.
+            on, timeout: as in ``run``.
         Raises:
             TypeError: if a value cannot be pickled.
+            ValueError: if a name belongs to the ranks, such as ``rank``.
         """
+        if own := [name for name in values if name in OWN]:
+            raise ValueError(
+                f"{own[0]}: each rank has a value of its own; push another name"
+            )
         try:
-            job = "push", cloudpickle.dumps(values)
+            packed = cloudpickle.dumps(values)
         except Exception as error:
             names = ", ".join(values)
             raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
-        self._send(job, on, None, screen.Hidden())
+        self._send(("push", packed), on, timeout, screen.Hidden())
 
-    def pull(self, name: str, on: Iterable[int] | None = None) -> list[Any]:
+    def pull(
+        self,
+        name: str,
+        on: Iterable[int] | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
         """Return a variable of the ranks, by rank.
 
         Args:
             name: of the variable.
-            on: as in ``run``.
+            on, timeout: as in ``run``.
         Raises:
             RanksError: if a rank has no such variable, or it cannot leave its rank.
         """
-        return self._send(("pull", name), on, None, screen.Hidden())
+        return self._send(("pull", name), on, timeout, screen.Hidden())
 
     def debug(self, rank: int, ask: Callable[[str], str]) -> None:
         """Open the debugger where a rank failed, while the other ranks hold.
@@ -198,10 +229,11 @@ class Ranks:
 
     def close(self) -> None:
         """End all ranks at once; a second call does nothing."""
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = None
+        crew, self._crew = self._crew, None
         self._held, self._last = set(), []
+        if crew is not None:
+            with uninterrupted():
+                crew.end()
 
     def __enter__(self) -> Self:
         return self
@@ -210,13 +242,17 @@ class Ranks:
         self.close()
 
     def _start(self) -> None:
-        self._crew = RankProcesses(*self._asked)
-        collector = Collector(self._crew, self.check(None), {}, "", screen.Hidden())
         try:
+            self._crew = RankProcesses(*self._asked)
+            collector = Collector(self._crew, self.check(None), {}, "", screen.Hidden())
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
-        except BaseException:
-            self.close()
+            self._crew.issued = collector.outcome.issued
+        except BaseException as error:
+            with contextlib.suppress(KeyboardInterrupt):
+                self.close()
+            if isinstance(error, KeyboardInterrupt):
+                raise RanksInterrupted(UNSTARTED) from None
             raise
 
     def _send(
@@ -228,28 +264,52 @@ class Ranks:
     ) -> list[Any]:
         """Send a job to the ranks, show what they print, and return their results."""
         ranks, shown = self.check(on), shown or screen.choose()
-        if self._lost is not None:
-            self.close()  # those that were held for the debugger
-        if self._crew is None:
-            self._start()
-        if self._lost is not None:
-            say(f"(fresh ranks{self._lost}: the variables of earlier cells are gone)")
-            self._lost = None
-        runs = job[0] in ("source", "call")  # code, which may print
-        filename = job[2] if job[0] == "source" else ""
-        self._sources[filename] = job[1] if filename else ""
-        for rank in ranks:
-            if runs:
-                self._crew.begin_cell(rank)
-        collector = Collector(self._crew, ranks, self._sources, filename, shown)
+        with self._whole():
+            if self._lost is not None:
+                self.close()  # those that were held for the debugger
+            if self._crew is None:
+                self._start()
+            if self._lost is not None:
+                gone = "the variables of earlier cells are gone"
+                say(f"(fresh ranks{self._lost}: {gone})")
+                self._lost = None
+            filename = job[2] if job[0] == "source" else ""
+            self._sources[filename] = job[1] if filename else ""
+            collector = Collector(self._crew, ranks, self._sources, filename, shown)
+            transcripts = self._collect(collector, job, ranks, timeout)
+        shown.finish(transcripts)
+        if error := collector.outcome.error():
+            raise error
+        return [jobs.unpack(collector.outcome.answers[rank]) for rank in ranks]
+
+    def _collect(
+        self, collector: Collector, job: tuple, ranks: list[int], timeout: float | None
+    ) -> screen.Transcripts:
+        """Wait until a job has ended, and decide whether the ranks can go on.
+
+        Returns:
+            What they have shown, if the job was the reader's code.
+        """
+        runs, outcome = jobs.is_code(job), collector.outcome
+        if job[0] == "push":
+            job = "push", self._crew.store(job[1])
+        for rank in ranks if runs else ():
+            self._crew.begin_cell(rank)
         collector.look, collector.doubt = self.look, self.doubt
         limit, patient = timeout or self.timeout, self.device == "cpu"
-        outcome = collector.collect(limit, self.stall, patient, job=job)
+        hint = "" if timeout or self.stall else SILENCE.format(10 * limit)
+        collector.collect(limit, self.stall, patient, job=job, hint=hint)
         if outcome.error():
             self._lost = self._why_lost(collector)
             if outcome.waiting and self._lost is None:
                 outcome.note = STOPPED
+            if (outcome.waiting or outcome.deaths) and (said := collector.difference()):
+                outcome.note = said
+        elif runs:
+            self._lost = collector.judge()
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
+        for rank in transcripts.keys() - outcome.deaths.keys():
+            transcripts[rank].native = self._crew.native_stderr(rank)
         if runs:
             self.outputs, self._last = [t.text() for t in transcripts.values()], ranks
         if self._lost is not None and self.hold and outcome.errors:
@@ -257,10 +317,24 @@ class Ranks:
             self._crew.hold(collector.pending)
         elif self._lost is not None:
             self.close()
-        shown.finish(transcripts)
-        if error := outcome.error():
-            raise error
-        return [jobs.unpack(outcome.answers[rank]) for rank in ranks]
+        return transcripts
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Do what is within as a whole: one thread at a time, and nothing half done.
+
+        Ranks that were left in the middle of a job would answer the next one wrongly.
+        """
+        with self._lock:
+            try:
+                yield
+            except BaseException as error:
+                self._lost = ""
+                with contextlib.suppress(KeyboardInterrupt):
+                    self.close()
+                if type(error) is KeyboardInterrupt:
+                    raise RanksInterrupted(TWICE) from None
+                raise
 
     def _why_lost(self, collector: Collector) -> str | None:
         """Return None if the ranks can go on after a failure, else why they cannot.
@@ -285,9 +359,10 @@ class Ranks:
         ask: Callable[[str], str] | None = None,
     ) -> list[Any] | None:
         """Ask ranks something for the engine; None unless all of them answer."""
-        collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
-        if collector.collect(timeout, ask=ask, job=question).error():
-            if collector.pending:  # else they would answer this instead of a job
-                self._lost = ""
-            return None
+        with self._whole():
+            collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
+            if collector.collect(timeout, ask=ask, job=question).error():
+                if collector.pending:  # else they would answer this instead of a job
+                    self._lost = ""
+                return None
         return [jobs.unpack(collector.outcome.answers[rank]) for rank in ranks]

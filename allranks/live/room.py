@@ -52,6 +52,7 @@ def check_possible(
     if name == "link":
         network.parse(link or os.environ.get(network.VARIABLE, ""))
     if device == "cpu":
+        _check_interface()
         return
     if backend:
         raise ValueError(
@@ -68,6 +69,16 @@ def check_possible(
         raise ValueError(
             f"{world_size} ranks need {world_size} GPUs, one each; this machine has "
             f"{num_gpus}: ask for {num_gpus}, or for device 'cpu'"
+        )
+
+
+def _check_interface() -> None:
+    """Raise if gloo is told to use a network interface that is not there."""
+    name, known = os.environ.get("GLOO_SOCKET_IFNAME"), psutil.net_if_addrs()
+    if name and not any(part in known for part in name.split(",")):
+        raise ValueError(
+            f"GLOO_SOCKET_IFNAME={name}: this machine has {', '.join(sorted(known))}; "
+            "name one of them, or unset the variable"
         )
 
 

@@ -129,6 +129,8 @@ class Terminal(Silent):
         for part in final(shown):
             if not isinstance(part, str):
                 say(part["text/plain"])
+        if native := fold([t.native for t in shown.values()], list(shown)):
+            say(native)
 
 
 class Notebook(Silent):
@@ -210,6 +212,8 @@ def final(shown: Transcripts) -> list[str | dict[str, str]]:
             pieces += _beside(at)
         elif text := fold(list(at.values()), list(at)):
             pieces.append(shortened(text, LIMIT))
+    if native := fold([t.native for t in shown.values()], list(shown)):
+        pieces.append(shortened(native, LIMIT))
     return pieces
 
 

@@ -88,7 +88,8 @@ class RankShell(InteractiveShell):
 
     def system(self, cmd: str) -> None:
         """Run ``!cmd``; what it prints is this rank's output."""
-        code = subprocess.run(self.var_expand(cmd, depth=1), shell=True).returncode
+        whole = self.var_expand(cmd, depth=1)  # its errors stand where they belong
+        code = subprocess.run(whole, shell=True, stderr=subprocess.STDOUT).returncode
         self.user_ns["_exit_code"] = code
 
     def getoutput(

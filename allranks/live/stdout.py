@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,11 @@ class Stdout(io.TextIOWrapper):
     output of the cell under which they appear.
 
     Args:
-        folder: in which the file is.
+        path: of the file; that of file descriptor 2 lies beside it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.parent
+    def __init__(self, path: Path) -> None:
+        self._path, self._folder = path, path.parent.parent
         raw = io.FileIO(1, "wb", closefd=False)
         super().__init__(raw, encoding="utf-8", errors="replace", write_through=True)
         self._old: list[threading.Thread] | None = []  # None between two cells
@@ -31,10 +33,27 @@ class Stdout(io.TextIOWrapper):
     def cell(self) -> Iterator[None]:
         """Let threads print freely that are started in this context."""
         self._old = threading.enumerate()
+        self._mend()
         try:
             yield
         finally:
             self._old = None
+
+    def _mend(self) -> None:
+        """Take the place of stdout again, if an earlier cell has put another there.
+
+        It would swallow what this cell prints, or raise if it is closed.
+        """
+        if not _is_open(1, self._path):
+            for fd, kind in (1, "out"), (2, "err"):
+                path = self._path.with_suffix(f".{kind}")
+                file = os.open(path, os.O_WRONLY | os.O_APPEND)
+                os.dup2(file, fd)
+                if file not in (1, 2):
+                    os.close(file)
+        if sys.stdout is not self or sys.stderr is not self:
+            sys.stdout = sys.stderr = self
+            self.write("(an earlier cell has replaced sys.stdout; it is back again)\n")
 
     def close(self) -> None:
         """Stay open, as a notebook's stdout does: a rank has no other."""
@@ -60,3 +79,11 @@ class Stdout(io.TextIOWrapper):
         if isinstance(thread, threading._DummyThread):
             return False
         return self._old is None or thread in self._old
+
+
+def _is_open(fd: int, path: Path) -> bool:
+    """Tell whether a file descriptor leads to a file, or to one that is deleted."""
+    try:
+        return not path.exists() or os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False

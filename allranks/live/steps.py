@@ -111,28 +111,37 @@ def count_inner(fn: Callable) -> Callable:
     return inner
 
 
-def failed(name: str, error: RuntimeError) -> None:
+def failed(name: str, error: Exception) -> bool:
     """Note that a call raised, unless no rank can wait for this one because of it.
 
     That is so if torch has found the fault before it joined, or if all ranks raise.
+
+    Returns:
+        Whether others may wait.
     """
-    early = isinstance(error, NotImplementedError) or str(error).startswith(EARLY)
-    if not early and not getattr(error, "in_step", False):
+    early = not isinstance(error, RuntimeError)
+    early |= isinstance(error, NotImplementedError) or str(error).startswith(EARLY)
+    halfway = not early and not getattr(error, "in_step", False)
+    if halfway:
         _failed[name] = None
+    return halfway
 
 
-def in_step(ranks: Iterable[Issued]) -> str | None:
+def in_step(ranks: Iterable[Issued], messages: bool = True) -> str | None:
     """Return None if no rank can still wait for another, else one sentence on why not.
 
     Args:
         ranks: what each rank has issued. Messages to or from others are not looked at.
+        messages: whether messages count as well, calls that failed, and collectives
+            that nobody can count. After a cell that ended well they do not: a message
+            may be received in the next cell.
 
     >>> joined = [2, 3, 3]
     >>> in_step(Issued(r, 1, {"0": Group((0, 1, 2), joined[r])}) for r in range(3))
     'rank 0 has joined 2 collectives, ranks 1–2 have joined 3'
     """
     by_rank = {issued.rank: issued for issued in ranks}
-    for rank, issued in by_rank.items():
+    for rank, issued in by_rank.items() if messages else ():
         if issued.failed:
             return f"{issued.failed[0]} failed on rank {rank}, perhaps halfway"
     counts = {rank: issued.group_count for rank, issued in by_rank.items()}
@@ -143,13 +152,15 @@ def in_step(ranks: Iterable[Issued]) -> str | None:
         holders = {r: i.groups[name] for r, i in by_rank.items() if name in i.groups}
         counts = {rank: group.collectives for rank, group in holders.items()}
         where = _where(next(iter(holders.values())), by_rank)
+        if None in counts.values() and not messages:
+            continue
         if None in counts.values():
             silent = [rank for rank, count in counts.items() if count is None]
             return f"{where}nothing counts the collectives of {name_ranks(silent)}"
         if len(set(counts.values())) > 1:
             said = _compare(counts, lambda n: f"joined {_number(n, 'collective')}")
             return f"{where}{said}"
-        for receiver in holders:
+        for receiver in holders if messages else ():
             said = _unmet(name, receiver, [r for r in holders], by_rank)
             if said:
                 return f"{where}{said}"

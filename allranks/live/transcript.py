@@ -10,6 +10,11 @@ KEPT = 1 << 20  # bytes at each end of a longer output; those between are counte
 MOVES = re.compile(r"(\r|\n|\x08|\x1b\[\d*[AK])")
 
 
+# [rank0]:[W1127 15:24:11.123456789 reducer.cpp:1457] Warning: ...
+GLOG = re.compile(
+    r"^(?:\[rank\d+\]:)?\[([IWEF])\d{4} [\d:.]+ (?:\d+ )?([\w.]+:\d+)\] ", re.MULTILINE
+)
+NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected to")
 NOTE = re.compile(
     r"\n.*\(\.\.\. (?:([\d,]+) lines, )?([\d,]+) characters left out here \.\.\.\)\n"
 )
@@ -67,6 +72,7 @@ class Transcript:
         self._cut = self._cut_lines = 0  # left out after the first KEPT bytes
         self._displays: list[tuple[int, Display]] = []  # with the place in _data
         self.changed = False  # since someone last looked
+        self.native = ""  # what code below Python has written to stderr
 
     @property
     def end(self) -> int:
@@ -143,6 +149,16 @@ class Transcript:
         head, tail = self._data[begin:KEPT], self._data[KEPT:end]
         note = left_out(self._cut_lines, self._cut)
         return head.decode("utf8", "replace") + note + tail.decode("utf8", "replace")
+
+
+def without_noise(text: str) -> str:
+    """Return what native code wrote without what says nothing, and without times.
+
+    The time in the head of a message differs from rank to rank, and so would the lines
+    that are equal otherwise.
+    """
+    text = GLOG.sub(r"[\1 \2] ", text)
+    return "".join(line for line in text.splitlines(True) if not NOISE.match(line))
 
 
 def left_out(lines: int, characters: int) -> str:

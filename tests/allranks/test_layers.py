@@ -23,7 +23,7 @@ LAYERS = {
     "vgpu": ("pictures",),
     "backends": ("sums", "vgpu"),
     "launch": ("paths", "report"),
-    "live": ("backends", "pictures", "report", "sums", "vgpu"),
+    "live": ("backends", "launch", "pictures", "report", "sums", "vgpu"),
     "runs": ("sums", "vgpu"),
     "clinic": ("launch", "live", "report", "vgpu"),
     "diagnose": ("clinic", "paths"),

@@ -25,6 +25,7 @@ from playwright.sync_api import expect
 
 from allranks.launch.torchrun import end_with_parent
 from allranks.paths import ROOT
+from book._tools.lab import write
 from tests.book.conftest import chromium
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*token=\w+")
@@ -37,7 +38,6 @@ browser = pytest.fixture(scope="package")(chromium)
 def lab(tmp_path_factory):
     """Yield JupyterLab on copies of the notebooks: its process and its address."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     listed = subprocess.run(
         ["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -45,13 +45,14 @@ def lab(tmp_path_factory):
     command = next(
         line
         for line in listed.stdout.replace("\\\n", " ").splitlines()
-        if "lab" in line
+        if "jupyter lab" in line
     )
     names = "CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"
     own = {f"JUPYTER_{name}": str(folder / name) for name in names}
     own |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
     own |= {"JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
-    assert command.rstrip().endswith("notebooks/ch1_environment.ipynb")
+    assert command.rstrip().endswith("lab/ch1_environment.ipynb")
+    write(folder / "lab")  # as the line before it does
     log = folder / "log"
     with open(log, "wb") as output:
         process = psutil.Popen(
@@ -253,7 +254,7 @@ def opened(lab, window):
     Shift+Enter in the last cell adds a cell, which the next test must not find.
     """
     server, address = lab
-    folder = Path(server.cwd()) / "notebooks"
+    folder = Path(server.cwd()) / "lab"
 
     def open_notebook(source: str | Path, clear: bool = True) -> Notebook:
         if isinstance(source, str):

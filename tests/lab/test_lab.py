@@ -119,7 +119,7 @@ def test_stop_ends_a_hang_and_a_restart_leaves_no_rank(opened, lab):
     hang = notebook.cells.nth(1)
     notebook.write(hang, HANG)
     notebook.start(hang)
-    folder = Path(server.cwd()) / "notebooks"
+    folder = Path(server.cwd()) / "lab"
     while len(list(folder.glob("here-*"))) < 4:
         notebook.page.wait_for_timeout(50)
     wait_until_all_sleep(children(server) - before, notebook.page)

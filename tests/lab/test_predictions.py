@@ -1,10 +1,13 @@
 """In JupyterLab a result waits for the reader's guess, and confirms or corrects it."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 from playwright.sync_api import expect
 
 from book._tools.notebooks import METADATA
+from tests.lab.conftest import EXECUTED
 
 ASK = """**Predict**: what is {0}?"""
 DRAWS = """%%ranks --out total
@@ -38,6 +41,20 @@ def asked(opened, window, tmp_path):
     yield opened(path)
     close(window)  # the next one shall not know what was shown here
     window.add_init_script("window.allRanksShowAll = true")  # as it was
+
+
+@pytest.mark.timeout(600)
+def test_no_answer_stands_there_before_the_first_cell_has_run(opened, lab):
+    """As ``make lab`` opens it: no result, no garbled picture, no mark for the book."""
+    folder = Path(lab[0].cwd()) / "lab"
+    notebook = opened(folder / "ch7_collectives.ipynb", clear=False)
+    assert notebook.cells.count() > 20
+    assert not notebook.panel.get_by_text(EXECUTED).count()
+    shown = "".join(notebook.panel.locator(".jp-OutputArea-output").all_inner_texts())
+    assert not shown.strip()
+    first = notebook.panel.locator(".jp-MarkdownOutput").first
+    expect(first.locator("h1")).to_contain_text("What a collective costs, live")
+    assert "{ref}" not in first.inner_text() and ")=" not in first.inner_text()
 
 
 def close(window) -> None:

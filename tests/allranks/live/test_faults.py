@@ -240,7 +240,7 @@ def test_a_disk_that_fills_up_is_named_by_the_rank_that_prints():
     code = (
         "import os, pathlib\nfrom allranks.live.stdout import Stdout\n"
         "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
-        "Stdout(pathlib.Path('/room/allranks-1')).write('x')"
+        "Stdout(pathlib.Path('/room/allranks-1/0.out')).write('x')"
     )
     told = run_limited(code)
     assert told.startswith(

@@ -143,3 +143,26 @@ def test_the_report_says_what_the_doubt_was_told(two, tmp_path):
     job = f"if rank:\n    open({str(fifo)!r}).read()\ndist.barrier()"
     with pytest.raises(RanksError, match=r"rank 1 waits in .*open.* at cell line 2"):
         two.run(job, quiet=True, timeout=1e9)
+
+
+@pytest.mark.parametrize(
+    "step", ["print(i)", "dist.barrier()", "import os; os.write(2, b'x')"]
+)
+def test_the_limit_bounds_the_silence(step):
+    """A training that goes on may take as long as it likes."""
+    loop = f"import time\nfor i in range(12):\n    {step}; time.sleep(0.25)\n"
+    with Ranks(2) as ranks:
+        began = time.monotonic()
+        ranks.run(loop, timeout=1.5, quiet=True)
+        assert time.monotonic() - began > 3
+
+
+def test_the_limit_that_nobody_chose_says_how_to_choose_it():
+    """It is the first thing that a reader meets with a training of his own."""
+    with Ranks(2, timeout=1) as ranks:
+        with pytest.raises(RanksError) as caught:
+            ranks.run("import time; time.sleep(60)", quiet=True)
+        assert str(caught.value).startswith(
+            "timeout after 1 s in which no rank printed or finished a collective; "
+            "%%ranks --timeout 10 allows more\n"
+        )

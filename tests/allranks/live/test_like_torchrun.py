@@ -1,0 +1,162 @@
+"""What works or fails under torchrun works or fails on live ranks in the same way."""
+
+import functools
+import threading
+
+import pytest
+import torch
+
+from allranks import Ranks
+from allranks.live.values import same
+
+LOADER = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Own(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, index): return index
+loader = DataLoader(Own(), 8, num_workers=2, collate_fn=lambda batch: sum(batch))
+start = time.monotonic()
+passes = [sum(loader) for _ in range(2)]
+"""
+UNUSED = """
+from torch.nn.parallel import DistributedDataParallel as DDP
+ddp = DDP(torch.nn.Linear(2, 2), find_unused_parameters=True)
+for _ in range(3): ddp(torch.ones(1, 2)).sum().backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Yield two live ranks."""
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+def test_workers_know_the_cells_classes_and_import_nothing(two):
+    """They are forked from the rank, as they are from a script."""
+    two.run(LOADER)
+    assert two.run("passes") == [[2016, 2016]] * 2
+    assert two.run("import multiprocessing as m; m.get_start_method()") == (
+        two.run("m.get_all_start_methods()[0]")  # the platform's own
+    )
+
+
+def test_an_error_in_a_worker_is_shown(two):
+    """With the worker's own traceback."""
+    bad = "def bad(batch): raise ValueError('bad batch')\nloader.collate_fn = bad\n"
+    with pytest.raises(Exception, match="ValueError: bad batch"):
+        two.run(f"{LOADER}\n{bad}\nnext(iter(loader))")
+
+
+def test_what_native_code_and_children_write_is_shown(two, capsys):
+    """Under the cell that caused it, once for equal ranks."""
+    two.run_cell(UNUSED, "cell")
+    out = capsys.readouterr().out
+    assert "ranks 0–1: [W reducer.cpp:" in out
+    assert "find_unused_parameters=True was specified" in out
+    two.run_cell("!ls /nonexistent; echo after", "cell")
+    first, last = capsys.readouterr().out.splitlines()
+    assert "No such file or directory" in first and last == "ranks 0–1: after"
+    two.run_cell("import os\nos.system('ls /nonexistent2')\nprint('x');", "cell")
+    assert "/nonexistent2" in capsys.readouterr().out
+    two.run_cell("1", "cell")
+    assert capsys.readouterr().out == "ranks 0–1: 1\n"
+
+
+def test_a_warning_names_the_readers_line(two, capsys):
+    """Torch counts frames up to its caller, and finds a timer there."""
+    code = "\ny = torch.empty(1)\ndist.reduce_scatter_tensor(y, torch.ones(2))"
+    two.run_cell(code, "ranks cell 7")
+    out = capsys.readouterr().out
+    assert "ranks 0–1: ranks cell 7:3: FutureWarning" in out
+    assert "dist.reduce_scatter_tensor(y" in out and "clock.py" not in out
+
+
+def test_each_rank_has_random_numbers_of_its_own():
+    """So a missing broadcast shows; and fresh ranks draw others."""
+    draw = "import random, numpy\n"
+    draw += "[torch.rand(1).item(), random.random(), numpy.random.rand()]"
+    drawn = []
+    for _ in range(2):
+        with Ranks(2) as ranks:
+            drawn += ranks.run(draw)
+    for kind in zip(*drawn, strict=True):
+        assert len(set(kind)) == 4
+
+
+def test_a_script_may_leave_its_group_and_make_another(two):
+    """MASTER_ADDR and MASTER_PORT are there, as under torchrun."""
+    again = "dist.destroy_process_group()\ndist.init_process_group('gloo')\n"
+    try:
+        found = two.run(f"{again}x = torch.ones(1)\ndist.all_reduce(x)\nx.item()")
+        assert found == [2.0, 2.0]
+    finally:
+        two.close()
+
+
+def add(a, b):
+    """Return a sum."""
+    return a + b
+
+
+def test_a_partial_is_a_function(two):
+    """Its module is not functools, which cannot be sent by value."""
+    assert two.run(functools.partial(add, 1), 2) == [3, 3]
+
+
+def test_calls_of_several_threads_come_one_after_the_other(two):
+    """Each gets its own answers."""
+    found = {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.update({n: two.run(add, n, 0)}))
+        for n in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: [n, n] for n in range(6)}
+
+
+@pytest.mark.parametrize("timeout", [-1, 0])
+def test_a_timeout_that_is_none_is_refused(timeout):
+    """In a sentence that names it."""
+    with pytest.raises(ValueError, match=f"timeout {timeout}: it must be more than 0"):
+        Ranks(2, timeout=timeout)
+
+
+def test_a_value_of_the_ranks_own_is_not_pushed(two):
+    """It would be equal everywhere afterwards, without a word."""
+    with pytest.raises(ValueError, match="rank: each rank has a value of its own"):
+        two.push({"rank": 77})
+    assert two.run("rank") == [0, 1]
+
+
+def test_a_large_value_comes_over_once_for_all(two):
+    """By a file, so the time does not grow with the number of ranks."""
+    big = torch.arange(10_000_000)
+    two.push({"big": big})
+    assert two.run("big.sum().item()") == [big.sum().item()] * 2
+
+
+def test_a_dtensor_stays_on_its_ranks(two):
+    """Also within a dict; the sentence says what can be taken instead."""
+    code = "from torch.distributed.tensor import distribute_tensor, Shard\n"
+    code += "from torch.distributed.device_mesh import init_device_mesh\n"
+    code += "mesh = init_device_mesh('cpu', (2,))\n"
+    two.run(f"{code}d = {{'w': distribute_tensor(torch.ones(4), mesh, [Shard(0)])}}")
+    with pytest.raises(Exception, match=r"to_local\(\) or its full_tensor\(\)"):
+        two.pull("d")
+
+
+def test_tensors_of_any_layout_can_be_compared():
+    """Equal and unequal ones, and none raises."""
+    a = torch.eye(2)
+    for make in (
+        torch.Tensor.to_sparse,
+        torch.Tensor.to_sparse_csr,
+        lambda x: torch.nested.nested_tensor([x, x[:1]]),
+    ):
+        assert same(make(a), make(a)) and not same(make(a), make(2 * a))
+        assert not same(a, make(a))

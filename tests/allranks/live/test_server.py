@@ -1,0 +1,77 @@
+"""What lies beside a notebook, or stands in its environment, costs one sentence."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# As a kernel does it: Python's own modules first, then the working directory.
+KERNEL = """
+import multiprocessing, os, queue, random, sys, tempfile
+sys.path.insert(0, "")
+from allranks import Ranks
+{before}
+try:
+    print(Ranks(2).run("import random; [rank, random.randrange(1)]"))
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+{after}
+"""
+
+
+def run(folder, before: str = "", after: str = "", **env: str) -> list[str]:
+    """Start ranks in a folder; return the lines that are printed."""
+    code = KERNEL.format(before=before, after=after)
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    program = folder.parent / "kernel.py"
+    program.write_text(code)
+    command = [sys.executable, str(program)]
+    env = {**os.environ, "ALLRANKS_PRELOAD": ""} | env
+    return subprocess.run(command, cwd=folder, env=env, **both).stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", ["random.py", "queue.py", "allranks/a.py"])
+def test_a_file_with_the_name_of_a_module_does_no_harm(tmp_path, name):
+    """It is the reader's, and Python's own module is needed all the same."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("raise OSError('the wrong module')\n")
+    assert run(tmp_path) == ["[[0, 0], [1, 0]]"]
+
+
+def test_a_variable_that_torch_refuses_is_named(tmp_path):
+    """Before the fork server has read it, and after."""
+    for when in "before", "after":
+        bad = "os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'bogus'"
+        warm = "from allranks.live import server; server.warm_up()"
+        before = f"{bad}" if when == "before" else f"{warm}; server.wait_until_ready()"
+        before += "" if when == "before" else f"; {bad}"
+        first, *rest = run(tmp_path, before)
+        told = "\n".join([first, *rest])
+        assert "TORCH_DISTRIBUTED_DEBUG" in rest[-1] if rest else first, told
+        assert len(rest) <= 3, told
+
+
+def test_ranks_can_be_started_once_the_cause_is_gone(tmp_path):
+    """A fork server that has died is replaced by another one."""
+    bad = "os.environ['TORCH_DISTRIBUTED_DEBUG'] = 'bogus'"
+    after = "del os.environ['TORCH_DISTRIBUTED_DEBUG']; print(Ranks(2).run('rank'))"
+    said, good = run(tmp_path, bad, after)
+    assert said.startswith("OSError: ranks cannot start: ")
+    assert "TORCH_DISTRIBUTED_DEBUG" in said and good == "[0, 1]"
+
+
+def test_an_interface_that_is_not_there_is_named(tmp_path):
+    """With those that are."""
+    [said] = run(tmp_path, GLOO_SOCKET_IFNAME="nowhere9")
+    assert said.startswith("ValueError: GLOO_SOCKET_IFNAME=nowhere9: this machine has ")
+    assert "lo" in said
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path):
+    """It says what is missing, which "No such file or directory" does not."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    [said] = run(folder, "os.rmdir(os.getcwd())")
+    assert said.startswith("OSError: the working directory has been deleted")
+    assert "%cd" in said
