@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from allranks.guard import start
 from allranks.guard.buffers import Buffers
@@ -24,6 +23,7 @@ from allranks.guard.training import KINDS, OUTSIDE, Training
 from allranks.guard.wrappers import (
     JOIN,
     NOT_THE_MEAN,
+    ddp_group,
     is_compiled,
     joining,
     refuse_unlike,
@@ -62,9 +62,7 @@ class Checks:
     ) -> None:
         self.training, self.tolerance = training, tolerance
         model, device = training.model, training.device
-        if group is None and isinstance(model, DistributedDataParallel):
-            own = model.process_group
-            group = None if own.size() == dist.get_world_size() else own
+        group = group or ddp_group(model)
         exchange = self.exchange = connect(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
         self.replicas = Replicas(exchange, model, self.buffers)
