@@ -65,7 +65,7 @@ class Checks:
         group = group or ddp_group(model)
         exchange = self.exchange = connect(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
-        self.replicas = Replicas(exchange, model, self.buffers)
+        self.replicas = Replicas(exchange, training, self.buffers)
         self.gradients = LocalGradients(model, training.parameters())
         shares = self._shares()
         known = all(shares)
@@ -111,7 +111,7 @@ class Checks:
         ready = self.gradients.armed and stage is not None
         sketches = self.gradients.look() if ready else []
         found = self.compare(where, num_steps, KINDS, sketches)
-        if found and not joined:
+        if found and not joined and not self.replicas.later:
             self._gradients(where, stage == "scaled", found)
 
     def compare(
@@ -141,7 +141,8 @@ class Checks:
         due = tensors.get("gradient", {})
         late = {name: due.pop(name) for name in self._resting(due)}
         rows = [self.replicas.numbers(found) for found in (*tensors.values(), late)]
-        rows, host = settle(rows, [*loose, *sketches])
+        weights = self.health.weights() if sketches else 0
+        (*rows, weights), host = settle([*rows, [weights]], [*loose, *sketches])
         self.settings.land(host[: len(loose)])
         sketches = host[len(loose) :]
         parts = [
@@ -149,7 +150,7 @@ class Checks:
             self.data.numbers(),
             self.random.numbers(),
             [number(why), int(bool(sketches))],
-            self.health.numbers(where, num_steps, sketches),
+            self.health.numbers(where, num_steps, sketches, weights[0]),
             self.loss.numbers(),
         ]
         table = exchange.parts(where, [*parts, *rows])

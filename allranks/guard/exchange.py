@@ -250,6 +250,21 @@ class Exchange:
         self.warned.add(sentence)
 
 
+def dealt(own: Sequence[Iterable[Hashable]]) -> bool:
+    """Tell whether ranks have dealt things out, each to one owner or its copies.
+
+    So does ZeRO, or a Muon of which each rank moves some matrices. If only one rank has
+    things of its own, nobody has dealt: the others lack them.
+
+    Args:
+        own: what each rank has.
+    """
+    sets = [set(found) for found in own]
+    common = set.intersection(*sets)
+    parts = {frozenset(found - common) for found in sets} - {frozenset()}
+    return len(parts) > 1 and sum(map(len, parts)) == len(frozenset().union(*parts))
+
+
 def _cut(row: list[int]) -> list[list[int]]:
     """Cut a row into its parts, each of which begins with its length."""
     parts, at = [], 0

@@ -84,6 +84,8 @@ class Settings:
     def _members(self) -> list[str]:
         """Say which group of which optimizer holds each parameter."""
         held: dict[int, list[str]] = {}
+        if self.training.dealt:
+            return []
         for i, j, group in self.training.groups():
             for p in group["params"]:
                 held.setdefault(id(p), []).append(f"group {j} of optimizer {i}")
