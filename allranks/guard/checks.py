@@ -12,7 +12,14 @@ from allranks.guard.checkpoints import Checkpoints
 from allranks.guard.data import DataChecks
 from allranks.guard.digests import number, settle
 from allranks.guard.exchange import Exchange, GuardError
-from allranks.guard.gradients import BY_HAND, LocalGradients, Summed, judge
+from allranks.guard.gradients import (
+    BY_HAND,
+    DIVIDED,
+    LocalGradients,
+    Scaled,
+    is_close,
+    judge,
+)
 from allranks.guard.hooks import CLIPS, ForwardHooks, ProgramHooks
 from allranks.guard.loop import Health, OptimizerSteps
 from allranks.guard.loss_inputs import LossInputs
@@ -77,11 +84,14 @@ class Checks:
         self.hooks = ProgramHooks()
         self.settings = Settings(exchange, training, self.forward, self.hooks)
         self.optimizer_steps = OptimizerSteps(training.optimizers, self._probe)
-        self.health = Health(exchange, training, self.gradients, self.optimizer_steps)
+        self.health = Health(
+            exchange, training, self.gradients, self.optimizer_steps, self.forward
+        )
         self.loss = LossInputs(exchange, model, self.replicas)
         compiled = any(map(is_compiled, model.modules()))
         alone = exchange.size == 1 or not one_each
         self.loss.off = alone or compiled or "loss" in training.skip
+        self.ratio = 1.0  # of the gradients to the mean, at the check before
         self.checkpoints = Checkpoints(exchange, training, self.buffers, self.settings)
         if not known and "data" not in training.skip:
             exchange.warn(NOT_TOLD)
@@ -195,15 +205,34 @@ class Checks:
         )
         found = self.gradients.table(self.exchange, where, sketches)
         late = self._resting(one.name for one in found)
+        past, self.ratio = self.ratio, 1.0
         try:
-            verdict([one for one in found if one.name not in late])
+            self.ratio = verdict([one for one in found if one.name not in late])
             with self.optimizer_steps.lenient():
                 verdict([one for one in found if one.name in late])
         except GuardError as error:
-            by_hand = isinstance(error, Summed) and not wrapped(model)
-            if not why and not by_hand:
+            ratio = error.ratio if isinstance(error, Scaled) else 0.0
+            summed = is_close(ratio, self.exchange.size) if ratio else False
+            if why:
+                self.exchange.warn(f"{NOT_THE_MEAN.format(why)}{self._factor(ratio)}")
+            elif summed and not wrapped(model):
+                self.exchange.warn(BY_HAND)
+            else:
                 raise
-            self.exchange.warn(NOT_THE_MEAN.format(why) if why else BY_HAND)
+        # A gradient that is clipped is another part of itself at each check.
+        if all(is_close(r, 1 / self.exchange.size) for r in (past, self.ratio)):
+            self.exchange.warn(DIVIDED.format(self.ratio))
+
+    def _factor(self, ratio: float) -> str:
+        """Say by what a communication hook's gradients differ from the mean."""
+        if not ratio:
+            return ""
+        said = f" It leaves {ratio:.4g} times their mean"
+        if is_close(ratio, 1 / self.exchange.size):
+            return f"{said}: it divides by the number of ranks twice."
+        if is_close(ratio, self.exchange.size):
+            return f"{said}, which is the sum: it does not divide."
+        return f"{said}."
 
     def _resting(self, names: Iterable[str]) -> list[str]:
         """Return the names whose gradients may not be due; ``lenient`` says why."""

@@ -19,6 +19,7 @@ from allranks.guard.configuration import (
 from allranks.guard.digests import fetch, local, number, sums
 from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.gradients import LocalGradients
+from allranks.guard.hooks import ForwardHooks
 from allranks.guard.training import Training
 
 WHERE = "optimizer.step(), with no watch.step() before it"
@@ -37,6 +38,15 @@ STUCK = (
     "gradients and an optimizer steps: does it hold other tensors than the model's "
     "(built before the model was sharded, copied or moved), are the new weights never "
     "copied back, or is the learning rate 0?"
+)
+AGAIN, PAST = 1, 2  # how gradients were made, if not by one backward of each forward
+HOW = (
+    "",
+    "Several backward passes went through one forward pass: DDP averages in the first "
+    "of them only. Add the losses up and call backward() once.",
+    "backward() did not make it: autograd.grad, and the pipeline schedules with zero "
+    "bubbles that use it, go past DDP's hooks, so nobody averages. all_reduce these "
+    "gradients before the optimizer steps, or take a schedule that calls backward().",
 )
 
 
@@ -120,9 +130,10 @@ class Health:
         training: Training,
         gradients: LocalGradients,
         steps: OptimizerSteps,
+        forward: ForwardHooks,
     ) -> None:
         self.exchange, self.training = exchange, training
-        self.gradients, self.steps = gradients, steps
+        self.gradients, self.steps, self.forward = gradients, steps, forward
         self.trained = False  # whether it was in training at the check before
         self.dead = self.hint = ""
         self.silent = 0  # checks in a row that found no gradient
@@ -138,7 +149,7 @@ class Health:
         sketches: list[torch.Tensor],
         weights: int,
     ) -> list[int]:
-        """Return eight facts about dead parameters, step(), modes and constants.
+        """Return nine facts about dead parameters, step(), modes and constants.
 
         Args:
             where: what this check is called.
@@ -149,9 +160,11 @@ class Health:
         """
         training, model = self.training, self.training.model
         if where == "the start":
-            return [0] * 8
+            return [0] * 9
         suspect = any(not x.isfinite().all() for x in sketches)
         self.dead = self._dead() if suspect or not sketches else ""
+        most, forwards = max(self.gradients.passes.values(), default=0), self.forward.seen
+        again = int(0 < len(forwards) < most)
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = self._constants() if num_steps <= 8 else ""
         # The wrapper's own flag is no proof: eval() may be called on what it wraps.
@@ -165,7 +178,8 @@ class Health:
         self.silent = self.silent + 1 if silent else 0
         self._stands_still(weights, sketches, suspect)
         found = [bool(self.dead), self.steps.again, unsynced, trains, trained]
-        return [*map(int, found), self.silent, number(text), self.stuck]
+        how = AGAIN if again else PAST if self.gradients.bypassed() else 0
+        return [*map(int, found), self.silent, number(text), self.stuck, how]
 
     def weights(self) -> int | list[torch.Tensor]:
         """Return a digest of this rank's weights; 0 if they have moved already."""
@@ -209,7 +223,7 @@ class Health:
         """Raise if weights are NaN; warn about what may be on purpose."""
         exchange, skip = self.exchange, self.training.skip
         columns = zip(*rows, strict=True)
-        dead, again, unsynced, trains, trained, silent, text, stuck = columns
+        dead, again, unsynced, trains, trained, silent, text, stuck, how = columns
         if any(dead):
             who, which = exchange.first_of([bool(bad) for bad in dead], self.dead)
             raise GuardError(
@@ -217,7 +231,7 @@ class Health:
                 "every later result is NaN too. Go back to a checkpoint; look at the "
                 "loss, the rate and the data of the steps before."
             )
-        self.hint = hint(max(again), any(unsynced))
+        self.hint = hint(max(again), any(unsynced)) or HOW[max(how)]
         if all(trained) and not any(trains) and "modes" not in skip:
             exchange.warn(EVALUATES)
         if all(count == 2 for count in silent):

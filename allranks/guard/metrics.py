@@ -15,15 +15,20 @@ def same(exchange: Exchange, replicas: Replicas, values: dict[str, Any]) -> None
     """Raise if a named value is not the same on all ranks."""
     where = f"same({', '.join(values)})"
     tensors: dict[str, torch.Tensor] = {}
+    buffers = {id(b) for b in replicas.model.buffers()}
     for name, value in values.items():
         if isinstance(value, nn.Module):  # a loss with weights, a moving average
             inside = [*value.named_parameters(), *value.named_buffers()]
-            tensors |= {f"{name}.{key}": tensor.detach() for key, tensor in inside}
+            tensors |= {f"{name}.{key}": tensor for key, tensor in inside}
+            buffers |= {id(b) for b in value.buffers()}
             value = describe(value)
         tensors[name] = _tensor(value)
-    kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
-    table = exchange.integers(where, settle([replicas.numbers(kinds)])[0][0])
-    replicas.compare(where, {"value": kinds}, [[row] for row in table])
+    kinds: dict[str, dict[str, torch.Tensor]] = {"value": {}, "buffer's value": {}}
+    for name, t in tensors.items():
+        kind = "buffer's value" if id(t) in buffers else "value"
+        kinds[kind][f"{name}, {t.dtype} {tuple(t.shape)}"] = t.detach()
+    rows = settle([replicas.numbers(found) for found in kinds.values()])[0]
+    replicas.compare(where, kinds, exchange.parts(where, rows))
 
 
 def apart(exchange: Exchange, values: dict[str, Any]) -> None:

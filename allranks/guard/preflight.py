@@ -33,7 +33,8 @@ UNEVEN = (
 UNLIKE = (
     "On the same union each rank's own gradient is another one (norms by rank: {}), so "
     "loss() uses what is not the same on all ranks: a criterion's own weights, a "
-    "tensor that is not registered, settings drawn by each rank, or the rank itself."
+    "tensor that is not registered, settings drawn by each rank, or a term or an "
+    "operation that only some ranks add (if rank == 0)."
 )
 PARTS = (
     "The ranks count different things (tokens, masks, pairs), or samples meet in the "

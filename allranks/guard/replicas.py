@@ -38,6 +38,9 @@ WHY = {
     'ignore=("optimizer 0",).',
     "value": "It is not a value of all ranks: was it reduced to one rank, read before "
     "wait(), or reduced in a group without some?",
+    "buffer's value": "Each rank may fill a buffer from its own samples, as BatchNorm "
+    "does; then it differs until a broadcast, and that is no mistake by itself. If all "
+    "ranks need one value: SyncBatchNorm, or all_reduce it before it is compared.",
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
     "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
     "buffer": "",
