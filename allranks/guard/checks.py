@@ -87,7 +87,7 @@ class Checks:
         self.health = Health(
             exchange, training, self.gradients, self.optimizer_steps, self.forward
         )
-        self.loss = LossInputs(exchange, model, self.replicas)
+        self.loss = LossInputs(exchange, model, self.replicas, shared)
         compiled = any(map(is_compiled, model.modules()))
         alone = exchange.size == 1 or not one_each
         self.loss.off = alone or compiled or "loss" in training.skip

@@ -21,8 +21,8 @@ BY_HAND = (
 
 DIVIDED = (
     "every gradient is {:.4g} times the mean of the ranks' local gradients, at two "
-    "checks in a row: it is divided by the number of ranks once too often. DDP and FSDP "
-    "have divided already."
+    "checks in a row: it is divided by the number of ranks once too often. DDP and "
+    "FSDP have divided already."
 )
 
 

@@ -163,8 +163,8 @@ class Health:
             return [0] * 9
         suspect = any(not x.isfinite().all() for x in sketches)
         self.dead = self._dead() if suspect or not sketches else ""
-        most, forwards = max(self.gradients.passes.values(), default=0), self.forward.seen
-        again = int(0 < len(forwards) < most)
+        passes = max(self.gradients.passes.values(), default=0)
+        again = 0 < len(self.forward.seen) < passes
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = self._constants() if num_steps <= 8 else ""
         # The wrapper's own flag is no proof: eval() may be called on what it wraps.

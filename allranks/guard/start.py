@@ -148,8 +148,9 @@ def why_not_held(training: Training, lost: list[int]) -> str:
         else "Add it, give the guard all optimizers, or freeze it with "
         "requires_grad_(False)."
     )
-    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return f"the optimizer does not hold {known[lost[0]][0]}{more}: it never moves. {why}"
+    first = known[lost[0]][0]
+    first += f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"the optimizer does not hold {first}: it never moves. {why}"
 
 
 def empty_group(training: Training) -> str:
