@@ -1,8 +1,7 @@
 """Invariant: W ranks on their batches make the gradient of one process on the union."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -15,14 +14,20 @@ from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.loaders import batch_rows, union
 from allranks.guard.randomness import generators, preserved
 from allranks.guard.training import Training
+from allranks.guard.untouched import untouched
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 Gradients = dict[str, torch.Tensor]
 
-SUM = (
-    "DDP and FSDP average over the ranks: the loss must be a mean, not a sum, and must "
-    "not be divided by the number of ranks."
+AVERAGED = "DDP and FSDP average over the ranks. "
+SUM = AVERAGED + "Is the loss a sum over samples? Then make it their mean. "
+SHARED = (
+    "Is it computed from all ranks' features, of which only this rank's pass gradients "
+    "on? Multiply it by the number of ranks, or gather with "
+    "torch.distributed.nn.functional. "
 )
+ALREADY = "Or is it divided by the number of ranks already? DDP and FSDP do that."
+SUMS = f"{SUM}{SHARED}{ALREADY}"
 OTHER = "The loss has a factor that one process does not have."
 STEPS = "Divide each loss by the number of passes that add up."
 WORLD = "The ranks' gradients are added, not averaged."
@@ -74,9 +79,18 @@ def run(
     if backward is None and reads_world_size(loss):
         exchange.warn(CANCELS)
 
+    values: list[torch.Tensor] = []  # of this rank's losses; then that of the union
+
+    def alone(joined: Any) -> None:
+        own = loss(plain, joined)
+        values[:] = [sum(values, torch.zeros(())), own.detach()]
+        own.backward()
+
     def default(parts: list[Any]) -> None:
         for part in parts:
-            (loss(model, part) / len(parts)).backward()
+            own = loss(model, part) / len(parts)
+            values.append(own.detach())
+            own.backward()
 
     def attempt(work: Callable[..., None], *args: Any) -> Gradients:
         error = None
@@ -89,7 +103,7 @@ def run(
 
     with (
         preserved(training.device),
-        _untouched(model),
+        untouched(model, loss, backward),
         torch.enable_grad(),
     ):
         _without_chance(model)
@@ -97,7 +111,7 @@ def run(
         before = generators(training.device)
         ours = attempt(backward or default, list(batches))
         joined = union(exchange, list(batches))
-        theirs = attempt(lambda: loss(plain, joined).backward())
+        theirs = attempt(alone, joined)
         numbers = _products(ours, theirs)
         table = exchange.floats(where, numbers).double()  # (W, P, 3)
         own = [sum(map(batch_rows, batches))]
@@ -105,6 +119,9 @@ def run(
         wrong = judge(list(parameters), table, counts, len(batches), tolerance)
         if not wrong:
             return
+        if wrong.endswith(SUMS) and backward is None:
+            told = exchange.floats(where, torch.stack([x.cpu() for x in values]))
+            wrong = wrong.removesuffix(SUMS) + _which(told)
         after = generators(training.device)
         again = _products(attempt(lambda: loss(plain, joined).backward()), theirs)
     drew = [name for name in before if before[name] != after[name]]
@@ -118,27 +135,19 @@ def run(
     raise GuardError(f"{where}: the ranks' gradient is {wrong}")
 
 
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients and modes at the end of a block."""
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    grads = [
-        (p, p.grad, None if p.grad is None else p.grad.clone())
-        for p in model.parameters()
-    ]
-    modes = [(m, m.training) for m in model.modules()]
-    try:
-        yield
-    finally:
-        for m, mode in modes:
-            m.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-            for parameter, grad, value in grads:
-                parameter.grad = grad
-                if value is not None:
-                    grad.copy_(value)
+def _which(values: torch.Tensor) -> str:
+    """Tell a sum from a loss of all ranks' features, if both are too small.
+
+    Args:
+        values: each rank's loss, and the loss of the union: (W, 2).
+    """
+    own, whole = values[:, 0], values[:, 1]
+    near = 1e-3 * whole.abs().max()
+    if (own - whole).abs().max() < near:
+        return AVERAGED + SHARED.strip()  # every rank has the loss of the union
+    if (own.sum() - whole).abs().max() < near:
+        return SUM + ALREADY
+    return SUMS
 
 
 def _without_chance(model: nn.Module) -> None:
@@ -202,7 +211,7 @@ def judge(
     ratio, size = dot / max(theirs, 1e-300), table.shape[0]
     apart = max(ours - dot * ratio, 0) ** 0.5
     if ratio > 0 and apart <= tolerance * ours**0.5:
-        close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
+        close = {1 / size: SUMS, steps: STEPS, size: WORLD, steps / size: SUMS}
         why = UNEVEN if len(set(counts)) > 1 else OTHER
         why = next(
             (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),

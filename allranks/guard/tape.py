@@ -101,9 +101,7 @@ class Tape(TorchDispatchMode):
         # other memory that lasts. A queue is not, for it is overwritten.
         self.blended: set[int] = set()
         self.origins: dict[int, set[int]] = {}  # the lasting memory behind the new
-        self.rows: set[int] = (
-            set()
-        )  # how many samples there are, by the batch's tensors
+        self.rows: set[int] = set()  # samples, by each of the batch's tensors
         self.codes: dict[str, CodeType] = {}  # of the functions, by line
         self.gathered = False  # whether ranks exchanged something before backward
         self.known = {
@@ -220,7 +218,7 @@ class Tape(TorchDispatchMode):
     def _drawn(
         self, given: list[tuple[int, Any]], outs: list[torch.Tensor]
     ) -> torch.Tensor | None:
-        """Return what a generator of one's own has drawn, with a row for each sample."""
+        """Return what a generator of one's own drew, with a row for each sample."""
         own = any(isinstance(x, torch.Generator) for _, x in given)
         if not own or not outs or self.fetches:
             return None
