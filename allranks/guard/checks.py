@@ -41,11 +41,25 @@ from allranks.guard.wrappers import (
 
 START = "the start"
 JOINED = "after Join"
+NEVER = 1 << 30  # steps; a scale that grows only after so many does not grow
+GROWTH = (
+    "a GradScaler inside of Join: a rank with more batches calls update() more often, "
+    "so its scale grows earlier, and from then on DDP averages gradients of different "
+    "scales. Keep it from growing (set_growth_interval(1 << 30)), or give all ranks "
+    "equally many batches."
+)
 NOT_TOLD = (
     "data and tensor parallelism meet, and which ranks share a batch "
     "cannot be told: data are not checked. Pass the process group of the "
     'data\'s axis, such as group=mesh["data"].get_group().'
 )
+
+
+def joined_steps(where: str, steps: list[int]) -> str:
+    """Say how many steps the ranks made inside of Join, if not equally many."""
+    if where != JOINED or len(set(steps)) == 1:
+        return ""
+    return f"Inside of Join the ranks made {', '.join(map(str, steps))} steps. "
 
 
 class Checks:
@@ -159,7 +173,7 @@ class Checks:
             self.settings.numbers(where),
             self.data.numbers(),
             self.random.numbers(),
-            [number(why), int(bool(sketches))],
+            [number(why), int(bool(sketches)), num_steps],
             self.health.numbers(where, num_steps, sketches, weights[0]),
             self.loss.numbers(),
         ]
@@ -168,6 +182,7 @@ class Checks:
             [row[i] for row in table] for i in range(len(parts))
         )
         several = exchange.size > 1
+        unequal = self.settings.unequal = joined_steps(where, [r[2] for r in hooks])
         if several:
             self.settings.judge(where, settings)
             refuse_unlike(exchange, where, why, [row[0] for row in hooks])
@@ -175,7 +190,7 @@ class Checks:
         self.health.judge(where, health)
         if not several:
             return sketches
-        self.replicas.hint = self.health.hint
+        self.replicas.hint, self.replicas.unequal = self.health.hint, unequal
         digests = [row[len(parts) :] for row in table]
         self.replicas.compare(where, tensors, [row[:-1] for row in digests])
         with self.optimizer_steps.lenient():
@@ -245,6 +260,10 @@ class Checks:
         if not joining(self.training.model):
             return False
         self.exchange.warn(JOIN)
+        scaler = self.training.scaler
+        scaled = scaler is not None and scaler.is_enabled()
+        if scaled and scaler.get_growth_interval() < NEVER:
+            self.exchange.warn(GROWTH)
         return True
 
     def arm(self, due: bool) -> None:

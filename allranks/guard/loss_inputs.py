@@ -45,6 +45,11 @@ AGAINST = {  # operations that hold each sample against all rows of a table, and
     "_euclidean_dist": 1,
 }
 DRAWS = 8  # sites at which numbers of one's own generators are looked at
+UNCLIPPED = (
+    "{}: gradients are given where parameters are wanted. A gradient has no .grad of "
+    "its own, so nothing is clipped: clip_grads_with_norm_ and clip_grad_norm_ take "
+    "model.parameters()."
+)
 RANK = "rank", "main", "master", "leader"
 TIMES = 20  # a line that runs more often in one step is a loop
 SECOND = (
@@ -112,6 +117,8 @@ class LossInputs:
         """
         tape = self.tape
         tape.stop()
+        if tape.unclipped:
+            self.exchange.warn(UNCLIPPED.format(tape.unclipped))
         if not tape.roots:
             tape.clear()
             return [0, 0, 0, 0]

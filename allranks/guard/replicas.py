@@ -73,6 +73,11 @@ MAX_NORM = (
     "Its max_norm= rescales, in each forward, the rows that a rank looks up, and every "
     "rank looks up others. Leave it out, or rescale all rows after optimizer.step()."
 )
+UNSENT = (
+    "A rank without more batches does not step its optimizer, and Join sends the "
+    "weights at the end, but not the optimizer's state. Broadcast it from a rank that "
+    "stepped last, or give all ranks equally many batches."
+)
 FROZEN = (
     "It has no gradient, so nobody synchronises it: forward or the loop writes to it "
     "from a rank's own samples (a moving average, a codebook), or one rank loaded it. "
@@ -118,6 +123,7 @@ class Replicas:
     ) -> None:
         self.exchange, self.training, self.buffers = exchange, training, buffers
         self.model = training.model
+        self.unequal = ""  # how many steps ranks made inside of Join
         self.later = False  # whether the optimizer itself may exchange the gradients
         self.hint = ""  # where step() belongs, if it seems to be in the wrong place
 
@@ -251,6 +257,8 @@ class Replicas:
         why = hint or f"{still}{cause(self.model, where, kind, name)}"
         if kind == "parameter" and self.later:
             why = BY_HAND
+        if kind == STATE and self.unequal:
+            why = f"{self.unequal}{UNSENT}"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode,
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import (
 
 MOST = 100_000  # operations of one step
 SMALL = 4096  # elements; a larger tensor that is no parameter is data
+MANY = 10_000  # reads of a gradient in one step
 FEW = 16  # entries; a table that small may be longer than the list of labels
 SCALES = "mul", "div"
 READS = (  # operations that read a part of a tensor, so it is a table of data
@@ -74,6 +76,31 @@ class Operation(NamedTuple):
     count: torch.Tensor | None  # what a mean is divided by
 
 
+class GradReads(TorchFunctionMode):
+    """Notes where a program asks a gradient for its gradient, which is always None.
+
+    clip_grad_norm_ and its kin do that if they are given gradients, not parameters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[torch.Tensor, str]] = []  # gradients, perhaps; lines
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch's."""
+        result = func(*args, **(kwargs or {}))
+        reads = result is None and func == torch.Tensor.grad.__get__
+        if reads and not args[0].requires_grad and len(self.found) < MANY:
+            self.found.append((args[0], _place()[0]))
+        return result
+
+
 class Tape(TorchDispatchMode):
     """Records the operations between ``start`` and ``stop``, and changes nothing.
 
@@ -87,6 +114,7 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.model, self.entered, self.on = model, False, False
         self.fetches = False
+        self.reads, self.unclipped = GradReads(), ""
         self.clear()
 
     def clear(self) -> None:
@@ -114,6 +142,7 @@ class Tape(TorchDispatchMode):
         """Record from here on; ``batch`` is what the loader brought, None before."""
         if not self.entered:
             self.__enter__()
+            self.reads.__enter__()
         self.entered = self.on = True
         self.fetches = batch is None
         tensors = [x for x in batch or [] if torch.is_tensor(x)]
@@ -123,9 +152,15 @@ class Tape(TorchDispatchMode):
     def stop(self) -> None:
         """Stop recording, and leave the stack of modes unless another is on top."""
         self.on = False
-        if self.entered and _get_current_dispatch_mode() is self:
+        tops = _get_current_dispatch_mode(), _get_current_function_mode()
+        if self.entered and tops == (self, self.reads):
+            self.reads.__exit__(None, None, None)
             self.__exit__(None, None, None)
             self.entered = False
+        reads, self.reads.found = self.reads.found, []
+        grads = {id(p.grad) for p in self.model.parameters()} if reads else ()
+        lines = [line for tensor, line in reads if id(tensor) in grads]
+        self.unclipped = lines[0] if lines else self.unclipped
 
     def key(self, tensor: torch.Tensor) -> int:
         """Return a number for the memory of a tensor; 0 if it has no visible one."""

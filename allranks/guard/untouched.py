@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from allranks.guard.wrappers import WRAPPERS
 
+MANY = 1000  # entries; a longer list that a loss refers to is data
+LARGE = 1 << 24  # elements; so is a larger tensor
 DRAWERS = "Generator", "RandomState"  # NumPy's, which need not be there
 
 
@@ -36,7 +38,7 @@ def untouched(model: nn.Module, *functions: Callable | None) -> Iterator[None]:
     modules = list({id(m): m for m in found}.values())
     restores = [_tensors(modules), _modes(modules), *map(_attributes, modules)]
     loose = [x for x in roots if torch.is_tensor(x) and not x.requires_grad]
-    restores += [_copy(x) for x in loose]
+    restores += [_copy(x) for x in loose if x.numel() <= LARGE]
     restores += [_generator(x) for x in roots if not isinstance(x, nn.Module)]
     restores += [_hook(state) for m in modules for state in _states(m)]
     try:
@@ -57,8 +59,8 @@ def referred(function: Callable) -> list[Any]:
         return own
     found = inspect.getclosurevars(function)
     held = [*found.globals.values(), *found.nonlocals.values(), *own]
-    inner = [x for value in held if isinstance(value, list | tuple) for x in value]
-    return [*held, *inner]
+    few = [x for x in held if isinstance(x, list | tuple) and len(x) < MANY]
+    return [*held, *(x for value in few for x in value)]
 
 
 def _tensors(modules: list[nn.Module]) -> Callable[[], None]:
@@ -127,10 +129,10 @@ def _attributes(module: nn.Module) -> Callable[[], None]:
 
 def _contents(thing: Any) -> Callable[[], None]:
     """Remember what a list or a dict holds."""
-    if type(thing) is list:
+    if type(thing) is list and len(thing) < MANY:
         items = list(thing)
         return lambda: thing.__setitem__(slice(None), items)
-    if type(thing) is dict:
+    if type(thing) is dict and len(thing) < MANY:
         pairs = dict(thing)
         return lambda: (thing.clear(), thing.update(pairs))
     return lambda: None
