@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -15,6 +16,7 @@ from allranks.guard.loaders import batch_rows, union
 from allranks.guard.randomness import generators, preserved
 from allranks.guard.training import Training
 from allranks.guard.untouched import untouched
+from allranks.guard.wrappers import NOT_THE_MEAN, strange
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 Gradients = dict[str, torch.Tensor]
@@ -86,11 +88,19 @@ def run(
         values[:] = [sum(values, torch.zeros(())), own.detach()]
         own.backward()
 
+    why = strange(model)
+    past = bool(why) and isinstance(model, DistributedDataParallel)
+
     def default(parts: list[Any]) -> None:
-        for part in parts:
-            own = loss(model, part) / len(parts)
-            values.append(own.detach())
-            own.backward()
+        # What a communication hook leaves is no mean, and is not asked here.
+        with model.no_sync() if past else nullcontext():
+            for part in parts:
+                own = loss(model, part) / len(parts)
+                values.append(own.detach())
+                own.backward()
+        for p in parameters.values() if past else ():
+            own = torch.zeros_like(p) if p.grad is None else dense(p.grad)
+            p.grad = exchange.mean(where, own).to(p)
 
     def attempt(work: Callable[..., None], *args: Any) -> Gradients:
         error = None
@@ -118,6 +128,9 @@ def run(
         counts = [row[0] for row in exchange.integers(where, own)]
         wrong = judge(list(parameters), table, counts, len(batches), tolerance)
         if not wrong:
+            return
+        if why and (backward or not past):
+            exchange.warn(NOT_THE_MEAN.format(why))
             return
         if wrong.endswith(SUMS) and backward is None:
             told = exchange.floats(where, torch.stack([x.cpu() for x in values]))

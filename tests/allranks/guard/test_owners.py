@@ -641,8 +641,10 @@ def a_preflight_that_leaves_no_trace():
 
     before = everything()
     with Guard(ddp) as watch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a loss that draws
-        watch.preflight(loss, torch.randn(4, 6))
+        warnings.simplefilter("ignore")  # of a loss that draws, and of the hook
+        x = torch.randn(4, 6)
+        watch.preflight(loss, x)
+        watch.preflight(loss, x, backward=lambda b: loss(ddp, b[0]).backward())
     assert everything() == before
 
 
