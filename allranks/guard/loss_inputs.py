@@ -29,8 +29,9 @@ FLOATS = (  # operations in which a number is a setting, not a size or an index
     *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
     *("lerp", "lt", "le", "gt", "ge", "maximum", "minimum", "where", "masked_fill"),
     *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
+    *("huber_loss", "smooth_l1_loss", "softplus", "threshold", "hardtanh"),
 )
-INTS = "mul", "div", "pow"  # in all others a whole number shifts an index
+INTS = "mul", "div", "pow", "topk"  # in all others a whole number shifts an index
 WEIGHTED = {  # losses, and which of their arguments are weights of classes
     "nll_loss_forward": (2,),
     "nll_loss2d_forward": (2,),

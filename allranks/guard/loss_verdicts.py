@@ -141,8 +141,8 @@ class LossVerdicts:
             for key, (there, count) in self.parted.items()
             if count >= TWICE[key % 2 == 0]
         ]
-        if not due:
-            return
+        if len({there for there, *_ in due}) != 1:
+            return  # none, or ranks that each have a task of their own
         there, count, key = due[0]
         ranks = self.exchange.ranks
         text = next(x for x in self.exchange.texts(own.get(key, "")) if x)

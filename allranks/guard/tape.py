@@ -292,8 +292,15 @@ class Tape(TorchDispatchMode):
         return [
             Taken(at, key, _kept(x), trained=False)
             for (at, x, key), (_, other, _) in zip(ins, ins[::-1], strict=True)
-            if key in self.made and stands_for_all(x.shape, other.shape)
+            if key in self.made
+            and (stands_for_all(x.shape, other.shape) or self._averages(key, x))
         ]
+
+    def _averages(self, key: int, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is a moving average of something for all samples."""
+        return (
+            key in self.blended and tensor.dim() == 1 and len(tensor) not in self.rows
+        )
 
     def used(self) -> list[Operation]:
         """Return the operations that a loss was computed from, in their order."""
