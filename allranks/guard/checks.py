@@ -16,7 +16,6 @@ from allranks.guard.gradients import (
     BY_HAND,
     DIVIDED,
     LocalGradients,
-    Scaled,
     is_close,
     judge,
 )
@@ -226,10 +225,10 @@ class Checks:
             with self.optimizer_steps.lenient():
                 verdict([one for one in found if one.name in late])
         except GuardError as error:
-            ratio = error.ratio if isinstance(error, Scaled) else 0.0
-            summed = is_close(ratio, self.exchange.size) if ratio else False
+            summed = is_close(error.ratio, self.exchange.size)
             if why:
-                self.exchange.warn(f"{NOT_THE_MEAN.format(why)}{self._factor(ratio)}")
+                factor = self._factor(error.ratio)
+                self.exchange.warn(f"{NOT_THE_MEAN.format(why)}{factor}")
             elif summed and not wrapped(model):
                 self.exchange.warn(BY_HAND)
             else:

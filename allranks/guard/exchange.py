@@ -20,11 +20,12 @@ class GuardError(RuntimeError):
 
     Attributes:
         kind: of some errors, for programs that take them differently; "" for most.
+        ratio: of all gradients to the mean that they should be; 0 if there is none.
     """
 
-    def __init__(self, text: str, kind: str = "") -> None:
+    def __init__(self, text: str, kind: str = "", ratio: float = 0.0) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.kind, self.ratio = kind, ratio
 
 
 def names(ranks: Iterable[int]) -> str:

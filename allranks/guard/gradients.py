@@ -26,14 +26,6 @@ DIVIDED = (
 )
 
 
-class Scaled(GuardError):
-    """Raised when every gradient is the mean of the ranks' own times one number."""
-
-    def __init__(self, text: str, ratio: float) -> None:
-        super().__init__(text)
-        self.ratio = ratio
-
-
 class Compared(NamedTuple):
     """One gradient on all ``W`` ranks, and the mean of the local ones."""
 
@@ -299,10 +291,10 @@ def judge(
             why = "It is their sum: divide by the number of ranks."
         else:
             why = "They were changed, or not zeroed, since the last step."
-        raise Scaled(
+        raise GuardError(
             f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
             f"ranks' local gradients. {why}",
-            ratio / factor,
+            ratio=ratio / factor,
         )
     name, rows, mean, scale = bad[0]
     near = (rows[:, :2] - factor * rows[:, 3:5]).abs() <= factor * tolerance * scale
