@@ -38,7 +38,8 @@ backward
     (parameters, gradients, optimizer state; with ``buffers``), ``randomness``,
     ``loss_verdicts``. Then ``gradients`` compares with the mean of the local ones.
 ``preflight``, ``mark`` and ``resumed``, ``same`` and ``metric``
-    ``preflight``, ``checkpoints`` and ``metrics``.
+    ``preflight`` (``untouched`` puts back what it changes), ``checkpoints`` and
+    ``metrics``.
 
 All of them build on three others: ``exchange`` carries the messages, ``digests`` turns
 tensors into numbers, and ``wrappers`` knows DDP, FSDP2 and tensor parallelism.

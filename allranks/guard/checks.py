@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from allranks.guard import start
 from allranks.guard.buffers import Buffers
@@ -13,7 +12,13 @@ from allranks.guard.checkpoints import Checkpoints
 from allranks.guard.data import DataChecks
 from allranks.guard.digests import number, settle
 from allranks.guard.exchange import Exchange, GuardError
-from allranks.guard.gradients import BY_HAND, LocalGradients, Summed, judge
+from allranks.guard.gradients import (
+    BY_HAND,
+    DIVIDED,
+    LocalGradients,
+    is_close,
+    judge,
+)
 from allranks.guard.hooks import CLIPS, ForwardHooks, ProgramHooks
 from allranks.guard.loop import Health, OptimizerSteps
 from allranks.guard.loss_inputs import LossInputs
@@ -24,6 +29,7 @@ from allranks.guard.training import KINDS, OUTSIDE, Training
 from allranks.guard.wrappers import (
     JOIN,
     NOT_THE_MEAN,
+    ddp_group,
     is_compiled,
     joining,
     refuse_unlike,
@@ -34,11 +40,25 @@ from allranks.guard.wrappers import (
 
 START = "the start"
 JOINED = "after Join"
+NEVER = 1 << 30  # steps; a scale that grows only after so many does not grow
+GROWTH = (
+    "a GradScaler inside of Join: a rank with more batches calls update() more often, "
+    "so its scale grows earlier, and from then on DDP averages gradients of different "
+    "scales. Keep it from growing (set_growth_interval(1 << 30)), or give all ranks "
+    "equally many batches."
+)
 NOT_TOLD = (
     "data and tensor parallelism meet, and which ranks share a batch "
     "cannot be told: data are not checked. Pass the process group of the "
     'data\'s axis, such as group=mesh["data"].get_group().'
 )
+
+
+def joined_steps(where: str, steps: list[int]) -> str:
+    """Say how many steps the ranks made inside of Join, if not equally many."""
+    if where != JOINED or len(set(steps)) == 1:
+        return ""
+    return f"Inside of Join the ranks made {', '.join(map(str, steps))} steps. "
 
 
 class Checks:
@@ -62,12 +82,10 @@ class Checks:
     ) -> None:
         self.training, self.tolerance = training, tolerance
         model, device = training.model, training.device
-        if group is None and isinstance(model, DistributedDataParallel):
-            own = model.process_group
-            group = None if own.size() == dist.get_world_size() else own
+        group = group or ddp_group(model)
         exchange = self.exchange = connect(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
-        self.replicas = Replicas(exchange, model, self.buffers)
+        self.replicas = Replicas(exchange, training, self.buffers)
         self.gradients = LocalGradients(model, training.parameters())
         shares = self._shares()
         known = all(shares)
@@ -79,11 +97,14 @@ class Checks:
         self.hooks = ProgramHooks()
         self.settings = Settings(exchange, training, self.forward, self.hooks)
         self.optimizer_steps = OptimizerSteps(training.optimizers, self._probe)
-        self.health = Health(exchange, training, self.gradients, self.optimizer_steps)
-        self.loss = LossInputs(exchange, model, self.replicas)
+        self.health = Health(
+            exchange, training, self.gradients, self.optimizer_steps, self.forward
+        )
+        self.loss = LossInputs(exchange, model, self.replicas, shared)
         compiled = any(map(is_compiled, model.modules()))
         alone = exchange.size == 1 or not one_each
         self.loss.off = alone or compiled or "loss" in training.skip
+        self.ratio = 1.0  # of the gradients to the mean, at the check before
         self.checkpoints = Checkpoints(exchange, training, self.buffers, self.settings)
         if not known and "data" not in training.skip:
             exchange.warn(NOT_TOLD)
@@ -113,7 +134,7 @@ class Checks:
         ready = self.gradients.armed and stage is not None
         sketches = self.gradients.look() if ready else []
         found = self.compare(where, num_steps, KINDS, sketches)
-        if found and not joined:
+        if found and not joined and not self.replicas.later:
             self._gradients(where, stage == "scaled", found)
 
     def compare(
@@ -143,15 +164,16 @@ class Checks:
         due = tensors.get("gradient", {})
         late = {name: due.pop(name) for name in self._resting(due)}
         rows = [self.replicas.numbers(found) for found in (*tensors.values(), late)]
-        rows, host = settle(rows, [*loose, *sketches])
+        weights = self.health.weights() if sketches else 0
+        (*rows, weights), host = settle([*rows, [weights]], [*loose, *sketches])
         self.settings.land(host[: len(loose)])
         sketches = host[len(loose) :]
         parts = [
             self.settings.numbers(where),
             self.data.numbers(),
             self.random.numbers(),
-            [number(why), int(bool(sketches))],
-            self.health.numbers(where, num_steps, sketches),
+            [number(why), int(bool(sketches)), num_steps],
+            self.health.numbers(where, num_steps, sketches, weights[0]),
             self.loss.numbers(),
         ]
         table = exchange.parts(where, [*parts, *rows])
@@ -159,6 +181,7 @@ class Checks:
             [row[i] for row in table] for i in range(len(parts))
         )
         several = exchange.size > 1
+        unequal = self.settings.unequal = joined_steps(where, [r[2] for r in hooks])
         if several:
             self.settings.judge(where, settings)
             refuse_unlike(exchange, where, why, [row[0] for row in hooks])
@@ -166,7 +189,7 @@ class Checks:
         self.health.judge(where, health)
         if not several:
             return sketches
-        self.replicas.hint = self.health.hint
+        self.replicas.hint, self.replicas.unequal = self.health.hint, unequal
         digests = [row[len(parts) :] for row in table]
         self.replicas.compare(where, tensors, [row[:-1] for row in digests])
         with self.optimizer_steps.lenient():
@@ -196,15 +219,34 @@ class Checks:
         )
         found = self.gradients.table(self.exchange, where, sketches)
         late = self._resting(one.name for one in found)
+        past, self.ratio = self.ratio, 1.0
         try:
-            verdict([one for one in found if one.name not in late])
+            self.ratio = verdict([one for one in found if one.name not in late])
             with self.optimizer_steps.lenient():
                 verdict([one for one in found if one.name in late])
         except GuardError as error:
-            by_hand = isinstance(error, Summed) and not wrapped(model)
-            if not why and not by_hand:
+            summed = is_close(error.ratio, self.exchange.size)
+            if why:
+                factor = self._factor(error.ratio)
+                self.exchange.warn(f"{NOT_THE_MEAN.format(why)}{factor}")
+            elif summed and not wrapped(model):
+                self.exchange.warn(BY_HAND)
+            else:
                 raise
-            self.exchange.warn(NOT_THE_MEAN.format(why) if why else BY_HAND)
+        # A gradient that is clipped is another part of itself at each check.
+        if all(is_close(r, 1 / self.exchange.size) for r in (past, self.ratio)):
+            self.exchange.warn(DIVIDED.format(self.ratio))
+
+    def _factor(self, ratio: float) -> str:
+        """Say by what a communication hook's gradients differ from the mean."""
+        if not ratio:
+            return ""
+        said = f" It leaves {ratio:.4g} times their mean"
+        if is_close(ratio, 1 / self.exchange.size):
+            return f"{said}: it divides by the number of ranks twice."
+        if is_close(ratio, self.exchange.size):
+            return f"{said}, which is the sum: it does not divide."
+        return f"{said}."
 
     def _resting(self, names: Iterable[str]) -> list[str]:
         """Return the names whose gradients may not be due; ``lenient`` says why."""
@@ -217,6 +259,10 @@ class Checks:
         if not joining(self.training.model):
             return False
         self.exchange.warn(JOIN)
+        scaler = self.training.scaler
+        scaled = scaler is not None and scaler.is_enabled()
+        if scaled and scaler.get_growth_interval() < NEVER:
+            self.exchange.warn(GROWTH)
         return True
 
     def arm(self, due: bool) -> None:

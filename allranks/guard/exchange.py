@@ -20,11 +20,12 @@ class GuardError(RuntimeError):
 
     Attributes:
         kind: of some errors, for programs that take them differently; "" for most.
+        ratio: of all gradients to the mean that they should be; 0 if there is none.
     """
 
-    def __init__(self, text: str, kind: str = "") -> None:
+    def __init__(self, text: str, kind: str = "", ratio: float = 0.0) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.kind, self.ratio = kind, ratio
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -248,6 +249,21 @@ class Exchange:
         if sentence not in self.warned and self.rank == 0:
             warnings.warn(f"guard: {sentence}", stacklevel=5)
         self.warned.add(sentence)
+
+
+def dealt(own: Sequence[Iterable[Hashable]]) -> bool:
+    """Tell whether ranks have dealt things out, each to one owner or its copies.
+
+    So does ZeRO, or a Muon of which each rank moves some matrices. If only one rank has
+    things of its own, nobody has dealt: the others lack them.
+
+    Args:
+        own: what each rank has.
+    """
+    sets = [set(found) for found in own]
+    common = set.intersection(*sets)
+    parts = {frozenset(found - common) for found in sets} - {frozenset()}
+    return len(parts) > 1 and sum(map(len, parts)) == len(frozenset().union(*parts))
 
 
 def _cut(row: list[int]) -> list[list[int]]:

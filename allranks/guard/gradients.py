@@ -19,8 +19,11 @@ BY_HAND = (
 )
 
 
-class Summed(GuardError):
-    """Raised when every gradient is the sum of the ranks' own, not their mean."""
+DIVIDED = (
+    "every gradient is {:.4g} times the mean of the ranks' local gradients, at two "
+    "checks in a row: it is divided by the number of ranks once too often. DDP and "
+    "FSDP have divided already."
+)
 
 
 class Compared(NamedTuple):
@@ -47,6 +50,7 @@ class LocalGradients:
         self.handles: list[RemovableHandle] = []
         self.nodes: list[Node] = []
         self.sketches: dict[str, torch.Tensor] = {}
+        self.passes: dict[str, int] = {}  # how often backward made each gradient
         self.units = units(model)
         self.unreduced = Unreduced()
         self.inside = {id(p) for _, unit in self.units for p in managed(unit)}
@@ -61,7 +65,7 @@ class LocalGradients:
     def arm(self) -> None:
         """Set the hooks, and forget what they saw before."""
         self.disarm()
-        self.armed, self.sketches, seen = True, {}, {}
+        self.armed, self.sketches, self.passes, seen = True, {}, {}, {}
         self.unreduced = Unreduced(self.units)
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and id(parameter) not in self.inside:
@@ -103,6 +107,7 @@ class LocalGradients:
         (gradient,) = incoming
         if gradient is None:
             return
+        self.passes[name] = self.passes.get(name, 0) + 1
         count, _, dim = self.shards[name]
         gradient = dense(local(gradient))
         if count == 1:
@@ -146,6 +151,15 @@ class LocalGradients:
             return True
         found = self.parameters.values()
         return any(p.grad is not None or not p.requires_grad for p in found)
+
+    def bypassed(self) -> bool:
+        """Tell whether there is a gradient that backward did not accumulate."""
+        found = self.parameters.items()
+        return self.armed and any(
+            p.requires_grad and p.grad is not None and name not in self.passes
+            for name, p in found
+            if id(p) not in self.inside
+        )
 
     def taken(self) -> bool:
         """Tell whether a hook consumes gradients as they are made, to save memory."""
@@ -221,6 +235,11 @@ def _emptied(table: torch.Tensor) -> bool:
     return bool(made.any() and gone[made].all())
 
 
+def is_close(ratio: float, number: float) -> bool:
+    """Tell whether a measured factor is a number, but for rounding."""
+    return abs(ratio / number - 1) < 2e-3
+
+
 def judge(
     exchange: Exchange,
     where: str,
@@ -230,10 +249,11 @@ def judge(
     scaled: bool,
     tolerance: float,
     hint: str,
-) -> None:
+) -> float:
     """Raise unless each gradient is ``factor`` times the mean of the local ones.
 
     All of them may be smaller by one common factor, as clip_grad_norm_ leaves them.
+    It is returned; 1 if they are as they should be.
 
     Args:
         exchange: between the ranks.
@@ -257,24 +277,24 @@ def judge(
 
     bad = wrong(factor)
     if not bad:
-        return
+        return 1.0
     dot = sum(float((one.rows[:, :2] * one.mean).sum()) for one in found)
     ratio = dot / max(sum(float((x.mean * x.mean).sum()) for x in found), 1e-38)
     if ratio > 0 and not wrong(ratio):  # all by the same number
         if not scaled and ratio < factor:
-            return  # as clip_grad_norm_ leaves them
-        kind = GuardError
+            return ratio / factor  # as clip_grad_norm_ leaves them
         if scaled and ratio < factor:
             why = "Clipped while still scaled: call scaler.unscale_(optimizer) before."
         elif hint:
             why = hint
         elif abs(ratio / factor - exchange.size) < 0.05 * exchange.size:
-            why, kind = "It is their sum: divide by the number of ranks.", Summed
+            why = "It is their sum: divide by the number of ranks."
         else:
             why = "They were changed, or not zeroed, since the last step."
-        raise kind(
+        raise GuardError(
             f"{where}: every gradient is {ratio / factor:.4g} times the mean of the "
-            f"ranks' local gradients. {why}"
+            f"ranks' local gradients. {why}",
+            ratio=ratio / factor,
         )
     name, rows, mean, scale = bad[0]
     near = (rows[:, :2] - factor * rows[:, 3:5]).abs() <= factor * tolerance * scale

@@ -207,6 +207,9 @@ class Guard:
     ) -> None:
         """Check a reported mean against all ranks' totals and counts.
 
+        It knows means only, such as a loss or an accuracy; for an AUC, an F1 score or
+        a median there is ``metric_of``.
+
         Args:
             value: the mean that is reported.
             total: this rank's sum over its items.
@@ -214,6 +217,27 @@ class Guard:
             samples: how many the data set has, if each must be counted exactly once.
         """
         metrics.check(self.checks.exchange, value, total, count, samples)
+
+    def metric_of(
+        self,
+        value: float,
+        function: Callable[..., Any],
+        *parts: Any,
+        samples: int | None = None,
+    ) -> None:
+        """Check a reported value against a function of all ranks' samples at once.
+
+        Every rank gets the samples of all, so that the function is computed once, as
+        by one process.
+
+        Args:
+            value: what is reported.
+            function: such as an AUC; it gets as many arguments as there are ``parts``.
+            *parts: this rank's tensors, such as scores and labels, with the samples
+                along the first dim.
+            samples: how many the data set has, if each must be counted exactly once.
+        """
+        metrics.check_of(self.checks.exchange, value, function, parts, samples)
 
     def remove(self) -> None:
         """Remove the guard's hooks and its group; a second call does nothing."""

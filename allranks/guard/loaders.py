@@ -133,15 +133,15 @@ def _chooses(leaf: Any) -> bool:
     return leaf.dim() < 2 and not (leaf.is_floating_point() or leaf.is_complex())
 
 
-def union(exchange: Exchange, batches: list[Any]) -> Any:
+def union(exchange: Exchange, batches: list[Any], where: str = JOINING) -> Any:
     """Join the batches of all ranks, on every rank, with tensors along dim 0."""
     own = error = None
     try:
         own = _columns(batches)
     except (TypeError, ValueError, RuntimeError) as found:
         error = found
-    exchange.agree(JOINING, error)
-    return _exchanged(exchange, own)
+    exchange.agree(where, error)
+    return _exchanged(exchange, own, where)
 
 
 def _columns(batches: list[Any]) -> Any:
@@ -162,20 +162,20 @@ def _columns(batches: list[Any]) -> Any:
     return first
 
 
-def _exchanged(exchange: Exchange, own: Any) -> Any:
+def _exchanged(exchange: Exchange, own: Any, where: str) -> Any:
     if isinstance(own, dict):
-        return {key: _exchanged(exchange, value) for key, value in own.items()}
+        return {key: _exchanged(exchange, value, where) for key, value in own.items()}
     if isinstance(own, list | tuple):
-        return _like(own, [_exchanged(exchange, value) for value in own])
+        return _like(own, [_exchanged(exchange, value, where) for value in own])
     if not torch.is_tensor(own) or not own.dim():
         return own
-    shapes = exchange.integers(JOINING, list(own.shape))
+    shapes = exchange.integers(where, list(own.shape))
     if len({tuple(shape[1:]) for shape in shapes}) > 1:
         raise GuardError(
-            f"{JOINING}: the ranks' batches have the shapes {shapes}, by rank. Pad or "
-            "cut the batches of the preflight to one shape."
+            f"{where}: the ranks' batches have the shapes {shapes}, by rank. Pad or "
+            "cut them to one shape."
         )
-    parts = exchange.bytes(JOINING, as_bytes(own.detach()))
+    parts = exchange.bytes(where, as_bytes(own.detach()))
     whole = [
         part.clone().view(own.dtype).view(shape)
         for part, shape in zip(parts, shapes, strict=True)

@@ -16,9 +16,10 @@ from allranks.guard.configuration import (
     constants,
     warn_of_other,
 )
-from allranks.guard.digests import fetch, local, number
+from allranks.guard.digests import fetch, local, number, sums
 from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.gradients import LocalGradients
+from allranks.guard.hooks import ForwardHooks
 from allranks.guard.training import Training
 
 WHERE = "optimizer.step(), with no watch.step() before it"
@@ -31,6 +32,21 @@ UNREACHED = (
     "no gradient has reached the model's parameters at the last two checks: is another "
     "copy of it trained, does the forward run without gradients, or does FSDP2 wait, "
     "since set_requires_gradient_sync(True) did not come before the last backward?"
+)
+STUCK = (
+    "no parameter has changed since the check before the last one, though there are "
+    "gradients and an optimizer steps: does it hold other tensors than the model's "
+    "(built before the model was sharded, copied or moved), are the new weights never "
+    "copied back, or is the learning rate 0?"
+)
+AGAIN, PAST = 1, 2  # how gradients were made, if not by one backward of each forward
+HOW = (
+    "",
+    "Several backward passes went through one forward pass: DDP averages in the first "
+    "of them only. Add the losses up and call backward() once.",
+    "backward() did not make it: autograd.grad, and the pipeline schedules with zero "
+    "bubbles that use it, go past DDP's hooks, so nobody averages. Put fully_shard "
+    "around each stage, or all_reduce these gradients before the optimizer steps.",
 )
 
 
@@ -52,6 +68,7 @@ class OptimizerSteps:
         self.since: set[int] = set()  # optimizers that stepped since watch.step()
         # All calls of watch.step(), and those since an optimizer stepped.
         self.steps, self.again = 0, 0
+        self.total = 0  # steps of all optimizers
         self.resting: set[int] = set()  # parameters that may not be due, by identity
         # Parameters, and the error to raise if their optimizer steps after all.
         self.pending: tuple[set[int], Exception] | None = None
@@ -72,6 +89,7 @@ class OptimizerSteps:
     def stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Take note that an optimizer is about to step."""
         self.since.add(id(optimizer))
+        self.total += 1
         if self.pending and self.pending[0] & _parameters([optimizer]):
             raise self.pending[1]
         if not self.steps and not self.settled:
@@ -112,30 +130,41 @@ class Health:
         training: Training,
         gradients: LocalGradients,
         steps: OptimizerSteps,
+        forward: ForwardHooks,
     ) -> None:
         self.exchange, self.training = exchange, training
-        self.gradients, self.steps = gradients, steps
+        self.gradients, self.steps, self.forward = gradients, steps, forward
         self.trained = False  # whether it was in training at the check before
         self.dead = self.hint = ""
         self.silent = 0  # checks in a row that found no gradient
+        self.stuck = 0  # checks in a row that found the weights as they were before
+        self.moved = not steps.handles  # whether the weights have changed; if so, rest
+        self.last = 0, 0  # a digest of the weights; the optimizers' steps so far
         self.settings = constants(attributes(training.model))
 
     def numbers(
-        self, where: str, num_steps: int, sketches: list[torch.Tensor]
+        self,
+        where: str,
+        num_steps: int,
+        sketches: list[torch.Tensor],
+        weights: int,
     ) -> list[int]:
-        """Return seven facts about dead parameters, step(), modes and constants.
+        """Return nine facts about dead parameters, step(), modes and constants.
 
         Args:
             where: what this check is called.
             num_steps: how many steps there were; constants are compared in the first
                 ones only.
             sketches: of gradients, on the CPU. If these are finite, so are the weights.
+            weights: what ``weights`` returned, as a number.
         """
         training, model = self.training, self.training.model
         if where == "the start":
-            return [0] * 7
+            return [0] * 9
         suspect = any(not x.isfinite().all() for x in sketches)
         self.dead = self._dead() if suspect or not sketches else ""
+        passes = max(self.gradients.passes.values(), default=0)
+        again = 0 < len(self.forward.seen) < passes
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = self._constants() if num_steps <= 8 else ""
         # The wrapper's own flag is no proof: eval() may be called on what it wraps.
@@ -147,8 +176,29 @@ class Health:
         )
         silent = silent and bool(waits or not self.gradients.reached())
         self.silent = self.silent + 1 if silent else 0
+        self._stands_still(weights, sketches, suspect)
         found = [bool(self.dead), self.steps.again, unsynced, trains, trained]
-        return [*map(int, found), self.silent, number(text)]
+        how = AGAIN if again else PAST if self.gradients.bypassed() else 0
+        return [*map(int, found), self.silent, number(text), self.stuck, how]
+
+    def weights(self) -> int | list[torch.Tensor]:
+        """Return a digest of this rank's weights; 0 if they have moved already."""
+        if self.moved:
+            return 0
+        found = self.training.parameters().values()
+        return sums([local(p) for p in found if p.requires_grad])
+
+    def _stands_still(
+        self, weights: int, sketches: list[torch.Tensor], suspect: bool
+    ) -> None:
+        """Count the checks in a row that found no weight changed by optimizer steps."""
+        (last, before), steps = self.last, self.steps.total
+        if not weights or suspect or (last and steps == before):
+            return  # a step was skipped for an overflow, or there was none
+        self.last = weights, steps
+        self.moved = self.moved or last not in (0, weights)
+        trains = any(x[..., 2].any() for x in sketches)
+        self.stuck = self.stuck + 1 if trains and weights == last else 0
 
     def _constants(self) -> str:
         """Write those of the model's constants that are unchanged since the start."""
@@ -172,7 +222,8 @@ class Health:
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise if weights are NaN; warn about what may be on purpose."""
         exchange, skip = self.exchange, self.training.skip
-        dead, again, unsynced, trains, trained, silent, text = zip(*rows, strict=True)
+        columns = zip(*rows, strict=True)
+        dead, again, unsynced, trains, trained, silent, text, stuck, how = columns
         if any(dead):
             who, which = exchange.first_of([bool(bad) for bad in dead], self.dead)
             raise GuardError(
@@ -180,11 +231,13 @@ class Health:
                 "every later result is NaN too. Go back to a checkpoint; look at the "
                 "loss, the rate and the data of the steps before."
             )
-        self.hint = hint(max(again), any(unsynced))
+        self.hint = hint(max(again), any(unsynced)) or HOW[max(how)]
         if all(trained) and not any(trains) and "modes" not in skip:
             exchange.warn(EVALUATES)
         if all(count == 2 for count in silent):
             exchange.warn(UNREACHED)
+        if all(count == 2 for count in stuck):
+            exchange.warn(STUCK)
         if len(set(text)) > 1 and "modes" not in skip:
             warn_of_other(exchange, self._constants())
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,8 +29,9 @@ FLOATS = (  # operations in which a number is a setting, not a size or an index
     *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
     *("lerp", "lt", "le", "gt", "ge", "maximum", "minimum", "where", "masked_fill"),
     *("native_dropout", "bernoulli", "normal", "uniform", "leaky_relu", "elu"),
+    *("huber_loss", "smooth_l1_loss", "softplus", "threshold", "hardtanh"),
 )
-INTS = "mul", "div", "pow"  # in all others a whole number shifts an index
+INTS = "mul", "div", "pow", "topk"  # in all others a whole number shifts an index
 WEIGHTED = {  # losses, and which of their arguments are weights of classes
     "nll_loss_forward": (2,),
     "nll_loss2d_forward": (2,),
@@ -37,6 +39,19 @@ WEIGHTED = {  # losses, and which of their arguments are weights of classes
     "binary_cross_entropy_with_logits": (2, 3),
     "multi_margin_loss": (4,),
 }
+AGAINST = {  # operations that hold each sample against all rows of a table, and which
+    "mm": 1,
+    "addmm": 2,
+    "_cdist_forward": 1,
+    "_euclidean_dist": 1,
+}
+DRAWS = 8  # sites at which numbers of one's own generators are looked at
+UNCLIPPED = (
+    "{}: gradients are given where parameters are wanted. A gradient has no .grad of "
+    "its own, so nothing is clipped: clip_grads_with_norm_ and clip_grad_norm_ take "
+    "model.parameters()."
+)
+RANK = "rank", "main", "master", "leader"
 TIMES = 20  # a line that runs more often in one step is a loop
 SECOND = (
     "a second loader reads its whole data set on every rank, so some samples are on "
@@ -59,7 +74,11 @@ class LossInputs:
     """
 
     def __init__(
-        self, exchange: Exchange, model: torch.nn.Module, replicas: Replicas
+        self,
+        exchange: Exchange,
+        model: torch.nn.Module,
+        replicas: Replicas,
+        shared: bool = False,
     ) -> None:
         self.exchange = exchange
         self.model, self.tape = model, Tape(model)
@@ -67,9 +86,13 @@ class LossInputs:
         self.seen: dict[Site, dict[int, StorageWeakRef]] = {}  # what each used before
         self.carried: set[Site] = set()  # those that use what an earlier step made
         self.before: dict[int, StorageWeakRef] = {}  # made in the last recorded step
+        self.blended: set[int] = set()  # of that memory, what a moving average made
+        self.averages: set[Site] = set()  # those that use such memory
         self.entries: dict[Site, Entry] = {}
         self.first: Any = None  # the iterator from which epoch() fetches
         self.off = False
+        self.shared = shared  # whether ranks may draw the same random numbers
+        self.lines: dict[int, str] = {}  # what only the loss of some ranks may have
 
     @contextmanager
     def look(self, due: bool, batch: list[Any] | None = None) -> Iterator[None]:
@@ -87,20 +110,31 @@ class LossInputs:
             self.tape.stop()
 
     def numbers(self) -> list[int]:
-        """Return whether there is something to compare, its hash, a second loader's."""
+        """Return facts about what the loss is made of, for the exchange.
+
+        They are: whether there is something to compare, its hash, a second loader's
+        number, a hash of the lines, and then pairs of site and digest of what each rank
+        drew.
+        """
         tape = self.tape
         tape.stop()
+        if tape.unclipped:
+            self.exchange.warn(UNCLIPPED.format(tape.unclipped))
         if not tape.roots:
             tape.clear()
-            return [0, 0, 0]
+            return [0, 0, 0, 0]
         used = tape.used()
         self.entries = self._entries(used)
+        self.lines = {} if tape.gathered else self._lines(used)
+        drawn = [] if self.shared else self._drawn(used)
         for line in cuts(used, self.exchange.size):
             self.exchange.warn(CUT.format(line))
         self.before = {key: tape.storages[key] for key in tape.made if key}
+        self.blended = tape.blended & set(self.before)
         tape.clear()
         text = repr([(site, e.kind, e.bits) for site, e in self.entries.items()])
-        return [1, number(text), self._second(used)]
+        lines = number(repr(sorted(self.lines)))
+        return [1, number(text), self._second(used), lines, *drawn]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise or warn if the ranks computed with different things."""
@@ -108,6 +142,9 @@ class LossInputs:
             return
         if all(row[2] for row in rows) and len({row[2] for row in rows}) == 1:
             self.exchange.warn(SECOND)
+        self.verdicts.draws(where, [row[4:] for row in rows])
+        alike = len({row[3] for row in rows}) == 1
+        self.verdicts.lines(where, {} if alike else self.lines, alike)
         if len({row[1] for row in rows}) == 1:
             self.verdicts.equal(self.entries)
             return
@@ -116,6 +153,45 @@ class LossInputs:
         ]
         table = self.exchange.integers(f"{where}: what the loss is made of", own)
         self.verdicts.judge(where, self.entries, table)
+
+    def _lines(self, used: list[Operation]) -> dict[int, str]:
+        """Return what computes the loss, by a number that is odd if ranks may steer it.
+
+        A function that knows the word rank may do what one rank alone should.
+        """
+        found = {}
+        for operation in used:
+            if operation.line and operation.makes and not operation.fetches:
+                text = f"{operation.line}: {operation.name}"
+                steers = names_rank(self.tape.codes.get(operation.line))
+                found[number(text) // 4 * 2 + steers] = text
+        return found
+
+    def _drawn(self, used: list[Operation]) -> list[int]:
+        """Return site and digest of what generators drew that nobody else looks at.
+
+        They are generators of one's own, and those of NumPy, of which a tensor with a
+        row for each sample comes in each step that neither a loader nor torch has made.
+        """
+        found: dict[Site, torch.Tensor] = {}
+        for operation in used:
+            if not operation.line or operation.fetches or len(found) == DRAWS:
+                continue
+            site = Site(operation.line, operation.name, "drawn")
+            if operation.drawn is not None:
+                found.setdefault(site, operation.drawn)
+            for taken in operation.leaves:
+                site = Site(operation.line, operation.name, taken.argument)
+                if taken.tensor is None or len(self.seen.get(site, ())) > 1:
+                    continue
+                rows = self.tape.by_sample(taken.tensor)
+                if rows is not None and rows.is_floating_point():
+                    found.setdefault(site, rows)
+        several = {site: x for site, x in found.items() if len(x.unique()) > 3}
+        digests, _ = settle([[sums([x]) for x in several.values()]])
+        self.verdicts.drawn = dict(zip([s.key for s in several], several, strict=True))
+        pairs = zip(several, digests[0], strict=True)
+        return [x for site, bits in pairs for x in (site.key, bits)]
 
     def _second(self, used: list[Operation]) -> int:
         """Return the data set's number of a second loader; 0 if all is well.
@@ -142,11 +218,14 @@ class LossInputs:
             for taken in () if operation.fetches else operation.leaves:
                 site = at(taken.argument)
                 again = self._again(site, taken.storage)
+                lasts = again or taken.storage in buffers
                 if site in self.carried:
                     carried.add(taken.storage)
-                elif (again or taken.storage in buffers) and self._constant(
-                    operation, taken
-                ):
+                    if taken.storage in self.blended:
+                        self.averages.add(site)
+                    lasts = taken.tensor is not None and taken.tensor.numel() > 1
+                    lasts = lasts and site in self.averages
+                if lasts and self._constant(operation, taken):
                     found.setdefault(site, []).append((TENSOR, taken))
                     if taken.storage in buffers:
                         self.verdicts.buffers.add(site)
@@ -182,6 +261,11 @@ class LossInputs:
             return False
         if operation.by_label and taken.argument == 0:
             return True
+        blended = taken.storage in self.tape.blended or taken.storage in self.blended
+        if blended and operation.by_class and taken.argument == 0:
+            return True  # centres, one for each class, that samples move
+        if blended and AGAINST.get(name) == taken.argument:
+            return True  # a codebook, or prototypes
         if name in READS or taken.storage in self.tape.tables:
             return False
         if isinstance(tensor, torch.nn.Parameter) or tensor.numel() == 1:
@@ -209,6 +293,14 @@ class LossInputs:
             bits = next(digests) if kind == TENSOR else bits_of(float(value))
             entries[site] = Entry(kind, bits, value)
         return entries
+
+
+def names_rank(code: CodeType | None) -> bool:
+    """Tell whether a function mentions the rank, so that it may steer by it."""
+    if code is None:
+        return False
+    words = (*code.co_names, *code.co_freevars, *code.co_varnames)
+    return any(word in RANK for name in words for word in name.lower().split("_"))
 
 
 def _shape(value: Any) -> str:

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import torch
 
 from allranks.guard.digests import float_of, number
-from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.exchange import Exchange, GuardError, names
+from allranks.guard.randomness import SAME_NUMBERS
 from allranks.guard.replicas import Replicas
 from allranks.guard.tape import SCALES, Operation, Taken
 
@@ -40,6 +41,17 @@ CUT = (
     "Use torch.distributed.nn.functional; put a rank's own features back into what it "
     "gathered; and reduce a copy, loss.detach().clone(), if it is only to be shown."
 )
+DRAWN = (
+    "{}: {} draw the same random numbers at {}, from a generator of your own or of "
+    "NumPy's: the same noise for other samples. Seed it with seed + rank; if it is "
+    'meant, skip=("randomness",).'
+)
+PARTLY = (
+    "{} is part of the loss on {} and not on {}, at {} checks in a row: one process "
+    "would do it for all samples or for none. Let every rank do it; if the ranks have "
+    'different tasks, skip=("loss",).'
+)
+TWICE = 3, 4  # checks in a row that show it, if the function knows of ranks, and if not
 
 
 class Site(NamedTuple):
@@ -73,6 +85,9 @@ class LossVerdicts:
         self.past: dict[int, list[list[int]]] = {}  # what differed, at checks in a row
         self.counts: dict[int, list[list[float]]] = {}  # what losses were divided by
         self.began: dict[int, bool] = {}  # whether all ranks began with one number
+        self.drawn: dict[int, Site] = {}  # sites whose numbers this rank has sent
+        self.same: dict[int, list[int]] = {}  # sites, and what each rank drew there
+        self.parted: dict[int, tuple[frozenset[int], int]] = {}  # ranks with a line
         self.warned: set[tuple[str, str]] = set()  # warnings, and the lines they name
 
     def equal(self, entries: dict[Site, Entry]) -> None:
@@ -80,6 +95,62 @@ class LossVerdicts:
         self.past = {}
         for site in entries:
             self.began.setdefault(site.key, True)
+
+    def draws(self, where: str, rows: list[list[int]]) -> None:
+        """Raise if ranks have drawn the same numbers at two checks in a row.
+
+        Args:
+            where: what this check is called.
+            rows: site and digest, for each site of each rank.
+        """
+        tables = [dict(zip(row[::2], row[1::2], strict=True)) for row in rows]
+        before, self.same = self.same, {}
+        for key in tables[0]:
+            bits = [table.get(key, place) for place, table in enumerate(tables)]
+            alike = [i for i, own in enumerate(bits) if bits.count(own) > 1]
+            last = before.get(key)
+            self.same[key] = bits
+            if not alike or last is None or last[alike[0]] == bits[alike[0]]:
+                continue  # what stays the same is no draw
+            if len({last[i] for i in alike if bits[i] == bits[alike[0]]}) > 1:
+                continue
+            site = self.drawn.get(key, Site("a line", "", ""))
+            who = names(self.exchange.ranks[i] for i in alike)
+            said = f"{site.line} ({site.name})"
+            raise GuardError(DRAWN.format(where, who, said), SAME_NUMBERS)
+
+    def lines(self, where: str, own: dict[int, str], alike: bool) -> None:
+        """Warn of what only some ranks' losses are made of, check after check.
+
+        Args:
+            where: what this check is called.
+            own: what this rank's loss is made of, by numbers.
+            alike: whether it is the same on all ranks.
+        """
+        before, self.parted = self.parted, {}
+        if alike:
+            return
+        rows = self.exchange.integers(f"{where}: lines of the loss", list(own))
+        sets = [set(row) for row in rows]
+        for key in sorted(set().union(*sets) - set.intersection(*sets)):
+            there = frozenset(i for i, row in enumerate(sets) if key in row)
+            past, count = before.get(key, (there, 0))
+            self.parted[key] = there, count + 1 if past == there else 1
+        due = [
+            (there, count, key)
+            for key, (there, count) in self.parted.items()
+            if count >= TWICE[key % 2 == 0]
+        ]
+        if len({there for there, *_ in due}) != 1:
+            return  # none, or ranks that each have a task of their own
+        there, count, key = due[0]
+        ranks = self.exchange.ranks
+        text = next(x for x in self.exchange.texts(own.get(key, "")) if x)
+        out = [r for i, r in enumerate(ranks) if i not in there]
+        who = names(ranks[i] for i in sorted(there))
+        if (PARTLY, text) not in self.warned:
+            self.warned.add((PARTLY, text))
+            self.exchange.warn(PARTLY.format(text, who, names(out), count))
 
     def judge(
         self, where: str, entries: dict[Site, Entry], table: list[list[int]]

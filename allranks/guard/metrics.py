@@ -1,5 +1,6 @@
 """Invariants of what is reported: the same value on all ranks, and the exact mean."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,22 +9,33 @@ from torch import nn
 from allranks.guard.configuration import describe
 from allranks.guard.digests import digest_all, number, settle
 from allranks.guard.exchange import Exchange, GuardError, int64, names
+from allranks.guard.loaders import batch_rows, union
 from allranks.guard.replicas import Replicas
+
+COUNTED = (
+    "{}: {} samples were counted ({} by rank) of {}. A sampler that pads repeats some: "
+    "take every W-th sample."
+)
 
 
 def same(exchange: Exchange, replicas: Replicas, values: dict[str, Any]) -> None:
     """Raise if a named value is not the same on all ranks."""
     where = f"same({', '.join(values)})"
     tensors: dict[str, torch.Tensor] = {}
+    buffers = {id(b) for b in replicas.model.buffers()}
     for name, value in values.items():
         if isinstance(value, nn.Module):  # a loss with weights, a moving average
             inside = [*value.named_parameters(), *value.named_buffers()]
-            tensors |= {f"{name}.{key}": tensor.detach() for key, tensor in inside}
+            tensors |= {f"{name}.{key}": tensor for key, tensor in inside}
+            buffers |= {id(b) for b in value.buffers()}
             value = describe(value)
         tensors[name] = _tensor(value)
-    kinds = {f"{name}, {t.dtype} {tuple(t.shape)}": t for name, t in tensors.items()}
-    table = exchange.integers(where, settle([replicas.numbers(kinds)])[0][0])
-    replicas.compare(where, {"value": kinds}, [[row] for row in table])
+    kinds: dict[str, dict[str, torch.Tensor]] = {"value": {}, "buffer's value": {}}
+    for name, t in tensors.items():
+        kind = "buffer's value" if id(t) in buffers else "value"
+        kinds[kind][f"{name}, {t.dtype} {tuple(t.shape)}"] = t.detach()
+    rows = settle([replicas.numbers(found) for found in kinds.values()])[0]
+    replicas.compare(where, kinds, exchange.parts(where, rows))
 
 
 def apart(exchange: Exchange, values: dict[str, Any]) -> None:
@@ -54,6 +66,8 @@ def check(
 ) -> None:
     """Raise if a reported value is not the mean, or samples were not counted once.
 
+    It knows means only: no totals and counts tell whether an AUC or a median is right.
+
     Args:
         exchange: between the ranks.
         value: the mean that is reported.
@@ -64,18 +78,55 @@ def check(
     exact, counted, each = mean(exchange, total, count)
     by_rank = ", ".join(f"{v:g}" for v in each)
     if samples is not None and counted != samples:
-        raise GuardError(
-            f"metric: {counted:g} samples were counted ({by_rank} by rank) of "
-            f"{samples}. A sampler that pads repeats some: take every W-th sample."
-        )
-    values = _doubles(exchange, "a metric", [float(value)]).flatten().tolist()
-    off = [abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values]
-    if any(off):
-        said = exchange.by_ranks([f"{v:.6g}" for v in values])
-        raise GuardError(
-            f"metric: reported is {said}; the mean over all {counted:g} samples is "
-            f"{exact:.6g} ({by_rank} each). Add up totals and counts; divide then."
-        )
+        raise GuardError(COUNTED.format("metric", f"{counted:g}", by_rank, samples))
+    said = (
+        f"the mean over all {counted:g} samples is {exact:.6g} ({by_rank} each). Add "
+        "up totals and counts; divide then."
+    )
+    _compare(exchange, "metric", value, exact, said)
+
+
+def check_of(
+    exchange: Exchange,
+    value: float,
+    function: Callable[..., Any],
+    parts: Sequence[Any],
+    samples: int | None,
+) -> None:
+    """Raise if a reported value is not what a function makes of all ranks' samples.
+
+    Args:
+        exchange: between the ranks.
+        value: what is reported.
+        function: takes what ``parts`` are, for all samples at once.
+        parts: this rank's tensors, with the samples along the first dim.
+        samples: how many there should be on all ranks together; None if unknown.
+    """
+    where, exact, error = "metric_of", 0.0, None
+    counts = [row[0] for row in exchange.integers(where, [batch_rows(parts)])]
+    if samples is not None and sum(counts) != samples:
+        raise GuardError(COUNTED.format(where, sum(counts), counts, samples))
+    joined = union(exchange, [list(parts)], f"{where}, joining the ranks' samples")
+    try:
+        exact = float(function(*joined))
+    except Exception as found:
+        error = found
+    exchange.agree(where, error)
+    said = (
+        f"for all {sum(counts)} samples at once it is {exact:.6g}. No mean of the "
+        "ranks' own AUCs, F1 scores or medians is right: gather what they are computed "
+        "from, and compute it once."
+    )
+    _compare(exchange, where, value, exact, said)
+
+
+def _compare(
+    exchange: Exchange, where: str, value: float, exact: float, said: str
+) -> None:
+    values = _doubles(exchange, where, [float(value)]).flatten().tolist()
+    if any(abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values):
+        reported = exchange.by_ranks([f"{v:.6g}" for v in values])
+        raise GuardError(f"{where}: reported is {reported}; {said}")
 
 
 def _tensor(value: Any) -> torch.Tensor:

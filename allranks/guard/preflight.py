@@ -1,8 +1,8 @@
 """Invariant: W ranks on their batches make the gradient of one process on the union."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -15,14 +15,21 @@ from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.loaders import batch_rows, union
 from allranks.guard.randomness import generators, preserved
 from allranks.guard.training import Training
+from allranks.guard.untouched import untouched
+from allranks.guard.wrappers import NOT_THE_MEAN, strange
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 Gradients = dict[str, torch.Tensor]
 
-SUM = (
-    "DDP and FSDP average over the ranks: the loss must be a mean, not a sum, and must "
-    "not be divided by the number of ranks."
+AVERAGED = "DDP and FSDP average over the ranks. "
+SUM = AVERAGED + "Is the loss a sum over samples? Then make it their mean. "
+SHARED = (
+    "Is it computed from all ranks' features, of which only this rank's pass gradients "
+    "on? Multiply it by the number of ranks, or gather with "
+    "torch.distributed.nn.functional. "
 )
+ALREADY = "Or is it divided by the number of ranks already? DDP and FSDP do that."
+SUMS = f"{SUM}{SHARED}{ALREADY}"
 OTHER = "The loss has a factor that one process does not have."
 STEPS = "Divide each loss by the number of passes that add up."
 WORLD = "The ranks' gradients are added, not averaged."
@@ -33,7 +40,8 @@ UNEVEN = (
 UNLIKE = (
     "On the same union each rank's own gradient is another one (norms by rank: {}), so "
     "loss() uses what is not the same on all ranks: a criterion's own weights, a "
-    "tensor that is not registered, settings drawn by each rank, or the rank itself."
+    "tensor that is not registered, settings drawn by each rank, or a term or an "
+    "operation that only some ranks add (if rank == 0)."
 )
 PARTS = (
     "The ranks count different things (tokens, masks, pairs), or samples meet in the "
@@ -73,9 +81,26 @@ def run(
     if backward is None and reads_world_size(loss):
         exchange.warn(CANCELS)
 
+    values: list[torch.Tensor] = []  # of this rank's losses; then that of the union
+
+    def alone(joined: Any) -> None:
+        own = loss(plain, joined)
+        values[:] = [sum(values, torch.zeros(())), own.detach()]
+        own.backward()
+
+    why = strange(model)
+    past = bool(why) and isinstance(model, DistributedDataParallel)
+
     def default(parts: list[Any]) -> None:
-        for part in parts:
-            (loss(model, part) / len(parts)).backward()
+        # What a communication hook leaves is no mean, and is not asked here.
+        with model.no_sync() if past else nullcontext():
+            for part in parts:
+                own = loss(model, part) / len(parts)
+                values.append(own.detach())
+                own.backward()
+        for p in parameters.values() if past else ():
+            own = torch.zeros_like(p) if p.grad is None else dense(p.grad)
+            p.grad = exchange.mean(where, own).to(p)
 
     def attempt(work: Callable[..., None], *args: Any) -> Gradients:
         error = None
@@ -88,7 +113,7 @@ def run(
 
     with (
         preserved(training.device),
-        _untouched(model),
+        untouched(model, loss, backward),
         torch.enable_grad(),
     ):
         _without_chance(model)
@@ -96,7 +121,7 @@ def run(
         before = generators(training.device)
         ours = attempt(backward or default, list(batches))
         joined = union(exchange, list(batches))
-        theirs = attempt(lambda: loss(plain, joined).backward())
+        theirs = attempt(alone, joined)
         numbers = _products(ours, theirs)
         table = exchange.floats(where, numbers).double()  # (W, P, 3)
         own = [sum(map(batch_rows, batches))]
@@ -104,6 +129,12 @@ def run(
         wrong = judge(list(parameters), table, counts, len(batches), tolerance)
         if not wrong:
             return
+        if why and (backward or not past):
+            exchange.warn(NOT_THE_MEAN.format(why))
+            return
+        if wrong.endswith(SUMS) and backward is None:
+            told = exchange.floats(where, torch.stack([x.cpu() for x in values]))
+            wrong = wrong.removesuffix(SUMS) + _which(told)
         after = generators(training.device)
         again = _products(attempt(lambda: loss(plain, joined).backward()), theirs)
     drew = [name for name in before if before[name] != after[name]]
@@ -117,27 +148,19 @@ def run(
     raise GuardError(f"{where}: the ranks' gradient is {wrong}")
 
 
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients and modes at the end of a block."""
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    grads = [
-        (p, p.grad, None if p.grad is None else p.grad.clone())
-        for p in model.parameters()
-    ]
-    modes = [(m, m.training) for m in model.modules()]
-    try:
-        yield
-    finally:
-        for m, mode in modes:
-            m.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-            for parameter, grad, value in grads:
-                parameter.grad = grad
-                if value is not None:
-                    grad.copy_(value)
+def _which(values: torch.Tensor) -> str:
+    """Tell a sum from a loss of all ranks' features, if both are too small.
+
+    Args:
+        values: each rank's loss, and the loss of the union: (W, 2).
+    """
+    own, whole = values[:, 0], values[:, 1]
+    near = 1e-3 * whole.abs().max()
+    if (own - whole).abs().max() < near:
+        return AVERAGED + SHARED.strip()  # every rank has the loss of the union
+    if (own.sum() - whole).abs().max() < near:
+        return SUM + ALREADY
+    return SUMS
 
 
 def _without_chance(model: nn.Module) -> None:
@@ -201,7 +224,7 @@ def judge(
     ratio, size = dot / max(theirs, 1e-300), table.shape[0]
     apart = max(ours - dot * ratio, 0) ** 0.5
     if ratio > 0 and apart <= tolerance * ours**0.5:
-        close = {1 / size: SUM, steps: STEPS, size: WORLD, steps / size: SUM}
+        close = {1 / size: SUMS, steps: STEPS, size: WORLD, steps / size: SUMS}
         why = UNEVEN if len(set(counts)) > 1 else OTHER
         why = next(
             (w for r, w in close.items() if r != 1 and abs(ratio / r - 1) < 0.01),

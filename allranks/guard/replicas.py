@@ -21,12 +21,13 @@ from allranks.guard.digests import (
     shard,
     sums,
 )
-from allranks.guard.exchange import Exchange, GuardError, int64, names
-from allranks.guard.training import OUTSIDE
+from allranks.guard.exchange import Exchange, GuardError, dealt, int64, names
+from allranks.guard.training import OUTSIDE, Training
 from allranks.guard.wrappers import units, wrapped
 
 FREE = "buffer", "attribute"  # kinds whose values a rank may have for itself
 OWN = "attribute", OUTSIDE  # kinds that may exist on one rank and not on another
+STATE = "optimizer state"
 Part = tuple[int, int]  # a rank's shard, and the digest of what it holds
 
 WHY = {
@@ -37,6 +38,9 @@ WHY = {
     'ignore=("optimizer 0",).',
     "value": "It is not a value of all ranks: was it reduced to one rank, read before "
     "wait(), or reduced in a group without some?",
+    "buffer's value": "Each rank may fill a buffer from its own samples, as BatchNorm "
+    "does; then it differs until a broadcast, and that is no mistake by itself. If all "
+    "ranks need one value: SyncBatchNorm, or all_reduce it before it is compared.",
     "parameter": "Replicas that start or step apart stay apart: were weights loaded or "
     "edited on one rank, changed after the wrap, or are they synchronised by nobody?",
     "buffer": "",
@@ -68,6 +72,11 @@ STARTED = (
 MAX_NORM = (
     "Its max_norm= rescales, in each forward, the rows that a rank looks up, and every "
     "rank looks up others. Leave it out, or rescale all rows after optimizer.step()."
+)
+UNSENT = (
+    "A rank without more batches does not step its optimizer, and Join sends the "
+    "weights at the end, but not the optimizer's state. Broadcast it from a rank that "
+    "stepped last, or give all ranks equally many batches."
 )
 FROZEN = (
     "It has no gradient, so nobody synchronises it: forward or the loop writes to it "
@@ -109,8 +118,13 @@ class Replicas:
     ranks that hold the same shard, along the mesh axes on which they are replicated.
     """
 
-    def __init__(self, exchange: Exchange, model: nn.Module, buffers: Buffers) -> None:
-        self.exchange, self.model, self.buffers = exchange, model, buffers
+    def __init__(
+        self, exchange: Exchange, training: Training, buffers: Buffers
+    ) -> None:
+        self.exchange, self.training, self.buffers = exchange, training, buffers
+        self.model = training.model
+        self.unequal = ""  # how many steps ranks made inside of Join
+        self.later = False  # whether the optimizer itself may exchange the gradients
         self.hint = ""  # where step() belongs, if it seems to be in the wrong place
 
     def numbers(
@@ -175,11 +189,14 @@ class Replicas:
             dict(line.split("\t") for line in text.split("\n") if line)
             for text in self.exchange.texts("\n".join(lines))
         ]
+        # Some optimizers keep the state of a weight on one rank, which then sends the
+        # weight to the others. Whether it does is seen in the weights.
+        owned = kind == STATE and (self.training.custom or dealt(have))
         for name in sorted(set().union(*have)):
             there = [own.get(name, "none") for own in have]
             if len(set(there)) == 1:
                 continue
-            if kind in OWN:
+            if kind in OWN or owned:
                 self.buffers.free.add(name)
                 continue
             blame = self.exchange.suspects(there)
@@ -195,7 +212,7 @@ class Replicas:
             raise GuardError(
                 f"{where}: {said} ({blame}). {cause(self.model, where, kind, name)}"
             )
-        if kind in OWN:
+        if kind in OWN or owned:
             return
         raise GuardError(
             f"{where}: the ranks hold their {kind}s in different orders: build the "
@@ -227,11 +244,21 @@ class Replicas:
         still = ""
         if kind in FREE:
             different, still = self.buffers.wrong(where, kind, different)
+        if kind == STATE and self.training.custom:
+            self.buffers.free |= {name for name, *_ in different}
+            return
+        if kind == "gradient" and self.training.custom and not wrapped(self.model):
+            self.later = True  # if not, the weights differ at the next check
+            return
         if not different:
             return  # different NaNs, zeros of different sign, or buffers that change
         name, tensor, pairs = different[0]
         hint = self.hint if kind == "gradient" else ""
         why = hint or f"{still}{cause(self.model, where, kind, name)}"
+        if kind == "parameter" and self.later:
+            why = BY_HAND
+        if kind == STATE and self.unequal:
+            why = f"{self.unequal}{UNSENT}"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "

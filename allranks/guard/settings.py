@@ -36,6 +36,13 @@ SCALE = (
 )
 
 
+SCALE_JOINED = (
+    " Each called update() as often, and the scale grows after a number of calls. Keep "
+    "it from growing (set_growth_interval(1 << 30)), or give all ranks equally many "
+    "batches."
+)
+
+
 class Settings:
     """Compares a model's structure, optimizers and GradScaler between ranks."""
 
@@ -48,6 +55,7 @@ class Settings:
     ) -> None:
         self.exchange, self.training = exchange, training
         self.forward, self.hooks = forward, hooks
+        self.unequal = ""  # how many steps ranks made inside of Join
         self.host: dict[int, torch.Tensor] = {}  # settings that are tensors, on the CPU
 
     def _options(self) -> Iterator[tuple[int, int, str, Any]]:
@@ -84,6 +92,8 @@ class Settings:
     def _members(self) -> list[str]:
         """Say which group of which optimizer holds each parameter."""
         held: dict[int, list[str]] = {}
+        if self.training.dealt:
+            return []
         for i, j, group in self.training.groups():
             for p in group["params"]:
                 held.setdefault(id(p), []).append(f"group {j} of optimizer {i}")
@@ -158,7 +168,8 @@ class Settings:
             why = PARTS if "nothing" in column and what in PARTED else ""
             if what in MODES:
                 why = why or configuration.why(column[0])
-            why = {SCALER: SCALE, HOOKS: REGISTER, OPTIMIZER: STEER}.get(what, why)
+            scale = f" {self.unequal.strip()}{SCALE_JOINED}" if self.unequal else SCALE
+            why = {SCALER: scale, HOOKS: REGISTER, OPTIMIZER: STEER}.get(what, why)
             raise GuardError(
                 f"{where}: the {what} not the same on all ranks: "
                 f"{self.exchange.by_ranks(column, '; ')} ({blame}).{why}"

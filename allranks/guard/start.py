@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 
 from allranks.guard.digests import local, number, settle, shard, sums
-from allranks.guard.exchange import Exchange, GuardError, names
+from allranks.guard.exchange import Exchange, GuardError, dealt, names
 from allranks.guard.training import Training
 from allranks.guard.wrappers import WRAPPERS
 
@@ -46,8 +46,12 @@ def begin(
             )
         )
     wrong = wrongly_wrapped(model) or without_shape(training)
-    if not wrong and "optimizer" not in skip:
-        wrong = not_held(training)
+    lost = [] if wrong or "optimizer" in skip else not_held(training)
+    training.dealt, nobody = owners(exchange, where, lost)
+    lost = [place for place in lost if place in nobody or not training.dealt]
+    if lost:
+        wrong = why_not_held(training, lost)
+        training.copies = not wrong
     failed = [row[0] == 1 for row in exchange.integers(where, [int(bool(wrong))])]
     if any(failed):
         who, text = exchange.first_of(failed, wrong)
@@ -102,28 +106,51 @@ def without_shape(training: Training) -> str:
     return ""
 
 
-def not_held(training: Training) -> str:
-    """Say which parameters the optimizer should hold and does not; "" if none."""
+def not_held(training: Training) -> list[int]:
+    """List the places of the parameters that no optimizer here holds, but should."""
     if not training.optimizers:
-        return ""
+        return []
     held = {id(p) for *_, group in training.groups() for p in group["params"]}
+    found = enumerate(training.parameters().values())
+    return [i for i, p in found if p.requires_grad and id(p) not in held]
+
+
+def owners(exchange: Exchange, where: str, lost: list[int]) -> tuple[bool, set[int]]:
+    """Tell whether each rank steps a part of the parameters, as in ZeRO by hand.
+
+    Returns:
+        Whether it is so, and the places of the parameters that no rank holds.
+    """
+    rows = [set(row) for row in exchange.integers(f"{where}: who holds what", lost)]
+    some = set().union(*rows)
+    return dealt([some - row for row in rows]), set.intersection(*rows)
+
+
+def why_not_held(training: Training, lost: list[int]) -> str:
+    """Say which parameters never move, and why; "" if a copy of them may."""
+    known = list(training.parameters().items())
     own = {id(p) for p in training.model.parameters()}
-    lost = [
-        name
-        for name, p in training.parameters().items()
-        if p.requires_grad and id(p) not in held
-    ]
-    if not lost:
+    tensors = [p for *_, group in training.groups() for p in group["params"]]
+    foreign = [p for p in tensors if id(p) not in own]
+    shapes = {tuple(known[i][1].shape) for i in lost}
+    types = {known[i][1].dtype for i in lost}
+    # Weights in float32 behind those of 16 bits, or a flat shard, come back by a copy.
+    # If they do not, the weights stand still, which ``loop`` looks at.
+    flat = [p.dim() == 1 and tuple(p.shape) not in shapes for p in foreign]
+    copies = zip(foreign, flat, strict=True)
+    if foreign and all(is_flat or p.dtype not in types for p, is_flat in copies):
         return ""
-    foreign = len(held - own)
     why = (
-        f"It holds {foreign} tensors that are not the model's: it was built before "
-        "fully_shard, parallelize_module or a change of the model. Build it after."
+        f"It holds {len(foreign)} tensors that are not the model's: it was built "
+        "before fully_shard, parallelize_module or a change of the model. Build it "
+        "after."
         if foreign
-        else "Add it, or freeze it with requires_grad_(False)."
+        else "Add it, give the guard all optimizers, or freeze it with "
+        "requires_grad_(False)."
     )
-    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return f"the optimizer does not hold {lost[0]}{more}: it never moves. {why}"
+    first = known[lost[0]][0]
+    first += f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"the optimizer does not hold {first}: it never moves. {why}"
 
 
 def empty_group(training: Training) -> str:

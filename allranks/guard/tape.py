@@ -9,10 +9,12 @@ sees them where they are used.
 import os
 import sys
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode,
@@ -20,6 +22,7 @@ from torch.utils._python_dispatch import (
 
 MOST = 100_000  # operations of one step
 SMALL = 4096  # elements; a larger tensor that is no parameter is data
+MANY = 10_000  # reads of a gradient in one step
 FEW = 16  # entries; a table that small may be longer than the list of labels
 SCALES = "mul", "div"
 READS = (  # operations that read a part of a tensor, so it is a table of data
@@ -27,6 +30,11 @@ READS = (  # operations that read a part of a tensor, so it is a table of data
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
     *("masked_select", "stack", "cat"),
 )
+COPIES = (  # operations that put values elsewhere, and compute nothing from them
+    *("copy", "clone", "cat", "stack", "roll", "zero", "fill", "zeros_like", "detach"),
+    *("_to_copy", "index_put", "index_copy", "scatter", "where", "alias", *READS),
+)
+TABLES = "index", "index_select", "embedding", "gather"
 CLASSES = "nll_loss_forward", "nll_loss2d_forward"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
 GUARD = os.path.dirname(__file__) + os.sep
@@ -59,10 +67,38 @@ class Operation(NamedTuple):
     factors: list[Taken]  # what was made in it, and is the same for all samples
     numbers: list[tuple[int, int | float]]  # Python's, by argument
     by_label: bool  # it looks up a short table by numbers that come again
+    by_class: bool  # it looks up any table by numbers that come again
+    makes: bool  # it makes or changes memory, and does not only look at it
+    drawn: torch.Tensor | None  # a row for each sample, from a generator of one's own
     unseen: bool  # ranks exchange something that autograd does not see
     summed: bool  # what it takes has a gradient, and was summed over the ranks in place
     shape: tuple[int, ...]  # of the result
     count: torch.Tensor | None  # what a mean is divided by
+
+
+class GradReads(TorchFunctionMode):
+    """Notes where a program asks a gradient for its gradient, which is always None.
+
+    clip_grad_norm_ and its kin do that if they are given gradients, not parameters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[torch.Tensor, str]] = []  # gradients, perhaps; lines
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch's."""
+        result = func(*args, **(kwargs or {}))
+        reads = result is None and func == torch.Tensor.grad.__get__
+        if reads and not args[0].requires_grad and len(self.found) < MANY:
+            self.found.append((args[0], _place()[0]))
+        return result
 
 
 class Tape(TorchDispatchMode):
@@ -78,6 +114,7 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.model, self.entered, self.on = model, False, False
         self.fetches = False
+        self.reads, self.unclipped = GradReads(), ""
         self.clear()
 
     def clear(self) -> None:
@@ -88,6 +125,12 @@ class Tape(TorchDispatchMode):
         self.made: set[int] = set()  # in this step, or brought by the loader
         self.tables: set[int] = set()  # of which parts were read
         self.summed: set[int] = set()  # over the ranks, in place
+        # What a moving average is: memory computed from what it held before, or from
+        # other memory that lasts. A queue is not, for it is overwritten.
+        self.blended: set[int] = set()
+        self.origins: dict[int, set[int]] = {}  # the lasting memory behind the new
+        self.rows: set[int] = set()  # samples, by each of the batch's tensors
+        self.codes: dict[str, CodeType] = {}  # of the functions, by line
         self.gathered = False  # whether ranks exchanged something before backward
         self.known = {
             self.key(p)
@@ -99,16 +142,25 @@ class Tape(TorchDispatchMode):
         """Record from here on; ``batch`` is what the loader brought, None before."""
         if not self.entered:
             self.__enter__()
+            self.reads.__enter__()
         self.entered = self.on = True
         self.fetches = batch is None
-        self.made |= {self.key(x) for x in batch or [] if torch.is_tensor(x)}
+        tensors = [x for x in batch or [] if torch.is_tensor(x)]
+        self.made |= {self.key(x) for x in tensors}
+        self.rows |= {len(x) for x in tensors if x.dim()}
 
     def stop(self) -> None:
         """Stop recording, and leave the stack of modes unless another is on top."""
         self.on = False
-        if self.entered and _get_current_dispatch_mode() is self:
+        tops = _get_current_dispatch_mode(), _get_current_function_mode()
+        if self.entered and tops == (self, self.reads):
+            self.reads.__exit__(None, None, None)
             self.__exit__(None, None, None)
             self.entered = False
+        reads, self.reads.found = self.reads.found, []
+        grads = {id(p.grad) for p in self.model.parameters()} if reads else ()
+        lines = [line for tensor, line in reads if id(tensor) in grads]
+        self.unclipped = lines[0] if lines else self.unclipped
 
     def key(self, tensor: torch.Tensor) -> int:
         """Return a number for the memory of a tensor; 0 if it has no visible one."""
@@ -145,6 +197,7 @@ class Tape(TorchDispatchMode):
         summed = any(x.grad_fn is not None and key in self.summed for _, x, key in ins)
         leaves, factors = self._leaves(ins), self._factors(name, ins)
         by_label = name in ("index", "index_select") and bool(leaves) and _labels(ins)
+        by_class = name in TABLES and bool(leaves) and _repeats(ins)
         count = _divisor(name, args, ins, factors)
         result = func(*args, **kwargs)
         outs = [x for _, x in _flat([result]) if torch.is_tensor(x)]
@@ -154,7 +207,10 @@ class Tape(TorchDispatchMode):
             self.tables |= {key for *_, key in ins[:1]}
         takes, gives = {key for *_, key in ins}, {self.key(x) for x in outs}
         self.made |= gives - takes
-        line, loader = _place()
+        self._trace(func._schema.is_mutable, name, ins, leaves, gives - takes)
+        line, code, loader = _place()
+        if code is not None:
+            self.codes[line] = code
         operation = Operation(
             name=name,
             line=line,
@@ -166,6 +222,9 @@ class Tape(TorchDispatchMode):
             factors=factors,
             numbers=[(at, x) for at, x in given if type(x) in (int, float)],
             by_label=by_label,
+            by_class=by_class,
+            makes=func._schema.is_mutable or bool(gives - takes),
+            drawn=self._drawn(given, outs),
             unseen=unseen,
             summed=summed,
             shape=tuple(outs[0].shape) if outs else (),
@@ -173,6 +232,39 @@ class Tape(TorchDispatchMode):
         )
         self.operations.append(operation)
         return result
+
+    def _trace(
+        self, writes: bool, name: str, ins: list[Input], leaves: list[Taken], new: set
+    ) -> None:
+        """Follow memory that lasts into what is computed from it."""
+        old = {taken.storage for taken in leaves}
+        behind = old.union(*(self.origins.get(key, ()) for *_, key in ins))
+        computes = name not in COPIES
+        for key in new:
+            self.origins[key] = behind
+            if behind and (computes or any(k in self.blended for *_, k in ins)):
+                self.blended.add(key)
+        if writes and ins:
+            key, rest = ins[0][2], [k for *_, k in ins[1:]]
+            if computes or any(key in self.origins.get(k, ()) for k in rest):
+                self.blended.add(key)
+            self.origins[key] = behind | self.origins.get(key, set())
+
+    def _drawn(
+        self, given: list[tuple[int, Any]], outs: list[torch.Tensor]
+    ) -> torch.Tensor | None:
+        """Return what a generator of one's own drew, with a row for each sample."""
+        own = any(isinstance(x, torch.Generator) for _, x in given)
+        if not own or not outs or self.fetches:
+            return None
+        return self.by_sample(outs[0])
+
+    def by_sample(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the head of a tensor if it has a row for each sample, else None."""
+        few = not tensor.dim() or len(tensor) not in self.rows or tensor.numel() < 4
+        if few or type(tensor) is not torch.Tensor or tensor.is_meta:
+            return None
+        return tensor.detach().flatten()[:SMALL].clone()
 
     def _exchanges(self, space: str, name: str, ins: list[Input]) -> bool:
         """Take note of an exchange, and tell whether autograd should have seen it."""
@@ -200,8 +292,15 @@ class Tape(TorchDispatchMode):
         return [
             Taken(at, key, _kept(x), trained=False)
             for (at, x, key), (_, other, _) in zip(ins, ins[::-1], strict=True)
-            if key in self.made and stands_for_all(x.shape, other.shape)
+            if key in self.made
+            and (stands_for_all(x.shape, other.shape) or self._averages(key, x))
         ]
+
+    def _averages(self, key: int, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is a moving average of something for all samples."""
+        return (
+            key in self.blended and tensor.dim() == 1 and len(tensor) not in self.rows
+        )
 
     def used(self) -> list[Operation]:
         """Return the operations that a loss was computed from, in their order."""
@@ -253,6 +352,14 @@ def _labels(ins: list[Input]) -> bool:
     return found.unique().numel() < found.numel()
 
 
+def _repeats(ins: list[Input]) -> bool:
+    """Tell whether a table is read by whole numbers of which some come again."""
+    found = ins[-1][1]
+    if found.is_floating_point() or found.dtype == torch.bool or found.numel() < 2:
+        return False
+    return found.unique().numel() < found.numel()
+
+
 def _kept(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return a small tensor's copy, or a parameter itself, to look at it later."""
     if isinstance(tensor, torch.nn.Parameter):
@@ -262,23 +369,24 @@ def _kept(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.detach().clone()
 
 
-def _place() -> tuple[str, Any]:
-    """Return the line that is being run, and the loader's iterator that runs it.
+def _place() -> tuple[str, CodeType | None, Any]:
+    """Return the line that is being run, its code, and the loader's iterator, if any.
 
     It is the innermost line that is not torch's. In an optimizer it is "", since its
     settings and state are compared elsewhere.
     """
-    frame, line, loader = sys._getframe(2), None, None
+    frame, line, code, loader = sys._getframe(2), None, None, None
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(OPTIM):
-            return "", None
+            return "", None, None
         if file == LOADER and frame.f_code.co_name == "_next_data":
             loader = frame.f_locals.get("self")
         if line is None and not file.startswith((TORCH, GUARD, "<frozen")):
             line = f"{os.path.basename(file)}, line {frame.f_lineno}"
+            code = frame.f_code
         frame = frame.f_back
-    return line or "", loader
+    return line or "", code, loader
 
 
 def _beneath(function: str) -> bool:

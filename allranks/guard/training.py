@@ -55,6 +55,11 @@ class Training:
         self._prefixes = tuple(map(bare, ignore))
         given = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         self.optimizers = [found for found in given if found is not None]
+        # A class that is not torch's may let each rank move a part of the weights.
+        homes = [type(found).__module__ for found in self.optimizers]
+        self.custom = any(not home.startswith("torch.") for home in homes)
+        self.dealt = False  # whether each rank's optimizer holds a part of them
+        self.copies = False  # whether optimizers hold copies, perhaps a rank's shard
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         first = next(tensors, None)
         self.device = torch.device("cpu") if first is None else first.device
@@ -86,6 +91,7 @@ class Training:
             for i, j, group in self.groups()
             for place, p in enumerate(group["params"])
             if own and id(p) not in own and not self.ignored(f"optimizer {i}")
+            if not self.copies
         }
 
     def optimizer_state(self) -> dict[str, torch.Tensor]:
@@ -134,6 +140,7 @@ class Training:
                 name: state
                 for name, state in self.optimizer_state().items()
                 if not self.ignored(name.partition(" of ")[2])
+                if name not in buffers.free
             }
         return found
 

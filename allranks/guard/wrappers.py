@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,6 +68,19 @@ def wrapped(model: nn.Module) -> bool:
     """Tell whether DDP or FSDP2 exchanges its gradients, not the program by hand."""
     ddp = any(isinstance(m, DistributedDataParallel) for m in model.modules())
     return ddp or bool(units(model))
+
+
+def ddp_group(model: nn.Module) -> "dist.ProcessGroup | None":
+    """Return the group that DDP averages over, if it leaves out some of the ranks.
+
+    A pipeline holds one DDP for each of its stages on a rank, all with the same group.
+    """
+    own = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
+    groups = {m.process_group for m in own}
+    if len(groups) != 1:
+        return None
+    group = groups.pop()
+    return None if group.size() == dist.get_world_size() else group
 
 
 def managed(unit: nn.Module) -> list[nn.Parameter]:
