@@ -8,6 +8,7 @@ from allranks.clinic.specimens import Specimen
 from allranks.diagnose.pipe import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
+from allranks.diagnose.watchdog import compared
 
 WIDTH = 88
 SHAPE = {"width": WIDTH, "initial_indent": "   ", "subsequent_indent": "   "}
@@ -46,7 +47,10 @@ def found(log: Log, suspect: Suspect) -> dict:
         about |= {"text": f"…{cut}" if begin else cut, "sign": sign.pattern}
         if all(match["line"] != line or match["file"] != file for match in matches):
             matches.append(about)
-    return about_case(case) | {"certainty": suspect.level, "matches": matches}
+    told = about_case(case) | {"certainty": suspect.level, "matches": matches}
+    if any("WorkNCCL(" in hit.text for _, hit in suspect.hits):
+        told["ranks"] = compared(log)
+    return told
 
 
 def about_case(case: Specimen) -> dict:
@@ -86,9 +90,8 @@ def show(number: int, one: dict, several: bool) -> str:
         place += f"line {match['line']}"
         place += f", rank {match['rank']}" if match["rank"] else ""
         lines.append(f"   > {place}: {match['text']}")
-    lines += [
-        fill(f"{name.title()}: {one[name]}", **SHAPE) for name in ("cause", "cure")
-    ]
+    told = [name for name in ("ranks", "cause", "cure") if one.get(name)]
+    lines += [fill(f"{name.title()}: {one[name]}", **SHAPE) for name in told]
     return "\n".join([*lines, f"   Read on: {one['read']}"])
 
 

@@ -3,7 +3,7 @@
 // this page.
 (() => {
   const folder = new URL(".", document.currentScript.src).href;
-  const { Log, bare, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { Log, bare, diagnose, firstError, ended, compared, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
   const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
   const MOST = 64 * 2 ** 20;
@@ -90,6 +90,8 @@
         const place = "line " + log.numbers[hit.first] + (rank ? ", rank " + rank : "");
         return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
       });
+    const ranks = lines.length && suspect.hits.some(([, hit]) => hit.text.includes("WorkNCCL("))
+      ? compared(log) : "";
     const more = make("div", { class: "diagnose-told" });
     const unfolded = first && suspect.hits.length > 0;
     texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], unfolded)),
@@ -100,6 +102,7 @@
         make("a", { href: address }, ...words(title))),
       make("p", { class: "diagnose-kind" }, name + " · " + ENDS[symptom] + doubt),
       lines.length ? make("ul", { class: "diagnose-lines" }, ...lines) : "",
+      ranks ? make("p", { class: "diagnose-ranks" }, make("strong", {}, "Ranks: "), ranks) : "",
       suspect.hits.length ? more : make("details", first ? { open: "" } : {},
         make("summary", {}, "Cause and cure"), more));
   }
