@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 
-from allranks.clinic.cases import CLASSES, KINDS, SYMPTOMS, WITH
+from allranks.clinic.cases import AND, CLASSES, KINDS, SYMPTOMS, WITH
 from allranks.clinic.specimens import Specimen
 
 DIGITS = b"0123456789"
 SHORTEST = 6  # letters of the literal piece
-AND = " && "  # between the expressions of a sign that needs several lines
 CUT = 16  # letters of a piece that suffice at the log's end, if half of the piece
 _ATOM = re.compile(
     r"""
