@@ -50,4 +50,4 @@ print("machines:", os.environ["GROUP_WORLD_SIZE"])
 
 # %% signs
 # Unsupported nproc_per_node value: \d+\(x\d+\)|invalid literal for int\(\) with base 10: '\d+\(x\d+\)'
-# maybe: RendezvousTimeoutError && SLURM_|sbatch|slurm[-_]\d|slurmstepd|slurm_script
+# maybe: RendezvousTimeoutError && SLURM_|sbatch|slurmstepd|slurm_script
