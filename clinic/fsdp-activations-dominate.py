@@ -31,7 +31,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 
-
 def block():
     layers = [nn.Conv2d(4, 4, 3, padding=1), nn.GELU()]
     return fully_shard(nn.Sequential(*(2 * layers)))

@@ -29,14 +29,14 @@ https://github.com/princeton-nlp/ProLong/issues/9 (several machines by sbatch)
 # %% given
 from pathlib import Path
 
-Path("srun.py").write_text('''
+Path("srun.py").write_text("""
 import subprocess
 import sys
 
 command = [sys.executable, "-m", "torch.distributed.run", *sys.argv[2:]]
 agents = [subprocess.Popen(command) for machine in range(2)]
 raise SystemExit(max(agent.wait() for agent in agents))
-''')
+""")
 
 # %% broken: torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-conf join_timeout=1 train.py
 import os

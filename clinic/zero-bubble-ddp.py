@@ -39,7 +39,9 @@ batch = torch.full((4, 4), 1.0 + rank)
 
 
 def schedule(parts):
-    stages = [PipelineStage(p, i, 2, device, group=pipeline) for i, p in enumerate(parts)]
+    stages = [
+        PipelineStage(p, i, 2, device, group=pipeline) for i, p in enumerate(parts)
+    ]
     return ScheduleInterleavedZeroBubble(stages, 2, nn.functional.mse_loss)
 
 
