@@ -43,4 +43,4 @@ model.load_state_dict(checkpoint["model"])
 #   0 62253  C   /usr/bin/python3.6  725MiB
 
 # %% signs
-# maybe: MiB \| \| +0 +(?:N/A +N/A +)?\d+ +C .*MiB && MiB \| \| +[1-9] +(?:N/A +N/A +)?\d+ +C
+# maybe: \| +0 +(?:N/A +N/A +)?\d+ +C [^|]*MiB \| \| +0 +(?:N/A +N/A +)?\d+ +C && MiB \| \| +[1-9] +(?:N/A +N/A +)?\d+ +C

@@ -41,12 +41,12 @@ raise SystemExit(max(agent.wait() for agent in agents))
 # %% broken: torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-conf join_timeout=1 train.py
 import os
 
-print("machines:", os.environ["GROUP_WORLD_SIZE"])
+print(f"machines: {os.environ['GROUP_WORLD_SIZE']}\n", end="")
 
 # %% fixed: python -m srun torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint localhost:{port} train.py
 import os
 
-print("machines:", os.environ["GROUP_WORLD_SIZE"])
+print(f"machines: {os.environ['GROUP_WORLD_SIZE']}\n", end="")
 
 # %% signs
 # Unsupported nproc_per_node value: \d+\(x\d+\)|invalid literal for int\(\) with base 10: '\d+\(x\d+\)'

@@ -12,7 +12,7 @@ from allranks.clinic.specimens import Specimen
 from allranks.diagnose.evidence import ended, foreign, meet, ours
 from allranks.diagnose.search import TRIES, Hit, find, find_folded, possible
 from allranks.diagnose.signs import Sign, signs_of
-from allranks.diagnose.text import Log
+from allranks.diagnose.text import Log, bare
 
 SHOWN = 3
 BRIEF = 12  # lines; in a paste this short, a warning is what is asked about
@@ -27,6 +27,7 @@ _RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # searched only if another sign of the case is there
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
 _ERRORS = "Error: ", "Exception: ", "error: "
+_ALONE = "AssertionError", "NotImplementedError", "StopIteration"  # without a message
 
 
 @dataclass
@@ -179,12 +180,17 @@ def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
     If a case has ``with`` signs and all of them are missing, its ``maybe`` is shown
     only beside a better suspect. A warning that only may point to a case is not shown,
     unless the log is short and no training goes on in it. Warnings do not explain an
-    error, echoes do not explain an error before them, and nobody needs them beside what
-    they certainly echo. What comes after Ctrl-C explains nothing.
+    error, echoes do not explain an error before them, nobody needs them beside what
+    they certainly echo, and a training that goes on after one did not end by it. What
+    comes after Ctrl-C explains nothing.
     """
     if ends or len(log.lines) > BRIEF or any(map(_PROGRESS.search, log.lines)):
         suspects = [one for one in suspects if not one.mere_warning(log)]
     suspects = [one for one in suspects if not _over(log, ends, one.first)]
+    if any(one.level == ECHO for one in suspects):
+        goes_on = [i for i, x in enumerate(log.lines) if _PROGRESS.search(x)]
+        last = goes_on[-2] if len(goes_on) > 1 else -1
+        suspects = [one for one in suspects if one.level != ECHO or one.first >= last]
     error = first_error(log)
     error = None if error is not None and _over(log, ends, error) else error
     sure = [one for one in suspects if one.level != ECHO and one.supported]
@@ -209,7 +215,7 @@ def _over(log: Log, ends: dict[int, int], line: int) -> bool:
 
 def first_error(log: Log) -> int | None:
     """Return the first line that looks like an error and is no warning, or None."""
-    found = (_first_with(log, word) for word in _ERRORS)
+    found = (_first_with(log, word) for word in _ERRORS + _ALONE)
     return min((line for line in found if line is not None), default=None)
 
 
@@ -222,6 +228,8 @@ def _first_with(log: Log, word: str) -> int | None:
             return None
         line = log.line_at(at)
         text = log.lines[line]
+        if word in _ALONE and bare(text) != word:
+            continue
         if not _WARNING.search(text) and not _DIGEST.search(text):
             return line
     return None

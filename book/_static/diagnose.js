@@ -41,6 +41,7 @@
   const OTHERS = ["tensorflow", "XlaRuntimeError", "jaxlib", "mxnet", "MXNet", "paddle"];
   const LISTS = ["issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"];
   const ERRORS = ["Error:", "Exception:", "error:"];
+  const ALONE = ["AssertionError", "NotImplementedError", "StopIteration"]; // without a message
   const INTERRUPTS = ["KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"];
   const INTERRUPT = new RegExp("^KeyboardInterrupt\\b"
     + "|Received (?:2|Signals\\.SIGINT) death signal"
@@ -353,12 +354,14 @@
   // none of it, a mere "maybe" is reported only beside a better suspect. A warning that only
   // may point to a case is not reported, unless the log is short. Warnings do not explain
   // an error, echoes do not explain an error that came before them, and nobody needs them
-  // beside what they certainly echo. Nothing that is printed after Ctrl-C explains anything.
+  // beside what they certainly echo, nor if the training goes on after them. Nothing that is printed after Ctrl-C explains anything.
   function honest(log, all, end) {
     const brief = log.lines.length <= BRIEF && end === Infinity
       && !log.lines.some((line) => PROGRESS.test(line));
+    const goesOn = log.lines.flatMap((line, i) => (PROGRESS.test(line) ? [i] : []));
+    const last = goesOn.at(-2) ?? -1;
     const suspects = (brief ? all : all.filter((one) => !mereWarning(log, one)))
-      .filter((one) => one.first < end);
+      .filter((one) => one.first < end && (one.level !== ECHO || one.first >= last));
     let error = firstError(log);
     if (error !== null && error >= end) error = null;
     const sure = suspects.filter((one) => one.level !== ECHO && one.supported);
@@ -435,12 +438,13 @@
 
   function firstError(log) {
     const found = [];
-    for (const word of ERRORS) {
+    for (const word of [...ERRORS, ...ALONE]) {
       let at = -1;
       for (let tries = 0; tries < TRIES; tries++) {
         at = log.squeezed.indexOf(word, at + 1);
         if (at < 0) break;
         const line = log.lineAt(at);
+        if (ALONE.includes(word) && bare(log.lines[line]) !== word) continue;
         if (WARNING.test(log.lines[line]) || DIGEST.test(log.lines[line])) continue;
         found.push(line);
         break;

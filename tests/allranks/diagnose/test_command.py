@@ -419,6 +419,23 @@ def test_a_training_that_goes_on_needs_no_warning_named():
         assert names(f"UserWarning: a swallow\n{line}", slow) == [], line
 
 
+def test_an_echo_is_no_case_if_the_training_goes_on():
+    """Steps that follow an echo show that the job did not end by it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    steps = "\nstep 8 loss 0.5\nstep 9 loss 0.4"
+    assert names(f"{steps}\nthe parrot has", echo) == ["echo"]
+    assert names(f"the parrot has{steps}", echo) == []
+    assert names("the parrot has\nstep 9 loss 0.4", echo) == ["echo"]
+
+
+@pytest.mark.parametrize("error", ["AssertionError", "[rank1]: StopIteration"])
+def test_an_exception_without_a_message_is_an_error(error):
+    """An echo does not explain a bare exception before it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    assert names(f"{error}\nthe parrot has", echo) == []
+    assert names(f"x = {error}(1)\nthe parrot has", echo) == ["echo"]
+
+
 @pytest.mark.parametrize("typed", ["+ grep '{}' log", "++ echo '{}'", "$ echo {}"])
 def test_what_a_shell_repeats_is_no_message(typed):
     """A command that a shell shows before it runs says nothing about the run."""
