@@ -6,8 +6,8 @@ runs on: quoted
 chapter: ch4_ranks
 
 You see: `Process group watchdog thread terminated with exception: CUDA error: an illegal
-memory access was encountered`, or the same in a collective. The other ranks time out, or
-lose a peer.
+memory access was encountered`, or `unspecified launch failure`, or the same in a
+collective. The other ranks time out, or lose a peer.
 
 Cause: a GPU kernel wrote or read outside of its tensors. Kernels run later than the line
 that starts them, so whoever asks the GPU next reports it, and in a distributed job that
@@ -43,4 +43,5 @@ https://github.com/vllm-project/vllm/issues/8177 (an attention kernel, told by t
 # torch: CUDA error: an illegal memory access was encountered
 # maybe: [Cc]uda failure (?:700 )?'an illegal memory access was encountered'
 # maybe: an illegal memory access was encountered && torchrun|torch[./]distributed|ProcessGroup|NCCL WARN|deepspeed
+# exception: CUDA error: (?:unspecified launch failure|misaligned address)
 # maybe: Warp Illegal Address
