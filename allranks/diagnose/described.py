@@ -103,8 +103,9 @@ def table(cases: list[Specimen]) -> dict:
     Returns:
         terms: each thing's terms, as lists of needles, in the order of things.
         main: the numbers of the things that tell kinds of failures apart.
-        cases: each case's name, and the weights of its things by their number; after
-            the cases come the pages that answer what is no failure.
+        cases: each case's name, the weights of its things by their number, and those
+            that must be said; after the cases come the pages that answer what is no
+            failure.
         pages: by name, a page's title, its section and what it says.
         shared: what each word of their texts counts for which of them.
     """
@@ -124,12 +125,19 @@ def table(cases: list[Specimen]) -> dict:
         for thing in things:
             count[thing] += 1
     seldom, weighed = set(data["seldom"].split()), []
+    needs, free = (set(data["needs"][key].split()) for key in ("things", "except"))
     for slug, things in mentioned.items():
         weights = [log(1 + len(mentioned) / count[thing]) for thing in things]
         share = SELDOM if slug in seldom else 1.0
         share /= sqrt(sqrt(sum(weight**2 for weight in weights)))
-        pairs = zip(things, weights, strict=True)
-        weighed.append([slug, [[order[t], round(w * share, 3)] for t, w in pairs]])
+        pairs = [
+            [order[thing], round(weight * share, 3)]
+            for thing, weight in zip(things, weights, strict=True)
+        ]
+        must = (
+            [] if slug in free else [order[thing] for thing in things if thing in needs]
+        )
+        weighed.append([slug, pairs, must])
     main = [order[thing] for thing in data["main"].split()]
     told = {n: [p["title"], p["read"], p["says"]] for n, p in pages.items()}
     vague = [order[thing] for thing in data["vague"].split()]
@@ -169,10 +177,11 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
     said = things(text, searched)
     main = said.intersection(searched["main"])
     vague, scores = set(searched["vague"]), []
-    for _, weights in searched["cases"]:
+    for _, weights, must in searched["cases"]:
         score = sum(weight for thing, weight in weights if thing in said)
         shared_things = said.intersection(thing for thing, _ in weights)
-        if shared_things <= vague and len(shared_things) < VAGUE:
+        vaguely = shared_things <= vague and len(shared_things) < VAGUE
+        if vaguely or not said.issuperset(must):
             score = 0.0
         if main and main.isdisjoint(thing for thing, _ in weights):
             score /= 2
@@ -188,7 +197,7 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
     most = max(common) or 1
     total = [
         (score and score / best + SHARED * words / most, slug)
-        for score, words, (slug, _) in zip(
+        for score, words, (slug, *_) in zip(
             scores, common, searched["cases"], strict=True
         )
     ]

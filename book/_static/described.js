@@ -34,7 +34,8 @@
     const plain = normal(text);
     const said = terms.map((some) => some.some((needles) => near(plain, needles)));
     const told = main.filter((thing) => said[thing]);
-    const scores = cases.map(([, weights]) => {
+    const scores = cases.map(([, weights, must]) => {
+      if (must.some((thing) => !said[thing])) return 0;
       const sum = weights.reduce((all, [thing, weight]) => all + (said[thing] ? weight : 0), 0);
       const both = weights.filter(([thing]) => said[thing]);
       if (both.length < VAGUE && both.every(([thing]) => vague.includes(thing))) return 0;
