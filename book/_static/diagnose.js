@@ -359,9 +359,9 @@
     const brief = log.lines.length <= BRIEF && end === Infinity
       && !log.lines.some((line) => PROGRESS.test(line));
     const goesOn = log.lines.flatMap((line, i) => (PROGRESS.test(line) ? [i] : []));
-    const last = goesOn.at(-2) ?? -1;
+    const still = goesOn.at(-2) ?? -1;
     const suspects = (brief ? all : all.filter((one) => !mereWarning(log, one)))
-      .filter((one) => one.first < end && (one.level !== ECHO || one.first >= last));
+      .filter((one) => one.first < end && (one.level !== ECHO || one.first >= still));
     let error = firstError(log);
     if (error !== null && error >= end) error = null;
     const sure = suspects.filter((one) => one.level !== ECHO && one.supported);
