@@ -53,6 +53,6 @@ time.sleep(5)
 
 # %% signs
 # torch: DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)
-# echo: STEP \S+ ON \S+ CANCELLED AT|JOB \d+ ON \S+ CANCELLED AT|Job step aborted: Waiting up to \d+ seconds
+# echo: STEP \S+ ON \S+ CANCELLED AT|JOB \d+ ON \S+ CANCELLED AT && torchrun|torch[./]distributed|ProcessGroup|deepspeed|DeepSpeed|ightning|accelerate
 # echo: got signal: 15\b
 # echo: Received (?:15|Signals\.SIGTERM) death signal
