@@ -18,8 +18,7 @@ object whose constructor failed is then thrown away, and its destructor complain
 Cure: look at the first error of the compiler. Install the toolkit that
 `torch.version.cuda` names and let `CUDA_HOME` point to it, or install a torch for the
 toolkit that is there; install `ninja` and a compiler that the toolkit accepts. Then
-delete `~/.cache/torch_extensions`, where a half-built operator may lie. Or do without:
-`"torch_adam": true` in the optimizer's parameters, no offload.
+delete `~/.cache/torch_extensions`, where a half-built operator may lie.
 
 Next time: `ds_report` lists which operators can be compiled here, and both versions of
 CUDA.

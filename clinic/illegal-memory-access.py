@@ -13,8 +13,7 @@ Cause: a GPU kernel wrote or read outside of its tensors. Kernels run later than
 that starts them, so whoever asks the GPU next reports it, and in a distributed job that
 is mostly NCCL's watchdog. Neither NCCL nor the network is to blame. Suspects: an
 extension that was compiled for another torch or GPU (attention, quantization, Triton
-kernels), a tensor of another device that a kernel got as a pointer, an index beyond 2^31,
-a buffer that was freed while another stream still used it.
+kernels), an index beyond 2^31, a buffer that was freed while another stream used it.
 
 Cure: find the kernel: `CUDA_LAUNCH_BLOCKING=1` makes the traceback point to its line.
 Then replace it (upgrade or rebuild the extension, use torch's own operator), or repair
