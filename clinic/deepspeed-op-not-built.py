@@ -37,7 +37,8 @@ https://github.com/deepspeedai/DeepSpeed/issues/3223 (two versions of CUDA)
 
 # %% fixed
 # ds_report  # then the toolkit that torch.version.cuda names
-# CUDA_HOME=/usr/local/cuda-11.7 deepspeed --num_gpus 2 train.py --deepspeed offload.json
+# CUDA_HOME=/usr/local/cuda-11.7 \
+#     deepspeed --num_gpus 2 train.py --deepspeed offload.json
 
 # %% signs
 # has no attribute 'ds_opt_ada|has no attribute '(?:create|destroy)_ada\w+'

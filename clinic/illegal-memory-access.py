@@ -35,7 +35,7 @@ https://github.com/vllm-project/vllm/issues/8177 (an attention kernel, told by t
 # torchrun --nproc-per-node 8 train.py
 
 # %% fixed
-# CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py  # names the line to repair
+# CUDA_LAUNCH_BLOCKING=1 torchrun --nproc-per-node 8 train.py  # names the line
 
 # %% signs
 # exception: CUDA error: an illegal memory access was encountered
