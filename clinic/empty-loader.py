@@ -7,8 +7,8 @@ chapter: ch5_ddp
 signature: ZeroDivisionError: (float )?division by zero
 
 You see: a `ZeroDivisionError` where the mean loss of an epoch is computed, though the
-same script ran on fewer GPUs. Without that division: an epoch of no steps, and no
-message.
+same script ran on fewer GPUs. With `next(iter(loader))`: a bare
+`StopIteration`. Without either: an epoch of no steps, and no message.
 
 Cause: the sampler deals the dataset out, and `drop_last=True` throws away a batch that
 is not full. Six samples on two ranks make three each, and with a batch size of four
@@ -48,6 +48,7 @@ print("mean loss", sum(losses) / len(losses))
 # with: accelerate|deepspeed|DeepSpeed|ightning|mmcv[./]runner|mmengine|ProcessGroup|NCCL INFO|NCCL WARN|NCCL version|NCCL error|ProcessRaisedException
 # with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
 # with: log_every|metric_logger|dataloader|DataLoader|data_loader|Dataloader|train_one_epoch|len\(iterable\)
+# maybe: ^StopIteration && next\(iter\(\w*(?:[Ll]oader|dl|data)\w*\)\)
 # not a single sample in your epoch_iterator
 # maybe: across ranks is zero|within local rank has zero length
 # assert len\(indices\) == self\.(?:total_size|num_samples)|sampler cannot pad your dataset

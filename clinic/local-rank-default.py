@@ -50,3 +50,5 @@ assert shared == 1, f"{shared} processes share device {most}"
 # %% signs
 # maybe: Duplicate GPU detected
 # with: local_rank ?[=:] ?-1\b
+# maybe: \| +0 +(?:N/A +N/A +)?\d+ +C [^|]*MiB \| \| +0 +(?:N/A +N/A +)?\d+ +C && \| +[1-9] +(?:NVIDIA|Tesla |GeForce|Quadro)|torchrun|local_rank|local-rank|DistributedData
+# unless: MiB \| \| +[1-9] +(?:N/A +N/A +)?\d+ +C

@@ -7,7 +7,7 @@ chapter: ch10_precision
 
 You see: many lines `OVERFLOW! Rank 0 Skipping step. Attempted loss scale: ..., reducing to
 ...`, each half of the one before, then `Current loss scale already at minimum - cannot
-decrease scale anymore. Exiting run.`
+decrease scale anymore. Exiting run.` From fairseq `Minimum loss scale reached (0.0001)`.
 
 Cause: a gradient that is inf or NaN makes the scaler skip the step and halve its scale.
 A few of these at the start are normal. If no scale helps, the scale is not to blame:
@@ -38,3 +38,4 @@ config = {"bf16": {"enabled": True}}
 # %% signs
 # loss scale already at minimum
 # [Mm]inimum loss scale reached
+# FP16 (?:loss )?scale .*(?:minimum|too small)|FP16 minimum loss scale

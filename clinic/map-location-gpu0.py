@@ -41,3 +41,6 @@ model.load_state_dict(checkpoint["model"])
 #   0 62251  C   /usr/bin/python3.6  725MiB
 #   0 62252  C   /usr/bin/python3.6  725MiB
 #   0 62253  C   /usr/bin/python3.6  725MiB
+
+# %% signs
+# maybe: \| +0 +(?:N/A +N/A +)?\d+ +C [^|]*MiB \| \| +0 +(?:N/A +N/A +)?\d+ +C && MiB \| \| +[1-9] +(?:N/A +N/A +)?\d+ +C

@@ -7,7 +7,8 @@ chapter: ch4_ranks
 
 You see: in a container, the first collective fails with `ncclSystemError` or "unhandled
 system error". Newer versions of torch add NCCL's reason under "Last error"; older ones
-leave it to NCCL, which speaks only if NCCL_DEBUG is set.
+leave it to NCCL, which speaks only if NCCL_DEBUG is set. Or a rank dies of signal 7
+(SIGBUS, exit code -7): the file could be made, but not filled.
 
 Cause: GPUs of one machine that cannot read each other's memory exchange data through
 files in /dev/shm. Docker gives a container 64 MB there unless told otherwise; NCCL
@@ -40,4 +41,5 @@ https://github.com/fal-ai-community/video-diffusion-speedrun/issues/2 (--shm-siz
 # Error while creating shared memory segment \S*nccl
 # NCCL WARN Call to posix_fallocate failed ?: No space left on device
 # failed to extend /dev/shm/nccl
+# maybe: Caught signal 7 \(Bus error|Signal 7 \(SIGBUS\)|exitcode *[:=]? *-7\b|return code = -7\b && ncclGroup|ncclComm|ncclGetUniqueId|libnccl|NCCL INFO|NCCL version
 # maybe: ncclSystemError|unhandled system error|/dev/shm/nccl

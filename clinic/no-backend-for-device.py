@@ -14,7 +14,8 @@ it one for `cuda` but none for `cpu`. Before 2.0, torch said "Tensors must be CU
 dense".
 
 Cure: move the tensor to the GPU, or give the group both backends by
-`init_process_group("cpu:gloo,cuda:nccl")`, which is also what you get if you name none.
+`init_process_group("cpu:gloo,cuda:nccl")`. It must be named: without a backend, torch 2.13
+takes that of the accelerator alone.
 
 Next time: the message names the device that has no backend; print
 `dist.distributed_c10d._get_default_group()._device_types` and the tensor's device.

@@ -8,7 +8,7 @@ signature: SignalException: Process \w+ got signal: 15
 
 You see: `Received 15 death signal, shutting down workers`, then `SignalException: Process
 ... got signal: 15`. From Slurm `CANCELLED AT ... DUE TO TIME LIMIT` or `DUE TO
-PREEMPTION`. No rank has an error of its own.
+PREEMPTION`; without a reason it was `scancel`, or another task of the step that failed. No rank has an error of its own.
 
 Cause: signal 15, SIGTERM, is a polite request to end: the time limit of the queue, a
 job with a higher priority, a spot machine that is taken back, a pod that is moved,
@@ -53,5 +53,6 @@ time.sleep(5)
 
 # %% signs
 # torch: DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)
+# echo: STEP \S+ ON \S+ CANCELLED AT|JOB \d+ ON \S+ CANCELLED AT && torchrun|torch[./]distributed|ProcessGroup|deepspeed|DeepSpeed|ightning|accelerate
 # echo: got signal: 15\b
 # echo: Received (?:15|Signals\.SIGTERM) death signal

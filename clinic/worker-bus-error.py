@@ -68,4 +68,5 @@ print("the others:", [batch.tolist() for batch in batches])
 # with: multiprocessing[./]spawn|mp\.spawn|nn[./]parallel|DataParallel|egatron|orovod|olossal|dist_train|--nproc|node_rank|MASTER_(?:ADDR|PORT)
 # with: \[rank0\]|\[rank1\]|\[rank2\]|\[rank3\]|\[rank4\]|\[rank5\]|\[rank6\]|\[rank7\]
 # unless: [Tt]oo many open files
+# unless: ncclGroupEnd|ncclCommInit|ncclGetUniqueId
 # with: </torch_\d+_\d+>

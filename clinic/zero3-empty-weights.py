@@ -44,4 +44,5 @@ engine.save_checkpoint("checkpoints")  # on all ranks; then zero_to_fp32.py
 # the shape in current model is torch\.Size\(\[0\]\)
 # maybe: 'weight' must be 2-D
 # maybe: copying a param with shape torch\.Size\(\[1\]\) from checkpoint, the shape in current model is torch\.Size\(\[\d+, \d+\]\)
+# maybe: copying a param with shape torch\.Size\(\[\d+(?:, \d+)*\]\) from checkpoint, the shape in current model is torch\.Size\(\[1\]\) && ZeRO-3|zero3_|zero_stage|deepspeed|DeepSpeed
 # with: ZeRO-3|zero\.Init|deepspeed|DeepSpeed|stage3_|zero_stage|zero3_

@@ -37,6 +37,7 @@ SYMPTOMS = {  # how the broken cell may end
 PARTS = "You see", "Cause", "Cure", "Next time", "Links"
 KINDS = "full", "maybe", "echo", "with", "unless", "torch", "keys"
 FULL, MAYBE, ECHO, WITH, UNLESS, OURS, KEYS = KINDS
+AND = " && "  # between the expressions of a sign that needs several lines
 CELLS = "given", "broken", "fixed", "invariant", "guarded", "quoted", "signs"
 _PART = re.compile(rf"^({'|'.join(PARTS)}): ", re.MULTILINE)
 _SIGN = re.compile(rf"# (?:({'|'.join(KINDS[1:])}): )?(\S.*)")

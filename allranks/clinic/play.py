@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 
+from allranks.clinic.cases import AND
 from allranks.clinic.outcomes import Outcome, clean, last_words
 from allranks.clinic.specimens import PLACES, Specimen
 from allranks.launch.torchrun import starter
@@ -88,7 +89,7 @@ def _judge_command(crew: Ranks, specimen: Specimen, cell: str, gpus: int) -> Out
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = specimen.commands[cell].replace("{port}", f"{port}")
-    signs = [f"(?:.*{sign}.*)" for _, sign in specimen.signs]
+    signs = [f"(?:.*{sign.partition(AND)[0]}.*)" for _, sign in specimen.signs]
     ends = crew.run(_start, command, specimen.cells[cell], signs, gpus, quiet=True)
     lines, violated = [], ""
     for rank, (exit_code, found) in enumerate(ends):

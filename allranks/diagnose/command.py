@@ -34,11 +34,24 @@ from allranks.diagnose.pipe import Received, complain, receive
 from allranks.diagnose.reading import decoded, read
 from allranks.diagnose.suspects import SHOWN, diagnose
 from allranks.diagnose.text import Log
-from allranks.diagnose.words import about_case, found, likely, show, stopped, unknown
+from allranks.diagnose.words import (
+    about_case,
+    about_page,
+    found,
+    likely,
+    nothing,
+    show,
+    stopped,
+    unknown,
+)
 from allranks.paths import ROOT
 
 CASES = ROOT / "clinic"
-_SENTENCE = re.compile(r"(?s)(?=.*[\s\u4e00-\u9fff])(?!.*[/\\])(?!.*\.\w{1,5}$).+")
+_SPOKEN = re.compile(r"[A-Za-z0-9']{2,}|[\u4e00-\u9fff]{2}")
+_PATH = re.compile(r"[./~\\]|[A-Za-z]:\\")  # how a path begins
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+_FILE = re.compile(r"\.\w{1,5}$")
+LONG = 5  # words of a sentence that has a slash or ends with a file's name
 RULE = "--- python -m allranks.diagnose:"
 
 
@@ -91,8 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
     end = min(ends.values(), default=None)
     known = {case.slug: case for case in cases}
     none = shown or end is not None
-    slugs = [] if none else candidates(log, table(cases))
-    perhaps = [about_case(known[slug]) for slug in slugs]
+    searched = {} if none else table(cases)
+    perhaps = [
+        about_page(name, *searched["pages"][name])
+        if name in searched["pages"]
+        else about_case(known[name])
+        for name in (candidates(log, searched) if searched else [])
+    ]
     if chosen.json:
         told = {"known": bool(shown), "found": shown}
         if end is not None:
@@ -108,7 +126,8 @@ def main(arguments: list[str] | None = None) -> int:
             parts.append(likely(len(cases), len(perhaps) > 1))
             parts += [show(i, one, False) for i, one in enumerate(perhaps, 1)]
         elif not shown:
-            parts.append(unknown(log, len(cases)))
+            words = "your words" in log.names
+            parts.append(nothing() if words else unknown(log, len(cases)))
         if came.passed:
             parts.insert(0, RULE if came.fresh else f"\n{RULE}")
         text = "\n\n".join(parts)
@@ -121,9 +140,26 @@ def texts(name: str, came: Received) -> tuple[str, Iterator[str]]:
     """Return a log's name, and its text in parts."""
     if name == "-":
         return "stdin", decoded(came.taken(), "stdin")
-    if _SENTENCE.fullmatch(name) and not os.path.exists(name):
+    if spoken(name) and not os.path.exists(name):
         return "your words", iter([name])
     return name, decoded(read(name), name)
+
+
+def spoken(text: str) -> bool:
+    """Tell whether an argument is a sentence and no file that is missing.
+
+    A sentence has several words. One with a slash or a file's name in it has more of
+    them, so that "runs/my train.log" stays a file.
+
+    >>> spoken("loss is off by 1/world_size"), spoken("runs/my train.log")
+    (True, False)
+    """
+    words = len(_SPOKEN.findall(text))
+    if _PATH.match(text):
+        return False
+    if _FILE.search(text) or "/" in text or "\\" in text:
+        return words >= LONG or (len(_HAN.findall(text)) >= LONG and "." not in text)
+    return words >= 2
 
 
 def answer(text: str, broken: bool) -> bool:

@@ -25,6 +25,8 @@ NEAR = 40  # letters before and after a word, in which the others of its term st
 SELDOM = 0.85  # what the score of a case is worth that threads seldom show
 LEAST = 0.9  # of the things of the best case; below, the text is no description
 SHARED = 0.7  # what shared words count, where the things of the best case count 1
+VAGUE = 3  # vague things that name a case without another
+NEARLY = 0.5  # of the best total; a case below it does not fit as well
 MANY = 0.2  # of the cases; words that more of them share tell little
 K1, B = 1.2, 0.75  # of BM25, the usual values
 _ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
@@ -74,14 +76,13 @@ def stem(word: str) -> str:
     return _ENDS.sub("", word) if len(word) > 4 else word
 
 
-def shared(cases: list[Specimen]) -> dict[str, list[int]]:
-    """Return what each word of the cases' texts counts for which of them.
+def shared(texts: list[str]) -> dict[str, list[int]]:
+    """Return what each word of some texts counts for which of them.
 
     Returns:
-        By word: the number of a case and the word's weight in tenths, in turn. Words
-        that many cases share are left out, for they tell little and make pages heavy.
+        By word: the number of a text and the word's weight in tenths, in turn. Words
+        that many texts share are left out, for they tell little and make pages heavy.
     """
-    texts = [3 * f"{case.title} " + case.prose for case in cases]
     counts = [Counter(map(stem, normal(text).split())) for text in texts]
     among = Counter(word for count in counts for word in count)
     mean = sum(count.total() for count in counts) / len(counts)
@@ -89,9 +90,9 @@ def shared(cases: list[Specimen]) -> dict[str, list[int]]:
     for number, count in enumerate(counts):
         length = K1 * (1 - B + B * count.total() / mean)
         for word, times in sorted(count.items()):
-            rare = log(1 + (len(cases) - among[word] + 0.5) / (among[word] + 0.5))
+            rare = log(1 + (len(texts) - among[word] + 0.5) / (among[word] + 0.5))
             weight = rare * times * (K1 + 1) / (times + length)
-            if among[word] <= MANY * len(cases):
+            if among[word] <= MANY * len(texts):
                 weights.setdefault(word, []).extend([number, round(10 * weight)])
     return weights
 
@@ -102,30 +103,47 @@ def table(cases: list[Specimen]) -> dict:
     Returns:
         terms: each thing's terms, as lists of needles, in the order of things.
         main: the numbers of the things that tell kinds of failures apart.
-        cases: each case's name, and the weights of its things by their number.
-        shared: what each word of the cases' texts counts for which of them.
+        cases: each case's name, the weights of its things by their number, and those
+            that must be said; after the cases come the pages that answer what is no
+            failure.
+        pages: by name, a page's title, its section and what it says.
+        shared: what each word of their texts counts for which of them.
     """
     data = symptoms()
+    pages = data["pages"]
     order = {thing: number for number, thing in enumerate(data["words"])}
     terms = [
         [[needle(word) for word in term.split()] for term in said.split(", ")]
         for said in data["words"].values()
     ]
     mentioned = {c.slug: data["cases"][c.slug].split() for c in cases}
+    mentioned |= {name: page["things"].split() for name, page in pages.items()}
+    texts = [3 * f"{case.title} " + case.prose for case in cases]
+    texts += [3 * f"{page['title']} " + page["says"] for page in pages.values()]
     count = dict.fromkeys(order, 0)
     for things in mentioned.values():
         for thing in things:
             count[thing] += 1
     seldom, weighed = set(data["seldom"].split()), []
+    needs, free = (set(data["needs"][key].split()) for key in ("things", "except"))
     for slug, things in mentioned.items():
         weights = [log(1 + len(mentioned) / count[thing]) for thing in things]
         share = SELDOM if slug in seldom else 1.0
         share /= sqrt(sqrt(sum(weight**2 for weight in weights)))
-        pairs = zip(things, weights, strict=True)
-        weighed.append([slug, [[order[t], round(w * share, 3)] for t, w in pairs]])
+        pairs = [
+            [order[thing], round(weight * share, 3)]
+            for thing, weight in zip(things, weights, strict=True)
+        ]
+        must = (
+            [] if slug in free else [order[thing] for thing in things if thing in needs]
+        )
+        weighed.append([slug, pairs, must])
     main = [order[thing] for thing in data["main"].split()]
-    words = shared(cases)
-    return {"terms": terms, "main": main, "cases": weighed, "shared": words}
+    told = {n: [p["title"], p["read"], p["says"]] for n, p in pages.items()}
+    vague = [order[thing] for thing in data["vague"].split()]
+    found = {"terms": terms, "main": main, "vague": vague}
+    found |= {"cases": weighed, "pages": told}
+    return found | {"shared": shared(texts)}
 
 
 def near(text: str, needles: list[str]) -> bool:
@@ -151,12 +169,20 @@ def things(text: str, searched: dict) -> set[int]:
 
 
 def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
-    """Return scores and names of all cases that a text may describe, the best first."""
+    """Return scores and names of what a text may describe, the best first.
+
+    A case counts only if the text has more of it than vague things, and is left out
+    if another fits twice as well.
+    """
     said = things(text, searched)
     main = said.intersection(searched["main"])
-    scores = []
-    for _, weights in searched["cases"]:
+    vague, scores = set(searched["vague"]), []
+    for _, weights, must in searched["cases"]:
         score = sum(weight for thing, weight in weights if thing in said)
+        shared_things = said.intersection(thing for thing, _ in weights)
+        vaguely = shared_things <= vague and len(shared_things) < VAGUE
+        if vaguely or not said.issuperset(must):
+            score = 0.0
         if main and main.isdisjoint(thing for thing, _ in weights):
             score /= 2
         scores.append(score)
@@ -170,12 +196,13 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
             common[case] += weight
     most = max(common) or 1
     total = [
-        (score / best + SHARED * words / most, slug)
-        for score, words, (slug, _) in zip(
+        (score and score / best + SHARED * words / most, slug)
+        for score, words, (slug, *_) in zip(
             scores, common, searched["cases"], strict=True
         )
     ]
-    return sorted((pair for pair in total if pair[0]), key=lambda pair: -pair[0])
+    most = max(total)[0]
+    return sorted((p for p in total if p[0] >= NEARLY * most), key=lambda p: -p[0])
 
 
 def spoken(line: str) -> bool:

@@ -18,6 +18,7 @@ TRIES = 300  # places to try for one piece of a sign
 _SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
 )
+_TYPED = re.compile(r"^ *(?:\+{1,5} |\$ |(?:echo|printf) )")  # what a shell repeats
 _BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
 MANY = 2**16  # words to keep at a time
 _NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
@@ -136,6 +137,8 @@ def _cut(log: Log, needle: str) -> Hit | None:
 def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
     """Match on the lines from ``line`` to ``end``, and on their neighbours too."""
     if line == end:
+        if _TYPED.search(bare(log.lines[line])):
+            return None
         for text in (log.lines[line], bare(log.lines[line])):
             if match := expression.search(text):
                 source = bool(_SOURCE.search(bare(log.lines[line])))
@@ -145,7 +148,7 @@ def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
         if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
             continue
         head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
-        if any(map(_NEXT.search, rest)):
+        if any(map(_NEXT.search, rest)) or _TYPED.search(bare(head)):
             continue
         for joints in product((" ", ""), repeat=len(rest)):
             text = head + "".join(chain(*zip(joints, rest, strict=True)))

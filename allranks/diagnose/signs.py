@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
 
-from allranks.clinic.cases import CLASSES, KINDS, SYMPTOMS, WITH
+from allranks.clinic.cases import AND, CLASSES, KINDS, SYMPTOMS, WITH
 from allranks.clinic.specimens import Specimen
 
 DIGITS = b"0123456789"
@@ -38,11 +38,13 @@ class Sign:
         pattern: the regular expression.
         spans: literal pieces of the pattern as (begin, end); a match contains at least
             one of them.
+        also: what other lines of the log must say, for the sign to count.
     """
 
     kind: str
     pattern: str
     spans: tuple[tuple[int, int], ...]
+    also: tuple["Sign", ...] = ()
 
     @property
     def alone(self) -> bool:
@@ -88,7 +90,8 @@ def sign(kind: str, pattern: str) -> Sign:
 
     Args:
         kind: one of ``KINDS``.
-        pattern: a regular expression.
+        pattern: a regular expression, or several, joined by `` && ``: the first shows
+            the case, if other lines match the rest.
     Raises:
         ValueError: if a browser would read it differently, or no piece of it is long
             enough.
@@ -96,6 +99,8 @@ def sign(kind: str, pattern: str) -> Sign:
     >>> sign("full", r"[Rr]ank \\d+ (?:is gone|has left)").needles
     ['isgone', 'hasleft']
     """
+    pattern, *others = pattern.split(AND)
+    also = tuple(sign(WITH, other) for other in others)
     if not pattern.isascii():
         raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
     spans, end = _choice(pattern, 0)
@@ -110,7 +115,7 @@ def sign(kind: str, pattern: str) -> Sign:
         raise ValueError(
             f"the sign {pattern!r} needs {SHORTEST} literal characters in a row"
         )
-    return Sign(kind, pattern, tuple(dict.fromkeys(spans)))
+    return Sign(kind, pattern, tuple(dict.fromkeys(spans)), also)
 
 
 def _length(pattern: str, span: tuple[int, int]) -> int:
@@ -179,11 +184,14 @@ def table(cases: list[Specimen]) -> dict:
     kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
     rows = []
     for case in cases:
-        signs = [
-            [kinds.index(one.kind), one.pattern, *chain(*one.spans)]
-            for one in signs_of(case)
-        ]
+        signs = [_row_of(one, kinds) for one in signs_of(case)]
         kind = classes.index(case.fields["class"])
         symptom = symptoms.index(case.fields["symptom"])
         rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
     return {"classes": list(CLASSES.items()), "cases": rows}
+
+
+def _row_of(one: Sign, kinds: list[str]) -> list:
+    """Return a sign as its kind, its pattern, its spans, and the signs beside it."""
+    needed = [_row_of(other, kinds) for other in one.also]
+    return [kinds.index(one.kind), one.pattern, *chain(*one.spans), *needed]

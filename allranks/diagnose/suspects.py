@@ -12,17 +12,22 @@ from allranks.clinic.specimens import Specimen
 from allranks.diagnose.evidence import ended, foreign, meet, ours
 from allranks.diagnose.search import TRIES, Hit, find, find_folded, possible
 from allranks.diagnose.signs import Sign, signs_of
-from allranks.diagnose.text import Log
+from allranks.diagnose.text import Log, bare
 
 SHOWN = 3
 BRIEF = 12  # lines; in a paste this short, a warning is what is asked about
 REST = 4  # lines in which NCCL continues its report of an error
 _WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
 _DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's summary of an earlier error
+_PROGRESS = re.compile(
+    r"\b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|loss)\b[ :=/[(]*\d|\d(?:it/s|s/it)\b",
+    re.ASCII,
+)
 _RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # searched only if another sign of the case is there
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
 _ERRORS = "Error: ", "Exception: ", "error: "
+_ALONE = "AssertionError", "NotImplementedError", "StopIteration"  # without a message
 
 
 @dataclass
@@ -104,13 +109,15 @@ def diagnose(
     if foreign(log):
         return []
     counted = _counted(log, cases)
-    usable = possible(log, [one for signs in counted for one in signs])
+    usable = possible(
+        log, [s for signs in counted for one in signs for s in (one, *one.also)]
+    )
     suspects = []
     for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
         hits = {}
         for late in False, True:
             for one in signs:
-                if (one.kind in _LATE) == late and (hit := find(log, one, usable)):
+                if (one.kind in _LATE) == late and (hit := _whole(log, one, usable)):
                     hits[one] = hit
             if not hits:
                 break
@@ -122,6 +129,17 @@ def diagnose(
         for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
             suspects += _folded(log, case, order, signs, usable)
     return _honest(log, sorted(suspects, key=lambda suspect: suspect.key), ends)
+
+
+def _whole(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
+    """Return where a sign matches, if other lines say what it needs beside it."""
+    hit = find(log, one, usable)
+    return hit if hit and _beside(log, one, usable) else None
+
+
+def _beside(log: Log, one: Sign, usable: set[Sign]) -> bool:
+    """Tell whether a log has what a sign needs beside its own line."""
+    return all(find(log, other, usable) for other in one.also)
 
 
 def _counted(log: Log, cases: list[Specimen]) -> list[list[Sign]]:
@@ -145,7 +163,11 @@ def _folded(
 ) -> list[Suspect]:
     """Look for a case in any capitals, as people write titles and questions."""
     full = [one for one in signs if one.kind in (FULL, OURS)]
-    hits = [(one, hit) for one in full if (hit := find_folded(log, one))]
+    hits = [
+        (one, hit)
+        for one in full
+        if (hit := find_folded(log, one)) and _beside(log, one, usable)
+    ]
     unless = [one for one in signs if one.kind == UNLESS]
     if hits and not any(find(log, one, usable) for one in unless):
         return [Suspect(case, order, hits)]
@@ -157,19 +179,28 @@ def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
 
     If a case has ``with`` signs and all of them are missing, its ``maybe`` is shown
     only beside a better suspect. A warning that only may point to a case is not shown,
-    unless the log is short. Warnings do not explain an error, and echoes do not explain
-    an error before them. What comes after Ctrl-C explains nothing.
+    unless the log is short and no training goes on in it. Warnings do not explain an
+    error, echoes do not explain an error before them, nobody needs them beside what
+    they certainly echo, and a training that goes on after one did not end by it. What
+    comes after Ctrl-C explains nothing.
     """
-    if ends or len(log.lines) > BRIEF:
+    if ends or len(log.lines) > BRIEF or any(map(_PROGRESS.search, log.lines)):
         suspects = [one for one in suspects if not one.mere_warning(log)]
     suspects = [one for one in suspects if not _over(log, ends, one.first)]
+    if any(one.level == ECHO for one in suspects):
+        goes_on = [i for i, x in enumerate(log.lines) if _PROGRESS.search(x)]
+        last = goes_on[-2] if len(goes_on) > 1 else -1
+        suspects = [one for one in suspects if one.level != ECHO or one.first >= last]
     error = first_error(log)
     error = None if error is not None and _over(log, ends, error) else error
     sure = [one for one in suspects if one.level != ECHO and one.supported]
     if sure:
         lines = {hit.first for one in suspects for _, hit in one.hits}
         quiet = error is None or error in lines
-        return suspects if quiet or not all(one.warns for one in sure) else []
+        explained = quiet or not all(one.warns for one in sure)
+        known = any(_LEVELS[one.level] == 0 and not one.warns for one in sure)
+        shown = [one for one in suspects if not (known and one.level == ECHO)]
+        return shown if explained else []
     echoes = [one for one in suspects if one.level == ECHO]
     if error is None:
         return echoes
@@ -184,7 +215,7 @@ def _over(log: Log, ends: dict[int, int], line: int) -> bool:
 
 def first_error(log: Log) -> int | None:
     """Return the first line that looks like an error and is no warning, or None."""
-    found = (_first_with(log, word) for word in _ERRORS)
+    found = (_first_with(log, word) for word in _ERRORS + _ALONE)
     return min((line for line in found if line is not None), default=None)
 
 
@@ -197,6 +228,8 @@ def _first_with(log: Log, word: str) -> int | None:
             return None
         line = log.line_at(at)
         text = log.lines[line]
+        if word in _ALONE and bare(text) != word:
+            continue
         if not _WARNING.search(text) and not _DIGEST.search(text):
             return line
     return None

@@ -8,6 +8,7 @@ from allranks.clinic.specimens import Specimen
 from allranks.diagnose.pipe import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
+from allranks.diagnose.watchdog import compared
 
 WIDTH = 88
 SHAPE = {"width": WIDTH, "initial_indent": "   ", "subsequent_indent": "   "}
@@ -46,7 +47,10 @@ def found(log: Log, suspect: Suspect) -> dict:
         about |= {"text": f"…{cut}" if begin else cut, "sign": sign.pattern}
         if all(match["line"] != line or match["file"] != file for match in matches):
             matches.append(about)
-    return about_case(case) | {"certainty": suspect.level, "matches": matches}
+    told = about_case(case) | {"certainty": suspect.level, "matches": matches}
+    if any("WorkNCCL(" in hit.text for _, hit in suspect.hits):
+        told["ranks"] = compared(log)
+    return told
 
 
 def about_case(case: Specimen) -> dict:
@@ -63,6 +67,13 @@ def about_case(case: Specimen) -> dict:
     }
 
 
+def about_page(name: str, title: str, section: str, says: str) -> dict:
+    """Return what is told about a section that answers what is no failure."""
+    page, _, anchor = section.partition("#")
+    read = f"book/{page}.html#{anchor}"
+    return {"page": name, "title": title, "says": flat(says), "read": read}
+
+
 def flat(text: str) -> str:
     """Return a paragraph of Markdown in one line; names keep their backticks."""
     text = re.sub(r"\{\w+\}`([^`<]+?)(?: ?<[^`]*>)?`", r"\1", " ".join(text.split()))
@@ -77,7 +88,9 @@ def show(number: int, one: dict, several: bool) -> str:
         one: as ``found`` or ``about_case`` returns it.
         several: whether there are several logs, so that a line's file is named.
     """
-    kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
+    kind = "a section of the book"
+    if "slug" in one:
+        kind = f"{one['slug']} ({one['class']}; {ENDS[one['symptom']]})"
     lines = [f"{number}. {one['title'].removesuffix('.')}", f"   {kind}"]
     if doubt := SURE[one.get("certainty", "full")]:
         lines.append(f"   {doubt}")
@@ -86,9 +99,9 @@ def show(number: int, one: dict, several: bool) -> str:
         place += f"line {match['line']}"
         place += f", rank {match['rank']}" if match["rank"] else ""
         lines.append(f"   > {place}: {match['text']}")
-    lines += [
-        fill(f"{name.title()}: {one[name]}", **SHAPE) for name in ("cause", "cure")
-    ]
+    told = [name for name in ("ranks", "cause", "cure") if one.get(name)]
+    lines += [fill(f"{name.title()}: {one[name]}", **SHAPE) for name in told]
+    lines += [fill(one["says"], **SHAPE)] if "says" in one else []
     return "\n".join([*lines, f"   Read on: {one['read']}"])
 
 
@@ -105,10 +118,21 @@ def unknown(log: Log, number: int) -> str:
 
 def likely(number: int, several: bool) -> str:
     """Return what comes before the cases that a description may mean."""
-    what = "these cases, the likeliest first" if several else "this case"
+    what = "one of these, the likeliest first" if several else "this"
     text = (
         f"Not known: none of {number} cases shows in this text. But if it describes "
         f"what you see, it may be {what}. (--ask finds a case by a few questions.)"
+    )
+    return fill(text, WIDTH, break_on_hyphens=False)
+
+
+def nothing() -> str:
+    """Return what to say if a sentence describes nothing that the book knows."""
+    text = (
+        "Not known: nothing in the book fits these words. Say what you see, and when: "
+        "does it hang, fail, run out of memory, is it wrong, is it slow? With how many "
+        "GPUs and machines; in DDP, FSDP, a pipeline? --ask finds a case by a few "
+        "questions, and search.html searches the book."
     )
     return fill(text, WIDTH, break_on_hyphens=False)
 

@@ -36,6 +36,8 @@ WAITED_FOR = {
     "pp-rank-skips-step": (1,),  # makes one step fewer
     "rdzv-id-mismatch": (0, 1),  # each waits in a rendezvous of its own
     "world-size-too-big": (1,),  # was never started
+    "torchrun-without-srun": (1,),  # Slurm started the script on one machine
+    "validation-uneven-fsdp": (1,),  # has one batch fewer
     "wrong-port-or-firewall": r"connect to \(",
 }
 

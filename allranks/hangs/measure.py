@@ -81,7 +81,7 @@ def measure(case: Specimen, key: str) -> Finding:
         start, error, text = time.monotonic(), None, ""
         try:
             if command:
-                text = play._judge_command(crew, case, "broken").text
+                text = play._judge_command(crew, case, "broken", 0).text
             else:
                 crew.stall = play.STALL_S if asked else PATIENCE_S
                 crew.run_cell(code, "broken", quiet=True)

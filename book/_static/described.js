@@ -5,6 +5,8 @@
   const NEAR = 40;
   const LEAST = 0.9;
   const SHARED = 0.7;
+  const VAGUE = 3;
+  const NEARLY = 0.5;
   const BRIEF = 12;
   const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback)/;
   const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
@@ -26,13 +28,17 @@
   const stem = (word) => (word.length > 4 ? word.replace(/(?:ing|ed|es|s|e)$/, "") : word);
 
   // Score all cases by their things, and among equals by the words that they share with the
-  // text; a case that lacks each main thing of the text counts half.
-  function ranked(text, { terms, main, cases, shared }) {
+  // text; a case that lacks each main thing of the text counts half. A case counts only if
+  // the text has more of it than vague things, and is left out if another fits twice as well.
+  function ranked(text, { terms, main, vague, cases, shared }) {
     const plain = normal(text);
     const said = terms.map((some) => some.some((needles) => near(plain, needles)));
     const told = main.filter((thing) => said[thing]);
-    const scores = cases.map(([, weights]) => {
+    const scores = cases.map(([, weights, must]) => {
+      if (must.some((thing) => !said[thing])) return 0;
       const sum = weights.reduce((all, [thing, weight]) => all + (said[thing] ? weight : 0), 0);
+      const both = weights.filter(([thing]) => said[thing]);
+      if (both.length < VAGUE && both.every(([thing]) => vague.includes(thing))) return 0;
       const fits = !told.length || weights.some(([thing]) => told.includes(thing));
       return fits ? sum : sum / 2;
     });
@@ -44,8 +50,10 @@
       for (let i = 0; i < shared[word].length; i += 2) common[shared[word][i]] += shared[word][i + 1];
     }
     const most = Math.max(...common) || 1;
-    return cases.map(([slug], i) => [scores[i] / best + SHARED * common[i] / most, slug])
-      .filter(([score]) => score).sort((a, b) => b[0] - a[0]);
+    const total = cases.map(([slug], i) =>
+      [scores[i] ? scores[i] / best + SHARED * common[i] / most : 0, slug]);
+    const least = NEARLY * Math.max(...total.map(([score]) => score));
+    return total.filter(([score]) => score >= least).sort((a, b) => b[0] - a[0]);
   }
 
   // Whether a person wrote a line, as far as its signs and digits show it.
@@ -55,16 +63,21 @@
       && 4 * count(said, ODD) <= words && 2 * count(said, /[0-9]+/g) <= words;
   }
 
-  // Name the cases that a short text may describe, the best first.
-  function candidates(log, bare, table) {
+  // Whether a short text describes something in words, and is no log.
+  function isSaid(log, bare) {
     const lines = log.lines.filter((line) => /[^ ]/.test(line));
     const said = lines.filter((line) => spoken(line, bare(line))).length;
-    if (lines.length > BRIEF || 2 * said < lines.length) return [];
-    if (lines.some((line) => LOGGED.test(bare(line)))) return [];
-    return ranked(lines.join("\n"), table).slice(0, FEW).map(([, slug]) => slug);
+    return lines.length > 0 && lines.length <= BRIEF && 2 * said >= lines.length
+      && !lines.some((line) => LOGGED.test(bare(line)));
   }
 
-  const core = { candidates, ranked };
+  // Name the cases and pages that a short text may describe, the best first.
+  function candidates(log, bare, table) {
+    if (!isSaid(log, bare)) return [];
+    return ranked(log.lines.filter((line) => /[^ ]/.test(line)).join("\n"), table).slice(0, FEW).map(([, slug]) => slug);
+  }
+
+  const core = { candidates, isSaid, ranked };
   if (typeof module === "object") module.exports = core;
   else globalThis.allRanksDescribe = core;
 })();

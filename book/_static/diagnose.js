@@ -30,7 +30,9 @@
   const REST = 4; // lines for which NCCL's message about an error may go on
   const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
   const DIGEST = /ChildFailedError: *$/; // torchrun's summary of an earlier error
+  const PROGRESS = /\b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|loss)\b[ :=/[(]*\d|\d(?:it\/s|s\/it)\b/;
   const RAISED = /(?:Error|Exception): /;
+  const TYPED = /^ *(?:\+{1,5} |\$ |(?:echo|printf) )/; // what a shell repeats
   const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
   const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
   const TORCH = ("torch Torch c10d ProcessGroup DistributedDataParallel FSDP local_rank: [rank0]"
@@ -39,6 +41,7 @@
   const OTHERS = ["tensorflow", "XlaRuntimeError", "jaxlib", "mxnet", "MXNet", "paddle"];
   const LISTS = ["issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"];
   const ERRORS = ["Error:", "Exception:", "error:"];
+  const ALONE = ["AssertionError", "NotImplementedError", "StopIteration"]; // without a message
   const INTERRUPTS = ["KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"];
   const INTERRUPT = new RegExp("^KeyboardInterrupt\\b"
     + "|Received (?:2|Signals\\.SIGINT) death signal"
@@ -162,6 +165,7 @@
   // Match the lines from line to end, then with neighbours joined to them.
   function attempt(log, expression, line, end) {
     if (line === end) {
+      if (TYPED.test(bare(log.lines[line]))) return null;
       for (const text of [log.lines[line], bare(log.lines[line])]) {
         const match = expression.exec(text);
         if (match) return hitOf(line, line, text, match, SOURCE.test(bare(log.lines[line])));
@@ -174,7 +178,7 @@
       const inside = Array.from({ length: size }, (_, i) => first + i);
       if (!inside.every((index) => log.goesOn(index))) continue;
       const parts = log.lines.slice(first, last + 1).map((part) => part.trim());
-      if (parts.slice(1).some((part) => NEXT.test(part))) continue;
+      if (parts.slice(1).some((part) => NEXT.test(part)) || TYPED.test(bare(parts[0]))) continue;
       for (let joints = 0; joints < 1 << size; joints++) {
         const text = parts.reduce((whole, part, i) =>
           whole + (joints >> (size - i) & 1 ? "" : " ") + part);
@@ -187,7 +191,8 @@
 
   const needleOf = (source) => source.replace(/(?:\\s| )[+*?]?|\\(.)/g, "$1");
 
-  function needlesOf([, pattern, ...spans]) {
+  function needlesOf([, pattern, ...rest]) {
+    const spans = rest.filter((one) => !Array.isArray(one)); // the others: see beside
     const needles = [];
     for (let i = 0; i < spans.length; i += 2) {
       needles.push(needleOf(pattern.slice(spans[i], spans[i + 1])));
@@ -242,6 +247,9 @@
     return hits.reduce((best, hit) => (best && best.first <= hit.first ? best : hit), null);
   }
 
+  // Whether other lines of the log say what a sign needs beside its own line.
+  const beside = (log, sign) => sign.filter(Array.isArray).every((other) => find(log, other));
+
   const lower = (text) => text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 
   // Find the earliest place of a sign by its long pieces, in upper or lower case.
@@ -287,6 +295,7 @@
       for (const sign of one[4]) {
         if (sign[0] === KEYS || (sign[0] === OURS && !log.ours)) continue;
         const hit = look(log, sign);
+        if (hit && !beside(log, sign)) continue;
         if (hit && sign[0] === UNLESS) return;
         if (hit) suspect.hits.push([sign, hit]);
       }
@@ -344,19 +353,24 @@
   // Drop what the log does not prove. If a case lists supporting evidence and the log has
   // none of it, a mere "maybe" is reported only beside a better suspect. A warning that only
   // may point to a case is not reported, unless the log is short. Warnings do not explain
-  // an error, and echoes do not explain an error that came before them. Nothing that is
-  // printed after Ctrl-C explains anything.
+  // an error, echoes do not explain an error that came before them, and nobody needs them
+  // beside what they certainly echo, nor if the training goes on after them. Nothing that is printed after Ctrl-C explains anything.
   function honest(log, all, end) {
-    const brief = log.lines.length <= BRIEF && end === Infinity;
+    const brief = log.lines.length <= BRIEF && end === Infinity
+      && !log.lines.some((line) => PROGRESS.test(line));
+    const goesOn = log.lines.flatMap((line, i) => (PROGRESS.test(line) ? [i] : []));
+    const still = goesOn.at(-2) ?? -1;
     const suspects = (brief ? all : all.filter((one) => !mereWarning(log, one)))
-      .filter((one) => one.first < end);
+      .filter((one) => one.first < end && (one.level !== ECHO || one.first >= still));
     let error = firstError(log);
     if (error !== null && error >= end) error = null;
     const sure = suspects.filter((one) => one.level !== ECHO && one.supported);
     if (sure.length) {
       const hits = suspects.flatMap((one) => one.hits);
       const quiet = error === null || hits.some(([, hit]) => hit.first === error);
-      return quiet || !sure.every((one) => GROUP[one.case[3]] === 2) ? suspects : [];
+      const known = sure.some((one) => one.level === FULL && GROUP[one.case[3]] !== 2);
+      return quiet || !sure.every((one) => GROUP[one.case[3]] === 2)
+        ? suspects.filter((one) => !(known && one.level === ECHO)) : [];
     }
     const echoes = suspects.filter((one) => one.level === ECHO);
     if (error === null) return echoes;
@@ -364,14 +378,73 @@
     return echoes.some((one) => one.first <= last) ? echoes : [];
   }
 
+  const REPORT = new RegExp("\\[(?:(PG[^\\[\\]]{0,150}?),?)?Rank(\\d{1,6})\\][^\\[\\]]{0,100}"
+    + "WorkNCCL\\(SeqNum=(\\d{1,15}),OpType=(\\w{1,40})(?:,NumelIn=(\\d{1,15}),NumelOut=\\d)?", "g");
+
+  // Compare what NCCL's watchdogs say of several ranks, exactly as
+  // allranks/diagnose/watchdog.py does.
+  function compared(log) {
+    const groups = new Map();
+    let at = -1;
+    for (let tries = 0; tries < TRIES; tries++) {
+      at = log.squeezed.indexOf("WorkNCCL(SeqNum=", at + 1);
+      if (at < 0) break;
+      const near = log.squeezed.slice(Math.max(0, at - 200), at + 150);
+      for (const [, group, told, number, call, size] of near.matchAll(REPORT)) {
+        const rank = Number(log.rank(log.lineAt(at)) || told);
+        if (!groups.has(group)) groups.set(group, new Map());
+        const reports = groups.get(group);
+        if (!reports.has(rank)) reports.set(rank, [Number(number), call, size ? Number(size) : null]);
+      }
+    }
+    const several = [...groups.values()].find((reports) => reports.size > 1);
+    return several ? sentence(several) : "";
+  }
+
+  const named = (ranks) => "rank" + (ranks.length === 1 ? "" : "s") + " " + ranks.join(", ");
+
+  function sentence(reports) {
+    const calls = new Map();
+    for (const rank of [...reports.keys()].sort((a, b) => a - b)) {
+      const key = JSON.stringify(reports.get(rank));
+      if (!calls.has(key)) calls.set(key, []);
+      calls.get(key).push(rank);
+    }
+    const inside = (numbered) => [...calls].map(([key, ranks]) => {
+      const [number, call, size] = JSON.parse(key);
+      return named(ranks) + (ranks.length === 1 ? " is in " : " are in ") + call
+        + (size === null ? "" : " of " + size + (size === 1 ? " number" : " numbers"))
+        + (numbered ? " (SeqNum " + number + ")" : "");
+    }).join(", ");
+    const numbers = [...new Set([...calls.keys()].map((key) => JSON.parse(key)[0]))];
+    const least = Math.min(...numbers);
+    let text;
+    if (calls.size === 1) {
+      const [[key, ranks]] = calls;
+      const silent = Array.from({ length: ranks.at(-1) }, (_, i) => i)
+        .filter((rank) => !ranks.includes(rank));
+      text = named(ranks) + " wait in the same " + JSON.parse(key)[1] + " (SeqNum " + least + "). "
+        + (silent.length === 1 ? "Rank " + silent[0] + " reports nothing, so look there."
+          : "Look for a rank that reports nothing, or else at the network.");
+    } else if (numbers.length === 1) {
+      text = "At SeqNum " + least + " " + inside(false)
+        + ": the ranks make different calls, so each waits for the other.";
+    } else {
+      text = inside(true) + ": the ranks are not at the same call. Compare what each of them"
+        + " calls as SeqNum " + least + ".";
+    }
+    return text[0].toUpperCase() + text.slice(1);
+  }
+
   function firstError(log) {
     const found = [];
-    for (const word of ERRORS) {
+    for (const word of [...ERRORS, ...ALONE]) {
       let at = -1;
       for (let tries = 0; tries < TRIES; tries++) {
         at = log.squeezed.indexOf(word, at + 1);
         if (at < 0) break;
         const line = log.lineAt(at);
+        if (ALONE.includes(word) && bare(log.lines[line]) !== word) continue;
         if (WARNING.test(log.lines[line]) || DIGEST.test(log.lines[line])) continue;
         found.push(line);
         break;
@@ -380,7 +453,7 @@
     return found.length ? Math.min(...found) : null;
   }
 
-  const core = { plain, bare, Log, diagnose, firstError, ended, SHOWN, FULL, ECHO };
+  const core = { plain, bare, Log, diagnose, firstError, ended, compared, SHOWN, FULL, ECHO };
   if (typeof module === "object") module.exports = core;
   else globalThis.allRanksDiagnose = core;
 })();

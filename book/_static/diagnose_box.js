@@ -3,7 +3,7 @@
 // this page.
 (() => {
   const folder = new URL(".", document.currentScript.src).href;
-  const { Log, bare, diagnose, firstError, ended, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { Log, bare, diagnose, firstError, ended, compared, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
   const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
   const MOST = 64 * 2 ** 20;
@@ -90,6 +90,8 @@
         const place = "line " + log.numbers[hit.first] + (rank ? ", rank " + rank : "");
         return make("li", {}, make("span", { class: "diagnose-place" }, place), excerpt(hit));
       });
+    const ranks = lines.length && suspect.hits.some(([, hit]) => hit.text.includes("WorkNCCL("))
+      ? compared(log) : "";
     const more = make("div", { class: "diagnose-told" });
     const unfolded = first && suspect.hits.length > 0;
     texts(name, files[kind]).then((all) => more.replaceChildren(...told(all[slug], unfolded)),
@@ -100,8 +102,19 @@
         make("a", { href: address }, ...words(title))),
       make("p", { class: "diagnose-kind" }, name + " · " + ENDS[symptom] + doubt),
       lines.length ? make("ul", { class: "diagnose-lines" }, ...lines) : "",
+      ranks ? make("p", { class: "diagnose-ranks" }, make("strong", {}, "Ranks: "), ranks) : "",
       suspect.hits.length ? more : make("details", first ? { open: "" } : {},
         make("summary", {}, "Cause and cure"), more));
+  }
+
+  // A section of the book that answers what is no failure.
+  function section([title, place, says]) {
+    const [page, anchor] = place.split("#");
+    return make("li", {},
+      make("h3", { class: "diagnose-title", tabindex: -1 },
+        make("a", { href: page + ".html#" + anchor }, ...words(title))),
+      make("p", { class: "diagnose-kind" }, "a section of this book"),
+      make("p", {}, ...words(says)));
   }
 
   // Recognise UTF-16 by its mark, or by zeros in every other byte, exactly as
@@ -219,8 +232,8 @@
     }
 
     fill(log, found, stays) {
-      this.list.replaceChildren(
-        ...found.map((suspect, i) => result(log, suspect, this.files, !i)));
+      this.list.replaceChildren(...found.map((suspect, i) =>
+        (suspect.page ? section(suspect.page) : result(log, suspect, this.files, !i))));
       this.status.scrollIntoView({ block: "start", behavior: "instant" });
       if (!stays) this.list.querySelector("h3").focus({ preventScroll: true });
     }
@@ -236,16 +249,22 @@
 
     // Name the cases that a text may describe.
     guess(log, where, stays) {
-      const { allRanksDescribe: { candidates }, allRanksDescribed: table } = globalThis;
-      const found = candidates(log, bare, table).map((slug) =>
-        ({ case: cases.find((one) => one[0] === slug), hits: [] }));
+      const { allRanksDescribe: { candidates, isSaid }, allRanksDescribed: table } = globalThis;
+      const found = candidates(log, bare, table).map((slug) => table.pages[slug]
+        ? { page: table.pages[slug] } : { case: cases.find((one) => one[0] === slug), hits: [] });
+      if (!found.length && isSaid(log, bare)) {
+        this.say("Not known: nothing in the book fits these words. Say what you see, and when:"
+          + " does it hang, fail, run out of memory, is it wrong, is it slow? With how many GPUs"
+          + " and machines; in DDP, FSDP, a pipeline? Or answer the questions below.");
+        return;
+      }
       if (!found.length) {
         this.unknown(log, where);
         return;
       }
       this.say("Not known: none of " + cases.length + " cases shows. But if this describes what"
         + " you see, it may be " + (found.length > 1
-          ? "these " + found.length + " cases, the likeliest first." : "this case."));
+          ? "one of these " + found.length + ", the likeliest first." : "this."));
       this.fill(log, found, stays);
     }
   }

@@ -63,6 +63,16 @@ def test_a_fused_optimizer_fails_one_line_later(fused):
         assert step(0) < after_one, prose("amp-no-inf-checks", "Cure")
 
 
+@pytest.mark.parametrize(("found", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])
+def test_without_a_backend_the_accelerators_is_taken_alone(found, backend, monkeypatch):
+    """If no backend is named, the group gets that of the accelerator, and no other."""
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device(found))
+    config = distributed_c10d.BackendConfig(distributed_c10d.Backend("undefined"))
+    assert config.get_device_backend_map() == {found: backend}
+    says = prose("no-backend-for-device", "Cure")
+    assert "It must be named: without a backend" in says
+
+
 def test_a_guard_sees_the_figure_and_not_the_handle():
     """The guard catches what is passed to metric(), and the case says so."""
     case = clinic.read(CLINIC / "async-no-wait.py")

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from allranks import clinic
+from allranks.clinic.cases import AND
 from allranks.diagnose.suspects import diagnose
 from allranks.diagnose.text import Log
 from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
@@ -112,7 +113,11 @@ def judge(case: clinic.Specimen | None, all_cases: list, program: Program):
     def compare(ended: Ended) -> tuple[str, dict]:
         log = Log(("log", ended.text))
         suspects = [suspect.case.slug for suspect in diagnose(log, all_cases)]
-        signs = [sign for _, sign in case.signs] if case else [program.says]
+        signs = (
+            [sign.partition(AND)[0] for _, sign in case.signs]
+            if case
+            else [program.says]
+        )
         facts = {"said": said(ended, signs), "diagnosis": suspects[:3]}
         if not program.warns and ended.code == 0:
             return FAILED, facts | {"why": f"the mistake went through: {ended.last}"}

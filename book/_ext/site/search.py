@@ -46,7 +46,9 @@ PAGE = """
 def literal(case: clinic.Specimen) -> str:
     """Return the words that the signs of a case have, without their syntax."""
     kinds = clinic.cases.FULL, clinic.cases.MAYBE
-    signs = [pattern for kind, pattern in case.signs if kind in kinds]
+    signs = [
+        s.partition(clinic.cases.AND)[0] for kind, s in case.signs if kind in kinds
+    ]
     return " ".join(SYNTAX.sub(" ", sign) for sign in signs)
 
 

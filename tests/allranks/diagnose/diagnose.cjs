@@ -1,5 +1,5 @@
 // What the page's script makes of texts: node diagnose.cjs SCRIPT < {table, texts}
-const { Log, diagnose, firstError, ended } = require(process.argv[2]);
+const { Log, compared, diagnose, firstError, ended } = require(process.argv[2]);
 const { table, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const answers = texts.map((text) => {
   const log = new Log(text);
@@ -10,6 +10,6 @@ const answers = texts.map((text) => {
       log.numbers[hit.first], log.rank(hit.first)]),
   ]);
   const end = ended(log);
-  return [suspects, firstError(log), end === Infinity ? null : end];
+  return [suspects, firstError(log), end === Infinity ? null : end, compared(log)];
 });
 process.stdout.write(JSON.stringify(answers));

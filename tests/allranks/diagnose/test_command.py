@@ -21,6 +21,7 @@ from allranks.diagnose.signs import CUT, sign, signs_of, table
 from allranks.diagnose.suspects import diagnose as suspects_of
 from allranks.diagnose.suspects import first_error
 from allranks.diagnose.text import Log, bare
+from allranks.diagnose.watchdog import compared
 from allranks.paths import ROOT
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
@@ -276,7 +277,7 @@ def test_a_prefix_is_bare_again():
         ("B!\nA!", "full full", "ba"),  # the earliest
         ("B!\nA!", "full maybe", "ab"),
         ("B!\nA!", "maybe echo", "ab"),
-        ("A!\nB!", "echo full", "ba"),
+        ("A!\nB!", "echo full", "b"),  # nobody needs the echo beside it
         ("B!\nA!", "echo echo", "ba"),
         ('    raise ValueError("B!")\nA!', "full full", "ab"),
         ('-> 12     raise ValueError("B!")\nA!', "full full", "ab"),
@@ -408,6 +409,59 @@ def test_what_ends_no_job_is_no_better_than_an_echo_of_the_end():
     for kind, found in ("maybe", ["echo", "slow"]), ("full", ["slow", "echo"]):
         slow = case("slow", (kind, r"a swallow"), symptom="slow")
         assert names(text, slow, echo) == found
+
+
+def test_a_training_that_goes_on_needs_no_warning_named():
+    """A warning that only may point to a case is no news beside steps that go on."""
+    slow = case("slow", ("maybe", r"UserWarning: a swallow"), symptom="slow")
+    assert names("UserWarning: a swallow", slow) == ["slow"]
+    for line in "epoch 3: loss 0.5", "loss=0.25", "Step 7", "30%|###   | 3/9 [2.1it/s]":
+        assert names(f"UserWarning: a swallow\n{line}", slow) == [], line
+
+
+def test_an_echo_is_no_case_if_the_training_goes_on():
+    """Steps that follow an echo show that the job did not end by it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    steps = "\nstep 8 loss 0.5\nstep 9 loss 0.4"
+    assert names(f"{steps}\nthe parrot has", echo) == ["echo"]
+    assert names(f"the parrot has{steps}", echo) == []
+    assert names("the parrot has\nstep 9 loss 0.4", echo) == ["echo"]
+
+
+@pytest.mark.parametrize("error", ["AssertionError", "[rank1]: StopIteration"])
+def test_an_exception_without_a_message_is_an_error(error):
+    """An echo does not explain a bare exception before it."""
+    echo = case("echo", ("echo", r"the parrot has"))
+    assert names(f"{error}\nthe parrot has", echo) == []
+    assert names(f"x = {error}(1)\nthe parrot has", echo) == ["echo"]
+
+
+@pytest.mark.parametrize("typed", ["+ grep '{}' log", "++ echo '{}'", "$ echo {}"])
+def test_what_a_shell_repeats_is_no_message(typed):
+    """A command that a shell shows before it runs says nothing about the run."""
+    line = typed.format("the parrot has ceased to be")
+    assert names(line, A) == []
+    assert names(f"{line}\nthe parrot has ceased to be", A) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A!\nB!", ["both"]),
+        ("B!\nA!", ["both"]),
+        ("A!", []),
+        ("B!", []),
+        ("a!\nB!", ["both"]),  # in other capitals
+        ("a!", []),
+    ],
+)
+def test_a_sign_may_need_a_second_line(text, found):
+    """A sign with ``&&`` counts only if other lines say the rest."""
+    said = r"the parrot has ceased to be && the bridge keeper asks"
+    both = case("both", ("full", said))
+    text = text.replace("A!", "the parrot has ceased to be")
+    text = text.replace("a!", "The Parrot has ceased to be")
+    assert names(text.replace("B!", "the bridge keeper asks a question"), both) == found
 
 
 def test_an_echo_explains_no_error_before_it():
@@ -556,7 +610,8 @@ def test_the_page_finds_the_same(kind):
             ]
             for suspect in suspects_of(log, CASES)
         ]
-        mine = json.loads(json.dumps([mine, first_error(log), ended(log).get(0)]))
+        others = [first_error(log), ended(log).get(0), compared(log)]
+        mine = json.loads(json.dumps([mine, *others]))
         told += 1 if mine[0] else 0
         assert answer == mine, repr(text)
     assert told > 100 or kind == "healthy"
@@ -791,7 +846,7 @@ def test_what_follows_from_control_c_is_no_cause():
     assert names(before + STACKS, echo) == ["echo"]
     assert names(f"the parrot has ceased to be\n{STACKS}", A, echo) == ["a"]
     slow = case("slow", ("maybe", r"Epoch 1"), symptom="slow")
-    assert names("Epoch 1", slow) == ["slow"]
+    assert names("RuntimeError: Epoch 1", slow) == ["slow"]
     assert names(STACKS, slow) == []
     two = Log(("a", STACKS), ("b", "ok\nthe parrot has ceased to be\n" + STACKS))
     assert ended(two) == {0: 1, 1: 9}

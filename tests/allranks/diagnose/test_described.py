@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
 from allranks.diagnose import described
-from allranks.diagnose.command import main
+from allranks.diagnose.command import main, spoken
 from allranks.diagnose.described import candidates, ranked, symptoms, table
 from allranks.diagnose.text import Log
 from allranks.paths import ROOT
@@ -31,6 +32,7 @@ from tests.clinic import measure
 CASES = clinic.folder(ROOT / "clinic")
 SLUGS = {case.slug for case in CASES}
 HERE = Path(__file__).parent
+QUESTIONS = json.loads((HERE / "questions.json").read_text("utf8"))
 THREADS = json.loads((HERE / "threads.json").read_text("utf8"))
 WALKS = json.loads((HERE / "walks.json").read_text("utf8"))
 ENGLISH = "My training hangs at the end of the epoch."
@@ -99,9 +101,11 @@ class TestTree:
         """The table names all cases, things that exist, and no thing in vain."""
         data = symptoms()
         assert set(data["cases"]) == SLUGS
-        used = {thing for said in data["cases"].values() for thing in said.split()}
+        pages = [page["things"] for page in data["pages"].values()]
+        said = [*data["cases"].values(), *pages]
+        used = {thing for one in said for thing in one.split()}
         assert used == set(data["words"])
-        assert used.issuperset(data["main"].split())
+        assert used.issuperset(data["main"].split() + data["vague"].split())
         assert SLUGS.issuperset(data["seldom"].split())
 
 
@@ -153,9 +157,37 @@ class TestWords:
         ]
         assert len(told) <= len(logs) / 10, told
 
+    def test_questions_find_their_case_or_page(self):
+        """Slowness, memory, batch sizes and launchers are found, whoever asks."""
+        answers = {
+            text: candidates(Log(("text", text)), TABLE) for text in QUESTIONS["asked"]
+        }
+        right = {text: row.split() for text, row in QUESTIONS["asked"].items()}
+        first = [text for text, found in answers.items() if found[:1][0] in right[text]]
+        assert len(first) >= 0.8 * len(answers)
+        for text, found in answers.items():
+            assert set(right[text]) & set(found), text
+
+    def test_questions_about_something_else_get_nothing(self):
+        """At most one in ten questions that are not about this book is answered."""
+        other = QUESTIONS["other"]
+        told = [text for text in other if candidates(Log(("text", text)), TABLE)]
+        assert len(told) <= len(other) / 10, told
+
+    def test_a_page_that_answers_is_there(self):
+        """Each page names a heading of the book, and no page is called like a case."""
+        for name, page in symptoms()["pages"].items():
+            assert name not in SLUGS
+            file, _, anchor = page["read"].partition("#")
+            text = (ROOT / "book" / f"{file}.md").read_text("utf8")
+            heads = re.findall(r"^#+ (.+)$", text, re.M)
+            slugs = [re.sub("[^a-z0-9]+", "-", h.lower()).strip("-") for h in heads]
+            assert anchor in slugs, page["read"]
+
     def test_the_page_finds_the_same(self):
         """described.js names the same cases, with the same scores, for all threads."""
         texts = [words(row) for row in THREADS]
+        texts += [*QUESTIONS["asked"], *QUESTIONS["other"]]
         texts += [
             *measure.healthy().values(),
             "",
@@ -185,7 +217,9 @@ class TestCommand:
         """What is no file but words is a description; a missing file stays one."""
         assert main([ENGLISH]) == 1
         text = " ".join(capsys.readouterr().out.split())
-        assert text.startswith("Not known: none of ") and "it may be these" in text
+        assert (
+            text.startswith("Not known: none of ") and "it may be one of these" in text
+        )
         assert "ddp-uneven-inputs (DDP; hangs) Cause: " in text
         assert "book/app_clinic_ddp.html#clinic-ddp-uneven-inputs" in text
         assert main([CHINESE]) == 1
@@ -193,6 +227,45 @@ class TestCommand:
         for name in "runs/my train.log", "my train.log", "train":
             assert main([name]) == 2
             assert "No such file" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("the loss is off by 1/world_size on 4 GPUs", True),
+            ("srun torchrun / torchrun, which one do I need?", True),
+            ("it hangs in epoch 2 of train.py", True),
+            ("多机/单机训练卡住", True),
+            ("runs/my train.log", False),
+            ("my train.log", False),
+            ("./it hangs at the end of the epoch", False),
+            ("/var/log/it hangs at the end of the epoch", False),
+            ("train", False),
+            ("日志/训练.log", False),
+        ],
+    )
+    def test_a_slash_makes_no_path_of_a_sentence(self, text, sentence, capsys):
+        """A sentence may have a slash or a file's name; a file has few words."""
+        assert spoken(text) == sentence
+        assert main([text]) == (1 if sentence else 2)
+        assert bool(capsys.readouterr().err) != sentence
+
+    def test_a_section_answers_a_question(self, capsys):
+        """What is no failure is answered by a section of the book."""
+        question = "Is the batch size with DDP per GPU or the total?"
+        assert main([question]) == 1
+        text = " ".join(capsys.readouterr().out.split())
+        assert "What is the batch size now? a section of the book The batch" in text
+        assert "book/ch4_ranks.html#what-is-the-batch-size-now" in text
+        assert main(["--json", question]) == 1
+        told = json.loads(capsys.readouterr().out)["candidates"]
+        (page,) = (one for one in told if one.get("page") == "batch-size")
+        assert {"title", "says", "read"} <= set(page) and "slug" not in page
+
+    def test_words_that_fit_nothing_are_told_so(self, capsys):
+        """Nobody is sent to five cases that have nothing to do with the question."""
+        assert main(["how do I plot a confusion matrix"]) == 1
+        text = " ".join(capsys.readouterr().out.split())
+        assert text.startswith("Not known: nothing in the book fits these words.")
 
     def test_candidates_are_not_known_to_tools(self, capsys):
         """``--json`` keeps them apart from what a log shows."""

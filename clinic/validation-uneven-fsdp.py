@@ -1,0 +1,50 @@
+r"""Validation of a sharded model runs until each rank's data are used up.
+
+class: TP/FSDP2
+symptom: hang
+runs on: 2 ranks
+chapter: ch6_model_parallel
+signature: rank 0 waits in `total \+= model\(
+
+You see: nothing. Training runs, and the job stops in the first validation or soon after
+it. Under NCCL the watchdogs name two calls with one `SeqNum`: the all-gather of a forward
+on the rank that still has a batch, an all-reduce (the mean of the loss) on the others.
+
+Cause: each forward of a sharded model gathers weights from all ranks, also under
+`no_grad`, so all ranks have to make equally many. Training takes a fixed number of
+steps, but validation goes on until a stream is empty, and packed or filtered samples
+give the ranks different numbers of batches.
+
+Cure: take a fixed number of batches on all ranks. Or agree before each one: an
+all-reduce (MIN) of "I have a batch", and all stop when the first is out. To lose nothing,
+let a rank without data run a dummy batch whose loss it does not count. DDP's `join()`
+does not exist for FSDP.
+
+Next time: print the number of validation batches of each rank before the loop.
+
+Links: https://github.com/PrimeIntellect-ai/prime-rl/issues/2515 (validation until the data end, under FSDP2)
+https://github.com/pytorch/torchtitan/issues/1618 (ranks with different numbers of validation batches)
+"""
+
+# %% given
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+layers = [fully_shard(nn.Linear(4, 4)), fully_shard(nn.Linear(4, 1))]
+model = fully_shard(nn.Sequential(*layers)).eval()
+batches = [torch.ones(2, 4)] * (3 - rank)
+total = 0.0
+
+# %% broken
+with torch.no_grad():
+    for x in batches:
+        total += model(x).mean()
+print("validated")
+
+# %% fixed
+least = torch.tensor(len(batches))
+dist.all_reduce(least, op=dist.ReduceOp.MIN)
+with torch.no_grad():
+    for x in batches[:least]:
+        total += model(x).mean()
+print("validated")
