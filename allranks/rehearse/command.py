@@ -150,17 +150,21 @@ def _torchrun(
             f"torchrun --nnodes {args.nnodes} waits for other nodes: add --nodes "
             f"{fewest} before the command"
         )
-    flags = words[: len(words) - len(args.training_script_args) - 1]
-    flags = [word for word in flags if word not in ("-m", "--module")]
+    at = len(words) - len(args.training_script_args) - 1
+    while words[at] != args.training_script:
+        at -= 1  # argparse has taken a "--" out of the script's words
+    flags = words[:at]
+    flags = [word for word in flags if word not in ("-m", "--module", "--")]
     if where:
         flags = [*_without_places(flags), *where]
     if args.nproc_per_node in ("gpu", "auto"):
         flags.append(f"--nproc-per-node={gpus}")  # the last one holds
     if not args.module:
         _check(args.training_script)
-    child = ["-m"] if args.module else []
-    script = [*child, args.training_script, *args.training_script_args]
-    return [sys.executable, "-u", "-m", agent, *flags, "--module", CHILD, *script]
+    script = [args.training_script, *args.training_script_args]
+    script = ["-m", *script] if args.module else script
+    child = "--module", "--", CHILD  # what follows "--" is no flag of the agent's
+    return [sys.executable, "-u", "-m", agent, *flags, *child, *script]
 
 
 def _without_places(flags: list[str]) -> list[str]:

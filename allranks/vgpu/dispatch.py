@@ -151,7 +151,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     capture = home.machine.capture
     if capture is not None:
         capture.before(func, inner_args, inner_kwargs)
-    with generators.drawing(func, home, inner_kwargs) as drawn:
+    with generators.drawing(func, home, inner_args, inner_kwargs) as drawn:
         made = kernels.run(func, inner_args, inner_kwargs)
         drawn += pytree.tree_leaves(made)
     out = pytree.tree_map_only(

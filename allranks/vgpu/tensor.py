@@ -24,6 +24,7 @@ class VirtualTensor(torch.Tensor):
     """A tensor on a virtual GPU, made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
 
     is_cpu = False
+    __module__ = "torch"  # tensorboardX takes a tensor only from there
 
     @staticmethod
     def __new__(cls: "type[VirtualTensor]", inner: torch.Tensor, home: Device) -> Self:

@@ -339,6 +339,24 @@ def test_flags_of_python_stay_and_other_programs_are_left_alone():
         assert reach(words) == words
 
 
+def test_two_dashes_end_torchruns_own_flags():
+    """A script's --logs is no abbreviation of torchrun's --logs-specs then."""
+    script = str(SCRIPTS / "ddp.py")
+    made = rewrite(["torchrun", "--nproc-per-node=2", "--", script, "--logs", "x"])
+    child = ["--", "allranks.rehearse.child", script, "--logs", "x"]
+    assert made[-6:] == ["--module", *child] and made.count("--") == 1
+    made = rewrite(["torchrun", "--nproc-per-node=2", script, "--", script])
+    assert made[-4:] == ["--", "allranks.rehearse.child", script, script]
+
+
+def test_the_readers_modules_come_before_installed_ones(tmp_path):
+    """A package of the reader's may be called as one that lies beside ours."""
+    Path(tmp_path, "allranks_other.py").write_text("")  # stands for any name
+    env = {"PYTHONPATH": str(tmp_path)}
+    first, *_, last = launch._python_path(env).split(os.pathsep)
+    assert first == str(tmp_path) and Path(last, "allranks", "rehearse").is_dir()
+
+
 def test_nodes_replace_what_the_command_says_of_places():
     """A job's own rendezvous is a cluster's; here the nodes meet on this machine."""
     words = ["torchrun", "--nnodes", "8", "--rdzv-endpoint=head:29500", "--rdzv_id=1"]

@@ -16,12 +16,15 @@ def counted():
     own = current().devices[rank]
     return own.taken, own.peak, own.busy_s, current().host_s, str(current().copied)
 
-def train(change=lambda model: None, skipped=(), patience_s=60, layers=()):
+def same(net):
+    return net
+
+def train(change=same, skipped=(), patience_s=60, layers=(), wrap=same):
     wrappers, optimizers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
     guards = Guards(wrappers, optimizers, patience_s)
     net = nn.Sequential(nn.Linear(4, 4), *layers).to(gpu)
     model = nn.parallel.DistributedDataParallel(
-        net, device_ids=[rank], process_group=group
+        wrap(net), device_ids=[rank], process_group=group
     )
     optimizer = torch.optim.AdamW(model.parameters())
     wrappers[model] = None
@@ -95,6 +98,29 @@ def test_a_finding_is_noted_and_the_script_goes_on(ranks):
         ((kind, text),) = found
         assert kind == "guard" and "module.0.weight is not the same on all" in text
         assert (off, quiet, gone) == ([], True, None)
+
+
+def test_a_compiled_model_is_compared_too(ranks):
+    """Its wrapper has a len() that raises, so nobody may ask whether it is true."""
+    code = """
+from types import SimpleNamespace
+
+def edit_inside(model):
+    edit(SimpleNamespace(module=model.module._orig_mod.net))
+
+class Named(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x)
+
+train(edit_inside, wrap=lambda net: torch.compile(Named(net), backend="eager"))
+"""
+    for found, off, _, _ in ranks.run(code):
+        ((kind, text),) = found
+        assert kind == "guard" and "_orig_mod.net.0.weight is not the same" in text
+        assert off == []
 
 
 def test_equal_random_numbers_do_not_end_the_guard(ranks):
