@@ -4,6 +4,7 @@ Nothing is put in their place, because many scripts ask whether such a package i
 and do without it. But an error that one of them causes gets a sentence that says how.
 """
 
+import sys
 import traceback
 
 PACKAGES = {
@@ -35,8 +36,8 @@ def advice(error: BaseException) -> str:
     Returns:
         The sentence, or "" for any other error.
 
-    >>> advice(ModuleNotFoundError("No module named 'apex'", name="apex.parallel"))[:31]
-    'import apex.parallel needs a re'
+    >>> advice(ModuleNotFoundError("No module named 'apex'", name="apex.parallel"))[:32]
+    'import apex.parallel is made for'
     """
     name = getattr(error, "name", None) or ""
     if isinstance(error, ImportError) and name.partition(".")[0] in PACKAGES:
@@ -56,7 +57,9 @@ def advice(error: BaseException) -> str:
 
 
 def _sentence(call: str, package: str) -> str:
+    if package in sys.modules and call.startswith("import "):  # a part has no stand-in
+        package = call.removeprefix("import ")
     return (
-        f"{call} needs a real GPU, so it cannot be rehearsed: give a file that has "
+        f"{call} is made for GPUs, so it is not rehearsed: give a file that has "
         f"stand-ins for what you use of it, --stub {package}=FILE"
     )

@@ -1,0 +1,70 @@
+"""Train with DDP or by hand; the first word is a mistake, and "right" cures it."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+mistake, right = sys.argv[1], "right" in sys.argv
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+if mistake == "alone":  # nobody makes a group, as a launcher's variables were not read
+    group = right
+else:
+    group = True
+if group:
+    over_host = mistake == "gloo" and not right
+    dist.init_process_group("gloo" if over_host else "nccl")
+torch.manual_seed(local_rank)
+
+
+class Net(nn.Module):
+    """A layer, and a buffer that never changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.register_buffer("mask", torch.ones(64))
+
+    def forward(self, x):
+        return self.layer(x * self.mask)
+
+
+net = Net().cuda()
+model = net
+if mistake == "by-hand":
+    if right:
+        for p in net.parameters():
+            dist.broadcast(p.data, 0)
+elif group:
+    model = DDP(
+        net,
+        device_ids=[local_rank],
+        broadcast_buffers=mistake == "buffers" and not right,
+    )
+optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+passes = 2 if mistake == "accumulate" else 1
+for step in range(6):
+    for number in range(passes):
+        last = number == passes - 1
+        if passes > 1 and right:
+            model.require_backward_grad_sync = last  # what no_sync sets
+        model(torch.randn(8, 64, device="cuda")).square().mean().backward()
+    if mistake == "by-hand":
+        flat = torch.cat([p.grad.flatten() for p in net.parameters()])
+        dist.all_reduce(flat)
+        sizes = [p.numel() for p in net.parameters()]
+        for p, part in zip(net.parameters(), flat.split(sizes), strict=True):
+            p.grad.copy_(part.view_as(p) / dist.get_world_size())
+    optimizer.step()
+    optimizer.zero_grad()
+if mistake == "save":
+    name = "net.pt" if not right else f"net-{local_rank}.pt"
+    torch.save({"net": net.state_dict()}, name)
+if mistake == "keys" and local_rank == 0:
+    torch.save((net if right else model).state_dict(), "net.pt")
+if group:
+    dist.destroy_process_group()
