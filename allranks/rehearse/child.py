@@ -31,7 +31,7 @@ import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import recorder, settings, tracebacks
+from allranks.rehearse import packages, recorder, settings, tracebacks
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
@@ -53,6 +53,7 @@ def begin(of_command: bool = False) -> None:
     nccl.install()
     nccl.set_patience(stage.watch_s)
     rendezvous._create_c10d_store = meet(2 * stage.watch_s)
+    sys.meta_path.insert(0, packages.Refusing())
     for name, path in stage.stubs.items():
         _put_in_place(name, path)
     multiprocessing.spawn.get_command_line = get_command_line

@@ -12,6 +12,7 @@ Found = Iterator[tuple[str, str]]
 STEPS = 4  # a loop has as many, and not a first step that is unlike the others
 LARGE = 16e6  # bytes of a peak that is worth a word
 SMALL = 0.1  # of a peak, which nobody would miss
+FEW = 0.05  # of the gradients' bytes
 STATE = "parameters", "gradients", "optimizer"
 REDUCES = "all_reduce", "reduce", "reduce_scatter", "all_gather"
 ABSENT = "clients joined", "while trying to connect"  # torch's words of ranks' store
@@ -51,7 +52,8 @@ def constant_buffers(records: list[Record], gpus: int, nodes: int) -> Found:
                 and call["steps"] >= max(record["steps"] - 1, STEPS)
                 and call["bytes"] == model["buffers"]
             ]
-            if model["buffers"] and model["constant"] and steady:
+            many = model["buffers"] > FEW * model["bytes"]
+            if many and model["constant"] and steady:
                 yield (
                     f"DDP sends {amount(model['buffers'], 'B')} of buffers in each "
                     "forward pass, and none of them ever changes. Say "
@@ -128,9 +130,9 @@ def little_to_shard(records: list[Record], gpus: int, nodes: int) -> Found:
             if gpu["peak"] < LARGE or whole > SMALL * gpu["peak"] or most in STATE:
                 continue
             yield (
-                f"FSDP saves almost nothing: {amount(gpu['peak'], 'B')} at the peak, and "
-                "parameters, gradients and optimizer would take no more than "
-                f"{amount(whole, 'B')} of it if they were whole. Most is {most} "
+                f"FSDP saves almost nothing: of {amount(gpu['peak'], 'B')} at the "
+                "peak, parameters, gradients and optimizer would take no more than "
+                f"{amount(whole, 'B')} if they were whole. Most is {most} "
                 f"({amount(held[most], 'B')}), which sharding leaves as it is: use "
                 "activation checkpointing, or a smaller batch or input",
                 "",

@@ -35,7 +35,7 @@ def text(
         findings: what the laws found.
         ended: how the run ended, in one sentence.
         full: whether all tables are there, in full length; None leaves out most rows of
-            long ones, and all of them if a process failed.
+            long ones, and all but the first table if a process failed.
     """
     if not records:
         return f"Rehearsal: {ended}, and no process left a record\n"
@@ -53,15 +53,13 @@ def text(
         parts += [_wrapped(f"[{f.kind}] {sentence(f)}", more="  ") for f in findings]
     looked, *said = guarded(records)
     parts += ["", _wrapped(looked, first=""), *map(_wrapped, said)]
-    if brief:
-        return "\n".join(parts) + "\n"
-    for title, names, rows, note in sections(records):
+    for title, names, rows, note in [*sections(records)][: 1 if brief else None]:
         shown = rows if full else rows[:MOST_ROWS]
         parts += [f"\n{title}", _table(names, shown)]
         left = len(rows) - len(shown)
         parts += [f"  ... and {left} more, which --full shows"] if left else []
         parts += [_wrapped(note)] if note else []
-    parts += ["", _wrapped(modelled(records), first="")]
+    parts += [] if brief else ["", _wrapped(modelled(records), first="")]
     return "\n".join(parts) + "\n"
 
 

@@ -11,10 +11,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 mistake, right = sys.argv[1], "right" in sys.argv
 local_rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
-if mistake == "alone":  # nobody makes a group, as a launcher's variables were not read
-    group = right
-else:
-    group = True
+group = right or mistake != "alone"  # without one, nobody talks
 if group:
     over_host = mistake == "gloo" and not right
     dist.init_process_group("gloo" if over_host else "nccl")
@@ -27,10 +24,10 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(64, 64)
-        self.register_buffer("mask", torch.ones(64))
+        self.register_buffer("mask", torch.ones(64, 64).tril())
 
     def forward(self, x):
-        return self.layer(x * self.mask)
+        return self.layer(x @ self.mask)
 
 
 net = Net().cuda()
@@ -47,7 +44,7 @@ elif group:
     )
 optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
 passes = 2 if mistake == "accumulate" else 1
-for step in range(6):
+for _ in range(6):
     for number in range(passes):
         last = number == passes - 1
         if passes > 1 and right:
