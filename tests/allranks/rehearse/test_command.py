@@ -367,7 +367,7 @@ def test_nodes_replace_what_the_command_says_of_places():
     )
     assert "--nnodes=2" in made and "--rdzv-endpoint=127.0.0.1:4321" in made
     assert not any(word.startswith(("--node_rank", "--node-rank")) for word in made)
-    assert made[-4:] == ["--module", "allranks.rehearse.child", "-m", "train"]
+    assert made[-5:] == ["--module", "--", "allranks.rehearse.child", "-m", "train"]
 
 
 SLOW_TO_LEAVE = """

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from allranks.rehearse import findings, hangs, page, report
+from allranks.rehearse import findings, hangs, page, report, tables
 from tests.allranks.rehearse.running import sentences
 
 GPU = {"peak": 2048, "capacity": 4096, "holders": {"parameters": 2048}}
@@ -568,6 +568,35 @@ def test_a_long_cell_breaks_between_its_items():
     assert head.index("held by") == len("  cuda:0  ")
 
 
+def test_a_long_table_is_cut_unless_all_is_asked_for():
+    """What happens in each step comes first."""
+    ranks = healthy()
+    once = [call("broadcast", n, times=1, steps=1, inside="") for n in range(30)]
+    ranks[0]["calls"] = [*once, call("all_reduce", 40)]
+    cut, whole = (report.text(ranks, [], "", full) for full in (None, True))
+    assert "... and 19 more, which --full shows" in cut
+    assert cut.index("all_reduce") < cut.index("broadcast") and "29 B" not in cut
+    assert "29 B" in whole and "more, which" not in whole
+
+
+def test_what_no_step_has_is_not_called_so():
+    """Three barriers before two steps are no 1.5 a step."""
+    ranks = healthy()
+    before = call("barrier", 1, times=3, steps=1, inside="")
+    ranks[0] |= {"steps": 2, "calls": [before, call("all_reduce", 40, 4, 2)]}
+    _, _, rows, _ = tables._traffic(ranks)
+    assert [row[3] for row in rows] == ["2 a step", "3 in all"]
+
+
+def test_a_scaler_that_leaves_out_each_step_is_told():
+    """No step was taken, so the guard compared nothing, and the report says why."""
+    ranks = healthy()
+    for one in ranks:
+        nothing = dict(models=[], found=[], remarks=[], off=[])
+        one |= {"steps": 0, "scaled": 4, "guard": nothing}
+    assert "GradScaler left out each step" in report.guarded(ranks)[0]
+
+
 def test_the_report_and_the_page_say_all():
     """Failures come with the clinic's diagnosis; the page escapes what it shows."""
     ranks = healthy()
@@ -577,7 +606,13 @@ def test_the_report_and_the_page_say_all():
     log = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
     ranks[1]["error"] = about | {"log": log}
     found = findings.judge(copy.deepcopy(ranks), gpus=2)
-    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s"))
+    brief = report.text(ranks, found, "exit code 1 after 2 s")
+    assert brief.splitlines()[:2] == [
+        "Rehearsal: exit code 1 after 2 s; rank 1 failed",
+        "Findings: 1 (stray-memory at train.py:5)",
+    ]
+    assert "--full" in brief and "Memory at the peak" not in brief
+    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s", full=True))
     assert "rank 1: train.py:7: RuntimeError: Expected all" in plain
     assert "[stray-memory] train.py:5: rank 1" in plain
     assert "node0 cuda:1" in plain and "2.05 kB" in plain and "models no real" in plain
