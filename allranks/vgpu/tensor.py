@@ -30,10 +30,9 @@ class VirtualTensor(torch.Tensor):
     def __new__(cls: "type[VirtualTensor]", inner: torch.Tensor, home: Device) -> Self:
         if inner.layout != torch.strided or inner.is_quantized:
             kind = "quantized" if inner.is_quantized else inner.layout
-            way = "nn.Embedding(..., sparse=False)" if inner.is_sparse else "dense ones"
             raise NotImplementedError(
-                f"virtual GPUs hold no {kind} tensors: use {way} here, or leave them "
-                "out of the rehearsal"
+                f"virtual GPUs hold no {kind} tensors: use dense ones here, or leave "
+                "them out of the rehearsal"
             )
         home.machine.adopt(inner.untyped_storage(), home, inner.shape)
         self = torch.Tensor._make_subclass(cls, inner)  # the same memory
