@@ -178,3 +178,30 @@ told(False), told(True)
 def test_replicas_that_a_hook_lets_drift_need_not_be_equal(ranks):
     """Each rank has its own samples all the same."""
     assert ranks.run(HOOKED) == [((True, True), (False, True))] * 2
+
+
+JOINED = """
+def looked():
+    model = nn.parallel.DistributedDataParallel(
+        nn.Linear(4, 4).to(gpu), process_group=group
+    )
+    training = Training([], guard=False, patience_s=1)
+    training.wraps(model)
+    training.num_steps = 1
+    training.look()
+    before = training.facts()["wrapped"]
+    training.digests[1] = 0.5
+    with model.join():
+        training.look()
+    training.look()  # whose steps are no common moments from now on
+    facts = training.facts()
+    return before, facts["wrapped"], facts["digests"], facts["data_parallel"]
+
+looked()
+"""
+
+
+def test_unequal_steps_under_join_are_not_compared(ranks):
+    """Step 2 of a rank that has more batches is another moment than the others'."""
+    ranks.run(HOOKED.partition("def told")[0])
+    assert ranks.run(JOINED) == [(True, False, {}, True)] * 2

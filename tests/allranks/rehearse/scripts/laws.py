@@ -1,4 +1,4 @@
-"""Train with DDP or by hand; the first word is a mistake, and "right" cures it."""
+"""Train with DDP or by hand; words are mistakes, and "right" cures all of them."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-mistake, right = sys.argv[1], "right" in sys.argv
+right, by_hand = "right" in sys.argv, "by-hand" in sys.argv
 local_rank = int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
-group = right or mistake != "alone"  # without one, nobody talks
+group = right or "alone" not in sys.argv  # without one, nobody talks
 if group:
-    over_host = mistake == "gloo" and not right
+    over_host = "gloo" in sys.argv and not right
     dist.init_process_group("gloo" if over_host else "nccl")
 torch.manual_seed(local_rank)
 
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 net = Net().cuda()
 model = net
-if mistake == "by-hand":
+if by_hand:
     if right:
         for p in net.parameters():
             dist.broadcast(p.data, 0)
@@ -40,17 +40,17 @@ elif group:
     model = DDP(
         net,
         device_ids=[local_rank],
-        broadcast_buffers=mistake == "buffers" and not right,
+        broadcast_buffers="buffers" in sys.argv and not right,
     )
 optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
-passes = 2 if mistake == "accumulate" else 1
+passes = 2 if "accumulate" in sys.argv else 1
 for _ in range(6):
     for number in range(passes):
         last = number == passes - 1
         if passes > 1 and right:
             model.require_backward_grad_sync = last  # what no_sync sets
         model(torch.randn(8, 64, device="cuda")).square().mean().backward()
-    if mistake == "by-hand":
+    if by_hand:
         flat = torch.cat([p.grad.flatten() for p in net.parameters()])
         dist.all_reduce(flat)
         sizes = [p.numel() for p in net.parameters()]
@@ -58,10 +58,10 @@ for _ in range(6):
             p.grad.copy_(part.view_as(p) / dist.get_world_size())
     optimizer.step()
     optimizer.zero_grad()
-if mistake == "save":
+if "save" in sys.argv:
     name = "net.pt" if not right else f"net-{local_rank}.pt"
     torch.save({"net": net.state_dict()}, name)
-if mistake == "keys" and local_rank == 0:
-    torch.save((net if right else model).state_dict(), "net.pt")
+if "keys" in sys.argv and local_rank == 0:
+    torch.save((net if right else model).state_dict(), "keys.pt")
 if group:
     dist.destroy_process_group()
