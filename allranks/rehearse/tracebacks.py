@@ -14,7 +14,7 @@ FRAME = re.compile(
 )
 FRAMES = re.compile(f"(?:{FRAME.pattern.replace('?P<path>', '?:')})+", re.M)
 STARTERS = "<frozen runpy>", "multiprocessing/process.py", "multiprocessing/spawn.py"
-MOST = 4  # frames of packages in a row that are all shown
+MOST = 2  # frames of packages in a row that are all shown
 
 
 def shorten(text: str) -> str:
@@ -41,8 +41,7 @@ def _ends(row: list[str]) -> list[str]:
     left = len(row) - MOST
     if left <= 0:
         return row
-    half = MOST // 2
-    return [*row[:half], f"    ... and {left} more of packages\n", *row[-half:]]
+    return [row[0], f"    ... and {left} more of packages\n", row[-1]]
 
 
 def tell(error: BaseException) -> None:
