@@ -26,11 +26,10 @@ LOGGERS = {  # which say that ranks failed, and how many threads each has
 
 def main(words: list[str]) -> int:
     """Run the agent; return its exit code."""
-    stage = settings.read()
-    if not stage.full:
+    stage, module = settings.read(), importlib.import_module(words[0])
+    if not stage.full:  # after the import, which sets levels, too
         for name, level in LOGGERS.items():
             logging.getLogger(name).setLevel(level)
-    module = importlib.import_module(words[0])
     sys.argv = [words[0], *words[1:]]
     try:
         module.main()

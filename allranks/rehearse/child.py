@@ -129,8 +129,7 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
             with recorder.failures():
                 run()
         except Exception as error:  # which multiprocessing would print
-            print(f"Process {self.name}:", file=sys.stderr)
-            tracebacks.tell(error)
+            tracebacks.tell(error, f"Process {self.name}:\n")
             raise SystemExit(1) from None
 
     self.run = noted

@@ -44,8 +44,13 @@ def _ends(row: list[str]) -> list[str]:
     return [row[0], f"    ... and {left} more of packages\n", row[-1]]
 
 
-def tell(error: BaseException) -> None:
-    """Print an error's traceback, unless another rank has just printed the same."""
+def tell(error: BaseException, head: str = "") -> None:
+    """Print an error's traceback, unless another rank has just printed the same.
+
+    Args:
+        error: that has ended this process.
+        head: what comes before it.
+    """
     text = "".join(traceback.format_exception(error))
     stage = settings.read()
     if not stage.full:
@@ -55,7 +60,7 @@ def tell(error: BaseException) -> None:
     rank = os.environ.get("RANK", "")
     mark = f"[rank{rank}]: " if rank else ""
     told = "".join(f"{mark}{line}\n" for line in text.splitlines())
-    print(told, end="", file=sys.stderr, flush=True)
+    print(head + told, end="", file=sys.stderr, flush=True)
 
 
 def _is_first(text: str, folder: str) -> bool:

@@ -180,6 +180,35 @@ def test_replicas_that_a_hook_lets_drift_need_not_be_equal(ranks):
     assert ranks.run(HOOKED) == [((True, True), (False, True))] * 2
 
 
+HASHED = """
+class Named(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.rate, self._object_hash = net, 0.5 * rank, hash("a word") + rank
+    def forward(self, x):
+        return self.net(x)
+
+def remarks(name):
+    found = []
+    def keep(model):
+        found.append(model)
+    own = Guards.facts
+    Guards.facts = lambda self: found.append(own(self)) or own(self)
+    try:
+        train(wrap=Named)
+    finally:
+        Guards.facts = own
+    return [text for text in found[-1]["remarks"] if name in text]
+
+len(remarks("rate")), len(remarks("_object_hash"))
+"""
+
+
+def test_a_hash_that_differs_is_no_remark(ranks):
+    """That of an object is another one in each process; a rate would be told."""
+    assert ranks.run(HASHED) == [(1, 0)] * 2
+
+
 JOINED = """
 def looked():
     model = nn.parallel.DistributedDataParallel(
