@@ -48,7 +48,7 @@ def _rows(record: Record) -> Iterator[list[str]]:
         size, trained, again = model["bytes"], model["trained"], model["again"]
         sent, _ = sum_of(record, "all_gather", model["group"], forward=True)
         # Backward gathers again what was resharded after forward: not the root.
-        law = f"{amount(size, 'B')} + {amount(again, 'B')} again"
+        law = amount(size, "B") + (f" + {amount(again, 'B')} again" if again else "")
         yield _row("FSDP2, all_gather", size, law, size + again, sent, record)
         sent, _ = sum_of(record, "reduce_scatter", model["group"])
         law = amount(trained, "B")
