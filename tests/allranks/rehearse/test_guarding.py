@@ -105,8 +105,11 @@ def test_a_compiled_model_is_compared_too(ranks):
     code = """
 from types import SimpleNamespace
 
+passes = []
 def edit_inside(model):
-    edit(SimpleNamespace(module=model.module._orig_mod.net))
+    passes.append(1)
+    if len(passes) == 2:  # after a first check, which looks into all modules
+        edit(SimpleNamespace(module=model.module._orig_mod.net))
 
 class Named(nn.Module):
     def __init__(self, net):
@@ -184,14 +187,14 @@ HASHED = """
 class Named(nn.Module):
     def __init__(self, net):
         super().__init__()
-        self.net, self.rate, self._object_hash = net, 0.5 * rank, hash("a word") + rank
+        self.net = net
+        setattr(self, ATTRIBUTE, hash("a word") + rank)
     def forward(self, x):
         return self.net(x)
 
 def remarks(name):
-    found = []
-    def keep(model):
-        found.append(model)
+    global ATTRIBUTE
+    found, ATTRIBUTE = [], name
     own = Guards.facts
     Guards.facts = lambda self: found.append(own(self)) or own(self)
     try:
