@@ -168,7 +168,9 @@ class Health:
         unsynced = not getattr(model, "require_forward_param_sync", True)
         text = self._constants() if num_steps <= 8 else ""
         # The wrapper's own flag is no proof: eval() may be called on what it wraps.
-        trains = any(m.training for m in model.modules() if not any(m.children()))
+        # A child may be false: a compiled one has no len(), and an empty list has 0.
+        leaves = [m for m in model.modules() if not list(m.children())]
+        trains = any(m.training for m in leaves)
         trained, self.trained = self.trained, trains
         silent = "gradients" not in training.skip and self.gradients.armed
         waits = self.gradients.units and not any(

@@ -22,20 +22,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import recorder, settings
+from allranks.rehearse import packages, recorder, settings, tracebacks
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
 torch_spawn = sys.modules["torch.multiprocessing.spawn"]  # the name is a function
 _wrap, _bootstrap = torch_spawn._wrap, multiprocessing.process.BaseProcess._bootstrap
-_start = subprocess.Popen.__init__
+rendezvous = sys.modules["torch.distributed.rendezvous"]  # as this one is
+_start, _store = subprocess.Popen.__init__, rendezvous._create_c10d_store
 _command_line = multiprocessing.spawn.get_command_line
 BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
@@ -49,6 +52,8 @@ def begin(of_command: bool = False) -> None:
     plug_in(stage.gpus, stage.memory or None, kind="cuda", card=stage.card or None)
     nccl.install()
     nccl.set_patience(stage.watch_s)
+    rendezvous._create_c10d_store = meet(2 * stage.watch_s)
+    sys.meta_path.insert(0, packages.Refusing())
     for name, path in stage.stubs.items():
         _put_in_place(name, path)
     multiprocessing.spawn.get_command_line = get_command_line
@@ -56,6 +61,23 @@ def begin(of_command: bool = False) -> None:
     multiprocessing.process.BaseProcess._bootstrap = bootstrap
     subprocess.Popen.__init__ = functools.wraps(_start)(start)
     recorder.begin(stage, of_command)
+
+
+def meet(patience_s: float) -> Callable:
+    """Return what makes a group's store, whose ranks have so many seconds to come."""
+
+    @functools.wraps(_store)
+    def made(
+        host: str, port: int, rank: int, size: int, timeout: timedelta, *more: Any
+    ) -> Any:
+        patience = min(timeout, timedelta(seconds=patience_s))
+        recorder.meeting(True)
+        store = _store(host, port, rank, size, patience, *more)
+        recorder.meeting(False)
+        store.set_timeout(timeout)
+        return store
+
+    return made
 
 
 def get_command_line(**kwargs: Any) -> list[str]:
@@ -103,8 +125,12 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
     run = self.run
 
     def noted() -> None:
-        with recorder.failures():
-            run()
+        try:
+            with recorder.failures():
+                run()
+        except Exception as error:  # which multiprocessing would print
+            tracebacks.tell(error, f"Process {self.name}:\n")
+            raise SystemExit(1) from None
 
     self.run = noted
     return _bootstrap(self, *args, **how)
@@ -143,8 +169,12 @@ def main(words: list[str]) -> NoReturn:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if code and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        own = sys.excepthook is sys.__excepthook__
+        if own or sys.excepthook.__module__.startswith("torch."):  # to mark the rank
+            tracebacks.tell(error)
+        else:
+            sys.excepthook(*sys.exc_info())
         code = 1
     leave(code)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch.distributed.run import get_args_parser
 
-CHILD = "allranks.rehearse.child"
+CHILD, AGENT = "allranks.rehearse.child", "allranks.rehearse.agent"
 PYTHON = re.compile(r"python[\d.]*")
 FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which our child may have as well
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
@@ -50,8 +50,8 @@ def rewrite(
 
     >>> rewrite(["python", "-m", "train", "--lr", "1"])[1:]
     ['-u', '-m', 'allranks.rehearse.child', '-m', 'train', '--lr', '1']
-    >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-5:]
-    ['2', '--module', 'allranks.rehearse.child', '-m', 'train']
+    >>> rewrite(["torchrun", "--nproc-per-node", "2", "-m", "train"])[-6:]
+    ['2', '--module', '--', 'allranks.rehearse.child', '-m', 'train']
     """
     if not words:
         raise CommandError("there is no command after the variables")
@@ -150,17 +150,21 @@ def _torchrun(
             f"torchrun --nnodes {args.nnodes} waits for other nodes: add --nodes "
             f"{fewest} before the command"
         )
-    flags = words[: len(words) - len(args.training_script_args) - 1]
-    flags = [word for word in flags if word not in ("-m", "--module")]
+    at = len(words) - len(args.training_script_args) - 1
+    while words[at] != args.training_script:
+        at -= 1  # argparse has taken a "--" out of the script's words
+    flags = words[:at]
+    flags = [word for word in flags if word not in ("-m", "--module", "--")]
     if where:
         flags = [*_without_places(flags), *where]
     if args.nproc_per_node in ("gpu", "auto"):
         flags.append(f"--nproc-per-node={gpus}")  # the last one holds
     if not args.module:
         _check(args.training_script)
-    child = ["-m"] if args.module else []
-    script = [*child, args.training_script, *args.training_script_args]
-    return [sys.executable, "-u", "-m", agent, *flags, "--module", CHILD, *script]
+    script = [args.training_script, *args.training_script_args]
+    script = ["-m", *script] if args.module else script
+    child = "--module", "--", CHILD  # what follows "--" is no flag of the agent's
+    return [sys.executable, "-u", "-m", AGENT, agent, *flags, *child, *script]
 
 
 def _without_places(flags: list[str]) -> list[str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from allranks.rehearse import data_laws
+from allranks.rehearse import data_laws, job_laws
+from allranks.rehearse.agent import DEATHS
 from allranks.rehearse.kinds import GUARD, SAME_NUMBERS
 from allranks.rehearse.lines import short
 from allranks.report import name_ranks
@@ -51,8 +52,11 @@ def gather(folder: str | Path) -> list[Record]:
     of a DataLoader, is left out, unless there is no other.
     """
     found = [json.loads(p.read_text("utf8")) for p in Path(folder).glob("*.json")]
-    deaths = {int(pid): n for r in found for pid, n in r["deaths"].items()}
+    told = [json.loads(p.read_text("utf8")) for p in Path(folder).glob(f"*{DEATHS}")]
+    told += [record["deaths"] for record in found]
+    deaths = {int(pid): code for each in told for pid, code in each.items()}
     for record in found:
+        record["processes"] = len(found)
         if not record["ended"] and not record["error"]:
             record["exit"] = deaths.get(record["pid"], 0)
     used = [r for r in found if r["gpus"] or r["calls"] or _own_error(r) or _is_rank(r)]
@@ -98,7 +102,7 @@ def judge(records: list[Record], gpus: int, nodes: int = 1) -> list[Finding]:
     """
     found = {}
     for kind, law in LAWS.items():
-        for job in [records] if law is idle else jobs(records):
+        for job in [records] if law in WHOLE else jobs(records):
             for text, line in law(job, gpus, nodes):
                 found[Finding(kind, text, line)] = None
     return list(found)
@@ -120,9 +124,12 @@ def shared(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, 
     for (host, gpu), there in places.items():
         ranks = [r["rank"] for r in there]
         if len(set(ranks)) > 1:
+            local = {r["local_rank"] for r in there}
+            though = ", though LOCAL_RANK differs" if len(local) > 1 else ""
             yield (
-                f"{name_ranks(ranks)} work on one GPU, cuda:{gpu} of {host}. Call "
-                "torch.cuda.set_device(local_rank) before anything uses a GPU",
+                f"{name_ranks(ranks)} work on one GPU, cuda:{gpu} of {host}{though}. "
+                'Call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before '
+                "anything uses a GPU",
                 _gpu(there[-1], gpu)["first_line"],
             )
 
@@ -146,8 +153,14 @@ def stray(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, s
 
 
 def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
-    """Every GPU is used, by one job or another, if all processes ended well."""
+    """Every GPU is used, by one job or another, if all processes ended well.
+
+    Ranks that are started one by one, each in a rehearsal of its own, may use the rest.
+    """
     if not records or any(r["error"] or r["exit"] or not r["ended"] for r in records):
+        return
+    ranks = {r["rank"] for r in records}
+    if any(r["asked"] > len(ranks) for r in records):
         return
     used = {(r["host"], g["physical"]) for r in records for g in r["gpus"]}
     if not used:
@@ -166,10 +179,11 @@ def idle(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, st
 def synchronising(
     records: list[Record], gpus: int, nodes: int
 ) -> Iterator[tuple[str, str]]:
-    """No line of the reader's waits for a GPU in every step.
+    """No line of the reader's waits for a GPU in every step; all are one finding.
 
     If each pass over the data has one step, it may wait once in a pass.
     """
+    found: dict[str, None] = {}
     for record in records:
         steps = record["steps"]
         passes = [e for e in record["epochs"] if e["last_step"] > e["first_step"]]
@@ -178,11 +192,20 @@ def synchronising(
         for copy in record["copies"]:
             wait = copy["waits"] and copy["target"] == "cpu" and copy["line"]
             if wait and steps >= 4 and copy["steps"] >= steps - 1:
-                yield (
-                    "the program waits for the GPU in every step, since data go "
-                    "to the host (.item(), .cpu(), print). Do it every so many steps",
-                    copy["line"],
-                )
+                found[copy["line"]] = None
+    if found:
+        first, *others = sorted(found, key=_file_and_number)
+        too = f", and so at {', '.join(map(short, others))}" if others else ""
+        yield (
+            "the program waits for the GPU in every step, since data go to the host "
+            f"(.item(), .cpu(), print){too}. Do it every so many steps",
+            first,
+        )
+
+
+def _file_and_number(line: str) -> tuple[str, int]:
+    file, _, number = line.rpartition(":")
+    return file, int(number)
 
 
 def back_and_forth(
@@ -231,7 +254,8 @@ def guarded(kind: str) -> Law:
 
 
 def apart(records: list[Record], gpus: int, nodes: int) -> Iterator[tuple[str, str]]:
-    """Replicas in DDP hold equal parameters after each step."""
+    """Replicas hold equal parameters after each step, in DDP or averaged by hand."""
+    yield from job_laws.own_apart(records)
     wrapped = [r for r in records if r["wrapped"]]
     told = any(guarded(GUARD)(records, gpus, nodes))  # it names the parameter
     if len(wrapped) < 2 or told:
@@ -291,9 +315,11 @@ LAWS: dict[str, Law] = {
     "not-entered": not_entered,
     "gradients-not-averaged": alone,
     "replicas-differ": apart,
-    "waits-every-step": synchronising,
     "back-and-forth": back_and_forth,
     GUARD: guarded(GUARD),
     SAME_NUMBERS: guarded(SAME_NUMBERS),
     **data_laws.LAWS,
+    **job_laws.LAWS,
+    "waits-every-step": synchronising,  # last, as most programs do it
 }
+WHOLE = idle, synchronising  # are told of all jobs together

@@ -41,23 +41,30 @@ def _rows(record: Record) -> Iterator[list[str]]:
     if len(ddp) + len(fsdp) != 1:
         return  # which call belongs to which model is not known
     for model in ddp:
-        sent, passes = sum_of(record, "all_reduce", model["group"])
-        yield _row("DDP, all_reduce", model["bytes"], 1, model["bytes"], sent, passes)
+        sent, _ = sum_of(record, "all_reduce", model["group"])
+        size = model["bytes"]
+        yield _row("DDP, all_reduce", size, amount(size, "B"), size, sent, record)
     for model in fsdp:
-        size, trained = model["bytes"], model["trained"]
-        sent, passes = sum_of(record, "all_gather", model["group"], forward=True)
-        yield _row("FSDP2, all_gather", size, 2, 2 * size, sent, passes)
-        sent, passes = sum_of(record, "reduce_scatter", model["group"])
-        yield _row("FSDP2, reduce_scatter", trained, 1, trained, sent, passes)
+        size, trained, again = model["bytes"], model["trained"], model["again"]
+        sent, _ = sum_of(record, "all_gather", model["group"], forward=True)
+        # Backward gathers again what was resharded after forward: not the root.
+        law = amount(size, "B") + (f" + {amount(again, 'B')} again" if again else "")
+        yield _row("FSDP2, all_gather", size, law, size + again, sent, record)
+        sent, _ = sum_of(record, "reduce_scatter", model["group"])
+        law = amount(trained, "B")
+        yield _row("FSDP2, reduce_scatter", trained, law, trained, sent, record)
 
 
 def _row(
-    what: str, size: int, times: int, formula: int, sent: int, passes: int
+    what: str, size: int, law: str, formula: int, sent: int, record: Record
 ) -> list[str]:
-    counted = sent / max(passes, 1)
+    """Return a row; with passes under no_sync, a step has what one pass would."""
+    passes, steps = max(record["backwards"], 1), record["steps"]
+    counted = sent / passes
     ratio = counted / max(formula, 1)
     close = "the same" if abs(ratio - 1) < 0.005 else f"{ratio:.3g} times that"
-    law = f"{times} × {amount(size, 'B')}" if times > 1 else amount(formula, "B")
+    if steps and abs(ratio * passes / steps - 1) < 0.005 < abs(ratio - 1):
+        close += f": once in a step, which has {passes / steps:.3g} passes"
     return [what, amount(size, "B"), law, f"{amount(counted, 'B')}, {close}"]
 
 

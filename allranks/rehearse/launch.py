@@ -116,9 +116,13 @@ def _place(nodes: int, port: int) -> tuple[str, ...]:
 
 
 def _python_path(env: dict[str, str]) -> str:
-    """Return a PYTHONPATH on which the children find this package."""
+    """Return a PYTHONPATH on which the children find this package.
+
+    It comes last: once installed, its folder is site-packages, and a module of the
+    reader's may have the name of one that is installed.
+    """
     here = str(Path(__file__).parents[2])
-    return os.pathsep.join(filter(None, [here, env.get("PYTHONPATH", "")]))
+    return os.pathsep.join(filter(None, [env.get("PYTHONPATH", ""), here]))
 
 
 def _wait(jobs: list[subprocess.Popen], begin: float, timeout_s: float | None) -> int:

@@ -22,6 +22,10 @@ PLUMBING = {
     "utils/_pytree.py",
     "autograd/function.py",
 }
+FLATTEN = {  # in one tensor what DDP broadcasts
+    ("distributed/utils.py", "_sync_params_and_buffers"),
+    ("nn/parallel/distributed.py", "_distributed_broadcast_coalesced"),
+}
 DOING = {  # of ours
     ("vgpu/dispatch.py", "run"): "op",
     ("vgpu/autograd.py", "run_engine"): "backward",
@@ -49,9 +53,16 @@ def _whose(path: str, name: str) -> tuple[str, str]:
         file = path.removeprefix(TORCHS)
         if file in PLUMBING:
             return OURS, ""
+        if (file, name) in FLATTEN:
+            return TORCH, "collective"
         return TORCH, "step" if file.startswith("optim/") else ""
+    return (OURS if is_package(path) else READER), ""
+
+
+def is_package(path: str) -> bool:
+    """Tell whether a file is of Python's library, or was installed."""
     foreign = path.startswith(LIBRARY) or any(part in path for part in PACKAGES)
-    return (OURS if foreign or path.endswith(DECORATORS) else READER), ""
+    return foreign or path.endswith(DECORATORS)
 
 
 def place() -> tuple[str, frozenset[str], bool]:

@@ -1,5 +1,6 @@
 """What holds a GPU's memory at its peak: parameters, gradients, activations, ..."""
 
+import functools
 import threading
 import weakref
 from collections import Counter
@@ -52,7 +53,19 @@ class Holders:
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         modules.register_module_parameter_registration_hook(self._registered)
         modules.register_module_buffer_registration_hook(self._registered)
+        set_state, holders = nn.Module.__setstate__, self
+
+        def __setstate__(module: nn.Module, state: dict[str, Any]) -> None:
+            set_state(module, state)
+            holders.adopt(module)
+
+        nn.Module.__setstate__ = functools.wraps(set_state)(__setstate__)
         register_optimizer_step_pre_hook(self._steps)
+
+    def adopt(self, module: nn.Module) -> None:
+        """Know a module that was copied or unpickled, without any registration."""
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            self._registered(module, name, tensor)
 
     def _registered(self, module: nn.Module, name: str, tensor: Any) -> None:
         if module not in self.modules:

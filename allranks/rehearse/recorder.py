@@ -25,6 +25,7 @@ from allranks.backends import nccl
 from allranks.rehearse import contexts, host_memory, lines, origins, packages
 from allranks.rehearse.memory import Holders
 from allranks.rehearse.samples import Samples
+from allranks.rehearse.saved import Saved
 from allranks.rehearse.settings import Settings
 from allranks.rehearse.traffic import Traffic
 from allranks.rehearse.training import Training
@@ -51,16 +52,17 @@ class Recorder:
         self.samples = Samples(lambda: self.training.num_steps)
         self.holders = Holders(machine, lambda: self.samples.batch)
         self.training = Training(self.holders.modules, stage.guard, stage.watch_s / 3)
-        self.traffic = Traffic(self.training)
+        self.traffic, self.saved = Traffic(self.training), Saved()
         self.began = time.time()
         self.error: dict[str, Any] | None = None
-        self.ended, self.exit_code = False, 0
+        self.ended, self.exit_code, self.meeting = False, 0, False
         self.deaths: dict[int, int] = {}  # exit codes of processes that it started
         self.keep_writing()
         machine.observer = self
         self.took, self.frees = self.holders.took, self.holders.frees
         self.lacks, self.copied = self.holders.lacks, self.traffic.copied
         nccl.watch(self.traffic.called)
+        nccl.watch_others(self.traffic.other)
         self.training.watch()
         self.samples.watch()
         contexts.watch()
@@ -78,12 +80,15 @@ class Recorder:
             "of_command": self.of_command,
             "rank": rank if rank is not None else _number("RANK"),
             "local_rank": _number("LOCAL_RANK"),
-            "world_size": self.traffic.world_size,
+            "world_size": self.traffic.world_size or _number("WORLD_SIZE") or 1,
+            "asked": _number("WORLD_SIZE") or 1,
+            "meeting": self.meeting,
             "gpus": [self._gpu(d) for d in self.machine.devices if self._used(d)],
             "current": getattr(self.machine.thread, "index", 0),
             **self.training.facts(),
             **self.traffic.facts(),
             "epochs": self.samples.facts(),
+            "saved": self.saved.facts(),
             "not_entered": contexts.lines(),
             "modelled_s": max(
                 [self.machine.host_s, *(d.free_s for d in self.machine.devices)]
@@ -195,6 +200,7 @@ def _forked() -> None:
     recorder.training.forget()
     recorder.traffic.forget()
     recorder.samples.forget()
+    recorder.saved.forget()
     for device in recorder.machine.devices:
         device.taken = 0
     recorder.holders.most.clear()
@@ -215,6 +221,12 @@ def failures() -> Iterator[None]:
     except BaseException as error:
         note(error)
         raise
+
+
+def meeting(waits: bool) -> None:
+    """Take note whether this process waits for the other ranks of its job to come."""
+    if _recorder is not None:
+        _recorder.meeting = waits
 
 
 def note(error: BaseException) -> None:

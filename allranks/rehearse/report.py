@@ -17,34 +17,76 @@ from allranks.sums.units import amount
 
 WIDTH = 88  # columns of the text; what has no space in it may be longer
 TIED = "\N{NO-BREAK SPACE}"
+MOST_ROWS = 12  # of a table, unless everything is asked for
+MOST_WORDS = 400  # characters of an error
 WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
-def text(records: list[Record], findings: Sequence[Finding], ended: str = "") -> str:
-    """Return the report.
+def text(
+    records: list[Record],
+    findings: Sequence[Finding],
+    ended: str = "",
+    full: bool | None = None,
+) -> str:
+    """Return the report: how it ended, what was found, and then what was counted.
 
     Args:
         records: of all processes.
         findings: what the laws found.
         ended: how the run ended, in one sentence.
+        full: whether all tables are there, in full length; None leaves out most rows of
+            long ones, and all but the first table if a process failed.
     """
     if not records:
         return f"Rehearsal: {ended}, and no process left a record\n"
-    parts = [_wrapped(f"Rehearsal: {ended}" if ended else "Rehearsal", first="")]
-    for title, head, rows, note in sections(records):
-        parts += [f"\n{title}", _table(head, rows)]
-        parts += [_wrapped(note)] if note else []
     failed = failures(records)
+    parts = [f"Rehearsal: {ended or 'ended'}; {verdict(failed)}", listed(findings)]
+    parts = [_wrapped(line, first="", more="  ") for line in parts]
+    brief = bool(failed) and not full
+    parts.append(_wrapped(where_next(brief, full), first=""))
     if failed:
         parts.append("\nFailed")
         told = [*failed, *hangs.waits(records), *diagnosis(records)]
         parts += [_wrapped(line, more="  ") for line in told]
+    if findings:
+        parts.append("\nFound")
+        parts += [_wrapped(f"[{f.kind}] {sentence(f)}", more="  ") for f in findings]
     looked, *said = guarded(records)
     parts += ["", _wrapped(looked, first=""), *map(_wrapped, said)]
-    parts.append(f"\nFindings: {len(findings) or 'none'}")
-    parts += [_wrapped(f"[{f.kind}] {sentence(f)}", more="  ") for f in findings]
-    parts += ["", _wrapped(modelled(records), first="")]
+    for title, names, rows, note in [*sections(records)][: 1 if brief else None]:
+        shown = rows if full else rows[:MOST_ROWS]
+        parts += [f"\n{title}", _table(names, shown)]
+        left = len(rows) - len(shown)
+        parts += [f"  ... and {left} more, which --full shows"] if left else []
+        parts += [_wrapped(note)] if note else []
+    parts += [] if brief else ["", _wrapped(modelled(records), first="")]
     return "\n".join(parts) + "\n"
+
+
+def verdict(failed: Sequence[str]) -> str:
+    """Say in a few words who failed.
+
+    >>> verdict(["rank 1: train.py:8: ValueError: no", "the script: was killed"])
+    'rank 1 and the script failed'
+    """
+    who = dict.fromkeys(line.partition(":")[0] for line in failed)
+    return f"{' and '.join(who)} failed" if who else "no process failed"
+
+
+def listed(findings: Sequence[Finding]) -> str:
+    """Name the kinds of all findings, each with its first line."""
+    kinds = {f.kind: f for f in reversed(findings)}
+    told = [k + (f" at {short(f.line)}" if f.line else "") for k, f in kinds.items()]
+    return f"Findings: {len(findings) or 'none'}" + (
+        f" ({', '.join(reversed(told))})" if told else ""
+    )
+
+
+def where_next(brief: bool, full: bool | None) -> str:
+    """Say what follows, and how to see the rest."""
+    if brief:
+        return "Read on: what failed and was found follows; --full adds all tables."
+    return "Read on: what was found follows, then the tables of all that was counted."
 
 
 def sentence(finding: Finding) -> str:
@@ -59,9 +101,7 @@ def guarded(records: list[Record]) -> list[str]:
         return ["The guard was left out (--no-guard)."]
     models = sorted({model for one in told for model in one["models"]})
     if not models:
-        return [
-            "The guard compared nothing: no step of a model in DDP or FSDP2 was taken."
-        ]
+        return [nothing_compared(records)]
     who = {r["rank"] or 0 for r in records if r["guard"] and r["guard"]["models"]}
     said = [
         f"The guard compared {name_ranks(who)} at steps 1, 2, 4, 8, ...: parameters, "
@@ -74,6 +114,22 @@ def guarded(records: list[Record]) -> list[str]:
     return said + [f"It remarks: {text}" for text in remarks]
 
 
+def nothing_compared(records: list[Record]) -> str:
+    """Say why the guard had nothing to compare, and what was compared without it."""
+    if any(r["scaled"] > r["steps"] == 0 for r in records):
+        return (
+            "The guard compared nothing: GradScaler left out each step, because "
+            "gradients overflowed 16 bits. Rehearse more steps, as it halves its scale "
+            "each time, or begin with a smaller init_scale."
+        )
+    told = "The guard compared nothing: no step of a model in DDP or FSDP2 was taken."
+    if any(r["own"] and r["calls"] for r in records):
+        told += (
+            " Sums of gradients and weights were compared before steps 1, 2, 4, 8, ..."
+        )
+    return told
+
+
 def failures(records: list[Record]) -> list[str]:
     """Return a line for each error or exit code, with the ranks that ended by it."""
     who: dict[str, list[int]] = {}
@@ -82,7 +138,7 @@ def failures(records: list[Record]) -> list[str]:
         if record["error"]:
             error = record["error"]
             place = f"{short(error['line'])}: " if error["line"] else ""
-            first = " ".join(error["text"].split())
+            first = textwrap.shorten(error["text"], MOST_WORDS, placeholder=" ...")
             told = f"{place}{error['type']}: {first}"
         if told:
             ranks = who.setdefault(told, [])

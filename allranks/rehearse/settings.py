@@ -20,6 +20,7 @@ class Settings:
         watch_s: seconds after which a collective that nobody joins is a hang.
         guard: whether ``allranks.guard`` runs inside.
         stubs: modules to put in place of others, by name.
+        full: whether everything is printed that there is.
     """
 
     folder: str
@@ -30,6 +31,7 @@ class Settings:
     watch_s: float = 60.0
     guard: bool = True
     stubs: dict[str, str] = dataclasses.field(default_factory=dict)
+    full: bool = False
 
     def environment(self) -> dict[str, str]:
         """Return the variables for its processes."""

@@ -81,6 +81,11 @@ def _fit(records: list[Record]) -> Section:
             told = "none: what does not grow takes too much"
         grows = f"{amount(found.grown, 'B')} a sample"
         rows.append([*_place(record, gpu), str(found.batch), grows, told])
+    if not any(record["epochs"] for record in records):
+        note += (
+            " No DataLoader tells the samples, so they are the rows of what the model "
+            "was called with. What grows otherwise, as a graph's edges, is not in it."
+        )
     if any("fewer" in row[-1] for row in rows):
         note += " Memory ran out before the peak, so rehearse a far smaller one first."
     head = ["GPU", "rank", "rehearsed", "grows by", "would fit, of one rank"]
@@ -111,11 +116,11 @@ def _traffic(records: list[Record]) -> Section:
     """Sum up each rank's calls; equal rows of several ranks become one."""
     who: dict[tuple, list[int]] = {}
     for record in records:
-        steps = max(record["steps"], 1)
+        steps = record["steps"]
         for call in record["calls"]:
-            steady = record["steps"] and call["times"] >= record["steps"]
-            often = f"{call['times'] / steps:.3g} a step"
-            often = often if steady else f"{call['times']} in all"
+            steady = call["steps"] >= max(steps - 1, 2)
+            often = f"{call['times'] / steps:.3g} a step" if steady else ""
+            often = often or f"{call['times']} in all"
             name = call["op"] + (" (backward)" if call["in"] else "")
             key = (
                 name,
@@ -126,6 +131,7 @@ def _traffic(records: list[Record]) -> Section:
             )
             who.setdefault(key, []).append(record["rank"] or 0)
     rows = [[*key, name_ranks(sorted(set(ranks)))] for key, ranks in who.items()]
+    rows.sort(key=lambda row: "a step" not in row[3])  # first what matters most
     head = ["operation", "bytes", "group", "called", "line", "by"]
     return "Collectives and messages", head, rows, ""
 

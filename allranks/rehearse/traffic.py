@@ -1,7 +1,6 @@
 """What a process sends: collectives and messages, and copies to and from its GPUs."""
 
 import weakref
-from collections import Counter
 from typing import Any
 
 import torch
@@ -29,13 +28,14 @@ class Traffic:
         self.training = training
         self.origins: dict[int, str] = {}  # host memory that was copied from a GPU
         self.rank: int | None = None
-        self.world_size = 1
+        self.world_size = 0  # until there is a group
         register_optimizer_step_pre_hook(lambda *_: self.meet())
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as a process does that was forked."""
-        self.calls: Counter = Counter()
+        self.calls: dict[tuple, list[int]] = {}  # times, steps, and the last step
+        self.through_host: dict[tuple, list[int]] = {}  # GPU tensors over gloo
         self.copies: dict[tuple, list[int]] = {}
         self.late_calls = 0  # after the first step
         self.rank = None
@@ -47,10 +47,20 @@ class Traffic:
         self.meet()
         line, doing, _ = lines.place()
         about = "backward" if "backward" in doing else ""
-        self.calls[call.op, call.num_bytes, call.group, line, about] += 1
+        self._count(self.calls, (call.op, call.num_bytes, call.group, line, about))
         self.late_calls += self.training.num_steps > 0
         about = {"op": call.op, "group": call.group, "line": line, "peer": call.peer}
         self.last = about | {"name": call.name, "number": call.number}
+
+    def other(self, op: str, num_bytes: int) -> None:
+        """Note a collective on GPU tensors for which the group has another backend."""
+        self._count(self.through_host, (op, num_bytes, lines.place()[0]))
+
+    def _count(self, counts: dict[tuple, list[int]], key: tuple) -> None:
+        count, step = counts.setdefault(key, [0, 0, -1]), self.training.num_steps
+        count[0] += 1
+        if count[2] != step:
+            count[1], count[2] = count[1] + 1, step
 
     def meet(self) -> None:
         """Note this process's rank, as long as there is a group."""
@@ -99,7 +109,12 @@ class Traffic:
         calls, copies = self.calls.items(), self.copies.items()
         return {
             "calls": [
-                dict(zip(CALL, key, strict=True), times=times) for key, times in calls
+                dict(zip(CALL, key, strict=True), times=times, steps=steps)
+                for key, (times, steps, _) in calls
+            ],
+            "through_host": [
+                [*key, times, steps]
+                for key, (times, steps, _) in self.through_host.items()
             ],
             "copies": [
                 dict(zip(COPY, key, strict=True))

@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from allranks.rehearse import lines
 from allranks.rehearse.sharding import sharded, units
 from allranks.rehearse.wrapped import of_ddp, of_fsdp
 
@@ -49,11 +50,19 @@ class Training:
 
     def forget(self) -> None:
         """Begin anew, as a process does that was forked."""
-        self.num_steps = self.num_backwards = 0
+        self.num_steps = self.num_backwards = self.num_scaled = 0
+        self.fresh = True  # whether the next backward adds to no earlier one
+        self.num_added = 0  # backward passes that did
+        self.joined = False  # whether ranks may have made unequal numbers of steps
+        self.own: list[list[Any]] = []  # sums of what nothing wraps
         self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()  # in the last step
         self.digests: dict[int, float] = {}
         self.due: Callable[[], float] | None = None  # the next digest
         self.data_parallel = self.wrapped = False
+        self.sums: weakref.WeakKeyDictionary[nn.Module, list[float]] = (
+            weakref.WeakKeyDictionary()  # of buffers, at the first look
+        )
+        self.changed: set[int] = set()  # models whose buffers are no constants
         self.ddp: list[dict[str, Any]] = []
         self.fsdp: list[dict[str, Any]] = []
 
@@ -62,6 +71,9 @@ class Training:
         _after(DistributedDataParallel, "__init__", self.wraps)
         _after(torch.optim.Optimizer, "__init__", self.made)
         _after(torch.autograd, "backward", lambda *_: self.after_backward())
+        _after(torch.amp.GradScaler, "step", lambda *_: self.scaled())
+        for owner in torch.optim.Optimizer, nn.Module:
+            _after(owner, "zero_grad", lambda *_: self.zeroed())
         register_optimizer_step_pre_hook(lambda opt, *_: self.before_step(opt))
         register_optimizer_step_post_hook(lambda opt, *_: self.after_step(opt))
 
@@ -76,14 +88,26 @@ class Training:
     def after_backward(self) -> None:
         """Count a backward pass; by now every rank has what the last step changed."""
         self.num_backwards += 1
+        self.num_added += not self.fresh
+        self.fresh = False
         if self.due:
             self.digests[self.num_steps] = self.due()
             self.due = None
         if self.guards is not None:
             self.guards.after_backward()
 
+    def zeroed(self) -> None:
+        """Take note that the next gradients are added to none."""
+        self.fresh = True
+
+    def scaled(self) -> None:
+        """Count what a GradScaler makes of a step, which may be none."""
+        self.num_scaled, self.fresh = self.num_scaled + 1, True
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the guard check what an optimizer is about to use."""
+        if (self.num_steps + 1) & self.num_steps == 0:
+            self.compare_own(optimizer)
         if not (self.guard and dist.is_initialized() and dist.get_world_size() > 1):
             return
         if self.guards is None:
@@ -104,27 +128,62 @@ class Training:
         self.stepped.add(optimizer)
         if len(self.stepped) > 1:
             return
-        self.num_steps += 1
+        self.num_steps, self.fresh = self.num_steps + 1, True
         if not dist.is_initialized() or dist.get_world_size() < 2:
             return
         if self.num_steps & (self.num_steps - 1) == 0:
             self.look()
-            self.ddp = [of_ddp(model) for model in tuple(self.wrappers)]
+            self.ddp = [self.describe(model) for model in tuple(self.wrappers)]
             self.fsdp = [of_fsdp(root) for root in units()]
+
+    def describe(self, model: nn.Module) -> dict[str, Any]:
+        """Describe a model in DDP, and whether its buffers were always the same."""
+        about = of_ddp(model)
+        before = self.sums.setdefault(model, about["sums"])
+        self.changed |= {id(model)} if before != about.pop("sums") else set()
+        return about | {"constant": id(model) not in self.changed}
 
     def look(self) -> None:
         """Find the models that DDP keeps equal; the sum of their parameters is due."""
-        from allranks.guard.wrappers import strange  # late, as the guard itself
+        from allranks.guard.wrappers import joining, strange  # late, as the guard
 
         models, size = tuple(self.modules), dist.get_world_size()
         wide = [m for m in tuple(self.wrappers) if m.process_group.size() == size]
         self.data_parallel = bool(wide) or any(sharded(m) for m in models)
         wrappers = [m for m in wide if not strange(m)]  # a hook may keep them apart
+        self.joined |= any(joining(m) for m in wide)
+        if self.joined:  # step 2 of one rank is another moment than that of the next
+            wrappers = []
+            self.digests.clear()
         self.wrapped = bool(wrappers)
         inner = [getattr(p, "_inner", None) for m in wrappers for p in m.parameters()]
         if not inner or any(x is None for x in inner):
             return  # or on the host
         self.due = lambda: sum(float(x.detach().double().sum()) for x in inner)
+
+    def compare_own(self, optimizer: torch.optim.Optimizer) -> None:
+        """Sum up gradients and weights of an optimizer that holds no wrapped model's.
+
+        If the gradients are equal on all ranks, the program has averaged them by hand.
+        """
+        if not dist.is_initialized() or dist.get_world_size() < 2:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        models = (*self.wrappers, *units(), *filter(sharded, tuple(self.modules)))
+        wrapped = {id(p) for model in models for p in model.parameters()}
+        found = [(p, p.grad) for p in parameters if p.grad is not None]
+        inner = [[getattr(x, "_inner", None) for x in pair] for pair in found]
+        if not inner or any(id(p) in wrapped for p in parameters):
+            return
+        if any(x is None or x.is_sparse for pair in inner for x in pair):
+            return  # on the host, or of another kind
+        weights, gradients = (
+            sum(float(x.detach().double().sum()) for x in side)
+            for side in zip(*inner, strict=True)
+        )
+        number = [*self.optimizers].index(optimizer)
+        sums = [len(inner), gradients, weights]
+        self.own.append([[self.num_steps, number], sums, lines.place()[0]])
 
     def facts(self) -> dict[str, Any]:
         """Return what a record has of it."""
@@ -132,6 +191,9 @@ class Training:
         return {
             "steps": self.num_steps,
             "backwards": self.num_backwards,
+            "added": self.num_added,
+            "scaled": self.num_scaled,
+            "own": self.own,
             "wrapped": self.wrapped,
             "data_parallel": self.data_parallel,
             "digests": self.digests,

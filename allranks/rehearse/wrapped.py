@@ -14,9 +14,11 @@ def of_ddp(model: nn.Module) -> dict[str, Any]:
     Returns:
         Their bytes and number, the group, and each bucket's bytes, number of
         parameters, and names of the first and the last in it; DDP forms them anew after
-        the first backward pass, and until then there are none.
+        the first backward pass, and until then there are none. And the bytes of the
+        buffers that it sends in each forward pass, with a sum of each.
     """
     names = {id(p): name for name, p in model.module.named_parameters()}
+    sent = getattr(model, "modules_buffers", []) if model.broadcast_buffers else []
     parameters, _ = model._build_params_for_reducer()
     logged = model._get_ddp_logging_data().get(INDICES, "")
     buckets = []
@@ -29,13 +31,26 @@ def of_ddp(model: nn.Module) -> dict[str, Any]:
         "parameters": len(parameters),
         "group": dist.get_process_group_ranks(model.process_group),
         "buckets": buckets,
+        "buffers": sum(b.nbytes for b in sent),
+        "sums": [float(getattr(b, "_inner", b).double().sum()) for b in sent],
     }
 
 
 def of_fsdp(root: nn.Module) -> dict[str, Any]:
-    """Describe what FSDP2 gathers: bytes and number of parameters, and the group."""
+    """Describe what FSDP2 gathers: bytes and number of parameters, and the group.
+
+    "again" are the bytes that backward gathers, too, as forward has resharded them.
+    """
     from torch.distributed.tensor import DTensor  # a script with FSDP2 has imported it
 
+    from allranks.guard.wrappers import groups, units
+
+    again = [
+        one.sharded_param
+        for group in groups(units(root))
+        if getattr(group, "_reshard_after_forward", True)
+        for one in getattr(group, "fsdp_params", [])
+    ]
     found = [p for p in root.parameters() if isinstance(p, DTensor)]
     trained = [p for p in found if p.requires_grad]
     mesh = found[0].device_mesh if found else None
@@ -43,5 +58,6 @@ def of_fsdp(root: nn.Module) -> dict[str, Any]:
         "bytes": sum(p.numel() * p.element_size() for p in found),
         "trained": sum(p.numel() * p.element_size() for p in trained),
         "parameters": len(found),
+        "again": sum(p.numel() * p.element_size() for p in again),
         "group": mesh.mesh.flatten().tolist() if mesh is not None else [],
     }

@@ -105,7 +105,7 @@ def _make(
     size = next((a for a in args if isinstance(a, (list, tuple))), ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     home.require(math.prod(size) * dtype.itemsize, size)  # before the CPU allocates it
-    with generators.drawing(factory, home, kwargs) as drawn:
+    with generators.drawing(factory, home, args, kwargs) as drawn:
         drawn.append(factory(*args, device="cpu", **kwargs))
     made = VirtualTensor(drawn[0], home)
     if home.machine.capture is not None:

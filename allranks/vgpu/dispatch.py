@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import flop_registry
 
 from allranks.vgpu import attention, autocast, foreach, generators, kernels, same_device
+from allranks.vgpu.cuda.say import say_once
 from allranks.vgpu.machine import Device, is_virtual, kind
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
 
@@ -22,6 +23,11 @@ MIXES |= {"broadcast_tensors", "result_type", "is_same_size", "ctc_loss"}
 MIXES |= {"_pad_packed_sequence"}
 C10D = "torch.distributed.distributed_c10d"  # whose backends check devices themselves
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # with batch sizes on the host
+LOOKS_UP = {"embedding", "embedding_bag"}
+DENSE = (
+    "sparse=True is passed over: gradients of an embedding are dense here, with the "
+    "same numbers, and take more memory"
+)
 COPIES = (aten.copy_.default, aten._to_copy.default)
 
 Args, Kwargs = tuple[Any, ...], dict[str, Any]
@@ -43,6 +49,9 @@ def call(cls: type[torch.Tensor], func: Callable, args: Args, kwargs: Kwargs) ->
         leaves = pytree.arg_tree_leaves(*args, **kwargs)
         if name.startswith("_foreach_"):
             return foreach.call_by_device(func, args, kwargs)
+        if name in LOOKS_UP and kwargs.get("sparse"):
+            say_once(DENSE)
+            kwargs = {**kwargs, "sparse": False}
         if name in RECURRENT:
             leaves = [x for x in leaves if getattr(x, "dtype", 0) != torch.int64]
         if getattr(func, "namespace", "") != "prims":  # which meta tensors prepare
@@ -151,7 +160,7 @@ def run(cls: type[torch.Tensor], func: Op, args: Args, kwargs: Kwargs) -> Any:
     capture = home.machine.capture
     if capture is not None:
         capture.before(func, inner_args, inner_kwargs)
-    with generators.drawing(func, home, inner_kwargs) as drawn:
+    with generators.drawing(func, home, inner_args, inner_kwargs) as drawn:
         made = kernels.run(func, inner_args, inner_kwargs)
         drawn += pytree.tree_leaves(made)
     out = pytree.tree_map_only(

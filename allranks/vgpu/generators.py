@@ -54,14 +54,32 @@ class Generator(metaclass=_Kind):
         return VirtualGenerator(device)
 
 
+def _draws(
+    op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Tell whether an op draws numbers: on CUDA attention does so for a dropout only.
+
+    No op with a switch for training draws without training.
+    """
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    expected = {a.name: a.default_value for a in op._schema.arguments}
+    given = expected | dict(zip(expected, args, strict=False)) | kwargs
+    trains = given.get("train", True) is not False and given.get("training", True)
+    return bool(trains and given.get("dropout_p", 1) > 0)
+
+
 def drawing(
-    op: torch._ops.OpOverload, home: Device, kwargs: dict[str, Any]
+    op: torch._ops.OpOverload,
+    home: Device,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> AbstractContextManager[list]:
     """Return the context in which an op draws random numbers on a device, if it does.
 
     A device of the kind "cuda" has a generator of its own; others draw from the CPU's.
     """
-    if home.machine.kind == "cuda" and torch.Tag.nondeterministic_seeded in op.tags:
+    if home.machine.kind == "cuda" and _draws(op, args, kwargs):
         from allranks.vgpu.cuda import random
 
         return random.drawing(home, kwargs)

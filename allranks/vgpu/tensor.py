@@ -24,15 +24,15 @@ class VirtualTensor(torch.Tensor):
     """A tensor on a virtual GPU, made by ``.to("vgpu:0")`` or ``device="vgpu:0"``."""
 
     is_cpu = False
+    __module__ = "torch"  # tensorboardX takes a tensor only from there
 
     @staticmethod
     def __new__(cls: "type[VirtualTensor]", inner: torch.Tensor, home: Device) -> Self:
         if inner.layout != torch.strided or inner.is_quantized:
             kind = "quantized" if inner.is_quantized else inner.layout
-            way = "nn.Embedding(..., sparse=False)" if inner.is_sparse else "dense ones"
             raise NotImplementedError(
-                f"virtual GPUs hold no {kind} tensors: use {way} here, or leave them "
-                "out of the rehearsal"
+                f"virtual GPUs hold no {kind} tensors: use dense ones here, or leave "
+                "them out of the rehearsal"
             )
         home.machine.adopt(inner.untyped_storage(), home, inner.shape)
         self = torch.Tensor._make_subclass(cls, inner)  # the same memory

@@ -315,7 +315,8 @@ def _run(args: list[str], forks: bool) -> int:
     words = [word for word in args[1:] if word != "-u"]
     module = words.pop(0) == "-m" if words[0] == "-m" else False
     sys.argv = words
-    torchrun = words[0] == "torch.distributed.run" or words[0].endswith("/torchrun")
+    agents = words[:2]  # the second, if a rehearsal's own agent comes first
+    torchrun = "torch.distributed.run" in agents or words[0].endswith("/torchrun")
     if torchrun:
         _fork_ranks_too(popen if forks else popen_but_first)
     main = types.ModuleType("__main__")

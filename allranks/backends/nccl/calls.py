@@ -74,6 +74,8 @@ class Call:
 
 
 _listeners: list[Callable[[Call], None]] = []
+Other = Callable[[str, int], None]  # gets the op's name, and bytes
+_others: list[Other] = []
 
 
 def watch(listener: Callable[[Call], None]) -> Callable[[], None]:
@@ -94,3 +96,14 @@ def tell(call: Call) -> None:
     """Tell all listeners."""
     for listener in tuple(_listeners):
         listener(call)
+
+
+def watch_others(listener: Other) -> None:
+    """Let a function know of collectives on GPU tensors that another backend makes."""
+    _others.append(listener)
+
+
+def tell_others(op: str, num_bytes: int) -> None:
+    """Tell all who want to know of what another backend does."""
+    for listener in tuple(_others):
+        listener(op, num_bytes)

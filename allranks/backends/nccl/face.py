@@ -20,8 +20,10 @@ from torch.distributed import (
     device_mesh,
     distributed_c10d,
 )
+from torch.utils import _pytree as pytree
 
 from allranks.backends.nccl import (
+    calls,
     collectives,
     exchanges,
     extras,
@@ -126,6 +128,9 @@ def _of_c10d(op: dispatch.Op, function: Callable) -> dispatch.Special:
     def run(args: dispatch.Args, kwargs: dispatch.Kwargs) -> Any:
         ours = group.of(ProcessGroup.unbox(args[place]))
         if ours is None:
+            tensors = pytree.arg_tree_leaves(*args[:1])
+            sizes = [t.nbytes for t in tensors if isinstance(t, VirtualTensor)]
+            calls.tell_others(function.__name__.strip("_"), sum(sizes))
             return NotImplemented
         others = args[:place] + args[place + 1 :]
         made = function(ours, *others, **kwargs)

@@ -106,7 +106,11 @@ class NcclWork(Work):
 
         DDP waits for it. Its error has NCCL's words, too.
         """
-        if not self._works or self._call.peer is not None:  # gloo's messages have none
+        try:
+            futures = [work.get_future() for work in self._works]
+        except RuntimeError:  # gloo's messages and its reduce_scatter have none
+            futures = []
+        if not futures:
             self.wait()
             future = torch.futures.Future()
             future.set_result(self._result)
@@ -124,7 +128,7 @@ class NcclWork(Work):
                 raise explained(error) from None
             return result
 
-        future = torch.futures.collect_all([w.get_future() for w in self._works])
+        future = torch.futures.collect_all(futures)
         self.on_end(self)  # the future is all that is needed from now on
         return future.then(finish)
 

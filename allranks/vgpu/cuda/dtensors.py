@@ -4,7 +4,8 @@ A DTensor is wherever its local tensor is, and C++ takes that for a CPU tensor. 
 ``.device`` and ``.to`` ask the local one. Sharding propagation runs each op once on
 fake tensors; a fake tensor on cuda would ask C++ for CUDA, and one on the CPU has the
 same shapes. The CPU's attention has no rule for sharding, and gets the GPU's: by batch,
-or by head.
+or by head. Autocast for cuda, which C++ would apply to a DTensor of CUDA's, is applied
+before a function runs.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from allranks.vgpu import autocast
 from allranks.vgpu import patches as all_patches
 from allranks.vgpu.machine import current, is_virtual
 
@@ -56,6 +58,19 @@ def cpu(self: Any, *args: Any, **kwargs: Any) -> Any:
 def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Copy the local tensor to the current GPU, unless it is on one."""
     return self.to("cuda")
+
+
+def torch_function(
+    cls: type, func: Callable, types: Any, args: tuple = (), kwargs: Any = None
+) -> Any:
+    """Run a function on DTensors, and let autocast for cuda reach those on a GPU."""
+    kwargs, goes_on = kwargs or {}, False
+    with torch._C.DisableTorchFunctionSubclass():
+        if kwargs.get("out") is None and torch.is_autocast_enabled("cuda"):
+            func, args, kwargs, goes_on = autocast.cast(func, args, kwargs)
+        if not goes_on:
+            return func(*args, **kwargs)
+    return func(*args, **kwargs)  # each function in its body comes here again
 
 
 def _fake(spec: Any) -> torch.Tensor:
@@ -119,6 +134,7 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     yield DTensor, "device", property(device)
     yield DTensor, "is_cuda", property(lambda self: self.device.type == "cuda")
     yield DTensor, "is_cpu", property(lambda self: self.device.type == "cpu")
+    yield DTensor, "__torch_function__", classmethod(torch_function)
     yield DTensor, "to", to
     yield DTensor, "cpu", cpu
     yield DTensor, "cuda", cuda

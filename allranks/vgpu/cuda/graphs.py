@@ -184,7 +184,7 @@ class CUDAGraph:
             return piece.on(here)
 
         args, kwargs = pytree.tree_map_only(Piece, tensor, (step.args, step.kwargs))
-        with generators.drawing(step.func, step.home, kwargs) as drawn:
+        with generators.drawing(step.func, step.home, args, kwargs) as drawn:
             made = kernels.run(step.func, args, kwargs)
             drawn += pytree.tree_leaves(made)
         outs = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]

@@ -88,6 +88,13 @@ CALLS = {
     "a split without a colour": "group._get_backend(on).perform_nocolor_split(on)",
     "the future's judgement": "dist.all_reduce(ones(), group=group, async_op=True)"
     ".get_future_result().wait().name",
+    "the future of a reduce_scatter": "dist.reduce_scatter_single(ones(2), "
+    "ones(), group=group, async_op=True).get_future()"
+    ".then(lambda ended: ended.value()[0].tolist()).wait()",
+    "the future of a list's": "dist.reduce_scatter(ones(), room(), group=group, "
+    "async_op=True).get_future().wait()[0].tolist()",
+    "the future of a message": "len(peers(lambda to: dist.isend(ones(), to, group), "
+    "lambda of: dist.irecv(ones(), of, group)).get_future().wait())",
     "a hook": "group._register_on_completion_hook(print)",
     "abort": "dist.distributed_c10d._abort_process_group(dist.new_group([0, 1], "
     "backend='nccl'))",
@@ -121,6 +128,7 @@ RESULTS = {  # of ranks 0 and 1, which bring 1 and 2
     "PRODUCT": 2.0,
     "PREMUL_SUM": 6.0,
     "the future's judgement": "SUCCESS",
+    "the future of a reduce_scatter": [3.0, 3.0],
 }
 
 

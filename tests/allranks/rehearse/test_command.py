@@ -95,11 +95,10 @@ def test_mistakes_are_named_with_their_lines_and_strict_fails():
         "guard": "optimizer.step()",
         "same-random-numbers": "optimizer.step()",
     }
-    assert f"[waits-every-step] {line_of('ddp.py', 'out.detach().cpu()')}: " in out
     out = sentences(out)
+    assert f"and so at {line_of('ddp.py', 'out.detach().cpu()')}" in out
     assert f"from a GPU before, at {line_of('ddp.py', 'out.detach().cpu()')}" in out
     assert "step 4: the parameter module.1.weight is not the same on all ranks" in out
-    out = out.replace("Findings: 9", "Findings: 8")  # two lines wait
     named(out, "ddp.py", kinds)
 
 
@@ -118,6 +117,63 @@ def test_ranks_that_do_not_talk_are_found_without_the_guard():
         "padded-evaluation": "for (x,) in",
     }
     named(out, "ddp.py", kinds)
+
+
+LAWS = {  # words for the script, and the findings with their lines
+    "sync accumulate buffers save keys": {
+        "sync-every-pass": ".backward()",
+        "constant-buffers": ".backward()",
+        "one-file": "torch.save({",
+        "wrapped-keys": "torch.save((net",
+    },
+    "gloo": {"gradients-over-gloo": ".backward()"},
+    "by-hand": {"replicas-differ": "optimizer.step()"},
+    "alone": {"gradients-not-averaged": ""},
+}
+
+
+@pytest.mark.parametrize("words", LAWS)
+@pytest.mark.parametrize("right", [False, True])
+def test_what_tables_only_showed_is_found_and_its_cure_is_silent(
+    words, right, tmp_path, monkeypatch
+):
+    """Each mistake has a twin in the same script that is right."""
+    monkeypatch.chdir(tmp_path)
+    command = torchrun("laws.py", *words.split(), *["right"] * right)
+    code, out, err = rehearse("--strict", *command)
+    assert code == (0 if right else 3), out + err
+    if right:
+        assert "Findings: none" in out
+    else:
+        named(out, "laws.py", LAWS[words])
+
+
+def test_ranks_that_fail_are_no_success_though_the_script_ends_with_0():
+    """Their parent does not look at them; the equal tracebacks are one."""
+    code, out, err = rehearse(str(SCRIPTS / "parent.py"))
+    assert code == 0 and out.startswith("Rehearsal: exit code 0 after"), out + err
+    assert "; the script failed\n" in out
+    assert err.count("Traceback") == 1 and "rehearse/child.py" not in err
+    code, out, err = rehearse("--strict", "--quiet", str(SCRIPTS / "parent.py"))
+    assert code == 3, out + err
+
+
+def test_a_rank_that_nobody_starts_is_named():
+    """The other one waits for it, and not for ever."""
+    code, out, err = rehearse("--watch=1", str(SCRIPTS / "lonely.py"))
+    assert code == 1, out + err
+    named(out, "lonely.py", {"ranks-missing": "dist.init_process_group"})
+    assert "nobody started rank 1, for which rank 0 waited" in sentences(out)
+
+
+def test_a_job_that_fails_is_told_on_one_screen():
+    """One traceback for both ranks, no word of torchrun's, and the report's own."""
+    code, out, err = rehearse(*torchrun("hang.py", "one-gpu"))
+    assert code == 1, out + err
+    assert len((out + err).splitlines()) <= 60, out + err
+    assert "ChildFailedError" not in err and "allranks/backends" not in err
+    code, out, err = rehearse("--full", *torchrun("hang.py", "one-gpu"))
+    assert "ChildFailedError" in err and "Memory at the peak" in out
 
 
 def test_ranks_may_talk_over_gloo():
@@ -339,6 +395,24 @@ def test_flags_of_python_stay_and_other_programs_are_left_alone():
         assert reach(words) == words
 
 
+def test_two_dashes_end_torchruns_own_flags():
+    """A script's --logs is no abbreviation of torchrun's --logs-specs then."""
+    script = str(SCRIPTS / "ddp.py")
+    made = rewrite(["torchrun", "--nproc-per-node=2", "--", script, "--logs", "x"])
+    child = ["--", "allranks.rehearse.child", script, "--logs", "x"]
+    assert made[-6:] == ["--module", *child] and made.count("--") == 1
+    made = rewrite(["torchrun", "--nproc-per-node=2", script, "--", script])
+    assert made[-4:] == ["--", "allranks.rehearse.child", script, script]
+
+
+def test_the_readers_modules_come_before_installed_ones(tmp_path):
+    """A package of the reader's may be called as one that lies beside ours."""
+    Path(tmp_path, "allranks_other.py").write_text("")  # stands for any name
+    env = {"PYTHONPATH": str(tmp_path)}
+    first, *_, last = launch._python_path(env).split(os.pathsep)
+    assert first == str(tmp_path) and Path(last, "allranks", "rehearse").is_dir()
+
+
 def test_nodes_replace_what_the_command_says_of_places():
     """A job's own rendezvous is a cluster's; here the nodes meet on this machine."""
     words = ["torchrun", "--nnodes", "8", "--rdzv-endpoint=head:29500", "--rdzv_id=1"]
@@ -349,7 +423,7 @@ def test_nodes_replace_what_the_command_says_of_places():
     )
     assert "--nnodes=2" in made and "--rdzv-endpoint=127.0.0.1:4321" in made
     assert not any(word.startswith(("--node_rank", "--node-rank")) for word in made)
-    assert made[-4:] == ["--module", "allranks.rehearse.child", "-m", "train"]
+    assert made[-5:] == ["--module", "--", "allranks.rehearse.child", "-m", "train"]
 
 
 SLOW_TO_LEAVE = """

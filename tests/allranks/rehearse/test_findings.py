@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from allranks.rehearse import findings, hangs, page, report
+from allranks.rehearse import findings, hangs, page, report, tables
 from tests.allranks.rehearse.running import sentences
 
 GPU = {"peak": 2048, "capacity": 4096, "holders": {"parameters": 2048}}
@@ -37,10 +37,18 @@ def record(rank):
         "rank": rank,
         "local_rank": rank,
         "world_size": 2,
+        "asked": 2,
+        "processes": 2,
+        "meeting": False,
         "gpus": [gpu(rank)],
         "current": rank,
         "steps": 8,
         "backwards": 8,
+        "added": 0,
+        "scaled": 0,
+        "own": [],
+        "saved": [],
+        "through_host": [],
         "calls": [],
         "copies": [],
         "epochs": [epoch(rank), later | {"first_step": 4, "last_step": 8}],
@@ -90,10 +98,83 @@ def stray(ranks):
 
 def leave_idle(ranks):
     del ranks[1]
+    ranks[0]["asked"] = 1
 
 
 def wait_each_step(ranks):
-    ranks[0]["copies"] = [wait(8)]
+    ranks[0]["copies"] = [wait(8), wait(8) | {"line": "train.py:9"}]
+    ranks[1]["copies"] = [wait(7) | {"line": "train.py:40"}]
+
+
+def call(op, num_bytes, times=8, steps=8, inside="backward"):
+    """Return a collective of both ranks."""
+    about = {"op": op, "bytes": num_bytes, "group": [0, 1], "line": "train.py:27"}
+    return about | {"in": inside, "times": times, "steps": steps}
+
+
+def model(**changes):
+    """Return a model in DDP, with 40 bytes of gradients and 24 of buffers."""
+    about = {"bytes": 40, "parameters": 2, "group": [0, 1], "buckets": []}
+    return about | {"buffers": 24, "constant": True} | changes
+
+
+def train(ranks, **changes):
+    """Let both ranks train a model in DDP, and send what it has to send."""
+    for one in ranks:
+        one |= {"ddp": [model()], "calls": [call("all_reduce", 40)]} | changes
+
+
+def synchronise_each_pass(ranks):
+    twice = [call("all_reduce", 40, times=16)]
+    train(ranks, backwards=16, added=8, calls=twice)
+
+
+def send_constants(ranks):
+    sent = [call("broadcast", 24, inside=""), call("all_reduce", 40)]
+    train(ranks, calls=sent)
+
+
+def take_gloo(ranks):
+    for one in ranks:
+        over = [["allreduce", 40, "train.py:27", 8, 8]]
+        one |= {"late_calls": 0, "through_host": over, "unseen": True}
+
+
+def save_wrapped(ranks):
+    ranks[0]["saved"] = [["train.py:33", "/tmp/net.pt", True]]
+
+
+def save_all(ranks):
+    for one in ranks:
+        one["saved"] = [["train.py:33", "/tmp/net.pt", False]]
+
+
+def shard_little(ranks):
+    for one in ranks:
+        held = {"activations": 90e6, "parameters": 1e6, "optimizer": 2e6}
+        one["gpus"] = [one["gpus"][0] | {"peak": 95e6, "holders": held}]
+        one["fsdp"] = [{"bytes": 2e6, "trained": 2e6, "again": 0, "group": [0, 1]}]
+
+
+def start_one_rank(ranks):
+    del ranks[1]
+    text = "Timed out after 8 seconds waiting for clients. 1/2 clients joined."
+    error = {"type": "DistStoreError", "text": text, "line": "train.py:3", "log": ""}
+    ranks[0] |= {"error": error, "processes": 1, "gpus": []}
+
+
+def stop_while_one_waits(ranks):
+    del ranks[1]
+    waits = {"meeting": True, "ended": False, "stands": "train.py:3"}
+    ranks[0] |= waits | {"processes": 1, "gpus": []}
+
+
+def average_by_hand(ranks, weights=0.5):
+    for one in ranks:
+        sums = [2, 0.125, weights + one["rank"] * 0.25]
+        own = [[[0, 0], sums, "train.py:29"]]
+        one |= {"wrapped": False, "digests": {}, "own": own}
+        one["calls"] = [call("all_reduce", 40, inside="")]
 
 
 def there_and_back(ranks):
@@ -169,7 +250,18 @@ BROKEN = {
     "shared-gpu": (share_a_gpu, "ranks 0 and 1|ranks 0–1", "train.py:9"),
     "stray-memory": (stray, "rank 1 works on cuda:1", "train.py:5"),
     "idle-gpu": (leave_idle, "1 of 2 GPUs was not used", ""),
-    "waits-every-step": (wait_each_step, "waits for the GPU", "train.py:30"),
+    "waits-every-step": (
+        wait_each_step,
+        "at train.py:30, train.py:40",
+        "train.py:9",
+    ),
+    "sync-every-pass": (synchronise_each_pass, "each of the 2 backward", "train.py:27"),
+    "constant-buffers": (send_constants, "24 B of buffers", "train.py:27"),
+    "gradients-over-gloo": (take_gloo, "40 B on GPUs go through gloo", "train.py:27"),
+    "wrapped-keys": (save_wrapped, "model.module.state_dict()", "train.py:33"),
+    "one-file": (save_all, "ranks 0–1 save to one file, net.pt", "train.py:33"),
+    "little-to-shard": (shard_little, "no more than 6 MB if", ""),
+    "ranks-missing": (start_one_rank, "nobody started rank 1", "train.py:3"),
     "back-and-forth": (there_and_back, "at train.py:28", "train.py:31"),
     "wrong-device": (meet_elsewhere, "self.mask is on cpu", "train.py:6"),
     "guard": (guard_finds("guard"), "step 2", "train.py:25"),
@@ -271,8 +363,109 @@ def train_once_more(ranks):
 
 
 @pytest.mark.parametrize(
+    ("damage", "kind", "line"),
+    [
+        (stop_while_one_waits, "ranks-missing", "train.py:3"),
+        (average_by_hand, "replicas-differ", "train.py:29"),
+    ],
+)
+def test_a_law_has_more_than_one_way_to_be_broken(damage, kind, line):
+    """A run that is stopped tells nothing itself; gradients may be averaged by hand."""
+    ranks = healthy()
+    damage(ranks)
+    assert [(f.kind, f.line) for f in findings.judge(ranks, gpus=2)] == [(kind, line)]
+
+
+def accumulate_under_no_sync(ranks):
+    train(ranks, backwards=16, added=8)
+
+
+def sum_two_losses(ranks):
+    """Without zero_grad between them, but two models share the group."""
+    synchronise_each_pass(ranks)
+    for one in ranks:
+        one["ddp"] = [model(), model()]
+
+
+def scaler_skips(ranks):
+    train(ranks, backwards=16, scaled=16, calls=[call("all_reduce", 40, times=16)])
+
+
+def normalise_batches(ranks):
+    send_constants(ranks)
+    for one in ranks:
+        one["ddp"] = [model(constant=False)]
+
+
+def send_a_few_constants(ranks):
+    send_constants(ranks)
+    for one in ranks:
+        one["ddp"] = [model(bytes=4000)]  # of gradients, next to which they are nothing
+
+
+def metrics_over_gloo(ranks):
+    for one in ranks:
+        one["through_host"] = [["allreduce", 4, "train.py:30", 8, 8]]
+
+
+def save_once(ranks):
+    ranks[0]["saved"] = [["train.py:33", "/tmp/net.pt", False]]
+    ranks[1]["saved"] = [["train.py:33", "/tmp/net-1.pt", False]]
+    for one in ranks:
+        one["saved"].append(["train.py:35", "", False])  # to memory
+
+
+def shard_much(ranks):
+    shard_little(ranks)
+    for one in ranks:
+        one["gpus"][0]["holders"]["optimizer"] = 20e6
+
+
+def shard_something_small(ranks):
+    shard_little(ranks)
+    for one in ranks:
+        one["gpus"][0]["peak"] = 1e6
+
+
+def one_by_one(ranks):
+    """Rank 1 is in a rehearsal of its own."""
+    del ranks[1]
+
+
+def equal_by_hand(ranks):
+    for one in ranks:
+        own = [[[0, 0], [2, 0.125, 0.5], "train.py:29"]]
+        one |= {"wrapped": False, "digests": {}, "own": own}
+
+
+def parts_of_one_model(ranks):
+    """Each rank has other layers, so its gradients are other ones."""
+    average_by_hand(ranks)
+    ranks[1]["own"][0][1][1] = 0.25
+
+
+def join_ranks(ranks):
+    """Under join() their steps are no common moments, so no digest is kept."""
+    for one in ranks:
+        one |= {"digests": {}, "wrapped": False, "steps": 8 + one["rank"]}
+
+
+@pytest.mark.parametrize(
     "change",
     [
+        accumulate_under_no_sync,
+        sum_two_losses,
+        scaler_skips,
+        normalise_batches,
+        send_a_few_constants,
+        metrics_over_gloo,
+        save_once,
+        shard_much,
+        shard_something_small,
+        one_by_one,
+        equal_by_hand,
+        parts_of_one_model,
+        join_ranks,
         look_before_training,
         leave_after_one_step,
         train_once_more,
@@ -375,6 +568,35 @@ def test_a_long_cell_breaks_between_its_items():
     assert head.index("held by") == len("  cuda:0  ")
 
 
+def test_a_long_table_is_cut_unless_all_is_asked_for():
+    """What happens in each step comes first."""
+    ranks = healthy()
+    once = [call("broadcast", n, times=1, steps=1, inside="") for n in range(30)]
+    ranks[0]["calls"] = [*once, call("all_reduce", 40)]
+    cut, whole = (report.text(ranks, [], "", full) for full in (None, True))
+    assert "... and 19 more, which --full shows" in cut
+    assert cut.index("all_reduce") < cut.index("broadcast") and "29 B" not in cut
+    assert "29 B" in whole and "more, which" not in whole
+
+
+def test_what_no_step_has_is_not_called_so():
+    """Three barriers before two steps are no 1.5 a step."""
+    ranks = healthy()
+    before = call("barrier", 1, times=3, steps=1, inside="")
+    ranks[0] |= {"steps": 2, "calls": [before, call("all_reduce", 40, 4, 2)]}
+    _, _, rows, _ = tables._traffic(ranks)
+    assert [row[3] for row in rows] == ["2 a step", "3 in all"]
+
+
+def test_a_scaler_that_leaves_out_each_step_is_told():
+    """No step was taken, so the guard compared nothing, and the report says why."""
+    ranks = healthy()
+    for one in ranks:
+        nothing = dict(models=[], found=[], remarks=[], off=[])
+        one |= {"steps": 0, "scaled": 4, "guard": nothing}
+    assert "GradScaler left out each step" in report.guarded(ranks)[0]
+
+
 def test_the_report_and_the_page_say_all():
     """Failures come with the clinic's diagnosis; the page escapes what it shows."""
     ranks = healthy()
@@ -384,7 +606,13 @@ def test_the_report_and_the_page_say_all():
     log = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
     ranks[1]["error"] = about | {"log": log}
     found = findings.judge(copy.deepcopy(ranks), gpus=2)
-    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s"))
+    brief = report.text(ranks, found, "exit code 1 after 2 s")
+    assert brief.splitlines()[:2] == [
+        "Rehearsal: exit code 1 after 2 s; rank 1 failed",
+        "Findings: 1 (stray-memory at train.py:5)",
+    ]
+    assert "--full" in brief and "Memory at the peak" not in brief
+    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s", full=True))
     assert "rank 1: train.py:7: RuntimeError: Expected all" in plain
     assert "[stray-memory] train.py:5: rank 1" in plain
     assert "node0 cuda:1" in plain and "2.05 kB" in plain and "models no real" in plain

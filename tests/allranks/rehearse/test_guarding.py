@@ -16,12 +16,15 @@ def counted():
     own = current().devices[rank]
     return own.taken, own.peak, own.busy_s, current().host_s, str(current().copied)
 
-def train(change=lambda model: None, skipped=(), patience_s=60, layers=()):
+def same(net):
+    return net
+
+def train(change=same, skipped=(), patience_s=60, layers=(), wrap=same):
     wrappers, optimizers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
     guards = Guards(wrappers, optimizers, patience_s)
     net = nn.Sequential(nn.Linear(4, 4), *layers).to(gpu)
     model = nn.parallel.DistributedDataParallel(
-        net, device_ids=[rank], process_group=group
+        wrap(net), device_ids=[rank], process_group=group
     )
     optimizer = torch.optim.AdamW(model.parameters())
     wrappers[model] = None
@@ -97,6 +100,32 @@ def test_a_finding_is_noted_and_the_script_goes_on(ranks):
         assert (off, quiet, gone) == ([], True, None)
 
 
+def test_a_compiled_model_is_compared_too(ranks):
+    """Its wrapper has a len() that raises, so nobody may ask whether it is true."""
+    code = """
+from types import SimpleNamespace
+
+passes = []
+def edit_inside(model):
+    passes.append(1)
+    if len(passes) == 2:  # after a first check, which looks into all modules
+        edit(SimpleNamespace(module=model.module._orig_mod.net))
+
+class Named(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, x):
+        return self.net(x)
+
+train(edit_inside, wrap=lambda net: torch.compile(Named(net), backend="eager"))
+"""
+    for found, off, _, _ in ranks.run(code):
+        ((kind, text),) = found
+        assert kind == "guard" and "_orig_mod.net.0.weight is not the same" in text
+        assert off == []
+
+
 def test_equal_random_numbers_do_not_end_the_guard(ranks):
     """They may be meant, so what comes after them is found as well."""
     code = """
@@ -152,3 +181,59 @@ told(False), told(True)
 def test_replicas_that_a_hook_lets_drift_need_not_be_equal(ranks):
     """Each rank has its own samples all the same."""
     assert ranks.run(HOOKED) == [((True, True), (False, True))] * 2
+
+
+HASHED = """
+class Named(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        setattr(self, ATTRIBUTE, hash("a word") + rank)
+    def forward(self, x):
+        return self.net(x)
+
+def remarks(name):
+    global ATTRIBUTE
+    found, ATTRIBUTE = [], name
+    own = Guards.facts
+    Guards.facts = lambda self: found.append(own(self)) or own(self)
+    try:
+        train(wrap=Named)
+    finally:
+        Guards.facts = own
+    return [text for text in found[-1]["remarks"] if name in text]
+
+len(remarks("rate")), len(remarks("_object_hash"))
+"""
+
+
+def test_a_hash_that_differs_is_no_remark(ranks):
+    """That of an object is another one in each process; a rate would be told."""
+    assert ranks.run(HASHED) == [(1, 0)] * 2
+
+
+JOINED = """
+def looked():
+    model = nn.parallel.DistributedDataParallel(
+        nn.Linear(4, 4).to(gpu), process_group=group
+    )
+    training = Training([], guard=False, patience_s=1)
+    training.wraps(model)
+    training.num_steps = 1
+    training.look()
+    before = training.facts()["wrapped"]
+    training.digests[1] = 0.5
+    with model.join():
+        training.look()
+    training.look()  # whose steps are no common moments from now on
+    facts = training.facts()
+    return before, facts["wrapped"], facts["digests"], facts["data_parallel"]
+
+looked()
+"""
+
+
+def test_unequal_steps_under_join_are_not_compared(ranks):
+    """Step 2 of a rank that has more batches is another moment than the others'."""
+    ranks.run(HOOKED.partition("def told")[0])
+    assert ranks.run(JOINED) == [(True, False, {}, True)] * 2

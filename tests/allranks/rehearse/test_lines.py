@@ -34,3 +34,9 @@ def test_equal_code_of_two_files_is_told_apart():
     installed = torch.__file__.removesuffix("__init__.py")
     assert whose(f"{installed}copied.py")[0] == lines.TORCH
     assert whose("/readers/copied.py")[0] == lines.READER
+
+
+def test_what_ddp_flattens_for_a_broadcast_is_a_collectives():
+    """It is no activation, though no collective has begun."""
+    place = f"{lines.TORCHS}distributed/utils.py", "_sync_params_and_buffers"
+    assert lines._whose(*place) == (lines.TORCH, "collective")

@@ -178,3 +178,28 @@ def test_what_has_no_batch_in_its_shape_does_not_grow():
     for shape in (), (64, 64), (640,), (10, 10):
         assert not fit.grows(shape, 64, fixed)
     assert fit.largest([(100, 0)], 8, 200) is None
+
+
+COPIED = """
+import copy
+from types import SimpleNamespace
+from allranks import vgpu
+from allranks.rehearse import memory
+
+machine = vgpu.plug_in(1, kind="cuda")
+holders = memory.Holders(machine)
+machine.observer = SimpleNamespace(
+    took=holders.took, frees=holders.frees, copied=lambda *about: None
+)
+net = torch.nn.Linear(64, 64, bias=False).cuda()
+average = copy.deepcopy(net).requires_grad_(False)
+holders.look(machine.devices[0])
+dict(holders.peaks[0][1])
+"""
+
+
+def test_the_weights_of_a_copied_model_are_parameters():
+    """No optimizer has a moving average's, and no module registers them."""
+    with Ranks(1) as ranks:
+        (held,) = ranks.run(COPIED)
+    assert held["parameters"] == 2 * 64 * 64 * 4 and "activations" not in held

@@ -20,7 +20,8 @@ def sent(model, passes=4):
     for _ in range(passes):
         model(torch.ones(2, 64, device=gpu)).sum().backward()
     end()
-    return {"rank": rank, "backwards": passes, "ddp": [], "fsdp": []} | traffic.facts()
+    about = {"rank": rank, "backwards": passes, "steps": passes, "ddp": [], "fsdp": []}
+    return about | traffic.facts()
 
 torch.cuda.set_device(rank)
 mesh = DeviceMesh.from_group(group, "cuda")
@@ -30,28 +31,32 @@ for part in net:
 fully_shard(net, mesh=mesh)
 fsdp = sent(net) | {"fsdp": [of_fsdp(net)]}
 net = layers()
+fully_shard(net, mesh=mesh)  # all in the root, which stays gathered after forward
+root = sent(net) | {"fsdp": [of_fsdp(net)]}
+net = layers()
 net[1].requires_grad_(False)
 size = 2 * 4 * (64 * 64 + 64) / 2**20
 ddp = nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=size)
 ddp = sent(ddp) | {"ddp": [of_ddp(ddp)]}
-fsdp, ddp
+fsdp, root, ddp
 """
 
 
 def test_what_ddp_and_fsdp_send_is_what_the_formula_says():
     """Of four layers, DDP averages three, in buckets; FSDP2 gathers each twice."""
     with gpu_ranks(2) as ranks:
-        fsdp, ddp = zip(*ranks.run(SEND), strict=True)
+        fsdp, root, ddp = zip(*ranks.run(SEND), strict=True)
     assert formulas.rows(ddp) == [
         ["DDP, all_reduce", "49.9 kB", "49.9 kB", "49.9 kB, the same", "ranks 0–1"]
     ]
     assert formulas.rows(fsdp) == [
         [f"FSDP2, {op}", "66.6 kB", law, counted, "ranks 0–1"]
         for op, law, counted in (
-            ("all_gather", "2 × 66.6 kB", "133 kB, the same"),
+            ("all_gather", "66.6 kB + 66.6 kB again", "133 kB, the same"),
             ("reduce_scatter", "66.6 kB", "66.6 kB, the same"),
         )
     ]
+    assert formulas.rows(root)[0][2:4] == ["66.6 kB", "66.6 kB, the same"]
     assert formulas.buckets(ddp) == [
         ["1", "33.3 kB", "4", "3.bias", "2.weight", "ranks 0–1"],
         ["2", "16.6 kB", "2", "0.bias", "0.weight", "ranks 0–1"],
@@ -62,9 +67,12 @@ def test_twice_the_bytes_are_not_called_the_same():
     """The same record with half as many backward passes."""
     call = {"op": "all_reduce", "bytes": 100, "group": [0, 1], "in": "backward"}
     model = {"bytes": 100, "group": [0, 1], "buckets": []}
-    one = {"rank": 0, "backwards": 4, "ddp": [model], "fsdp": []}
+    one = {"rank": 0, "backwards": 4, "steps": 4, "ddp": [model], "fsdp": []}
     one["calls"] = [call | {"times": 8, "line": ""}]
     assert formulas.rows([one])[0][3] == "200 B, 2 times that"
+    no_sync = one | {"backwards": 16, "steps": 8}
+    told = "50 B, 0.5 times that: once in a step, which has 2 passes"
+    assert formulas.rows([no_sync])[0][3] == told
     one["ddp"].append(model)  # whose all_reduce was it?
     assert formulas.rows([one]) == []
 

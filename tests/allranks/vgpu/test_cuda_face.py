@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from allranks import vgpu
 from allranks.vgpu.cuda import functions, say
@@ -98,6 +99,32 @@ def test_each_device_has_a_generator_of_16_bytes(two):
     assert torch.rand(5, device="cuda:1").equal(first)
     with pytest.raises(RuntimeError, match="a GPU's has 16 bytes, not 5056"):
         torch.cuda.set_rng_state(host, 1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "draws"),
+    [
+        (lambda x: F.scaled_dot_product_attention(x, x, x), False),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), True),
+        (lambda x: F.dropout(x, 0.0), False),
+        (lambda x: F.dropout(x, 0.5, training=False), False),
+        (lambda x: torch.native_dropout(x, 0.5, False), False),
+        (lambda x: F.dropout(x, 0.5), True),
+        (lambda x: F.rrelu(x, training=False), False),
+        (lambda x: F.rrelu(x, training=True), True),
+    ],
+)
+def test_a_generator_moves_only_for_what_draws(two, layer, draws):
+    """CUDA draws nothing for a dropout of 0, and nothing in evaluation."""
+    x = torch.randn(1, 2, 4, 8, device="cuda", requires_grad=True)
+    before = torch.cuda.get_rng_state()
+    layer(x)
+    assert before.equal(torch.cuda.get_rng_state()) is not draws
+
+
+def test_a_tensor_is_of_a_class_of_torchs_own(two):
+    """tensorboardX, for one, takes what has "torch" in the name of its type."""
+    assert str(type(torch.ones(1, device="cuda"))).startswith("<class 'torch.")
 
 
 def test_streams_and_events_have_the_models_times(two):

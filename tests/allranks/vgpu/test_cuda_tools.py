@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity
 
 from allranks import vgpu
-from allranks.vgpu.cuda import tools
+from allranks.vgpu.cuda import say, tools
 
 
 @pytest.fixture(autouse=True)
@@ -88,12 +88,7 @@ def test_flex_attention_is_attention_with_a_mask():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: (
-            nn.Embedding(3, 2, sparse=True)
-            .cuda()(torch.ones(1, dtype=torch.long, device="cuda"))
-            .sum()
-            .backward()
-        ),
+        lambda: torch.ones(1, device="cuda").to_sparse(),
         lambda: torch.sparse_coo_tensor([[0]], [1.0], (2,), device="cuda"),
         lambda: torch.nested.nested_tensor([torch.ones(1, device="cuda")]),
         lambda: torch.to_dlpack(torch.ones(1, device="cuda")),
@@ -105,6 +100,22 @@ def test_other_layouts_are_refused_with_a_way_out(make):
     with pytest.raises(NotImplementedError, match="rehears"):
         make()
     assert torch.sparse_coo_tensor([[0]], [1.0], (2,)).is_sparse
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embeddings_sparse_gradients_are_dense_with_the_same_numbers(kind, capsys):
+    """A recommender trains on; the CPU's own ones stay sparse."""
+    say.said.clear()
+    ours, own = (kind(5, 2, sparse=True) for _ in range(2))
+    ours.load_state_dict(own.state_dict())
+    ours.cuda()
+    rows = torch.tensor([[1, 3, 3]])
+    for net, where in (ours, "cuda"), (own, "cpu"):
+        net(rows.to(where)).square().sum().backward()
+        torch.optim.SGD(net.parameters(), 0.1).step()
+    assert own.weight.grad.is_sparse and not ours.weight.grad.is_sparse
+    torch.testing.assert_close(ours.weight.cpu(), own.weight)
+    assert capsys.readouterr().err.count("sparse=True is passed over") == 1
 
 
 def test_export_is_refused_for_cuda_only(monkeypatch):

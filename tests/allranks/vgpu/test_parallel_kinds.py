@@ -100,6 +100,28 @@ with loss_parallel():
     loss.backward()
 [loss.full_tensor().detach().cpu(), net[2].weight.grad.full_tensor().cpu()]
 """,
+    "tensor parallelism in 16 bits": """
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+mesh = init_device_mesh(kind, (world_size,))
+net = network()
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+parallelize_module(net, mesh, plan)
+with torch.autocast(kind, torch.bfloat16):
+    out = net(batch(0))
+assert out.dtype == torch.bfloat16, out.dtype
+out.float().square().mean().backward()
+grads = [p.grad.full_tensor() for p in net.parameters()]
+net.bfloat16()
+with torch.autocast(kind, torch.bfloat16):
+    again = net(batch(0))  # weights of 16 bits, an input of 32
+assert again.dtype == torch.bfloat16, again.dtype
+[out.detach().float().cpu(), again.detach().float().cpu(), *[g.cpu() for g in grads]]
+""",
     "a checkpoint": """
 import shutil, tempfile
 import torch.distributed.checkpoint as dcp

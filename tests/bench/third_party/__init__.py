@@ -78,7 +78,9 @@ def rehearse(entry: dict, script: dict, checkouts: Path) -> str:
         if "path" in entry:
             paths.append(str(Path(folder, entry["path"])))
         options = f"--gpus {script.get('gpus', 2)} --timeout {SECONDS} --watch 30"
-        words = shlex.split(f"-m allranks.rehearse {options} {script['command']}")
+        words = shlex.split(
+            f"-m allranks.rehearse --full {options} {script['command']}"
+        )
         done = subprocess.run(
             [sys.executable, *words],
             cwd=where,
