@@ -141,6 +141,7 @@ def train(flags, die=None, log=None):
 
     from scripts import ch9_data as script
 
+    torch.multiprocessing.set_start_method("fork", force=True)  # as under torchrun
     rank, world_size = dist.get_rank(), dist.get_world_size()
     victim, name, moment = die or (None, None, 0)
     if die and (victim == rank or victim == "all" or (victim == "worker" and not rank)):
@@ -191,7 +192,7 @@ def survivors(log) -> tuple[list[list[int]], int]:
     for segment, step, samples in lines:
         first[segment] = min(step, first.get(segment, step))
         found[segment, step] += samples
-    ends = [*first.values()][1:] + [max(step for _, step, _ in lines) + 1]
+    ends = [*first.values(), max(step for _, step, _ in lines) + 1][1:]
     learned = []
     for (segment, start), end in zip(sorted(first.items()), ends, strict=True):
         learned += [sorted(found[segment, step]) for step in range(start, end)]
@@ -333,7 +334,7 @@ def test_the_file_after_a_step_is_the_same_on_any_number_of_ranks(
 
 
 def test_a_lost_shard_ends_the_job_with_an_error(tmp_path):
-    """The counts are compared, and a job whose counts are wrong must not exit with 0."""
+    """The counts are compared, and wrong ones must not end with 0."""
 
     def lose(flags):
         import torch
@@ -497,7 +498,7 @@ def test_nodes_with_different_texts_are_refused(tmp_path):
         (tmp_path / "texts" / str(rank) / "frankenstein.txt").write_bytes(one)
     with (
         Ranks(2) as ranks,
-        pytest.raises(RanksError, match="--text differs between ranks: '[0-9a-f]{8}'"),
+        pytest.raises(RanksError, match="--text differs between ranks: '"),
     ):
         ranks.run(on_two_nodes, [str(tmp_path)], quiet=True)
     for rank in range(2):
