@@ -330,7 +330,8 @@ def test_the_file_after_a_step_is_the_same_on_any_number_of_ranks(
         with Ranks(ranks_) as ranks:
             ranks.run(train, args_for(path, "--stop=20", *flags), quiet=True)
     assert wanted.read_bytes() == found.read_bytes()
-    assert torch.load(wanted, weights_only=True)["step"] == 20
+    state = torch.load(wanted, weights_only=True)
+    assert state["step"] == 20 and state["run"].keys() == RUN.keys()
 
 
 def test_a_lost_shard_ends_the_job_with_an_error(tmp_path):
