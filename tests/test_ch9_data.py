@@ -507,3 +507,65 @@ def test_nodes_with_different_texts_are_refused(tmp_path):
         path.write_bytes(text[: 24 * 64])
     with Ranks(2) as ranks, pytest.raises(RanksError, match="1383 bytes are too few"):
         ranks.run(on_two_nodes, [str(tmp_path)], quiet=True)
+
+
+PAGE = (ROOT / "book" / "ch9_data.md").read_text("utf8")
+
+
+def table(head: str) -> list[list[str]]:
+    """Return the rows of the page's table that begins with head."""
+    lines = PAGE[PAGE.index(f"\n| {head}") + 1 :].splitlines()
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_the_page_draws_a_buffer_of_two_as_it_is(monkeypatch):
+    """Five samples, and what is in the buffer before each is handed out."""
+    monkeypatch.setattr(script, "BUFFER", 2)
+    out, reads = [*script.shuffle(range(5), "k 0")], []
+    held, rows = [0, 1], table("the buffer holds")
+    for place, sample in enumerate(out):
+        reads.append([", ".join(map(str, held)), str(sample)])
+        held.remove(sample)
+        held += [place + 2] if place + 2 < 5 else []
+        reads[-1].append(str(place + 2) if place + 2 < 5 else "")
+    assert rows == reads and out.index(0) == 2  # "came third"
+
+
+def test_the_page_tells_which_lanes_a_worker_carries(monkeypatch):
+    """Two ranks with two workers each, and three ranks without."""
+    two, workers, three = ([int(cell) for cell in row[1:]] for row in table("lane |"))
+    data, lanes = torch.arange(8)[:, None], [[range(i, i + 1)] for i in range(8)]
+    for lane in range(8):
+        info = collections.namedtuple("Info", "id num_workers")(workers[lane], 2)
+        monkeypatch.setattr(script, "get_worker_info", lambda info=info: info)
+        mine = script.Stream(data, lanes, "k", 1, (two[lane], 2))
+        assert lane in torch.cat([*mine]).flatten().tolist()
+        monkeypatch.setattr(script, "get_worker_info", lambda: None)
+        mine = script.Stream(data, lanes, "k", 1, (three[lane], 3))
+        assert lane in torch.cat([*mine]).flatten().tolist()
+
+
+def test_the_pages_figures_of_its_lanes_are_these():
+    """How long they are, and from which step on a step is smaller than 96."""
+    lanes = script.deal(6144, 8, "0 1")
+    sizes = [sum(map(len, shards)) for shards in lanes]
+    parts = [len(part) for part in stream(6144, 8, 12, key="0 1")]
+    small = next(step for step, size in enumerate(parts, 1) if size < 96)
+    words = " ".join(PAGE.split())
+    assert f"{min(sizes)} to {max(sizes)} windows. From step {small} on" in words
+    assert f"the longest ends in step {len(parts)}." in words
+    assert f"it has learned {sum(parts[:60]):,}." in words
+
+
+def test_a_third_of_a_buffer_was_read_before_a_buffers_size_ago():
+    """So going back by its size would lose them: (1 - 1/64)^64, for five keys."""
+    old = []
+    for seed in range(5):
+        out = [*script.shuffle(range(6000), str(seed))]
+        for done in range(500, 5500, 50):
+            held = set(range(done + script.BUFFER)) - set(out[:done])
+            old += [sum(sample < done for sample in held) / len(held)]
+    wanted = (1 - 1 / script.BUFFER) ** script.BUFFER
+    assert sum(old) / len(old) == pytest.approx(wanted, abs=0.02)
+    assert f"{wanted:.0%}".replace("%", " %") in PAGE
