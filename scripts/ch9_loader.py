@@ -194,7 +194,7 @@ def main() -> None:
             say(text)
         dist.barrier()
 
-    line(f"{cores:g} cores per rank, {os.getloadavg()[0]:.1f} are in use")
+    line(f"cores per rank: {cores:g}; load before: {os.getloadavg()[0]:.1f}")
     try_workers(args, max(cores, 1), device, line)
     start_workers(line)
     dist.destroy_process_group()
