@@ -8,7 +8,8 @@ Every worker of every rank begins each epoch with `torch.manual_seed` of what yo
 return. `seed` is the run's own, and like `epoch` and `rank` it is below 2¹⁶, while
 `worker` is below 2⁸. Return a whole number of at least 0 and below 2⁶³, so that
 
-- two calls whose arguments differ anywhere never get the same number,
+- two calls whose arguments differ anywhere never get the same number (or, if you hash
+  them, only by a chance of about 2⁻⁶³ for any two),
 - the same arguments get the same number in every process and in every run.
 
 Leave the global random generators alone.
@@ -99,7 +100,7 @@ def ex9_2(seed, epoch, rank, worker):
     return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker
 
 
-# %% right: NumPy mixes them, so that two meet once in 2⁶³ times
+# %% right: NumPy mixes them, so that any two meet with a chance of about 2⁻⁶³
 import numpy as np
 
 
@@ -108,13 +109,13 @@ def ex9_2(seed, epoch, rank, worker):
     return int(mixed.generate_state(1, np.uint64)[0]) >> 1
 
 
-# %% right: a digest of all four
+# %% right: a digest of all four, of which 63 bits are kept
 import hashlib
 
 
 def ex9_2(seed, epoch, rank, worker):
     digest = hashlib.sha256(repr((seed, epoch, rank, worker)).encode()).digest()
-    return int.from_bytes(digest[:7], "big")
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 # %% wrong: their sum, as in seed + rank and base_seed + worker_id

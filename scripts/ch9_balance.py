@@ -160,7 +160,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     numbers = {"--sentences": 64, "--steps": 20, "--slower": 2.0, "--seed": 0}
     for flag, default in numbers.items():
         parser.add_argument(flag, type=type(default), default=default)
-    return in_range(parser.parse_args(argv))
+    args = in_range(parser.parse_args(argv))
+    if not 0.01 <= (slower := args.slower) <= 100:  # it really works so long
+        refuse(f"--slower {slower}: must be 0.01 to 100, times as slow")
+    return args
 
 
 def main() -> None:

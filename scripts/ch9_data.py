@@ -14,6 +14,8 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from hashlib import sha256
+from itertools import chain, islice, pairwise
 from typing import NoReturn
 
 
@@ -104,54 +106,42 @@ def read_text() -> tuple[torch.Tensor, torch.Tensor]:
     return text.split([len(text) - len(text) // 10, len(text) // 10])
 
 
-class Lane:
-    """A stream of some shards, through a shuffle buffer, that can go on."""
-
-    def __init__(self, shards: list[range], key: str, drawn=0, held=()):
-        self.samples, self.key = [i for shard in shards for i in shard], key
-        self.drawn, self.held = drawn, list(held)  # given, and in the buffer
-
-    def take(self, num: int) -> list[int]:
-        """Return the next num samples, or what is left."""
-        taken = []
-        while len(taken) < num and self.drawn < len(self.samples):
-            read = self.drawn + len(self.held)
-            self.held += self.samples[read : self.drawn + BUFFER]
-            dice = random.Random(f"{self.key} {self.drawn}")  # has no state
-            taken.append(self.held.pop(dice.randrange(len(self.held))))
-            self.drawn += 1
-        return taken
-
-
-def deal(num: int, lanes: int, key: str, states: dict) -> list[Lane]:
+def deal(num: int, lanes: int, key: str) -> list[list[range]]:
     """Deal an epoch's shards out to lanes; ranks play no part in it."""
-    dice, size = random.Random(0), num // SHARDS  # real files are unequal
-    ends = [i * size + dice.randint(0, size // 3) for i in range(1, SHARDS)]
-    shards = [range(*p) for p in zip([0, *ends], [*ends, num], strict=True)]
+    ends = [i * num // SHARDS + i % 3 * (num // 300) for i in range(SHARDS)]
+    shards = [range(*pair) for pair in pairwise([*ends, num])]  # unequal
     random.Random(key).shuffle(shards)
-    own = [(shards[i::lanes], f"{key} {i}") for i in range(lanes)]
-    return [Lane(*args, *states.get(i, ())) for i, args in enumerate(own)]
+    return [shards[i::lanes] for i in range(lanes)]
+
+
+def shuffle(samples, key: str):
+    """Yield all samples, each a random one of those in the buffer."""
+    samples, rng = iter(samples), random.Random(key)
+    buffer = list(islice(samples, BUFFER))
+    while buffer:
+        yield buffer.pop(rng.randrange(len(buffer)))
+        buffer += islice(samples, 1)  # the next one, if there is one
 
 
 class Stream(IterableDataset):
-    """What one rank reads; its workers share the rank's lanes."""
+    """What one rank reads of an epoch; its workers share the rank's lanes."""
 
-    def __init__(self, text, lanes: list[Lane], batch: int, place: tuple):
-        self.text, self.lanes, self.batch = text, lanes, batch
-        self.rank, self.size = place  # a spawned worker has no group
-        left = max(len(lane.samples) - lane.drawn for lane in lanes)
-        self.steps = -(-left // batch)
+    def __init__(self, data, lanes, key: str, batch: int, place, done=0):
+        self.data, self.lanes, self.key, self.batch = data, lanes, key, batch
+        self.rank, self.world_size = place  # a spawned worker has no group
+        longest = max(sum(map(len, shards)) for shards in lanes)
+        self.done, self.steps = done, -(-longest // batch)
 
     def __iter__(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        first, readers = self.rank + self.size * worker, self.size * workers
-        mine = dict([*enumerate(self.lanes)][first::readers])
-        for _ in range(self.steps):  # as many in every reader
-            taken = [s for x in mine.values() for s in x.take(self.batch)]
-            starts = SIZE * torch.tensor(taken, dtype=torch.long)[:, None]
-            states = {i: [x.drawn, x.held[:]] for i, x in mine.items()}
-            yield self.text[starts + torch.arange(SIZE + 1)], states
+        first = self.rank + self.world_size * worker
+        mine = range(first, len(self.lanes), self.world_size * workers)
+        own = [shuffle(chain(*self.lanes[i]), f"{self.key} {i}") for i in mine]
+        for step in range(self.steps):  # as many in every reader
+            taken = [i for lane in own for i in islice(lane, self.batch)]
+            if step >= self.done:  # what was trained is drawn, but not read
+                yield self.data[taken]
 
 
 def count(windows: torch.Tensor) -> torch.Tensor:
@@ -160,46 +150,56 @@ def count(windows: torch.Tensor) -> torch.Tensor:
     return torch.bincount(pairs.flatten(), minlength=65536).view(256, 256)
 
 
-def begin(args: argparse.Namespace, run: dict) -> dict:
-    """Return the state in the checkpoint to --resume, or a fresh one."""
-    if not args.resume:
-        return {"run": run, "step": 0, "lanes": {}}
+def digest(state: dict) -> str:
+    """Return the SHA-256 of what a state says; torch.load checks nothing."""
+    said = repr(state | {"pairs": state["pairs"].tolist()})
+    return sha256(said.encode()).hexdigest()
+
+
+def resume(path: str, run: dict) -> dict:
+    """Return the state in a checkpoint, if it is whole and of this run."""
     try:
-        state = torch.load(args.checkpoint, "cpu", weights_only=True)
-        if state["run"] == run:
+        state = torch.load(path, "cpu", weights_only=True)
+        if state.pop("sha256") == digest(state) and state["run"] == run:
             return state
-        why = f"it is of {state['run']}, not {run}"
+        why = f"damaged, or of {state['run']} instead of {run}"
     except Exception as error:  # whatever torch.load may find wrong
-        why = getattr(error, "strerror", None) or "not what this script writes"
-    refuse(f"--checkpoint {args.checkpoint}: {why}: change flags or file")
+        why = getattr(error, "strerror", None) or "damaged, or no checkpoint"
+    refuse(f"--checkpoint {path}: {why}: change flags or file")
 
 
 def train(args, rank: int, world_size: int, device) -> torch.Tensor:
-    """Train for an epoch, or until --stop; return the model, pairs' counts."""
-    text, workers = read_text()[0][: 6144 * SIZE + 1], args.workers or 1
-    run = {name: getattr(args, name) for name in ("seed", "epoch", "lanes")}
-    state = begin(args, run)
-    lanes = deal(len(text) // SIZE, args.lanes, str(run), state["lanes"])
-    stream = Stream(text, lanes, args.batch_size, (rank, world_size))
-    loader = iter(DataLoader(stream, None, num_workers=args.workers or 0))
-    pairs = state.get("pairs", torch.zeros(256, 256).long()).to(device)
-    last, stop = state["step"] + stream.steps, args.stop or 65536
-    for step in range(state["step"] + 1, min(last, stop) + 1):
-        batches = [next(loader) for _ in range(workers)]  # one of each
-        new = count(torch.cat([windows for windows, _ in batches]).to(device))
-        dist.all_reduce(new)  # a sum: ranks may have unequal shares
-        pairs += new
-        if step % EVERY == 0 or step == last:
-            own = {i: s for _, some in batches for i, s in some.items()}
-            dist.all_gather_object(all_ := [{}] * world_size, own)
-            states = {i: s for own in all_ for i, s in own.items()}
-            if rank == 0:
-                now = {"step": step, "lanes": states, "pairs": pairs.cpu()}
-                save(args.checkpoint, state | now)
-                say(f"{step=}: has learned {pairs.sum() // SIZE} windows")
-    if rank == 0 and last <= stop:
-        same = torch.equal(pairs.cpu(), count(text[None]))
-        say(f"its counts are those of the whole text: {same}")
+    """Train on each sample once per epoch; return the model, pairs' counts."""
+    text, place = read_text()[0], (rank, world_size)
+    if len(text) <= SHARDS * SIZE:
+        refuse(f"frankenstein.txt: {len(text)} bytes are too few: take ours")
+    data = text.unfold(0, SIZE + 1, SIZE)[:6144]  # (N, 65)
+    run = {k: getattr(args, k) for k in ("seed", "lanes", "batch_size")}
+    run |= {"buffer": BUFFER, "text": sha256(text.numpy()).hexdigest()[:8]}
+    state = {"run": run, "epoch": 1, "step": 0, "pairs": count(data[:0])}
+    state = resume(args.checkpoint, run) if args.resume else state
+    agree(argparse.Namespace(**run, step=state["step"], sha256=digest(state)))
+    pairs, epochs = state["pairs"].to(device), max(args.epochs, state["epoch"])
+    for epoch in range(state["epoch"], epochs + 1):
+        lanes = deal(len(data), args.lanes, key := f"{args.seed} {epoch}")
+        done = state["step"] if epoch == state["epoch"] else 0
+        stream = Stream(data, lanes, key, args.batch_size, place, done)
+        loader = iter(DataLoader(stream, None, num_workers=args.workers or 0))
+        for step in range(done + 1, stream.steps + 1):
+            parts = [next(loader) for _ in range(args.workers or 1)]
+            new = count(torch.cat(parts).to(device))
+            dist.all_reduce(new)  # a sum: ranks may have unequal shares
+            pairs += new
+            if rank == 0 and (step % EVERY == 0 or step == stream.steps):
+                state |= {"epoch": epoch, "step": step, "pairs": pairs.cpu()}
+                save(args.checkpoint, state | {"sha256": digest(state)})
+                say(f"{epoch=} {step=}: {pairs.sum() // SIZE} windows learned")
+            if step == args.stop:
+                return pairs
+    if not torch.equal(pairs.cpu(), epochs * count(data)):
+        refuse("its counts are not those of the text: mend the stream")
+    if rank == 0:
+        say(f"its counts are {epochs} x those of the whole text")
     return pairs
 
 
@@ -207,15 +207,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags (--batch-size is per lane); refuse impossible values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--batch-size": 12, "--lanes": 8, "--epoch": 1, "--seed": 0}
-    numbers |= {"--workers": None, "--stop": None}  # none, and not at all
-    for flag, default in numbers.items():
-        parser.add_argument(flag, type=int, default=default)
+    numbers = {"--batch-size": 12, "--lanes": 8, "--epochs": 1, "--seed": 0}
+    for flag in *numbers, "--workers", "--stop":  # these two may be absent
+        parser.add_argument(flag, type=int, default=numbers.get(flag))
     parser.add_argument("--checkpoint", default="ch9_data.pt", help="to write")
     parser.add_argument("--resume", action="store_true", help="go on in it")
     args = in_range(parser.parse_args(argv))
-    if os.path.exists(path := args.checkpoint) and not args.resume:
-        refuse(f"{path} exists: go on with --resume, or name another")
+    if os.path.exists(args.checkpoint) and not args.resume:
+        refuse(f"{args.checkpoint} exists: --resume it, or name another")
+    probe(args.checkpoint)
     return args
 
 
@@ -252,6 +252,20 @@ def in_range(args: argparse.Namespace) -> argparse.Namespace:
         if type(value) is float and not 1e-30 <= value <= 1e30:
             refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
     return args
+
+
+def probe(path: str) -> None:
+    """Refuse, before training, a path that save() could not write."""
+    mine = f"{path}.{os.getpid()}"
+    try:
+        for name in path, f"{path}.new":
+            if not path or os.path.exists(name) != os.path.isfile(name):
+                raise OSError(0, "not the name of a file")
+        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
+        os.remove(mine)
+    except OSError as error:
+        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
+        refuse(f"{why}: name a file that can be written")
 
 
 def brief(kind, error, trace) -> None:

@@ -118,7 +118,7 @@ def worst(found: tuple, device) -> list[float]:
 
 
 def step_time(load_s: float, compute_s: float, at_once: float) -> float:
-    """Return the seconds per step: the slower of the two sets them."""
+    """Return the seconds per step if every batch takes equally long."""
     if at_once == 0:
         return load_s + compute_s  # nobody loads while the model computes
     return max(load_s / at_once, compute_s)
@@ -194,6 +194,7 @@ def main() -> None:
             say(text)
         dist.barrier()
 
+    line(f"cores per rank: {cores:g}; load before: {os.getloadavg()[0]:.1f}")
     try_workers(args, max(cores, 1), device, line)
     start_workers(line)
     dist.destroy_process_group()

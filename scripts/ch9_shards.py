@@ -5,6 +5,7 @@ Run it (no GPU needed):
 """
 
 import argparse
+import atexit
 import fcntl
 import io
 import os
@@ -17,7 +18,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
@@ -94,11 +94,10 @@ def fetch(source: str, path: str) -> bool:
     """Copy source to path once per node; return whether this rank did it."""
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # it ends with the process
-        if os.path.exists(path):
-            return False
-        shutil.copyfile(source, f"{path}.new")
-        os.replace(f"{path}.new", path)
-        return True
+        if missing := not os.path.exists(path):
+            shutil.copyfile(source, f"{path}.new")
+            os.replace(f"{path}.new", path)
+        return missing
 
 
 def write_tar(path: str, texts: list[bytes]) -> None:
@@ -111,7 +110,7 @@ def write_tar(path: str, texts: list[bytes]) -> None:
                 tar.addfile(info, io.BytesIO(data))
 
 
-def read_tar(path: str, wanted: int | None = None) -> Iterator[dict]:
+def read_tar(path: str, wanted: int | None = None):
     """Yield a shard's samples front to back; raise if a file is missing."""
     sample, num = {}, 0  # of files: a sample has two here
     with tarfile.open(path, "r|") as tar:  # a stream: it never seeks
@@ -137,7 +136,7 @@ class Tokens:
         return Tokens, self.args
 
 
-def told(function: Callable, *args) -> str:
+def told(function, *args) -> str:
     """Return what a call returns or raises, as a text."""
     try:
         return str(function(*args))
@@ -145,9 +144,12 @@ def told(function: Callable, *args) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def breaks(folder: str, text: torch.Tensor, num: int) -> Iterator[str]:
+def breaks(folder: str, text: torch.Tensor, num: int):
     """Break a shard and a .bin, and yield what happens."""
     path, half = f"{folder}/0.tar", 2048 * (num // 2)  # bytes of half of it
+    np.memmap(path)[half + 700] ^= 1  # flips a bit of a text
+    found = told(lambda: len([*read_tar(path, 2 * num)]))
+    yield f"tar with a flipped bit, with an index: {found}"
     cuts = (2048 * num - 924, "the last header"), (half + 700, "a text")
     for size, where in *cuts, (half + 100, "a header"):
         os.truncate(path, size)
@@ -175,7 +177,7 @@ def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the flags; refuse impossible values."""
-    return numbers({"--shards": 5, "--texts": 40, "--workers": 4}, argv)
+    return numbers({"--shards": 5, "--texts": 40}, argv)
 
 
 def main() -> None:
@@ -187,10 +189,9 @@ def main() -> None:
         refuse(f"{len(shards)} shards x {num} texts: there are {most}")
     name = [f"{tempfile.gettempdir()}/ch9-{os.urandom(8).hex()}"]
     dist.broadcast_object_list(name, 0, device=device)
-    far, near = (f"{name[0]}/{place}" for place in ("far", "near"))
+    near, far = name[0], f"{name[0]}/far"  # a server with files
     try:
-        for folder in far, near:  # far stands for a server with files
-            os.makedirs(folder, exist_ok=True)
+        os.makedirs(far, exist_ok=True)
         parts = [bytes(part.tolist()) for part in text.split(500)]
         for i in shards if os.environ["LOCAL_RANK"] == "0" else ():
             write_tar(f"{far}/{i}.tar", parts[num * i : num * (i + 1)])
@@ -201,9 +202,9 @@ def main() -> None:
             say(f"{world_size} ranks, {len(shards)} shards: {copies} copies")
             for line in breaks(near, text, num):
                 say(line)
-            idle = max(0, (readers := world_size * args.workers) - len(shards))
-            say(f"{len(shards)} shards, {readers} readers: {idle} have none")
         dist.barrier()
+    except OSError as error:
+        refuse(f"{name[0]}: {error.strerror}: make room, or change TMPDIR")
     finally:
         shutil.rmtree(name[0], ignore_errors=True)
     dist.destroy_process_group()
@@ -218,6 +219,14 @@ def refuse(why: str) -> NoReturn:
     if started and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # or exit may abort
     raise SystemExit(why)
+
+
+def stop(*_) -> NoReturn:
+    """End silently after Ctrl-C, as soon as save() has tidied up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
+    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
+    atexit.register(os._exit, 130)  # no destructor of torch's may complain
+    sys.exit(130)
 
 
 def put(line: str) -> None:
@@ -293,4 +302,6 @@ def agree(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, stop)  # so that main() deletes its folder
     main()

@@ -107,3 +107,9 @@ def test_the_script_says_what_each_split_costs():
     assert busy[2][1] > 0.98 and 0.85 < busy[3][1] < busy[2][1]
     assert said[4].startswith("another split, the same gradient: False, off by")
     assert said[5].startswith("pulled, each once: True")
+
+
+def test_a_rank_that_would_sleep_for_ever_is_refused():
+    for slower in "1e6", "1e30", "0.001":
+        with pytest.raises(SystemExit, match=r"must be 0\.01 to 100, times as slow"):
+            script.parse_args([f"--slower={slower}"])

@@ -1,13 +1,17 @@
 """Packed sequences are as if alone, and every byte of a step weighs the same."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import Ranks
+from allranks.paths import ROOT
 from scripts import ch9_packing as script
 from tests import shown
+from tests.bench import packing
 
 LENGTHS = st.lists(st.integers(2, script.ROOM), min_size=1, max_size=60)
 
@@ -99,3 +103,34 @@ def test_the_script_says_all_of_it():
     assert padding[0] > 0.4 > 0.1 > padding[1] > padding[2]
     off = [float(line.split()[-1]) for line in said[-3:]]
     assert off[0] > 0.1 > 0.01 > off[1] > off[2] == 0
+
+
+def test_the_page_says_what_the_benchmark_found():
+    """How many rows a pass has matters, and not the mask; buckets are as fast."""
+    found = json.loads((ROOT / "book/_data/bench.json").read_text("utf8"))["packing"]
+    buckets, packed = found["buckets"], found["packed"]
+    assert packed["passes"] == buckets["passes"] < found["single"]["passes"]
+    assert packed["ratio"] < 1.1 * buckets["ratio"]
+    assert found["unmasked"]["ratio"] < 1.1 * packed["ratio"]
+    assert found["single"]["ratio"] < 0.85 * packed["ratio"]
+
+
+def test_packed_rows_in_one_batch_have_the_gradient_of_the_sentences_alone():
+    """What the benchmark trains on is right, though rows are filled up."""
+    texts = script.sentences(script.read_text()[0])[:24]
+    torch.manual_seed(0)
+    net = script.GPT(context=script.ROOM).double()
+
+    def slope(batches):
+        net.zero_grad()
+        for x, wanted, mask, places in batches:
+            logits = net(x, mask, places).flatten(0, 1)
+            loss = torch.nn.functional.cross_entropy
+            loss(logits, wanted.flatten(), reduction="sum").backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+    alone = slope((t[None, :-1], t[None, 1:], None, None) for t in texts)
+    for passes in 1, 3:
+        assert (slope(packing.packed(texts, passes)) - alone).abs().max() < 1e-9
+    wrong = slope(packing.packed(texts, 3, masked=False))
+    assert (wrong - alone).abs().max() > 1

@@ -1,15 +1,21 @@
 """Shards are fetched once, and a broken one is noticed by its index."""
 
 import fcntl
+import hashlib
 import multiprocessing
 import pickle
+import signal
+import subprocess
 import tarfile
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from allranks import launch
+from allranks import Ranks, RanksError, launch
+from allranks.paths import ROOT
 from scripts import ch9_shards as script
 
 TEXTS = [b"x" * 500, b"some", b"", b"one more\n" * 60]
@@ -94,7 +100,8 @@ def test_the_script_says_what_breaks_and_leaves_no_folder(tmp_path, monkeypatch)
     lines = launch("ch9_shards", 3).lines[0]
     said = [line.partition("] ")[2] for line in lines]
     assert said[0] == "3 ranks, 5 shards: 5 copies"
-    assert said[1:7] == [
+    assert said[1] == "tar with a flipped bit, with an index: 40"  # as if it were good
+    assert said[2:8] == [
         "tar cut in the last header, alone: 40",
         "tar cut in the last header, with an index: ValueError: 79 files, not 80",
         "tar cut in a text, alone: ReadError: unexpected end of data",
@@ -102,9 +109,8 @@ def test_the_script_says_what_breaks_and_leaves_no_folder(tmp_path, monkeypatch)
         "tar cut in a header, alone: 20",
         "tar cut in a header, with an index: ValueError: 40 files, not 80",
     ]
-    assert said[7] == "bin: token 70, or 17920 in another order"
-    assert said[8].startswith("bin: token 70000 becomes 4464, or OverflowError: ")
-    assert said[10] == "5 shards, 12 readers: 7 have none"
+    assert said[8] == "bin: token 70, or 17920 in another order"
+    assert said[9].startswith("bin: token 70000 becomes 4464, or OverflowError: ")
     assert not list(tmp_path.glob("ch9-*"))
 
 
@@ -125,3 +131,74 @@ def test_folders_and_an_empty_tar_are_no_samples(tmp_path):
     assert sorted(sample["txt"] for sample in found) == [b"a", b"b"]
     tarfile.open(tmp_path / "none.tar", "w").close()
     assert list(script.read_tar(str(tmp_path / "none.tar"), 0)) == []
+
+
+def test_a_flipped_bit_is_silent_in_a_text_and_ends_the_shard_in_a_header(tmp_path):
+    """A count finds the second one only; a digest of the file finds both."""
+    path = tmp_path / "x.tar"
+    script.write_tar(str(path), [b"x" * 500] * 4)
+    whole = path.read_bytes()
+    for place, texts, count in (
+        (2048 * 2 + 700, [b"x" * 500] * 2 + [b"y" + b"x" * 499, b"x" * 500], 8),
+        (2048 * 2 + 100, [b"x" * 500] * 2, 4),
+    ):
+        bad = bytearray(whole)
+        bad[place if count == 4 else 2048 * 2 + 512] ^= 1
+        path.write_bytes(bad)
+        assert [sample["txt"] for sample in script.read_tar(str(path))] == texts
+        if count == 8:
+            assert len([*script.read_tar(str(path), 8)]) == 4  # as if it were good
+        else:
+            with pytest.raises(ValueError, match="4 files, not 8"):
+                list(script.read_tar(str(path), 8))
+        assert hashlib.sha256(bad).digest() != hashlib.sha256(whole).digest()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_ended_leaves_no_folder(number, tmp_path, monkeypatch):
+    """Ctrl-C and a scheduler's SIGTERM come while files are there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("ALLRANKS_POPEN", raising=False)
+    slow = (
+        "import sys, time; from scripts import ch9_shards as script\n"
+        "import signal\n"
+        "for number in signal.SIGINT, signal.SIGTERM:\n"
+        "    signal.signal(number, script.stop)\n"
+        "script.breaks = lambda *args: time.sleep(60)\n"
+        "script.main()"
+    )
+    source = Path(script.__file__).read_text("utf8")
+    assert "signal.signal(number, stop)" in source  # what the driver repeats
+    (tmp_path / "driver.py").write_text(
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n{slow}"
+    )
+    command = ["torchrun", "--standalone", "--nproc-per-node=2", "driver.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as job:
+        while not list(tmp_path.glob("ch9-*/4.tar")):
+            assert job.poll() is None, job.stderr.read()
+            time.sleep(0.05)
+        job.send_signal(number)
+        job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert not list(tmp_path.glob("ch9-*"))
+
+
+def test_a_full_disk_is_told_in_a_sentence(monkeypatch):
+    """As write_tar would find it."""
+
+    def write(path, texts):
+        raise OSError(28, "No space left on device")
+
+    def play():
+        from scripts import ch9_shards as script
+
+        script.write_tar = write
+        script.setup = lambda args: (0, 1, "cpu")
+        script.parse_args = lambda: script.numbers({"--shards": 5, "--texts": 40}, [])
+        script.main()
+
+    with Ranks(1) as ranks, pytest.raises(RanksError) as end:
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        ranks.run(play, quiet=True)
+    assert "No space left on device: make room, or change TMPDIR" in str(end.value)

@@ -94,3 +94,35 @@ def test_more_files_than_there_are_digits_are_refused():
     run = launch("ch9_uneven", 2, "--files", "40", check=False)
     assert run.exit_code != 0
     assert "40 files and more for each rank: there are 74" in run.errors[0]
+
+
+def test_the_highest_rate_that_is_accepted_still_gives_numbers():
+    """A distance of nan would be printed with exit code 0."""
+    run = launch("ch9_uneven", 2, "--lr", "1e30")
+    assert "nan" not in str(run.lines) and "inf" not in str(run.lines)
+    assert launch("ch9_uneven", 2, "--lr", "1e308", check=False).exit_code != 0
+
+
+FSDP = """
+import copy
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+torch.manual_seed(0)  # the same weights and samples on both ranks
+alone = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+x, y = torch.randn(6, 4).double(), torch.randint(3, (6,))
+net = fully_shard(copy.deepcopy(alone))
+mine = slice(0, 6) if rank == 0 else slice(0, 0)  # rank 1 has an empty batch
+loss = nn.functional.cross_entropy(net(x[mine]), y[mine], reduction="sum")
+(loss / (6 / world_size)).backward()
+nn.functional.cross_entropy(alone(x), y).backward()
+[(p.grad.full_tensor() - q.grad).abs().max().item()
+ for p, q in zip(net.parameters(), alone.parameters(), strict=True)]
+"""
+
+
+def test_an_empty_batch_takes_part_in_fsdps_collectives():
+    """The page says so: the gradient is that of one process on all samples."""
+    with Ranks(2) as ranks:
+        for off in ranks.run(FSDP, quiet=True):
+            assert max(off) < 1e-12

@@ -95,7 +95,8 @@ function summary(state, facts) {
     model: "The model is the limit, so more workers do not help. ",
     workers: `The workers are the limit; ${helps} `,
     cores: `${state.cores === 1 ? "One core is" : `The ${state.cores} cores are`} the limit: ${digits(facts.bounds.cores)} steps per second, with any number of workers. `,
-  }[facts.limit] + `At most ${held} batch${held === 1 ? "" : "es"} lay ready, ${amount(facts.held_bytes, "B")}, `
+  }[facts.limit] + (state.jitter ? "This is by the averages: batches are taken in their order, so a late one holds up those behind it, and a longer queue helps. " : "")
+    + `At most ${held} batch${held === 1 ? "" : "es"} lay ready, ${amount(facts.held_bytes, "B")}, `
     + `of ${facts.room} that may: ${amount(facts.room_bytes, "B")}.`;
 }
 
@@ -197,7 +198,7 @@ function draw({ state, facts, before, set, measured, width, narrow }) {
       h("p", {}, follow(at, chosen, n, at ? batches[at - 1][5] : 0)),
       h("p", {}, "Press a batch to follow it: the line goes from its worker to its step. The drawing shows twelve batches of sixty, "
         + "and the figures are of all sixty, the start included. Torch gives batch b to worker b mod N, even if another one is free, "
-        + "and the model takes the batches in order. " + (n > cores ? "More workers than cores load more slowly." : "")),
+        + "and the model takes the batches in order, unless you set in_order=False. " + (n > cores ? "More workers than cores load more slowly." : "")),
       measured?.counts && table("Prepared by the real loader", ["batches taken", "prepared", "the model says"],
         measured.counts.map((found, i) => [i + 1, found, i + 1 + room])),
       table("At most, in steps per second", ["limit", "steps per second"],

@@ -186,6 +186,9 @@ def _summary(state: dict, facts: dict) -> str:
         f"{_digits(facts['bounds']['cores'])} steps per second, with any number of "
         "workers. ",
     }[facts["limit"]]
+    if state["jitter"]:
+        words += "This is by the averages: batches are taken in their order, so a late "
+        words += "one holds up those behind it, and a longer queue helps. "
     held, room = facts["most_ready"], facts["room"]
     words += f"At most {held} batch{'' if held == 1 else 'es'} lay ready, "
     words += f"{amount(facts['held_bytes'], 'B')}, of {room} that may: "

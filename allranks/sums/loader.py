@@ -2,7 +2,8 @@
 
 It follows torch's DataLoader. Batch b belongs to worker b % N. At the start each worker
 is asked for ``prefetch_factor`` batches, and whenever the model takes a batch, one more
-is asked for. Batches are taken in their order. All times are in ms.
+is asked for. Batches are taken in their order, as without ``in_order=False``. All times
+are in ms.
 
 Processes share the cores: if n of them want to compute on C cores, each has the speed
 min(1, C / n).
@@ -156,7 +157,7 @@ def bounds(
 
 
 def enough(load: float, step: float, cores: int, on_core: bool) -> int:
-    """Return the number of workers from which on more do not help.
+    """Return the number of workers from which on more do not help, if loads are equal.
 
     >>> enough(60.0, 20.0, cores=4, on_core=False)
     3

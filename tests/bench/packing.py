@@ -1,7 +1,9 @@
 """Packing: how many more bytes a second a model learns from, if less is padding.
 
-Each round trains on the same sentences in all three ways, in an order that is new each
+Each round trains on the same sentences in all ways, in an order that is new each
 time. The clock counts what this thread computes, so other programs disturb it little.
+Packed rows are given to the model in as many passes as buckets, or one row a pass; and
+without the mask, which computes something else, to see what the mask costs.
 """
 
 import random
@@ -32,13 +34,23 @@ def train(net: nn.Module, batches: list[tuple]) -> float:
     return time.thread_time() - start
 
 
-def packed(texts: list[torch.Tensor]) -> list[tuple]:
-    """Return batches of one full row."""
-    found = []
-    for row in chapter.fill(texts):
-        x, mask, places = chapter.pack_row(row)
-        ends = [torch.cat([text[1:], torch.tensor([-100])]) for text in row]
-        found.append((x, torch.cat(ends)[None], mask, places))
+def packed(texts: list[torch.Tensor], passes: int, masked: bool = True) -> list[tuple]:
+    """Return batches of full rows, in so many passes.
+
+    x and places are (B, T), the mask is (B, 1, T, T). What fills up a row looks at all
+    that is before it, so that no line of the mask is empty; nobody looks at it.
+    """
+    rows, found = chapter.fill(texts), []
+    for some in chapter.in_batches(rows, -(-len(rows) // passes)):
+        parts = [chapter.pack_row(row) for row in some]
+        x, wanted = padded([torch.cat(row) for row in some])
+        mask = torch.ones(len(some), 1, x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        places = torch.zeros_like(x)
+        for i, (row, (_, own, counts)) in enumerate(zip(some, parts, strict=True)):
+            num = len(counts)
+            mask[i, 0, :num, :num], places[i, :num] = own, counts
+            wanted[i, torch.tensor([len(text) for text in row]).cumsum(0) - 1] = -100
+        found.append((x, wanted, mask if masked else None, places))
     return found
 
 
@@ -49,12 +61,15 @@ def run() -> dict:
     random.Random(0).shuffle(texts)
     texts = texts[:SENTENCES]
     net = chapter.GPT(context=chapter.ROOM)
-    buckets = chapter.bucket(texts, BATCH)
+    buckets, rows = chapter.bucket(texts, BATCH), len(chapter.fill(texts))
     plain = chapter.in_batches(texts, BATCH)
     ways = {
         "plain": [(*padded(batch), None, None) for batch in plain],
         "buckets": [(*padded(batch), None, None) for batch in buckets],
-        "packed": packed(texts),
+        "packed": packed(texts, len(buckets)),
+        "unmasked": packed(texts, len(buckets), masked=False),
+        "single": packed(texts, rows),
+        "single_unmasked": packed(texts, rows, masked=False),
     }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -66,13 +81,14 @@ def run() -> dict:
     results = {"sentences": SENTENCES, "batch_size": BATCH, "rounds": ROUNDS}
     used = sum(map(len, texts))
     places = {name: sum(x.numel() for x, *_ in some) for name, some in ways.items()}
-    for name in "buckets", "packed":
+    for name in list(ways)[1:]:
         ratios = [a / b for a, b in zip(times["plain"], times[name], strict=True)]
         results[name] = {
             "ratio": statistics.median(ratios),
             "ratio_min": min(ratios),
             "ratio_max": max(ratios),
             "places": places["plain"] / places[name],
+            "passes": len(ways[name]),
         }
     results["padding"] = 1 - used / places["plain"]
     return results
@@ -81,8 +97,9 @@ def run() -> dict:
 def report(results: dict) -> str:
     """Return a line for each way."""
     return "\n".join(
-        f"{name}: {results[name]['ratio']:.2f} times as many bytes a second "
-        f"({results[name]['ratio_min']:.2f} to {results[name]['ratio_max']:.2f}), "
-        f"with {results[name]['places']:.2f} times fewer places"
-        for name in ("buckets", "packed")
+        f"{name}: {one['ratio']:.2f} times as many bytes a second "
+        f"({one['ratio_min']:.2f} to {one['ratio_max']:.2f}), "
+        f"with {one['places']:.2f} times fewer places, in {one['passes']} passes"
+        for name, one in results.items()
+        if isinstance(one, dict)
     )

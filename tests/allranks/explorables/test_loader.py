@@ -41,6 +41,8 @@ def test_more_prefetching_absorbs_what_varies_and_costs_memory():
     short = Loader(prefetch_factor=1, **state).facts
     long = Loader(prefetch_factor=8, **state).facts
     assert long["per_s"] > 1.1 * short["per_s"]
+    assert "This is by the averages" in long["summary"]
+    assert "by the averages" not in Loader(jitter=0).facts["summary"]
     assert long["room_bytes"] == 8 * short["room_bytes"] == 240e6
 
 
