@@ -175,8 +175,8 @@ groups = [dist.new_group(backend="shm") for _ in range(2)]
     else attempt(dist.all_reduce, torch.ones(1), dist.ReduceOp.SUM, groups[1]),
 )
 """
-    calls = ["all_reduce with 8 bytes", "all_reduce with 12 bytes"]
-    others = ["all_reduce with 4 bytes", "barrier with 0 bytes"]
+    calls = [f"all_reduce (SUM) with {n} bytes of float32" for n in (8, 12)]
+    others = ["all_reduce (SUM) with 4 bytes of float32", "barrier"]
     assert two.run(source) == [
         tuple(
             f"rank {rank} has called {called[rank]}, but rank {1 - rank} "
@@ -327,7 +327,8 @@ import torch.distributed._functional_collectives as functional
 from allranks.backends.shm import SharedMemory
 
 called = []
-for name in "allreduce", "_allgather_base", "_reduce_scatter_base":
+names = "_all_reduce", "_all_gather", "_reduce_scatter"
+for name in names:
     def spy(self, *args, own=getattr(SharedMemory, name), name=name):
         called.append(name)
         return own(self, *args)
@@ -346,7 +347,7 @@ called, results
     num = ranks.world_size
     each = torch.stack([torch.arange(4.0 * num) + rank for rank in range(num)])
     for rank, (called, results) in enumerate(ranks.run(source)):
-        assert called == ["allreduce", "_allgather_base", "_reduce_scatter_base"]
+        assert called == ["_all_reduce", "_all_gather", "_reduce_scatter"]
         assert torch.equal(results[0], each.sum(dim=0))
         assert torch.equal(results[1], each.flatten())
         assert torch.equal(results[2], each.sum(dim=0).view(num, 4)[rank])
