@@ -49,11 +49,15 @@ def parse(text: str) -> Network:
     Raises:
         ValueError: with one sentence, if it says nothing that can be.
     """
-    words = dict(
+    pairs = [
         word.split("=", 1) if "=" in word else ("across", word)
         for word in re.split(r"[\s,]+", text.strip())
         if word
-    )
+    ]
+    words = dict(pairs)
+    if twice := [name for name in words if [k for k, _ in pairs].count(name) > 1]:
+        values = " and ".join(value for name, value in pairs if name == twice[0])
+        raise ValueError(f"link {text!r}: {twice[0]} is both {values}: name one")
     known = {"across", "inside", "per_node", "slower"}
     if unknown := words.keys() - known:
         raise ValueError(f"link {text!r}: {min(unknown)} is none of {sorted(known)}")

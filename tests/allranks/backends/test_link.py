@@ -209,6 +209,8 @@ with_it - before, links() - before
         ("eth1,inside=pcie5", "inside and per_node go together"),
         ("eth1,inside=pcie5,per_node=1.5", "per_node must be a whole number"),
         ("eth1,speed=3", "speed is none of"),
+        ("eth1,eth25", "across is both eth1 and eth25: name one"),
+        ("eth1,slower=2,slower=3", "slower is both 2 and 3: name one"),
     ],
 )
 def test_what_is_no_link_gets_a_sentence(text, why, monkeypatch):
