@@ -53,6 +53,8 @@ class SetLink(OverGloo):
         network: Network,
     ) -> None:
         super().__init__(store, rank, world_size, timeout)
+        self._inside: SetLink | None = None
+        self._again = dist.PrefixStore("inside", store), rank, world_size, timeout
         self._clock = dist.ProcessGroupGloo(
             dist.PrefixStore("clock", store), rank, world_size, timeout
         )
@@ -90,6 +92,19 @@ class SetLink(OverGloo):
             self._sleep_until(self._free, longest)
 
         return self._in_order.put(complete, result)
+
+    def now(self) -> "SetLink":
+        """Return the group that does what is called now: this one or one inside it.
+
+        A callback is called when its work is done, and not where the program is. On
+        another rank the program may be further, so what callbacks call (torch's
+        PowerSGD does) meets only what they call there.
+        """
+        if not self._in_order.in_callback():
+            return self
+        if self._inside is None:
+            self._inside = SetLink(*self._again, self._ranks, self._network)
+        return self._inside.now()
 
     def send(self, tensors: list[torch.Tensor], target: int, tag: int = 0) -> Work:
         """Send a tensor; its memory may be used again when its bytes have left."""
@@ -191,6 +206,7 @@ def on_the_link(method: str) -> Callable:
     name, count = METHODS[method]
 
     def run(self: SetLink, *args: Any, **kwargs: Any) -> Work:
+        self = self.now()
         result = args[0] if args and isinstance(args[0], (list, torch.Tensor)) else []
         result = [result] if isinstance(result, torch.Tensor) else result
         return self.collective(

@@ -9,6 +9,7 @@ It carries out what DDP and FSDP2 call. Gloo does the rest, once the ranks have 
 agree on what to do. A group takes 4 MiB of memory for each of its ranks.
 """
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -38,16 +39,31 @@ class SharedMemory(OverGloo):
         self, store: dist.Store, rank: int, world_size: int, timeout: timedelta
     ) -> None:
         super().__init__(store, rank, world_size, timeout)
-        self._later = InOrder("shm")
+        self._later, self._turn = InOrder("shm"), threading.Lock()
         self._segment = Segment(
             dist.PrefixStore("shm", store), rank, world_size, timeout
         )
 
     def _run(self, opts: Any, result: list, collective: Callable[[], None]) -> Work:
-        """Carry out a collective: now, or in a thread if the caller wants to go on."""
-        if getattr(opts, "asyncOp", False) or self._later.pending:
-            return self._later.put(collective, result)
-        collective()
+        """Carry out a collective: now, or in a thread if the caller wants to go on.
+
+        In backward it is now: with as many ranks as cores nothing would be left to
+        overlap it with, and a hook of DDP's that calls another collective when this
+        one is done calls it in the same order on all ranks.
+        """
+
+        def once() -> None:
+            with self._turn:
+                collective()
+
+        backward = torch._C._current_graph_task_id() != -1
+        later = getattr(opts, "asyncOp", False) and not backward
+        if (later or self._later.pending) and not self._later.in_callback():
+            work = self._later.put(once, result)
+            if not later:
+                work.wait()
+            return work
+        once()
         return done(result)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:

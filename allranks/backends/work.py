@@ -65,15 +65,22 @@ def done(result: list[torch.Tensor]) -> Work:
 
 
 class InOrder:
-    """Calls of a group, which one thread makes in the order in which they came.
+    """Calls of a group, which a thread makes in the order in which they came.
 
-    It begins with the first call and ends when nobody has this object any more.
+    Their futures end in a second thread, because a callback of theirs may wait for a
+    later call. Both threads begin with the first call, and end when nobody has this
+    object any more.
     """
 
     def __init__(self, name: str) -> None:
         self.pending = 0  # calls that have not ended
         self._name, self._lock = name, threading.Lock()
         self._calls: queue.SimpleQueue | None = None
+        self._ending: threading.Thread | None = None
+
+    def in_callback(self) -> bool:
+        """Tell whether a callback of some work of this group is running here."""
+        return threading.current_thread() is self._ending
 
     def put(self, call: Callable[[], None], result: list[torch.Tensor]) -> Work:
         """Return work that ends with ``result`` when ``call`` has had its turn."""
@@ -87,15 +94,16 @@ class InOrder:
                 error = raised
             with self._lock:
                 self.pending -= 1
-            # A callback of the future's may wait for a later call, so not here.
-            in_thread(lambda: settle(future, result, error))
+            self._ends.put(lambda: settle(future, result, error))
 
         with self._lock:
             self.pending += 1
             if self._calls is None:
-                self._calls = queue.SimpleQueue()
-                weakref.finalize(self, self._calls.put, None)
+                self._calls, self._ends = queue.SimpleQueue(), queue.SimpleQueue()
                 in_thread(make_calls, self._calls, name=self._name)
+                self._ending = in_thread(make_calls, self._ends)
+                for calls in self._calls, self._ends:
+                    weakref.finalize(self, calls.put, None)
             self._calls.put(turn)
         return FutureWork(future)
 
@@ -137,8 +145,8 @@ def settle(future: torch.futures.Future, result: list, error: Exception | None) 
         future.set_exception(error)
 
 
-def in_thread(call: Callable, *args: Any, name: str | None = None) -> None:
-    """Make a call in a new thread, for which an exit waits a moment."""
+def in_thread(call: Callable, *args: Any, name: str | None = None) -> threading.Thread:
+    """Make a call in a new thread, for which an exit waits a moment; return it."""
 
     def run() -> None:
         RUNNING.add(threading.get_ident())
@@ -147,7 +155,9 @@ def in_thread(call: Callable, *args: Any, name: str | None = None) -> None:
         finally:
             RUNNING.discard(threading.get_ident())
 
-    threading.Thread(target=run, daemon=True, name=name).start()
+    thread = threading.Thread(target=run, daemon=True, name=name)
+    thread.start()
+    return thread
 
 
 @atexit.register
