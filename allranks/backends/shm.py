@@ -281,7 +281,9 @@ def left_to_gloo(method: str) -> Callable:
     """Return a method of ``SharedMemory`` that has gloo do it, when all have come."""
     kind, agreed = LEFT[method]
 
-    def run(self: SharedMemory, *args: Any) -> Work:
+    def run(self: SharedMemory, *args: Any, **kwargs: Any) -> Work:
+        args += tuple(kwargs.values())  # the options, if anything
+
         def collective() -> None:
             self._segment.meet(kind, *agreed(*args))
             getattr(self._gloo, method)(*args).wait()
