@@ -3,7 +3,7 @@
 >>> parse("eth1").between([0, 1])
 Link(label='1 Gb/s Ethernet', alpha_us=50, gb_per_s=0.125)
 >>> parse("inside=nvlink4,across=ib400,per_node=2,slower=100").between([1, 2])
-Link(label='400 Gb/s InfiniBand', alpha_us=960.0, gb_per_s=0.5)
+Link(label='400 Gb/s InfiniBand', alpha_us=1400.0, gb_per_s=0.5)
 """
 
 import math
