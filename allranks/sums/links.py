@@ -1,11 +1,12 @@
 """Links by name: what a message on them costs, and who says so.
 
 The latencies of the first three are what NCCL's own model assumes for a step of a ring
-that moves large messages (``hwLatencies``, Ring, Simple in src/graph/tuning.cc of release
-2.30.7 of June 2026, https://github.com/NVIDIA/nccl at commit 73cf1122). They are longer than the time that
-a wire needs, because a step has to be noticed by a GPU. Bandwidths are those of the
-data sheet, in one direction. No data sheet states what a message costs through a
-kernel's TCP stack, so the latencies of the other three are round numbers of ours.
+that moves large messages: ``hwLatencies``, Ring, Simple in src/graph/tuning.cc of
+release 2.30.7, June 2026 (https://github.com/NVIDIA/nccl at commit 73cf1122). They are
+longer than the time that a wire needs, because a step has to be noticed by a GPU.
+Bandwidths are those of the data sheet, in one direction. No data sheet states what a
+message costs through a kernel's TCP stack, so the latencies of the other three are
+round numbers of ours.
 """
 
 from typing import NamedTuple

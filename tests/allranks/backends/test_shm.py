@@ -267,7 +267,7 @@ bare.tolist(), part.tolist(), [x[0].item() for x in many], sparse.to_dense(), wa
 
 
 def test_what_gloo_does_it_does(ranks):
-    """Expanded and sparse tensors, an output with gaps, coalesced calls, their works."""
+    """Expanded and sparse tensors, an output with gaps, coalesced calls, and works."""
     num = ranks.world_size
     most = [num, num * (num - 1)]
     for bare, part, many, dense, waited in ranks.run(ODD, quiet=True):
