@@ -318,5 +318,5 @@ def test_a_process_that_ends_at_once_ends_in_peace(tmp_path):
     """Python ends threads at exit, and C++ beneath them would answer with an abort."""
     env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-c", ENDS, str(tmp_path)]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert run.stdout == "failed: 0\n" and "terminate" not in run.stderr
