@@ -44,7 +44,7 @@ if __name__ == "__main__":  # before the slow imports
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
@@ -105,7 +105,7 @@ class SharedMemory(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts):
         """Replace a tensor by its sum over all ranks."""
-        if not opts.reduceOp == dist.ReduceOp.SUM:  # noqa: SIM201
+        if not opts.reduceOp == dist.ReduceOp.SUM:
             return self.gloo.allreduce(tensors, opts)  # not super()'s
         [x], rank, size = tensors, self.rank(), self.size()
         flat = x.detach().reshape(-1)
@@ -152,7 +152,7 @@ def open_memory(store, rank: int, size: int) -> mmap.mmap:
 def gradient(group) -> torch.Tensor:
     """Let DDP average a gradient, unchanged, on a group."""
     torch.manual_seed(dist.get_rank())
-    net = DistributedDataParallel(torch.nn.Linear(512, 512), process_group=group)
+    net = DDP(torch.nn.Linear(512, 512), process_group=group)
     net(torch.randn(32, 512)).square().mean().backward()
     return net.module.weight.grad
 
