@@ -105,7 +105,7 @@ class SharedMemory(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts):
         """Replace a tensor by its sum over all ranks."""
-        if not opts.reduceOp == dist.ReduceOp.SUM:
+        if opts.reduceOp != dist.ReduceOp.SUM:
             return self.gloo.allreduce(tensors, opts)  # not super()'s
         [x], rank, size = tensors, self.rank(), self.size()
         flat = x.detach().reshape(-1)
