@@ -181,3 +181,14 @@ def ex7_2(x, root):
             dist.recv(x, (rank - hop) % world_size)
         hop *= 2
     return x
+
+
+# %% wrong: asks the group itself
+import torch
+import torch.distributed as dist
+
+
+def ex7_2(x, root):
+    opts = torch._C._distributed_c10d.BroadcastOptions()
+    opts.rootRank = root
+    dist.group.WORLD.broadcast([x], opts).wait()

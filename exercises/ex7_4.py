@@ -216,3 +216,11 @@ def ex7_4(x, nodes):
     rank, size = dist.get_rank(), dist.get_world_size() // nodes
     inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
     dist.all_reduce(x, group=inside[rank // size])
+
+
+# %% wrong: asks the group itself
+import torch.distributed as dist
+
+
+def ex7_4(x, nodes):
+    dist.group.WORLD.allreduce([x]).wait()

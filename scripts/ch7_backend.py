@@ -43,9 +43,8 @@ if __name__ == "__main__":  # before the slow imports
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
@@ -77,18 +76,14 @@ def say(text: str) -> None:
     put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
 
 
-SLOT = 2 << 20  # bytes that a rank puts down at once: they stay in its cache
-
-
 class SharedMemory(dist.ProcessGroup):
     """A process group that adds up in shared memory; gloo does the rest."""
 
     def __init__(self, store, rank: int, world_size: int, timeout: timedelta):
         super().__init__(rank, world_size)
-        gloo = dist.ProcessGroupGloo(store, rank, world_size, timeout)
-        kind = dist.ProcessGroup.BackendType.GLOO
-        self._register_backend(torch.device("cpu"), kind, gloo)
-        self._set_default_backend(kind)
+        self.gloo = dist.ProcessGroupGloo(store, rank, world_size, timeout)
+        self._register_backend(torch.device("cpu"), self.GLOO, self.gloo)
+        self._set_default_backend(self.GLOO)
         self.timeout, self.count, self.turn = timeout.total_seconds(), 0, 0
         head = 64 * world_size  # a counter in each rank's line of the cache
         shared = open_memory(store, rank, head + 2 * world_size * SLOT)
@@ -109,11 +104,11 @@ class SharedMemory(dist.ProcessGroup):
         os.sched_yield()  # and I read no slot before its counter
 
     def allreduce(self, tensors, opts):
-        """Replace a tensor by its sum or mean over all ranks."""
-        [x], op = tensors, opts.reduceOp
-        if not (op == dist.ReduceOp.SUM or op == dist.ReduceOp.AVG):
-            return super().allreduce(tensors, opts)
-        flat, rank, size = x.detach().reshape(-1), self.rank(), self.size()
+        """Replace a tensor by its sum over all ranks."""
+        if opts.reduceOp != dist.ReduceOp.SUM:
+            return self.gloo.allreduce(tensors, opts)  # not super()'s
+        [x], rank, size = tensors, self.rank(), self.size()
+        flat = x.detach().reshape(-1)
         for part in flat.split(SLOT // x.itemsize):
             self.turn ^= 1  # a slower rank may still read from the other slots
             n, slots = len(part), self.slots[self.turn].view(x.dtype)
@@ -124,12 +119,20 @@ class SharedMemory(dist.ProcessGroup):
                 slots[0, mine].add_(other[mine])
             self.meet()  # now slot 0 holds the sum
             part.copy_(slots[0, :n])
-        if op == dist.ReduceOp.AVG:
-            flat.div_(size)
         x.detach().copy_(flat.view_as(x))  # flat is a copy if x has gaps
         future = torch.futures.Future()
         future.set_result(tensors)
         return _create_work_from_future(future)  # work that is done
+
+
+SLOT = 2 << 20  # bytes that a rank puts down at once: they stay in its cache
+GLOOS = "allgather allreduce_coalesced alltoall_base barrier broadcast "
+for name in (GLOOS + "reduce_scatter send recv").split():
+
+    def _by_gloo(self, *args, name=name, **opts):
+        return getattr(self.gloo, name)(*args, **opts)
+
+    setattr(SharedMemory, name, _by_gloo)
 
 
 def open_memory(store, rank: int, size: int) -> mmap.mmap:
@@ -149,7 +152,7 @@ def open_memory(store, rank: int, size: int) -> mmap.mmap:
 def gradient(group) -> torch.Tensor:
     """Let DDP average a gradient, unchanged, on a group."""
     torch.manual_seed(dist.get_rank())
-    net = DistributedDataParallel(nn.Linear(512, 512), process_group=group)
+    net = DDP(torch.nn.Linear(512, 512), process_group=group)
     net(torch.randn(32, 512)).square().mean().backward()
     return net.module.weight.grad
 
@@ -173,18 +176,16 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Compare the new backend with gloo, by turns: times and gradients."""
-    args = parse_args()
-    rank, *_ = setup(args)
+    rank, *_ = setup(args := parse_args())
+    tell = str if rank else say  # only rank 0 speaks
     dist.Backend.register_backend("lesson", SharedMemory, devices=["cpu"])
     groups = [dist.new_group(backend=name) for name in ("gloo", "lesson")]
     for mb in 1, 4, 16, 64:
         times = [[spent(g, mb) for g in groups] for _ in range(args.repeats)]
         gloo, ours = map(min, zip(*times, strict=True))
-        if rank == 0:
-            say(f"{mb} MB: gloo {gloo:.1f} ms, shared memory {ours:.1f} ms")
+        tell(f"{mb} MB: gloo {gloo:.1f} ms, shared memory {ours:.1f} ms")
     gap = torch.sub(*map(gradient, groups)).abs().max()
-    if rank == 0:
-        say(f"DDP on both: its gradients differ by {gap:.1e} at most")
+    tell(f"DDP on both: its gradients differ by {gap:.1e} at most")
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()
 

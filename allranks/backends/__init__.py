@@ -22,11 +22,13 @@ def register(text: str) -> str:
     Args:
         text: a key of ``OURS``; "link" may say which one, as in ``link:eth1``.
     Raises:
-        ValueError: if there is no such backend.
+        ValueError: if there is no such backend, or it has no such setting.
     """
     name, _, setting = text.partition(":")
     if name not in OURS:
         raise ValueError(f"there is no backend {name!r} of ours: {', '.join(OURS)}")
+    if setting and name != "link":
+        raise ValueError(f"backend {text!r}: {name!r} has no settings, say {name!r}")
     if setting:
         os.environ[link.VARIABLE] = setting
     if name not in dist.Backend.backend_list:

@@ -7,7 +7,9 @@ this name, and the one that torch chooses for a CPU.
 """
 
 import argparse
+import functools
 import os
+import re
 import runpy
 import sys
 import time
@@ -17,6 +19,8 @@ import torch.distributed as dist
 
 from allranks import backends
 from allranks.sums.network import parse
+
+GLOO = re.compile(r"\b(gloo|undefined)\b", re.IGNORECASE)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -30,16 +34,22 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def instead_of_gloo(name: str) -> None:
-    """Let torch make its groups on another backend wherever it would take gloo."""
-    init = dist.init_process_group
+    """Let torch make its groups on another backend wherever it would take gloo.
 
-    def init_process_group(
-        backend: str | None = None, *args: Any, **others: Any
-    ) -> None:
-        backend = name if backend in (None, "gloo") else backend
-        init(backend, *args, **others)
+    All groups come from one function, whoever asks for them: by no name, which torch
+    calls "undefined", as "gloo", as "GLOO", or as "cpu:gloo,cuda:nccl".
+    """
+    c10d = dist.distributed_c10d
+    make = c10d._new_process_group_helper
 
-    dist.init_process_group = init_process_group
+    @functools.wraps(make)
+    def make_group(
+        size: int, rank: int, ranks: list[int], backend: str, *args: Any, **others: Any
+    ) -> Any:
+        backend = GLOO.sub(name, str(backend))
+        return make(size, rank, ranks, backend, *args, **others)
+
+    c10d._new_process_group_helper = make_group
     dist.Backend.default_device_backend_map["cpu"] = name
 
 

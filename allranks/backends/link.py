@@ -11,13 +11,10 @@ processes of a machine share one clock. A message between two ranks leaves when 
 before it have left, and arrives α later.
 """
 
-import atexit
 import os
-import queue
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,33 +23,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
-from allranks.backends.over_gloo import OverGloo
+from allranks.backends.over_gloo import RENAMED, OverGloo
+from allranks.backends.work import InOrder, alone
 from allranks.sums.link_times import seconds
 from allranks.sums.network import VARIABLE, Network, parse
 
-WORKING: set[int] = set()  # the threads that complete something just now
-NOTICED = 50  # calls after which this machine's own slowness is judged
-
-
-class LinkWork(Work):
-    """Work that ends when its future does; unlike torch's own, it raises its error."""
-
-    def __init__(self, future: torch.futures.Future) -> None:
-        super().__init__()
-        self._future = future
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end; the group's timeout holds for every call."""
-        self._future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        """Tell whether the link would be done."""
-        return self._future.done()
-
-    def get_future(self) -> torch.futures.Future:
-        """Return the future with the result, which DDP waits for."""
-        return self._future
+NOTICED = 5  # calls after which this machine's own slowness is judged,
+NOTICED_S = 0.1  # and the seconds that they must have taken
 
 
 class SetLink(OverGloo):
@@ -76,6 +53,8 @@ class SetLink(OverGloo):
         network: Network,
     ) -> None:
         super().__init__(store, rank, world_size, timeout)
+        self._inside: SetLink | None = None
+        self._again = dist.PrefixStore("inside", store), rank, world_size, timeout
         self._clock = dist.ProcessGroupGloo(
             dist.PrefixStore("clock", store), rank, world_size, timeout
         )
@@ -83,10 +62,7 @@ class SetLink(OverGloo):
         self._free = self._leaves = self._arrives = 0.0  # time.monotonic()
         self._modelled = self._late = 0.0
         self._operations, self._lock = 0, threading.Lock()
-        self._queue = queue.SimpleQueue()
-        args = (self._queue,)
-        threading.Thread(target=in_order, args=args, daemon=True, name="link").start()
-        weakref.finalize(self, self._queue.put, None)  # then the thread ends, too
+        self._warned, self._in_order = False, InOrder("link")
 
     def collective(
         self, name: str, num_bytes: int, result: list, start: Callable[[], Work]
@@ -100,22 +76,35 @@ class SetLink(OverGloo):
             start: calls gloo.
         """
         came, inner = time.monotonic(), start()
-        future = torch.futures.Future()
         link = self._network.between(self._ranks)
         alpha, bandwidth = 1e-6 * link.alpha_us, 1e9 * link.gb_per_s
         takes = seconds(name, num_bytes, self.size(), alpha, bandwidth)
 
         def complete() -> None:
-            last = torch.tensor([came], dtype=torch.double)
+            # Of ranks that bring different numbers of bytes the slowest one counts.
+            most = torch.tensor([came, takes], dtype=torch.double)
             latest = dist.AllreduceOptions()
             latest.reduceOp = dist.ReduceOp.MAX
-            self._clock.allreduce([last], latest).wait()
+            self._clock.allreduce([most], latest).wait()
             inner.wait()
-            self._free = max(last.item(), self._free) + takes
-            self._sleep_until(self._free, takes)
+            last, longest = most.tolist()
+            self._free = max(last, self._free) + longest
+            self._sleep_until(self._free, longest)
 
-        self._queue.put(lambda: self._finish(future, complete, result))
-        return LinkWork(future)
+        return self._in_order.put(complete, result)
+
+    def now(self) -> "SetLink":
+        """Return the group that does what is called now: this one or one inside it.
+
+        A callback is called when its work is done, and not where the program is. On
+        another rank the program may be further, so what callbacks call (torch's
+        PowerSGD does) meets only what they call there.
+        """
+        if not self._in_order.in_callback():
+            return self
+        if self._inside is None:
+            self._inside = SetLink(*self._again, self._ranks, self._network)
+        return self._inside.now()
 
     def send(self, tensors: list[torch.Tensor], target: int, tag: int = 0) -> Work:
         """Send a tensor; its memory may be used again when its bytes have left."""
@@ -132,7 +121,7 @@ class SetLink(OverGloo):
             inner.wait()
             self._sleep_until(begin + takes, takes + alpha)
 
-        return self._alone(complete, tensors)
+        return alone(complete, tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Work:
         """Receive a tensor; it is there when its last byte would have arrived."""
@@ -149,7 +138,7 @@ class SetLink(OverGloo):
                 arrived = self._arrives + alpha
             self._sleep_until(arrived, takes + alpha)
 
-        return self._alone(complete, tensors)
+        return alone(complete, tensors, source)
 
     def recv_anysource(self, *args: Any) -> Work:
         """Refuse: whose link is it?"""
@@ -160,26 +149,8 @@ class SetLink(OverGloo):
         link = self._network.between([self._ranks[self.rank()], self._ranks[peer]])
         return size(tensors) / (1e9 * link.gb_per_s), 1e-6 * link.alpha_us
 
-    def _alone(self, complete: Callable[[], None], result: list) -> Work:
-        """Complete a message in a thread of its own: it waits for one rank only."""
-        future = torch.futures.Future()
-        calls = queue.SimpleQueue()
-        calls.put(lambda: self._finish(future, complete, result))
-        calls.put(None)
-        threading.Thread(target=in_order, args=(calls,), daemon=True).start()
-        return LinkWork(future)
-
-    def _finish(self, future: Any, complete: Callable[[], None], result: list) -> None:
-        """Run what completes some work; whoever waits for it gets its error."""
-        try:
-            complete()
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
     def _sleep_until(self, end: float, takes: float) -> None:
-        """Sleep; say once if this machine is slower than the link all the time."""
+        """Sleep; say once per group if this machine falls behind the link."""
         late = time.monotonic() - end
         if late < 0:
             time.sleep(-late)
@@ -187,49 +158,39 @@ class SetLink(OverGloo):
             self._operations += 1
             self._modelled += takes
             self._late += max(0.0, late)
-            if self._operations == NOTICED and self._late > 0.5 * self._modelled:
-                percent = round(100 * self._late / max(self._modelled, 1e-9))
-                warnings.warn(
-                    f"this machine took {percent} % more time than the link that you "
-                    "set: make that slower, as by eth1,slower=10",
-                    stacklevel=2,
-                )
-
-
-def in_order(calls: queue.SimpleQueue) -> None:
-    """Complete one piece of work after the other; None ends it."""
-    here = threading.get_ident()
-    while (complete := calls.get()) is not None:
-        WORKING.add(here)
-        complete()
-        del complete  # or it would keep its group alive
-        WORKING.discard(here)
-
-
-@atexit.register
-def wait_for_threads() -> None:
-    """Give threads a second to come back from C++.
-
-    Python ends threads that still run when it exits, which C++ answers with an abort.
-    """
-    until = time.monotonic() + 1
-    while WORKING and time.monotonic() < until:
-        time.sleep(0.001)
+            took = self._modelled + self._late
+            if self._warned or self._operations < NOTICED or took < NOTICED_S:
+                return
+            percent = round(100 * self._late / max(self._modelled, 1e-9))
+            self._operations = self._modelled = self._late = 0  # the next ones
+            self._warned = percent > 50
+        if self._warned:
+            warnings.warn(
+                f"this machine took {percent} % more time than the link that you "
+                "set: make that slower, as by eth1,slower=10",
+                stacklevel=2,
+            )
 
 
 def size(tensors: Sequence[torch.Tensor]) -> int:
-    """Count the bytes of some tensors."""
-    return sum(tensor.nbytes for tensor in tensors)
+    """Count the bytes of some tensors, of sparse ones with their indices."""
+    parts = []
+    for tensor in tensors:
+        dense = not tensor.is_sparse
+        parts += [tensor] if dense else [tensor._indices(), tensor._values()]
+    return sum(part.nbytes for part in parts)
 
 
 # Of each method: what it is called in ``link_times``, and its bytes n. The first
 # argument is what the call fills.
 METHODS = {
     "allreduce": ("all_reduce", lambda group, x, *_: size(x)),
+    "allreduce_coalesced": ("all_reduce", lambda group, x, *_: size(x)),
     "broadcast": ("broadcast", lambda group, x, *_: size(x)),
     "reduce": ("reduce", lambda group, x, *_: size(x)),
     "_allgather_base": ("all_gather", lambda group, out, *_: out.nbytes),
     "allgather": ("all_gather", lambda group, outs, *_: size(outs[0])),
+    "allgather_coalesced": ("all_gather", lambda group, outs, *_: sum(map(size, outs))),
     "_reduce_scatter_base": ("reduce_scatter", lambda group, out, x, *_: x.nbytes),
     "reduce_scatter": ("reduce_scatter", lambda group, out, xs, *_: size(xs[0])),
     "alltoall_base": ("all_to_all", lambda group, out, x, *_: x.nbytes),
@@ -245,6 +206,7 @@ def on_the_link(method: str) -> Callable:
     name, count = METHODS[method]
 
     def run(self: SetLink, *args: Any, **kwargs: Any) -> Work:
+        self = self.now()
         result = args[0] if args and isinstance(args[0], (list, torch.Tensor)) else []
         result = [result] if isinstance(result, torch.Tensor) else result
         return self.collective(
@@ -257,10 +219,45 @@ def on_the_link(method: str) -> Callable:
     return run
 
 
+class All(list):
+    """Work that has ended when all of it has."""
+
+    def wait(self) -> None:
+        """Wait for each piece."""
+        for work in self:
+            work.wait()
+
+
+def together(method: str, whole: int) -> Callable:
+    """Return a method that does several of gloo's as one collective of the link's.
+
+    Args:
+        method: of gloo's.
+        whole: which of its first two arguments has the bytes of all ranks.
+    """
+    name, _ = METHODS[method]
+
+    def run(self: SetLink, outs: list, tensors: list, opts: Any = None) -> Work:
+        opts = () if opts is None else (opts,)
+        call = getattr(self._gloo, method)
+        return self.collective(
+            name,
+            size((outs, tensors)[whole]),
+            outs,
+            lambda: All(
+                [call(*pair, *opts) for pair in zip(outs, tensors, strict=True)]
+            ),
+        )
+
+    return run
+
+
 for _name in METHODS:
     setattr(SetLink, _name, on_the_link(_name))
-SetLink.all_gather_single = SetLink._allgather_base
-SetLink.reduce_scatter_single = SetLink._reduce_scatter_base
+SetLink.allgather_into_tensor_coalesced = together("_allgather_base", 0)
+SetLink.reduce_scatter_tensor_coalesced = together("_reduce_scatter_base", 1)
+for _name, _new in RENAMED.items():
+    setattr(SetLink, _new, getattr(SetLink, _name))
 
 
 def create(options: Any, _: object = None) -> SetLink:

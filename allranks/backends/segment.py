@@ -12,6 +12,7 @@ import tempfile
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -19,8 +20,14 @@ import torch.distributed as dist
 CHUNK = 2 << 20  # bytes of a slot: what a rank puts down at once stays in its cache
 LINE = 8  # int64 in a cache line: no two ranks write to the same one
 KINDS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier"]
+KINDS += ["reduce", "gather", "scatter", "all_to_all"]
+KINDS += ["reduce_scatter of a list", "all_gather_coalesced"]
+DTYPES = {str(v)[6:] for v in vars(torch).values() if isinstance(v, torch.dtype)}
+DTYPES = ["", "sparse", *sorted(DTYPES)]
+OPS = ["", *dist.ReduceOp.RedOpType.__members__]
 SPIN_S = 5e-4  # how long a rank that waits only yields its core, before it naps
 NAP_S = 1e-4
+MOST_RANKS = 1 << 10
 GIVEN_UP = 3  # where in a line; before it, the count, and twice what was called
 
 
@@ -71,12 +78,21 @@ class Segment:
         self._turn ^= 1
         return self._slots[self._turn].view(dtype)
 
-    def meet(self, kind: str, num_bytes: int = 0) -> None:
+    def meet(
+        self,
+        kind: str,
+        num_bytes: int = 0,
+        dtype: str = "",
+        op: str = "",
+        root: int = 0,
+    ) -> None:
         """Wait until all ranks are here, and see that they came for the same.
 
         Args:
             kind: the collective, one of ``KINDS``.
             num_bytes: that it is about.
+            dtype, op: one of ``DTYPES``, and one of ``OPS``.
+            root: the rank that gives or gets, by its number in the group.
         Raises:
             RuntimeError: if a rank has come for something else, has died or given up,
                 or does not come in time. From then on the group is of no use.
@@ -84,7 +100,7 @@ class Segment:
         if self._broken:
             raise RuntimeError(f"this group cannot go on: {self._broken}")
         try:
-            self._meet(num_bytes * len(KINDS) + KINDS.index(kind))
+            self._meet(encoded(kind, num_bytes, dtype, op, root))
         except BaseException as error:  # Ctrl-C too: its rank has left the meeting
             self._broken = str(error) or type(error).__name__
             self._counts[self.rank * LINE + GIVEN_UP] = True
@@ -151,7 +167,31 @@ class Segment:
         time.sleep(NAP_S)
 
 
+@lru_cache
+def encoded(kind: str, num_bytes: int, dtype: str, op: str, root: int) -> int:
+    """Return in a number what a rank has come for."""
+    what = num_bytes * MOST_RANKS + root
+    for names, name in (OPS, op), (DTYPES, dtype), (KINDS, kind):
+        what = what * len(names) + names.index(name)
+    return what
+
+
 def described(what: int) -> str:
-    """Return in words what a rank has come for."""
-    num_bytes, kind = divmod(what, len(KINDS))
-    return f"{KINDS[kind]} with {num_bytes} bytes"
+    """Return in words what ``encoded`` has put into a number.
+
+    >>> described(encoded("broadcast", 8, "float32", "", 1))
+    'broadcast with 8 bytes of float32 from rank 1'
+    """
+    what, kind = divmod(what, len(KINDS))
+    what, dtype = divmod(what, len(DTYPES))
+    what, op = divmod(what, len(OPS))
+    num_bytes, root = divmod(what, MOST_RANKS)
+    text = KINDS[kind]
+    if op:
+        text += f" ({OPS[op]})"
+    if dtype:
+        text += f" with {num_bytes} bytes" * (num_bytes > 0) + f" of {DTYPES[dtype]}"
+    way = {"broadcast": "from", "scatter": "from", "reduce": "to", "gather": "to"}
+    if KINDS[kind] in way:
+        text += f" {way[KINDS[kind]]} rank {root}"
+    return text

@@ -7,6 +7,7 @@ itself, so it would miss what a check puts into ``os`` later. A check therefore 
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -27,6 +28,40 @@ def communications(allowed: str) -> list[str]:
     found = (name for name in dir(dist) if name.strip("_").startswith(starts))
     kept = (name for name in found if inspect.isfunction(getattr(dist, name)))
     return [name for name in kept if name not in allowed.split()]
+
+
+def only_functions(patch: Callable) -> None:
+    """Refuse collectives that an answer calls past ``torch.distributed``'s functions.
+
+    A check watches these functions. The methods of a group that they call, and torch's
+    functional collectives, would do the same unwatched.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import _functional_collectives as functional
+
+    from allranks.exercises.oracle import Wrong
+
+    inside = os.path.dirname(torch.__file__), os.path.dirname(__file__), "<frozen check"
+
+    def watched(owner: Any, name: str) -> Callable:
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not sys._getframe(1).f_code.co_filename.startswith(inside):
+                where = owner.__name__.rpartition(".")[2]
+                why = f"it calls {where}.{name}"
+                raise Wrong(f"{why}; use the functions of torch.distributed.")
+            return real(*args, **kwargs)
+
+        return call
+
+    for owner in dist.ProcessGroup, torch._C._distributed_c10d.Backend, functional:
+        for name in dir(owner):
+            talks = name.strip("_").startswith(("all", "barrier", *_TALK.split()))
+            if talks and inspect.isroutine(getattr(owner, name)):
+                patch(owner, name, watched(owner, name))
 
 
 class Patches:

@@ -8,7 +8,7 @@ const WHOLE = { world_size: [2, 1024], matrices: [1, 10000], width: [2, 65536], 
   approx_rank: [1, 65536], inner_steps: [1, 100000] };
 const BOUNDS = { compute_ms: [0.01, 1e6], alpha_us: [0, 1e6], gb_per_s: [0.001, 10000],
   search_gb_per_s: [0.01, 10000], keep_percent: [0.001, 100] };
-const LINKS = [["NVLink 4", 3.4, 450], ["PCIe 5 x16", 5.7, 63], ["400 Gb/s InfiniBand", 9.6, 50],
+const LINKS = [["NVLink 4", 3.4, 450], ["PCIe 5 x16", 5.7, 63], ["400 Gb/s InfiniBand", 14, 50],
   ["25 Gb/s Ethernet", 30, 3.125], ["1 Gb/s Ethernet", 50, 0.125], ["a home network", 2000, 0.025]];
 const linkOf = (alpha, speed) => LINKS.find(([, a, b]) => a === alpha && b === speed)?.[0] ?? "";
 const SIZES = ["matrices", "width", "compute_ms", "tokens", "search_gb_per_s"];

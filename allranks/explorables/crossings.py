@@ -145,7 +145,7 @@ def cases() -> list[dict]:
         (size, num_bytes, *pair, True)
         for size in (-1, 1, 1025)
         for num_bytes in (0, 999, 10**6, 10**11)
-        for pair in ((9.6, 50.0), (-1.0, 50.0), (9.6, 0.0))
+        for pair in ((14.0, 50.0), (-1.0, 50.0), (14.0, 0.0))
     ]
     bad += [(8, 1000, *pair, True) for pair in ((-1.0, 5.0), (2e6, 5.0), (1.0, 1e5))]
     return [dict(zip(keys, values, strict=True)) for values in (*good, *bad)]

@@ -1,11 +1,12 @@
 """Links by name: what a message on them costs, and who says so.
 
 The latencies of the first three are what NCCL's own model assumes for a step of a ring
-that moves large messages (``hwLat`` for "Simple" in src/graph/tuning.cc,
-https://github.com/NVIDIA/nccl at commit 01afd20a). They are longer than the time that
-a wire needs, because a step has to be noticed by a GPU. Bandwidths are those of the
-data sheet, in one direction. No data sheet states what a message costs through a
-kernel's TCP stack, so the latencies of the other three are round numbers of ours.
+that moves large messages: ``hwLatencies``, Ring, Simple in src/graph/tuning.cc of
+release 2.30.7, June 2026 (https://github.com/NVIDIA/nccl at commit 73cf1122). They are
+longer than the time that a wire needs, because a step has to be noticed by a GPU.
+Bandwidths are those of the data sheet, in one direction. No data sheet states what a
+message costs through a kernel's TCP stack, so the latencies of the other three are
+round numbers of ours.
 """
 
 from typing import NamedTuple
@@ -22,7 +23,7 @@ class Link(NamedTuple):
 LINKS = {
     "nvlink4": Link("NVLink 4", 3.4, 450),
     "pcie5": Link("PCIe 5 x16", 5.7, 63),
-    "ib400": Link("400 Gb/s InfiniBand", 9.6, 50),
+    "ib400": Link("400 Gb/s InfiniBand", 14.0, 50),
     "eth25": Link("25 Gb/s Ethernet", 30, 3.125),
     "eth1": Link("1 Gb/s Ethernet", 50, 0.125),
     "home": Link("a home network", 2000, 0.025),
@@ -32,7 +33,7 @@ LINKS = {
 def named(alpha_us: float, gb_per_s: float) -> str:
     """Return the label of the link with these numbers, or "" if none has them.
 
-    >>> named(9.6, 50), named(9.6, 51)
+    >>> named(14, 50), named(14, 51)
     ('400 Gb/s InfiniBand', '')
     """
     for label, *numbers in LINKS.values():

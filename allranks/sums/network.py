@@ -3,7 +3,7 @@
 >>> parse("eth1").between([0, 1])
 Link(label='1 Gb/s Ethernet', alpha_us=50, gb_per_s=0.125)
 >>> parse("inside=nvlink4,across=ib400,per_node=2,slower=100").between([1, 2])
-Link(label='400 Gb/s InfiniBand', alpha_us=960.0, gb_per_s=0.5)
+Link(label='400 Gb/s InfiniBand', alpha_us=1400.0, gb_per_s=0.5)
 """
 
 import math
@@ -49,11 +49,15 @@ def parse(text: str) -> Network:
     Raises:
         ValueError: with one sentence, if it says nothing that can be.
     """
-    words = dict(
+    pairs = [
         word.split("=", 1) if "=" in word else ("across", word)
         for word in re.split(r"[\s,]+", text.strip())
         if word
-    )
+    ]
+    words = dict(pairs)
+    if twice := [name for name in words if [k for k, _ in pairs].count(name) > 1]:
+        values = " and ".join(value for name, value in pairs if name == twice[0])
+        raise ValueError(f"link {text!r}: {twice[0]} is both {values}: name one")
     known = {"across", "inside", "per_node", "slower"}
     if unknown := words.keys() - known:
         raise ValueError(f"link {text!r}: {min(unknown)} is none of {sorted(known)}")

@@ -30,7 +30,7 @@ DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "silent", "fresh"]
 PARTS += ["hangs", "by_hand", "backends", "packing", "precision", "determinism"]
 PARTS += ["rehearse", "diagnose", "pages"]
-BY_NAME = ["third_party"]  # needs what is not here, so only its name starts it
+BY_NAME = ["third_party", "calls"]  # long, or without a figure for a page
 
 
 def machine() -> dict:

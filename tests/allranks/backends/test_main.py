@@ -17,10 +17,13 @@ import torch.distributed as dist
 
 print(__name__, sys.argv[1:], sys.path[0] in __file__)
 default = dist.get_default_backend_for_device("cpu")
-for given in ["gloo"], [None], [default], []:
+for given in ["gloo"], [None], [default], [], ["GLOO"], ["cpu:gloo"]:
     dist.init_process_group(*given, store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(x := torch.ones(1))
-    print(dist.get_backend(), x.item())
+    groups = [dist.new_group(backend=b) for b in (None, "gloo", "Gloo", "cpu:gloo")]
+    groups.append(dist.init_device_mesh("cpu", (1, 1)).get_group(1))
+    kinds = {type(group).__name__ for group in (dist.group.WORLD, *groups)}
+    print(dist.get_backend(), *kinds, x.item())
     dist.destroy_process_group()
 """
 
@@ -33,7 +36,7 @@ def test_whatever_would_have_been_gloo_is_the_link(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, timeout=100)
     first, *rest = run.stdout.splitlines()
     assert first == "__main__ ['--flag', 'link'] True", run.stderr
-    assert rest == ["link 1.0"] * 4
+    assert rest == ["link SetLink 1.0"] * 5 + ["cpu:link SetLink 1.0"]
 
 
 def test_a_chapters_script_takes_what_its_formula_says_at_least():
@@ -53,6 +56,8 @@ def test_a_chapters_script_takes_what_its_formula_says_at_least():
     [
         ("link:eth0", __file__, "link 'eth0': there are nvlink4, "),
         ("link", __file__, "link '': name one, such as nvlink4 or "),
+        ("link:eth1,eth25", __file__, "link 'eth1,eth25': across is both eth1 and "),
+        ("shm:foo=bar", __file__, "backend 'shm:foo=bar': 'shm' has no settings"),
         ("mpi", __file__, "there is no backend 'mpi' of ours: shm, link"),
         ("shm", "none.py", "none.py: no such script"),
     ],

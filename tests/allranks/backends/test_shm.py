@@ -1,5 +1,6 @@
 """The backend "shm": the results of gloo, and one sentence when a rank is missing."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from allranks import Ranks
 from allranks.backends import OURS, register
 from allranks.backends.segment import CHUNK
 from allranks.live.room import BACKENDS
+from allranks.paths import ROOT
+from allranks.report import RanksError
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="W={}".format)
@@ -175,8 +178,8 @@ groups = [dist.new_group(backend="shm") for _ in range(2)]
     else attempt(dist.all_reduce, torch.ones(1), dist.ReduceOp.SUM, groups[1]),
 )
 """
-    calls = ["all_reduce with 8 bytes", "all_reduce with 12 bytes"]
-    others = ["all_reduce with 4 bytes", "barrier with 0 bytes"]
+    calls = [f"all_reduce (SUM) with {n} bytes of float32" for n in (8, 12)]
+    others = ["all_reduce (SUM) with 4 bytes of float32", "barrier"]
     assert two.run(source) == [
         tuple(
             f"rank {rank} has called {called[rank]}, but rank {1 - rank} "
@@ -185,6 +188,101 @@ groups = [dist.new_group(backend="shm") for _ in range(2)]
         )
         for rank in range(2)
     ]
+
+
+MISMATCHES = {
+    "dist.all_reduce(torch.ones(1), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank])": [
+        "all_reduce (SUM) with 4 bytes of float32",
+        "all_reduce (MAX) with 4 bytes of float32",
+    ],
+    "dist.broadcast(torch.ones(1), rank)": [
+        "broadcast with 4 bytes of float32 from rank 0",
+        "broadcast with 4 bytes of float32 from rank 1",
+    ],
+    "dist.all_reduce(torch.ones(2).to([torch.float32, torch.int32][rank]))": [
+        "all_reduce (SUM) with 8 bytes of float32",
+        "all_reduce (SUM) with 8 bytes of int32",
+    ],
+    "dist.reduce(torch.ones(1), rank)": [
+        "reduce (SUM) with 4 bytes of float32 to rank 0",
+        "reduce (SUM) with 4 bytes of float32 to rank 1",
+    ],
+    "dist.all_to_all_single(x, x.clone()) if rank else dist.all_reduce(x)": [
+        "all_reduce (SUM) with 8 bytes of float32",
+        "all_to_all of float32",
+    ],
+}
+
+
+@pytest.mark.parametrize("call", MISMATCHES)
+def test_what_differs_between_two_ranks_is_named(two, call):
+    """Also what gloo would do: the ranks meet first, so none waits or gets garbage."""
+    first, second = MISMATCHES[call]
+    two.run("x = torch.ones(2)")
+    with pytest.raises(RanksError) as error:
+        two.run(call, timeout=60)
+    assert f"rank 0 has called {first}, but rank 1 {second}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("dist.broadcast(torch.ones(1), -1)", "from rank -1: ranks 0 to 1"),
+        (
+            "dist.all_gather_single(torch.zeros(4, dtype=torch.int), torch.ones(2))",
+            "2 numbers of torch.float32 on each of 2 ranks do not give 4 of torch.int",
+        ),
+        (
+            "dist.reduce_scatter_single(torch.zeros(2), torch.ones(6))",
+            "6 numbers of torch.float32 on each of 2 ranks do not give 2 of",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_and_the_group_goes_on(two, call, why):
+    with pytest.raises(RanksError, match=why):
+        two.run(call, timeout=60)
+    assert two.run("dist.all_reduce(x := torch.ones(1))\nx.item()") == [2, 2]
+
+
+ODD = """
+import datetime
+bare = torch.ones(1).expand(4)
+dist.all_reduce(bare)
+part = torch.zeros(2, 2).t()
+dist.reduce_scatter_single(part, torch.ones(2 * world_size, 2))
+many = [torch.ones(2), torch.full((3,), float(rank))]
+with dist._coalescing_manager(async_ops=True) as works:
+    for x in many:
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+works.wait()
+with dist._coalescing_manager():
+    for x in many:
+        dist.all_reduce(x)
+sparse = torch.sparse_coo_tensor([[rank]], [1.0], (world_size,))
+dist.all_reduce(sparse)
+work = dist.all_reduce(torch.ones(1), async_op=True)
+waited = work.wait(datetime.timedelta(seconds=30)), work.result()[0].item()
+bare.tolist(), part.tolist(), [x[0].item() for x in many], sparse.to_dense(), waited
+"""
+
+
+def test_what_gloo_does_it_does(ranks):
+    """Expanded and sparse tensors, an output with gaps, coalesced calls, and works."""
+    num = ranks.world_size
+    most = [num, num * (num - 1)]
+    for bare, part, many, dense, waited in ranks.run(ODD, quiet=True):
+        assert bare == [num] * 4 and part == [[num] * 2] * 2 and many == most
+        assert torch.equal(dense, torch.ones(num)) and waited == (True, num)
+
+
+def test_chapter_7s_notebook_runs_on_it():
+    """Its asynchronous call waits for nobody, or the message after it could not go."""
+    cells = json.loads((ROOT / "notebooks/ch7_collectives.ipynb").read_text("utf8"))
+    sources = ["".join(cell["source"]) for cell in cells["cells"]]
+    sources = [text for text in sources if text.startswith("%%ranks\n")][:6]
+    with Ranks(4, backend="shm") as ranks:
+        for text in sources:
+            ranks.run(text.removeprefix("%%ranks\n"), quiet=True)
 
 
 def test_a_rank_that_stays_away_is_named_after_the_timeout(two):
@@ -327,7 +425,8 @@ import torch.distributed._functional_collectives as functional
 from allranks.backends.shm import SharedMemory
 
 called = []
-for name in "allreduce", "_allgather_base", "_reduce_scatter_base":
+names = "_all_reduce", "_all_gather", "_reduce_scatter"
+for name in names:
     def spy(self, *args, own=getattr(SharedMemory, name), name=name):
         called.append(name)
         return own(self, *args)
@@ -346,7 +445,7 @@ called, results
     num = ranks.world_size
     each = torch.stack([torch.arange(4.0 * num) + rank for rank in range(num)])
     for rank, (called, results) in enumerate(ranks.run(source)):
-        assert called == ["allreduce", "_allgather_base", "_reduce_scatter_base"]
+        assert called == ["_all_reduce", "_all_gather", "_reduce_scatter"]
         assert torch.equal(results[0], each.sum(dim=0))
         assert torch.equal(results[1], each.flatten())
         assert torch.equal(results[2], each.sum(dim=0).view(num, 4)[rank])
