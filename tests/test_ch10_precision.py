@@ -1,4 +1,4 @@
-"""Small steps are lost in bf16, and a copy or random rounding finds them again."""
+"""Small steps are lost in bf16; a copy, a rest or random rounding keeps them."""
 
 import pytest
 import torch
@@ -73,13 +73,32 @@ def test_a_step_is_lost_below_half_of_the_spacing_and_kept_by_a_copy(weight, sha
     if abs(abs(share) - 0.5) < 1e-3 or abs(share) < 1e-3:
         return
     same = weight.float()  # a step of zero is not lost
-    assert not script.keep("bf16", weight.clone(), same.clone(), None).item()
-    for way, lost in ("bf16", abs(share) < 0.5), ("bf16 + master", False):
+    assert not script.keep("bf16", weight.clone(), same, same.clone(), None).item()
+    lost = {"bf16": abs(share) < 0.5, "bf16 + master": False, "bf16 + Kahan": False}
+    for way, is_lost in lost.items():
         stored, exact = weight.clone(), weight.float() + step
         wanted = exact.clone()
-        assert script.keep(way, stored, exact, None).item() == lost
+        assert script.keep(way, stored, same, exact, None).item() == is_lost
         assert torch.equal(stored, wanted.bfloat16())
-        assert torch.equal(exact, wanted if "master" in way else stored.float())
+        rest = (wanted - stored).bfloat16()  # of eight bits, below the weight's eight
+        kept = {"bf16 + master": wanted, "bf16 + Kahan": stored + rest.float()}
+        assert torch.equal(exact, kept.get(way, stored.float()))
+
+
+@given(st.floats(0.25, 100, width=32), st.integers(3, 200))
+def test_kahan_adds_up_small_steps_with_two_bytes_more(weight, parts):
+    """As many steps as make one spacing move the weight by one, and bf16 by none."""
+    weight = torch.tensor([weight]).bfloat16()
+    if torch.frexp(weight.float())[0] > 0.99:
+        return  # beyond the next power of two the spacing is another
+    gap = spacing(weight)
+    for way, moved in ("bf16", 0), ("bf16 + Kahan", 1):
+        stored, exact = weight.clone(), weight.float()
+        for _ in range(parts):
+            before = exact.clone()
+            exact += gap / parts
+            script.keep(way, stored, before, exact, None)
+        assert torch.equal(stored.float(), weight.float() + moved * gap)
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +145,11 @@ def test_what_is_lost_is_what_bf16_loses(trained):
     (found,) = trained[1]
     still = {way: values[1] for way, values in found.items()}
     assert still["fp32"] < 0.01 and still["bf16 + master"] == 0
+    assert still["bf16 + Kahan"] < 0.05
     assert still["bf16"] > 0.3 and still["bf16, at random"] > 0.3
     distance = {w: (v[2] - found["fp32"][2]).norm().item() for w, v in found.items()}
     assert distance["bf16 + master"] < distance["bf16"]
+    assert distance["bf16 + Kahan"] < distance["bf16"]
 
 
 def test_the_script_prints_a_line_for_each_way():
