@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
@@ -85,6 +85,7 @@ def test_a_step_is_lost_below_half_of_the_spacing_and_kept_by_a_copy(weight, sha
         assert torch.equal(exact, kept.get(way, stored.float()))
 
 
+@settings(deadline=None, max_examples=20)
 @given(st.floats(0.25, 100, width=32), st.integers(3, 200))
 def test_kahan_adds_up_small_steps_with_two_bytes_more(weight, parts):
     """As many steps as make one spacing move the weight by one, and bf16 by none."""

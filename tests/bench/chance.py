@@ -91,5 +91,10 @@ def search() -> dict:
 
 
 if __name__ == "__main__":
-    import json, sys
-    print(json.dumps({"search": search, "losses": losses}[sys.argv[1]](), indent=1), flush=True)
+    import json
+    import sys
+
+    print(
+        json.dumps({"search": search, "losses": losses}[sys.argv[1]](), indent=1),
+        flush=True,
+    )
