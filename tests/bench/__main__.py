@@ -28,7 +28,7 @@ from book._ext.runs.bench import MOST_SPREAD, too_wide
 
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "fresh", "hangs"]
-PARTS += ["by_hand", "backends", "packing", "precision", "determinism"]
+PARTS += ["by_hand", "backends", "packing", "precision", "determinism", "chance"]
 PARTS += ["rehearse", "diagnose", "pages"]
 BY_NAME = ["third_party"]  # needs what is not here, so only its name starts it
 

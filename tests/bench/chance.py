@@ -7,6 +7,7 @@ from argparse import Namespace
 
 import torch
 import torch.distributed as dist
+from torch.func import grad, vmap
 
 from scripts import ch10_batch, ch10_precision
 
@@ -90,11 +91,36 @@ def search() -> dict:
     }
 
 
-if __name__ == "__main__":
-    import json
-    import sys
+def noise() -> dict:
+    """Return the noise scale by G itself, before and after 100 steps."""
+    x, y = data = ch10_batch.read_digits(1440, CPU)
 
-    print(
-        json.dumps({"search": search, "losses": losses}[sys.argv[1]](), indent=1),
-        flush=True,
-    )
+    def loss(weights: tuple, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ch10_batch.losses([w[None] for w in weights], x[None], y[None]).sum()
+
+    each, found = vmap(grad(loss), (None, 0, 0)), {"0": [], "100": []}
+    for seed in SEEDS:
+        weights = ch10_batch.make_nets(1, seed, CPU)
+        for step in range(101):
+            if str(step) in found:
+                rows = each(tuple(w[0] for w in weights), x, y)
+                rows = torch.cat([r.flatten(1) for r in rows], dim=1).double()
+                mean = rows.mean(dim=0)
+                scatter = (rows - mean).square().sum(dim=1).mean()
+                found[str(step)].append((scatter / mean.square().sum()).item())
+            slopes = ch10_batch.slopes(weights, data)
+            for w, slope in zip(weights, slopes, strict=True):
+                w -= 0.5 * slope
+    return {step: span(values) for step, values in found.items()}
+
+
+def run() -> dict:
+    """Return all of them; it takes some minutes."""
+    return {"losses": losses(), "search": search(), "noise": noise()}
+
+
+def report(figures: dict) -> str:
+    """Return the figures that the page compares."""
+    lines = [f"{way}: {found}" for way, found in figures["losses"].items()]
+    lines += [f"{k}: {v}" for k, v in figures["search"].items() if k != "steps"]
+    return "\n".join([*lines, f"noise scale: {figures['noise']}"])

@@ -18,12 +18,13 @@ def run() -> dict:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    wide, net = torch.ones(512, 512), GPT()
+    wide = torch.ones(512, 512)
+    nets = {enabled: GPT() for enabled in (True, False)}
     low, x = wide.bfloat16(), torch.arange(512).view(8, 64) % 256
 
     def step(enabled: bool) -> None:
         with torch.autocast("cpu", enabled=enabled):
-            loss = net(x).square().mean()
+            loss = nets[enabled](x).square().mean()
         loss.backward()
 
     ways = {
