@@ -1,5 +1,8 @@
 """Small steps are lost in bf16; a copy, a rest or random rounding keeps them."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -176,3 +179,27 @@ def test_the_text_must_be_beside_the_script(monkeypatch, tmp_path):
         SystemExit, match=r"frankenstein\.txt: No such file.*put the bo"
     ):
         script.read_text()
+
+
+def test_torch_shortens_to_tf32_and_splits_sums_as_the_page_says():
+    """Products in float32 are whole unless asked; sums in bf16 may be split."""
+    source = """
+import torch
+print(
+    torch.get_float32_matmul_precision(),
+    torch.backends.cudnn.allow_tf32,
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+)
+"""
+    command = [sys.executable, "-c", source]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["highest", "True", "True"]
+
+
+@pytest.mark.parametrize("beta, falls", [(0.999, False), (0.95, True)])
+def test_a_mean_of_squares_in_bf16_falls_with_a_smaller_beta(beta, falls):
+    square = torch.ones(1, dtype=torch.bfloat16)
+    for _ in range(1000):
+        square *= beta
+    assert (square.item() < 1e-9) == falls
+    assert falls or square.item() == 1
