@@ -203,12 +203,12 @@ def test_a_scaler_goes_on_only_from_its_state():
     how = {"init_scale": 8.0, "growth_interval": 3}
     make = functools.partial(torch.amp.GradScaler, "cpu", **how)
     first, whole = make(), make()
-    scales = [scale for scale, _ in play(whole, ["inf", "", "", "", ""])]
-    play(first, ["inf", "", ""])
+    scales = [scale for scale, _ in play(whole, ["inf", "inf", *[""] * 4])]
+    play(first, ["inf", "inf", "", ""])
     resumed, forgot = make(), make()
     resumed.load_state_dict(first.state_dict())
-    assert [scale for scale, _ in play(resumed, ["", ""])] == scales[3:]
-    assert [scale for scale, _ in play(forgot, ["", ""])] != scales[3:]
+    assert [scale for scale, _ in play(resumed, ["", ""])] == scales[4:]
+    assert [scale for scale, _ in play(forgot, ["", ""])] != scales[4:]
     fresh = torch.amp.GradScaler("cpu")
     play(fresh, [""])
     assert fresh.get_scale() == 2.0**16
