@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 
@@ -179,7 +180,9 @@ def main() -> None:
         "plain": (nn.Identity, each),
         "plain, not divided by k": (nn.Identity, forgotten),
         "layer norm": (nn.LayerNorm, each),
+        "group norm": (partial(nn.GroupNorm, 4), each),
         "batch norm": (nn.BatchNorm1d, each),
+        "batch norm, frozen": (lambda n: nn.BatchNorm1d(n).eval(), each),
         "dropout": (lambda _: nn.Dropout(0.1), each),
         "tokens, mean of means": (nn.Identity, mean_of_means),
         "tokens, all counted": (nn.Identity, by_tokens),

@@ -116,16 +116,28 @@ def noise_scale(local: float, mean: float, size: int, num: int) -> tuple:
 
 
 def measure_noise(weights, data, size: int, rounds: int, draw) -> tuple:
-    """Measure tr(S), |G|^2 of one net: all ranks draw batches of size."""
-    squares = torch.zeros(2, device=data[0].device)
+    """Measure tr(S), |G|^2 of one net, and the standard error of |G|^2."""
+    squares = []
     for _ in range(rounds):
         found = slopes(weights, data, size, draw)
         local = torch.cat([g.flatten() for g in found])
         dist.all_reduce(mean := local.clone(), dist.ReduceOp.AVG)
-        squares += torch.stack([local.square().sum(), mean.square().sum()])
-    dist.all_reduce(squares, dist.ReduceOp.AVG)
-    squares = (squares / rounds).tolist()
-    return noise_scale(*squares, size, dist.get_world_size())
+        pair = local.square().sum(), mean.square().sum()
+        squares.append(torch.stack(pair))
+    dist.all_reduce(squares := torch.stack(squares), dist.ReduceOp.AVG)
+    noise, signal = noise_scale(*squares.T, size, dist.get_world_size())
+    error = signal.std() / rounds**0.5
+    return noise.mean().item(), signal.mean().item(), error.item()
+
+
+def tell_scale(noise: float, signal: float, error: float) -> str:
+    """Say the noise scale, as far as |G|^2, +- 2 standard errors, allows."""
+    least, most = signal - 2 * error, signal + 2 * error
+    if most <= 0:  # |G|^2 is not, so these rounds had bad luck
+        return "cannot be told"
+    if least <= 0:
+        return f"above {noise / most:.0f}"
+    return f"{noise / signal:.0f} ({noise / most:.0f} to {noise / least:.0f})"
 
 
 def train(args, data, kind: str, batch: int) -> torch.Tensor:
@@ -176,11 +188,14 @@ def main() -> None:
     data = read_digits(args.samples, device)
     draw = torch.Generator().manual_seed(args.seed + rank)
     for step in range(101):
+        whole = slopes(weights, data)  # G itself: these are all samples
         if step in (0, 10, 30, 100):
-            noise, signal = measure_noise(weights, data, 8, 200, draw)
+            noise, *signal = measure_noise(weights, data, 8, 200, draw)
+            told = f"noise scale {tell_scale(noise, *signal)}"
+            exact = noise / sum(g.square().sum().item() for g in whole)
             loss = losses(weights, *data).item()
-            tell(f"{step=} {loss=:.2f}: noise scale {noise / signal:.0f}")
-        for w, g in zip(weights, slopes(weights, data), strict=True):
+            tell(f"{step=} {loss=:.2f}: {told}, by G itself {exact:.0f}")
+        for w, g in zip(weights, whole, strict=True):
             w -= 0.5 * g  # a step of gradient descent on all samples
     tries = [*itertools.product(FIRST, BATCHES)]
     steps = torch.zeros(len(tries), 9, device=device)
@@ -196,7 +211,10 @@ def main() -> None:
             rate = f"{2.0 ** (FIRST[kind] + place):.3g}"
             needs = f"{row[place]:.0f}" if place < len(row) else "not tried"
             found[name] = f"{name} {rate} ({needs})"
-        tell(f"{kind} {batch}: {', '.join(found.values())}")
+        told = ", ".join(found.values())
+        if min(row) == torch.inf:
+            told = "no rate came to the goal: more --steps, or a higher --goal"
+        tell(f"{kind} {batch}: {told}")
     dist.destroy_process_group()
 
 

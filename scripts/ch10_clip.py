@@ -116,8 +116,9 @@ def clip_shards(net: nn.Module, most: float, add: bool) -> torch.Tensor:
     total = sum(g.square().sum() for g in found)
     if add:
         dist.all_reduce(total)  # but who counts what all ranks have?
+    share = most / (total.sqrt() + 1e-6)  # as torch does, NaN included
     for g in found:
-        g.mul_(min(1, most / (total.sqrt() + 1e-6)))  # as torch does
+        g.mul_(share.clamp(max=1.0))  # min(1, nan) is 1 in Python
     return total.sqrt()
 
 

@@ -82,6 +82,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = numbers(flags | {"--mean": 1.0}, argv)
     if args.most_ranks < 4:
         refuse(f"--most-ranks {args.most_ranks}: must be 4 to 65536")
+    if args.most_ranks * args.columns > 2**24:  # several copies in float64
+        why = f"--most-ranks {args.most_ranks} x --columns {args.columns}"
+        refuse(f"{why}: must be {2**24} numbers at most, for the memory")
     return args
 
 

@@ -68,9 +68,10 @@ def test_the_script_prints_a_line_for_each_try():
     lines = [line.split("] ")[1] for line in shown.lines("ch10_accumulate", 2)]
     right = [line for line in lines if "e-16 off" in line]
     assert [line[:13].strip() for line in right] == [
-        *("plain", "layer norm", "tokens, all c", "the last, wit"),
+        *("plain", "layer norm", "group norm", "batch norm, f"),
+        *("tokens, all c", "the last, wit"),
     ]
-    assert [line.split()[-2] for line in lines] == ["1"] * 7 + ["4"]
+    assert [line.split()[-2] for line in lines] == ["1"] * 9 + ["4"]
 
 
 @pytest.mark.parametrize("samples", ["62", "8"])

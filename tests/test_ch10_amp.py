@@ -1,5 +1,6 @@
 """Our loss scaler does what torch's does, and all ranks skip or none does."""
 
+import functools
 import re
 
 import pytest
@@ -177,3 +178,53 @@ def test_the_script_compares_both_scalers():
 def test_a_scale_too_large_for_a_float_is_refused():
     with pytest.raises(SystemExit, match=r"^--power 101: must be 1 to 100$"):
         script.parse_args(["--power", "101"])
+
+
+def play(scaler, outcomes: list[str], passes: int = 1, early: bool = False) -> list:
+    """Return scales and weights of torch's scaler over steps of some passes."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer, seen = torch.optim.SGD([weight], 0.125), []
+    for outcome in outcomes:
+        optimizer.zero_grad()
+        for place in range(passes):
+            factor = float(outcome) if outcome else 1.0
+            scaler.scale((weight * factor).sum() / passes).backward()
+            if early and place < passes - 1:
+                scaler.unscale_(optimizer)
+                scaler.update()
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append((scaler.get_scale(), weight.item()))
+    return seen
+
+
+def test_a_scaler_goes_on_only_from_its_state():
+    """The page: save state_dict, or the scale and the good steps begin again."""
+    how = {"init_scale": 8.0, "growth_interval": 3}
+    make = functools.partial(torch.amp.GradScaler, "cpu", **how)
+    first, whole = make(), make()
+    scales = [scale for scale, _ in play(whole, ["inf", "inf", *[""] * 4])]
+    play(first, ["inf", "inf", "", ""])
+    resumed, forgot = make(), make()
+    resumed.load_state_dict(first.state_dict())
+    assert [scale for scale, _ in play(resumed, ["", ""])] == scales[4:]
+    assert [scale for scale, _ in play(forgot, ["", ""])] != scales[4:]
+    fresh = torch.amp.GradScaler("cpu")
+    play(fresh, [""])
+    assert fresh.get_scale() == 2.0**16
+
+
+def test_one_update_for_all_passes_of_a_step():
+    """With one, two passes are a batch; with one in between, they are not."""
+    make = functools.partial(torch.amp.GradScaler, "cpu", 8.0, growth_interval=1)
+    right = [weight for _, weight in play(make(), ["", ""])]
+    assert [weight for _, weight in play(make(), ["", ""], passes=2)] == right
+    assert [weight for _, weight in play(make(), ["", ""], 2, early=True)] != right
+
+
+def test_a_skipped_step_shows_in_a_smaller_scale():
+    """So that the scheduler can leave it out, as the page says."""
+    seen = play(torch.amp.GradScaler("cpu", 8.0), ["", "inf", ""])
+    assert [scale for scale, _ in seen] == [8.0, 4.0, 4.0]
+    weights = [weight for _, weight in seen]
+    assert weights[1] == weights[0] != weights[2]

@@ -56,6 +56,42 @@ norms, script.sharded(added, x[mine], y[mine], 1e9, both).item()
     assert len(set(wholes)) == 1
 
 
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_what_is_not_finite_spoils_all_shards_as_in_torch(bad):
+    """NaN makes all of it NaN, inf makes zeros and a NaN; or it is an error."""
+    source = """
+from scripts import ch10_clip as script
+
+def spoil(ours):
+    def clip(net, most):
+        if rank == 1:
+            net[0].weight.grad.to_local()[0, 0] = float(bad)
+        return ours(net, most)
+
+    net = script.make_tanh("cpu")
+    x, y = script.make_hard(8, 1, torch.device("cpu"))
+    script.sharded(net, x, y, 1.0, clip)
+    return script.in_a_row(net)
+
+def strict(net, most):
+    torch.nn.utils.clip_grad_norm_(net.parameters(), most, error_if_nonfinite=True)
+
+try:
+    spoil(strict)
+except RuntimeError as error:
+    why = str(error)
+both = spoil(lambda net, most: script.clip_shards(net, most, add=True)), spoil(
+    script.clip
+)
+[(g.isnan().sum().item(), (g == 0).sum().item()) for g in both], why
+"""
+    with Ranks(2) as ranks:
+        ranks.push({"bad": bad})
+        for (ours, torchs), why in ranks.run(source, quiet=True):
+            assert ours == torchs == ((836, 0) if bad == "nan" else (1, 835))
+            assert "non-finite" in why
+
+
 def test_samples_must_fill_all_parts_of_all_ranks():
     run = launch("ch10_clip", 2, "--samples", "20", check=False)
     assert run.exit_code != 0

@@ -42,6 +42,14 @@ def test_the_tree_has_the_bits_of_one_process_and_all_reduce_has_not(world_size)
         torch.testing.assert_close(lanes, whole)
 
 
+def test_on_two_ranks_all_reduce_of_lanes_has_the_bits_too():
+    """There is one addition, and a + b = b + a: so says the page."""
+    flags = "--steps", "4", "--samples", "300"
+    *lines, _ = launch("ch10_determinism", 2, *flags).lines[0]
+    found = [LINE.search(line).groups() for line in lines]
+    assert [same for _, _, same in found] == ["False", "True", "True"]
+
+
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=16, max_size=16),
     st.sampled_from([1, 2, 4, 8, 16]),

@@ -1,8 +1,11 @@
-"""Small steps are lost in bf16, and a copy or random rounding finds them again."""
+"""Small steps are lost in bf16; a copy, a rest or random rounding keeps them."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
@@ -73,13 +76,33 @@ def test_a_step_is_lost_below_half_of_the_spacing_and_kept_by_a_copy(weight, sha
     if abs(abs(share) - 0.5) < 1e-3 or abs(share) < 1e-3:
         return
     same = weight.float()  # a step of zero is not lost
-    assert not script.keep("bf16", weight.clone(), same.clone(), None).item()
-    for way, lost in ("bf16", abs(share) < 0.5), ("bf16 + master", False):
+    assert not script.keep("bf16", weight.clone(), same, same.clone(), None).item()
+    lost = {"bf16": abs(share) < 0.5, "bf16 + master": False, "bf16 + Kahan": False}
+    for way, is_lost in lost.items():
         stored, exact = weight.clone(), weight.float() + step
         wanted = exact.clone()
-        assert script.keep(way, stored, exact, None).item() == lost
+        assert script.keep(way, stored, same, exact, None).item() == is_lost
         assert torch.equal(stored, wanted.bfloat16())
-        assert torch.equal(exact, wanted if "master" in way else stored.float())
+        rest = (wanted - stored).bfloat16()  # of eight bits, below the weight's eight
+        kept = {"bf16 + master": wanted, "bf16 + Kahan": stored + rest.float()}
+        assert torch.equal(exact, kept.get(way, stored.float()))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.25, 100, width=32), st.integers(3, 200))
+def test_kahan_adds_up_small_steps_with_two_bytes_more(weight, parts):
+    """As many steps as make one spacing move the weight by one, and bf16 by none."""
+    weight = torch.tensor([weight]).bfloat16()
+    if torch.frexp(weight.float())[0] > 0.99:
+        return  # beyond the next power of two the spacing is another
+    gap = spacing(weight)
+    for way, moved in ("bf16", 0), ("bf16 + Kahan", 1):
+        stored, exact = weight.clone(), weight.float()
+        for _ in range(parts):
+            before = exact.clone()
+            exact += gap / parts
+            script.keep(way, stored, before, exact, None)
+        assert torch.equal(stored.float(), weight.float() + moved * gap)
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +149,11 @@ def test_what_is_lost_is_what_bf16_loses(trained):
     (found,) = trained[1]
     still = {way: values[1] for way, values in found.items()}
     assert still["fp32"] < 0.01 and still["bf16 + master"] == 0
+    assert still["bf16 + Kahan"] < 0.05
     assert still["bf16"] > 0.3 and still["bf16, at random"] > 0.3
     distance = {w: (v[2] - found["fp32"][2]).norm().item() for w, v in found.items()}
     assert distance["bf16 + master"] < distance["bf16"]
+    assert distance["bf16 + Kahan"] < distance["bf16"]
 
 
 def test_the_script_prints_a_line_for_each_way():
@@ -154,3 +179,27 @@ def test_the_text_must_be_beside_the_script(monkeypatch, tmp_path):
         SystemExit, match=r"frankenstein\.txt: No such file.*put the bo"
     ):
         script.read_text()
+
+
+def test_torch_shortens_to_tf32_and_splits_sums_as_the_page_says():
+    """Products in float32 are whole unless asked; sums in bf16 may be split."""
+    source = """
+import torch
+print(
+    torch.get_float32_matmul_precision(),
+    torch.backends.cudnn.allow_tf32,
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+)
+"""
+    command = [sys.executable, "-c", source]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["highest", "True", "True"]
+
+
+@pytest.mark.parametrize("beta, falls", [(0.999, False), (0.95, True)])
+def test_a_mean_of_squares_in_bf16_falls_with_a_smaller_beta(beta, falls):
+    square = torch.ones(1, dtype=torch.bfloat16)
+    for _ in range(1000):
+        square *= beta
+    assert (square.item() < 1e-9) == falls
+    assert falls or square.item() == 1

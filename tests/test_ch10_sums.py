@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripts import ch10_sums as script
@@ -60,3 +60,23 @@ def test_the_script_prints_errors_and_bounds(capsys, monkeypatch):
 def test_fewer_than_four_ranks_are_refused():
     with pytest.raises(SystemExit, match=r"^--most-ranks 3: must be 4 to 65536$"):
         script.parse_args(["--most-ranks", "3"])
+
+
+def test_more_terms_than_fit_into_memory_are_refused():
+    """Each flag is in its range, but together they would take 20 GB."""
+    why = r"^--most-ranks 65536 x --columns 16384: must be 16777216 numbers at most"
+    with pytest.raises(SystemExit, match=why):
+        script.parse_args(["--most-ranks", "65536", "--columns", "16384"])
+    assert script.parse_args(["--most-ranks", "65536", "--columns", "256"])
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 9), st.integers(1, 300))
+def test_a_gradient_in_bf16_is_a_sum_in_turn_over_passes(seed, num):
+    """What backward adds to .grad in k passes has the bits of this page's ring."""
+    terms = script.make_terms(num, 5, 1.0, seed)
+    weight = torch.zeros(5, dtype=torch.bfloat16, requires_grad=True)
+    for term in terms:
+        (weight * term).sum().backward()
+    assert weight.grad.dtype == torch.bfloat16
+    assert torch.equal(weight.grad, script.in_turn(terms))

@@ -29,7 +29,7 @@ from book._ext.runs.bench import MOST_SPREAD, too_wide
 DATA = Path(__file__).parents[2] / "book" / "_data" / "bench.json"
 PARTS = ["live_ranks", "data_parallel", "ddp", "pipeline", "guard", "silent", "fresh"]
 PARTS += ["hangs", "by_hand", "backends", "packing", "precision", "determinism"]
-PARTS += ["rehearse", "diagnose", "pages"]
+PARTS += ["chance", "rehearse", "diagnose", "pages"]
 BY_NAME = ["third_party", "calls"]  # long, or without a figure for a page
 
 

@@ -43,12 +43,25 @@ def alone() -> dict[str, list[float]]:
     draw = torch.Generator().manual_seed(0)
     values = torch.randn(NUMBERS, generator=draw)
     slots = torch.randint(2**16, (NUMBERS,), generator=draw)
-    bins, net = torch.zeros(2**16), Text()
+    half = torch.arange(NUMBERS) // (NUMBERS // 2)  # of which of two threads
+    own = slots // 2 + half * 2**15  # each thread has places of its own
+    nets = {mode: Text() for mode in (True, False)}
     x = torch.randint(256, (16, 64), generator=draw)
 
-    def put(mode: bool) -> None:
+    def put(mode: bool, slots: torch.Tensor = slots) -> None:
         torch.use_deterministic_algorithms(mode)
-        bins.index_put_((slots,), values, accumulate=True)
+        bins[mode].index_put_((slots,), values, accumulate=True)
+
+    def apart(mode: bool) -> None:
+        put(mode, own)
+
+    def single(mode: bool) -> None:
+        put(mode)
+
+    def unfilled(mode: bool) -> None:
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        empty(mode)
+        torch.utils.deterministic.fill_uninitialized_memory = True
 
     def empty(mode: bool) -> None:
         torch.use_deterministic_algorithms(mode)
@@ -56,17 +69,19 @@ def alone() -> dict[str, list[float]]:
 
     def step(mode: bool) -> None:
         torch.use_deterministic_algorithms(mode)
-        chapter.lane_gradients(net, x, x, 1)
+        chapter.lane_gradients(nets[mode], x, x, 1)
 
     def lanes(mode: bool) -> None:
         torch.use_deterministic_algorithms(False)
-        chapter.lane_gradients(net, x, x, 8 if mode else 1)
+        chapter.lane_gradients(nets[mode], x, x, 8 if mode else 1)
 
     threads, found = torch.get_num_threads(), {}
     for _ in range(ROUNDS):
-        for way in put, empty, step, lanes:
-            torch.set_num_threads(2 if way is put else 1)
-            clock = time.process_time if way is put else time.thread_time
+        for way in put, apart, single, empty, unfilled, step, lanes:
+            shared = way in (put, apart)
+            bins = {mode: torch.zeros(2**16) for mode in nets}
+            torch.set_num_threads(2 if shared else 1)
+            clock = time.process_time if shared else time.thread_time
             pair = [lambda way=way: way(True), lambda way=way: way(False)]
             with_it, without = least(pair, clock)
             found.setdefault(way.__name__, []).append(with_it / without)
@@ -103,7 +118,9 @@ def run() -> dict:
     """Return the median ratio of each, and its rounds' quartiles.
 
     put: 2^20 numbers added into 2^16 places; there are two threads, and all their time
-    counts. empty: memory that is made and then written. step: the small GPT's gradient.
+    counts. apart: the same, but no place is of both threads. single: on one thread.
+    empty: memory that is made and then written. unfilled: the same, if deterministic
+    algorithms do not fill it first. step: the small GPT's gradient.
     lanes: the same in eight passes of two samples, over one pass of 16. tree: 4 MiB
     added up by four ranks.
     """
