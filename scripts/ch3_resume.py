@@ -235,8 +235,9 @@ def probe(path: str) -> None:
 def brief(kind, error, trace) -> None:
     """Print a traceback, or one line if another process was first to die."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, pipe = "", isinstance(error, ConnectionError | EOFError)
-    if pipe or re.match(r"DataLoader worker \(pid", str(error)):
+    why, both = "", (error, error.__context__)  # what it came of may tell it
+    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
+    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
         why = "a DataLoader worker was killed, often for want of memory"
     elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"

@@ -97,7 +97,7 @@ def put(line: str) -> None:
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
     """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 512, "width": 8192, "columns": 16384}
+    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
         high = most.get(name, 65536)

@@ -269,7 +269,7 @@ def put(line: str) -> None:
 def in_range(args: argparse.Namespace) -> argparse.Namespace:
     """Refuse impossible numbers before anything is started."""
     most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 512, "width": 8192, "columns": 16384}
+    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
     for name, value in vars(args).items():
         flag, low = "--" + name.replace("_", "-"), int(name != "seed")
         high = most.get(name, 65536)
@@ -289,8 +289,9 @@ def finite(loss: torch.Tensor, where: str) -> None:
 def brief(kind, error, trace) -> None:
     """Print a traceback, or one line if another process was first to die."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, pipe = "", isinstance(error, ConnectionError | EOFError)
-    if pipe or re.match(r"DataLoader worker \(pid", str(error)):
+    why, both = "", (error, error.__context__)  # what it came of may tell it
+    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
+    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
         why = "a DataLoader worker was killed, often for want of memory"
     elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
         why = "its connection to another rank is closed; look there"

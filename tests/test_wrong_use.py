@@ -439,6 +439,7 @@ class TestOneSentence:
         monkeypatch.setenv("LOCAL_RANK", "1")
         assert refusal(ch5_ddp.refuse, "no") == "no" and slept == [9]
 
+    @pytest.mark.parametrize("during", [False, True])
     @pytest.mark.parametrize(
         "error",
         [
@@ -447,10 +448,13 @@ class TestOneSentence:
         ],
     )
     def test_a_killed_worker_is_not_called_another_rank(
-        self, error, monkeypatch, capsys
+        self, error, during, monkeypatch, capsys
     ):
         """A worker's pipe is Python's, and a peer's connection is gloo's."""
         monkeypatch.setenv("RANK", "0")
+        if during:  # the worker dies while its rank is in torch.save
+            late = RuntimeError("[enforce fail at inline_container.cc]")
+            late.__context__, error = error, late
         ch5_ddp.brief(type(error), error, None)
         why = "a DataLoader worker was killed, often for want of memory"
         assert capsys.readouterr().err == f"[rank 0] ended: {why}\n"

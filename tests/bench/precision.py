@@ -18,7 +18,7 @@ def run() -> dict:
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-wide, nets = torch.ones(512, 512), [GPT(), GPT()]  # without autocast, and with it
+    wide, nets = torch.ones(512, 512), [GPT(), GPT()]  # without autocast, and with it
     low, x = wide.bfloat16(), torch.arange(512).view(8, 64) % 256
 
     def step(enabled: bool) -> None:
