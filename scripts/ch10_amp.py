@@ -110,12 +110,18 @@ class Scaler:
             self.value, self.good = (self.value * 2).clamp(max=2.0**127), 0
 
 
+def read_digits(num: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return num handwritten digits."""
+    x, y = (torch.as_tensor(a[:num]) for a in load_digits(return_X_y=True))
+    return x.float().to(device) / 16, y.to(device)
+
+
 def digits(device) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """Return a small net, and this rank's share of the digits."""
     mine = slice(dist.get_rank(), None, dist.get_world_size())
-    x, y = (torch.as_tensor(a[mine]) for a in load_digits(return_X_y=True))
+    x, y = read_digits(1797, device)
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    return net.to(device), x.float().to(device) / 16, y.to(device)
+    return net.to(device), x[mine], y[mine]
 
 
 def train(args, device, ours: bool) -> tuple[list[float], nn.Module]:

@@ -116,28 +116,16 @@ def noise_scale(local: float, mean: float, size: int, num: int) -> tuple:
 
 
 def measure_noise(weights, data, size: int, rounds: int, draw) -> tuple:
-    """Measure tr(S), |G|^2 of one net, and the standard error of |G|^2."""
-    squares = []
-    for _ in range(rounds):
+    """Measure tr(S), |G|^2 of one net, and how far |G|^2 may be off."""
+    squares = torch.zeros(rounds, 2, device=data[0].device)
+    for row in squares:
         found = slopes(weights, data, size, draw)
         local = torch.cat([g.flatten() for g in found])
         dist.all_reduce(mean := local.clone(), dist.ReduceOp.AVG)
-        pair = local.square().sum(), mean.square().sum()
-        squares.append(torch.stack(pair))
-    dist.all_reduce(squares := torch.stack(squares), dist.ReduceOp.AVG)
+        row.copy_(torch.stack([local.square().sum(), mean.square().sum()]))
+    dist.all_reduce(squares, dist.ReduceOp.AVG)
     noise, signal = noise_scale(*squares.T, size, dist.get_world_size())
-    error = signal.std() / rounds**0.5
-    return noise.mean().item(), signal.mean().item(), error.item()
-
-
-def tell_scale(noise: float, signal: float, error: float) -> str:
-    """Say the noise scale, as far as |G|^2, +- 2 standard errors, allows."""
-    least, most = signal - 2 * error, signal + 2 * error
-    if most <= 0:  # |G|^2 is not, so these rounds had bad luck
-        return "cannot be told"
-    if least <= 0:
-        return f"above {noise / most:.0f}"
-    return f"{noise / signal:.0f} ({noise / most:.0f} to {noise / least:.0f})"
+    return noise.mean(), signal.mean(), 2 * signal.std() / rounds**0.5
 
 
 def train(args, data, kind: str, batch: int) -> torch.Tensor:
@@ -190,9 +178,10 @@ def main() -> None:
     for step in range(101):
         whole = slopes(weights, data)  # G itself: these are all samples
         if step in (0, 10, 30, 100):
-            noise, *signal = measure_noise(weights, data, 8, 200, draw)
-            told = f"noise scale {tell_scale(noise, *signal)}"
-            exact = noise / sum(g.square().sum().item() for g in whole)
+            noise, signal, off = measure_noise(weights, data, 8, 200, draw)
+            least, most = (signal - off).relu(), signal.relu() + off
+            told = f"noise scale {noise / most:.0f} to {noise / least:.0f}"
+            exact = noise / sum(g.square().sum() for g in whole)
             loss = losses(weights, *data).item()
             tell(f"{step=} {loss=:.2f}: {told}, by G itself {exact:.0f}")
         for w, g in zip(weights, whole, strict=True):
@@ -212,9 +201,7 @@ def main() -> None:
             needs = f"{row[place]:.0f}" if place < len(row) else "not tried"
             found[name] = f"{name} {rate} ({needs})"
         told = ", ".join(found.values())
-        if min(row) == torch.inf:
-            told = "no rate came to the goal: more --steps, or a higher --goal"
-        tell(f"{kind} {batch}: {told}")
+        tell(f"{kind} {batch}: {told if min(row) < torch.inf else 'no best'}")
     dist.destroy_process_group()
 
 

@@ -17,7 +17,7 @@ from scripts import ch10_batch as script
 
 data = script.read_digits(1440, torch.device("cpu"))
 draw = torch.Generator().manual_seed(seed + rank)
-script.tell_scale(*script.measure_noise(weights, data, 8, 200, draw))
+[x.item() for x in script.measure_noise(weights, data, 8, 200, draw)]
 """
 CPU = torch.device("cpu")
 
@@ -50,34 +50,21 @@ from scripts import ch10_batch as script
 data = script.read_digits(200, torch.device("cpu"))
 weights = script.make_nets(1, 0, torch.device("cpu"))
 draw = torch.Generator().manual_seed(rank)
-script.measure_noise(weights, data, 16, 600, draw)
+[x.item() for x in script.measure_noise(weights, data, 16, 600, draw)]
 """
     with Ranks(world_size) as ranks:
         found = ranks.run(source, quiet=True)
     assert found == [found[0]] * world_size
     data = script.read_digits(200, CPU)
-    noise, signal, error = found[0]
+    noise, signal, off = found[0]
     right = exact_noise(script.make_nets(1, 0, CPU), data)
     assert (noise, signal) == pytest.approx(right, rel=0.1)
-    assert abs(signal - right[1]) < 3 * error < 0.2 * signal
-
-
-def test_a_scale_that_is_not_known_is_not_told():
-    """|G|^2 is 2 +- 1, 2 +- 3 or below 0: an interval, a bound, nothing."""
-    assert script.tell_scale(60.0, 2.0, 0.5) == "30 (20 to 60)"
-    assert script.tell_scale(60.0, 2.0, 1.5) == "above 12"
-    assert script.tell_scale(60.0, -1.0, 1.5) == "above 30"
-    assert script.tell_scale(60.0, -4.0, 1.5) == "cannot be told"
-
-
-@given(positive, st.floats(-10, 10), positive)
-def test_no_scale_is_negative(noise, signal, error):
-    assert "-" not in script.tell_scale(noise, signal, error)
+    assert abs(signal - right[1]) < 1.5 * off < 0.2 * signal
 
 
 def test_a_late_gradient_is_too_short_for_two_ranks():
-    """G itself says thousands, but from 2 x 8 samples only a bound can be told."""
-    data, found = script.read_digits(1440, CPU), []
+    """G itself says thousands; of |G|^2 2 x 8 samples tell no lower bound, mostly."""
+    data, unknown = script.read_digits(1440, CPU), 0
     with Ranks(2) as ranks:
         for seed in range(5):
             weights = script.make_nets(1, seed, CPU)
@@ -85,11 +72,11 @@ def test_a_late_gradient_is_too_short_for_two_ranks():
                 for w, g in zip(weights, script.slopes(weights, data), strict=True):
                     w -= 0.5 * g
             ranks.push({"weights": weights, "seed": seed})
-            found.append(ranks.run(LATE, quiet=True)[0])
-            noise, signal = exact_noise(weights, data)
-            assert noise / signal > 2000
-    bounds = [told for told in found if re.fullmatch(r"above \d+|cannot be told", told)]
-    assert len(bounds) >= 3, found
+            _, signal, off = ranks.run(LATE, quiet=True)[0]
+            unknown += signal < off
+            noise, exact = exact_noise(weights, data)
+            assert noise / exact > 2000
+    assert unknown >= 3
 
 
 def test_nets_side_by_side_are_single_nets():
@@ -172,9 +159,12 @@ def test_a_goal_that_no_rate_reaches_is_not_a_best_rate():
     noise, search = [], []
     for line in launch("ch10_batch", 2, *flags).lines[0]:
         (noise if "noise scale" in line else search).append(line.split(": ", 1)[1])
-    assert len(noise) == 4 and all(re.match(r"noise scale [\dac]", x) for x in noise)
-    assert len(search) == 8
-    assert all(line.startswith("no rate came to the goal") for line in search)
+    assert len(noise) == 4 and len(search) == 8
+    bounds = [
+        re.search(r"scale (\d+) to (\d+|inf), by G itself \d+$", x) for x in noise
+    ]
+    assert all(bounds) and bounds[-1][2] == "inf"
+    assert all(line == "no best" for line in search)
 
 
 def test_one_rank_has_nothing_to_compare():
