@@ -34,7 +34,7 @@ _ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
 _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
 _LATIN = re.compile(r"[a-z0-9]")
 _LOGGED = re.compile(
-    r'[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback', re.ASCII
+    r'[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback', re.ASCII
 )
 _SPOKEN = re.compile(r"[A-Za-z]{2,}|[\u4e00-\u9fff]")
 _ODD = re.compile(r"[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]")

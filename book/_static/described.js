@@ -8,7 +8,7 @@
   const SHARED = 0.2;
   const NEARLY = 0.55;
   const BRIEF = 12;
-  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback)/;
+  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback)/;
   const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
   const ODD = /[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]/g;
   const count = (text, pattern) => (text.match(pattern) ?? []).length;
