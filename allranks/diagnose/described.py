@@ -2,9 +2,10 @@
 
 symptoms.toml says in which words people put a thing, and which things go with which
 case. A thing that goes with few cases tells more than one that goes with many. A case
-of which a description tells too little is left out, even if no other fits better. Among
-the rest, the words that a description shares with a case's title, symptom, cause and
-cure decide, too (by BM25: Robertson and Zaragoza, 2009), as far as they stand out.
+of which a description tells too little is left out, even if no other fits better; one
+thing alone is too little, unless the words that the description shares with the case's
+title, symptom, cause and cure stand out. These words count for the order, too (by BM25:
+Robertson and Zaragoza, 2009).
 book/_static/described.js does the same with the same table, so a change belongs in
 both.
 """
@@ -27,6 +28,7 @@ SELDOM = 0.85  # what the score of a case is worth that threads seldom show
 LEAST = 3.0  # that a text has to tell of a case, as a logarithm: 1 of 20 cases
 VAGUE = 1 / 3  # of what a thing tells, if questions about anything mention it
 SHARED = 0.2  # of the score for each standard deviation of the shared words
+ALONE = 2  # standard deviations, for a case of which one thing is told, no more
 NEARLY = 0.55  # of the best total; a case below it does not fit as well
 MANY = 0.2  # of the cases; words that more of them share tell little
 K1, B = 1.2, 0.75  # of BM25, the usual values
@@ -193,14 +195,18 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
     total = []
     for words, case in zip(common, searched["cases"], strict=True):
         slug, numbers, share, must = case
-        told = sum(tells[number] for number in numbers if number in said)
+        both = said.intersection(numbers)
+        told = sum(tells[number] for number in numbers if number in both)
         vaguely = sum(tells[number] for number in numbers if number in vague)
         if told - (1 - VAGUE) * vaguely < LEAST or not said.issuperset(must):
+            continue
+        stands_out = max(0, (words - mean) / spread)
+        if len(both) == 1 and stands_out < ALONE:
             continue
         score = share * told
         if main and main.isdisjoint(numbers):
             score /= 2
-        total.append((score + SHARED * max(0, (words - mean) / spread), slug))
+        total.append((score + SHARED * stands_out, slug))
     best = max(total, default=(0, ""))[0]
     return sorted((p for p in total if p[0] >= NEARLY * best), key=lambda p: -p[0])
 

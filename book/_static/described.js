@@ -6,6 +6,7 @@
   const LEAST = 3;
   const VAGUE = 1 / 3;
   const SHARED = 0.2;
+  const ALONE = 2;
   const NEARLY = 0.55;
   const BRIEF = 12;
   const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback)/;
@@ -52,9 +53,11 @@
       const all = sum(both.map((thing) => tells[thing]));
       const vaguely = sum(both.filter((thing) => vague.includes(thing)).map((thing) => tells[thing]));
       if (all - (1 - VAGUE) * vaguely < LEAST || must.some((thing) => !said[thing])) return;
+      const standsOut = Math.max(0, (common[i] - mean) / spread);
+      if (both.length === 1 && standsOut < ALONE) return;
       const fits = !told.length || both.some((thing) => told.includes(thing));
       const score = fits ? share * all : (share * all) / 2;
-      total.push([score + SHARED * Math.max(0, (common[i] - mean) / spread), slug]);
+      total.push([score + SHARED * standsOut, slug]);
     });
     const least = NEARLY * Math.max(0, ...total.map(([score]) => score));
     return total.filter(([score]) => score >= least).sort((a, b) => b[0] - a[0]);
