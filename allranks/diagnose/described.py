@@ -1,9 +1,11 @@
 """Find the cases that a described symptom may be: "it hangs at the end of the epoch".
 
 symptoms.toml says in which words people put a thing, and which things go with which
-case. A thing that goes with few cases says more than one that goes with many. Among
-cases of which a description has about as many things, the words that it shares with a
-case's title, symptom, cause and cure decide (by BM25: Robertson and Zaragoza, 2009).
+case. A thing that goes with few cases tells more than one that goes with many. A case
+of which a description tells too little is left out, even if no other fits better; one
+thing alone is too little, unless the words that the description shares with the case's
+title, symptom, cause and cure stand out. These words count for the order, too (by BM25:
+Robertson and Zaragoza, 2009).
 book/_static/described.js does the same with the same table, so a change belongs in
 both.
 """
@@ -23,21 +25,29 @@ DATA = Path(__file__).with_name("symptoms.toml")
 FEW = 5  # candidates at most
 NEAR = 40  # letters before and after a word, in which the others of its term stand
 SELDOM = 0.85  # what the score of a case is worth that threads seldom show
-LEAST = 0.9  # of the things of the best case; below, the text is no description
-SHARED = 0.7  # what shared words count, where the things of the best case count 1
-VAGUE = 3  # vague things that name a case without another
-NEARLY = 0.5  # of the best total; a case below it does not fit as well
+LEAST = 3.0  # that a text has to tell of a case, as a logarithm: 1 of 20 cases
+VAGUE = 1 / 3  # of what a thing tells, if questions about anything mention it
+SHARED = 0.2  # of the score for each standard deviation of the shared words
+ALONE = 2  # standard deviations, for a case of which one thing is told, no more
+NEARLY = 0.55  # of the best total; a case below it does not fit as well
 MANY = 0.2  # of the cases; words that more of them share tell little
 K1, B = 1.2, 0.75  # of BM25, the usual values
 _ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
 _WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
 _LATIN = re.compile(r"[a-z0-9]")
 _LOGGED = re.compile(
-    r'[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback', re.ASCII
+    r'[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback', re.ASCII
 )
 _SPOKEN = re.compile(r"[A-Za-z]{2,}|[\u4e00-\u9fff]")
 _ODD = re.compile(r"[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]")
 _NUMBER = re.compile(r"[0-9]+")
+_TIMES = re.compile(r"\b([0-9]+) ?[x*\u00d7] ?(?=[a-z])", re.ASCII)
+_CARD = re.compile(r"\b(?=[ahpv][0-9]00s?\b)", re.ASCII)
+# Words of grammar, which are no beginnings: "no" is not "node", nor is "per" "perhaps".
+_WHOLE = re.compile(
+    "all|and|any|but|can|did|few|for|get|had|has|how|max|new|non|not|now|off|old|one|out|"
+    "own|per|ran|see|set|the|too|two|[a-z]{1,2}"
+)
 
 
 @cache
@@ -51,19 +61,23 @@ def normal(text: str) -> str:
 
     >>> normal("It hangs: DDP, 多卡训练!")
     ' it hangs ddp 多卡训练 '
+    >>> normal("8xA100, 4 * V100"), normal("3 h100s")
+    (' 8 gpu a100 4 gpu v100 ', ' 3 gpu h100s ')
     """
-    return f" {' '.join(_WORD.findall(text.lower()))} "
+    counted = _CARD.sub("gpu ", _TIMES.sub(r"\1 ", text.lower()))
+    return f" {' '.join(_WORD.findall(counted))} "
 
 
 def needle(word: str) -> str:
     """Return what to look for in a normal text to find a word of a term.
 
-    >>> needle("freez"), needle("dp."), needle("gpu-0"), needle("卡住")
-    (' freez', ' dp ', ' gpu 0 ', '卡住')
+    >>> needle("freez"), needle("dp."), needle("gpu-0"), needle("no"), needle("卡住")
+    (' freez', ' dp ', ' gpu 0 ', ' no ', '卡住')
     """
     if not _LATIN.match(word):
         return word
     whole = word.endswith(".") or word.rpartition("-")[2].isdecimal()
+    whole = whole or bool(_WHOLE.fullmatch(word))
     return f" {word.removesuffix('.').replace('-', ' ')}{' ' * whole}"
 
 
@@ -103,9 +117,11 @@ def table(cases: list[Specimen]) -> dict:
     Returns:
         terms: each thing's terms, as lists of needles, in the order of things.
         main: the numbers of the things that tell kinds of failures apart.
-        cases: each case's name, the weights of its things by their number, and those
-            that must be said; after the cases come the pages that answer what is no
-            failure.
+        tells: what each thing tells, for few cases have it.
+        vague: the numbers of the things that questions about anything mention, too.
+        cases: each case's name, the numbers of its things, what the score counts for
+            it, and the things that must be said; after the cases come the pages that
+            answer what is no failure.
         pages: by name, a page's title, its section and what it says.
         shared: what each word of their texts counts for which of them.
     """
@@ -120,29 +136,21 @@ def table(cases: list[Specimen]) -> dict:
     mentioned |= {name: page["things"].split() for name, page in pages.items()}
     texts = [3 * f"{case.title} " + case.prose for case in cases]
     texts += [3 * f"{page['title']} " + page["says"] for page in pages.values()]
-    count = dict.fromkeys(order, 0)
-    for things in mentioned.values():
-        for thing in things:
-            count[thing] += 1
-    seldom, weighed = set(data["seldom"].split()), []
+    count = Counter(thing for some in mentioned.values() for thing in some)
+    tells = [round(log(1 + len(mentioned) / count[thing]), 3) for thing in order]
+    seldom, told_of = set(data["seldom"].split()), []
     needs, free = (set(data["needs"][key].split()) for key in ("things", "except"))
-    for slug, things in mentioned.items():
-        weights = [log(1 + len(mentioned) / count[thing]) for thing in things]
+    for slug, some in mentioned.items():
+        numbers = [order[thing] for thing in some]
         share = SELDOM if slug in seldom else 1.0
-        share /= sqrt(sqrt(sum(weight**2 for weight in weights)))
-        pairs = [
-            [order[thing], round(weight * share, 3)]
-            for thing, weight in zip(things, weights, strict=True)
-        ]
-        must = (
-            [] if slug in free else [order[thing] for thing in things if thing in needs]
-        )
-        weighed.append([slug, pairs, must])
+        share /= sqrt(sqrt(sum(tells[number] ** 2 for number in numbers)))
+        must = [order[thing] for thing in some if thing in needs and slug not in free]
+        told_of.append([slug, numbers, round(share, 3), must])
     main = [order[thing] for thing in data["main"].split()]
     told = {n: [p["title"], p["read"], p["says"]] for n, p in pages.items()}
     vague = [order[thing] for thing in data["vague"].split()]
-    found = {"terms": terms, "main": main, "vague": vague}
-    found |= {"cases": weighed, "pages": told}
+    found = {"terms": terms, "main": main, "tells": tells, "vague": vague}
+    found |= {"cases": told_of, "pages": told}
     return found | {"shared": shared(texts)}
 
 
@@ -171,38 +179,36 @@ def things(text: str, searched: dict) -> set[int]:
 def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
     """Return scores and names of what a text may describe, the best first.
 
-    A case counts only if the text has more of it than vague things, and is left out
-    if another fits twice as well.
+    A case counts only if the text tells enough of it, and is left out if another fits
+    far better.
     """
     said = things(text, searched)
     main = said.intersection(searched["main"])
-    vague, scores = set(searched["vague"]), []
-    for _, weights, must in searched["cases"]:
-        score = sum(weight for thing, weight in weights if thing in said)
-        shared_things = said.intersection(thing for thing, _ in weights)
-        vaguely = shared_things <= vague and len(shared_things) < VAGUE
-        if vaguely or not said.issuperset(must):
-            score = 0.0
-        if main and main.isdisjoint(thing for thing, _ in weights):
-            score /= 2
-        scores.append(score)
-    best = max(scores)
-    if best < LEAST:
-        return []
-    common = [0] * len(scores)
+    vague, tells = said.intersection(searched["vague"]), searched["tells"]
+    common = [0] * len(searched["cases"])
     for word in {*map(stem, normal(text).split())} & searched["shared"].keys():
         pairs = searched["shared"][word]
         for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
             common[case] += weight
-    most = max(common) or 1
-    total = [
-        (score and score / best + SHARED * words / most, slug)
-        for score, words, (slug, *_) in zip(
-            scores, common, searched["cases"], strict=True
-        )
-    ]
-    most = max(total)[0]
-    return sorted((p for p in total if p[0] >= NEARLY * most), key=lambda p: -p[0])
+    mean = sum(common) / len(common)
+    spread = sqrt(sum((words - mean) ** 2 for words in common) / len(common)) or 1
+    total = []
+    for words, case in zip(common, searched["cases"], strict=True):
+        slug, numbers, share, must = case
+        both = said.intersection(numbers)
+        told = sum(tells[number] for number in numbers if number in both)
+        vaguely = sum(tells[number] for number in numbers if number in vague)
+        if told - (1 - VAGUE) * vaguely < LEAST or not said.issuperset(must):
+            continue
+        stands_out = max(0, (words - mean) / spread)
+        if len(both) == 1 and stands_out < ALONE:
+            continue
+        score = share * told
+        if main and main.isdisjoint(numbers):
+            score /= 2
+        total.append((score + SHARED * stands_out, slug))
+    best = max(total, default=(0, ""))[0]
+    return sorted((p for p in total if p[0] >= NEARLY * best), key=lambda p: -p[0])
 
 
 def spoken(line: str) -> bool:

@@ -3,18 +3,23 @@
 (() => {
   const FEW = 5;
   const NEAR = 40;
-  const LEAST = 0.9;
-  const SHARED = 0.7;
-  const VAGUE = 3;
-  const NEARLY = 0.5;
+  const LEAST = 3;
+  const VAGUE = 1 / 3;
+  const SHARED = 0.2;
+  const ALONE = 2;
+  const NEARLY = 0.55;
   const BRIEF = 12;
-  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)\b|File "|Traceback)/;
+  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback)/;
   const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
   const ODD = /[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]/g;
   const count = (text, pattern) => (text.match(pattern) ?? []).length;
 
-  const normal = (text) =>
-    " " + (text.toLowerCase().match(/[a-z0-9]+|[\u4e00-\u9fff]+/g) ?? []).join(" ") + " ";
+  // The words of a text; "8xA100" is 8 GPUs.
+  const normal = (text) => {
+    const counted = text.toLowerCase().replace(/\b([0-9]+) ?[x*\u00d7] ?(?=[a-z])/g, "$1 ")
+      .replace(/\b(?=[ahpv][0-9]00s?\b)/g, "gpu ");
+    return " " + (counted.match(/[a-z0-9]+|[\u4e00-\u9fff]+/g) ?? []).join(" ") + " ";
+  };
 
   // Whether all words of a term stand close together.
   function near(text, [first, ...others]) {
@@ -27,32 +32,34 @@
 
   const stem = (word) => (word.length > 4 ? word.replace(/(?:ing|ed|es|s|e)$/, "") : word);
 
-  // Score all cases by their things, and among equals by the words that they share with the
-  // text; a case that lacks each main thing of the text counts half. A case counts only if
-  // the text has more of it than vague things, and is left out if another fits twice as well.
-  function ranked(text, { terms, main, vague, cases, shared }) {
+  // Score the cases of which the text tells enough by their things, and by the words that
+  // they share with it, as far as these stand out. A case that lacks each main thing of the
+  // text counts half, and one is left out if another fits far better.
+  function ranked(text, { terms, main, tells, vague, cases, shared }) {
     const plain = normal(text);
     const said = terms.map((some) => some.some((needles) => near(plain, needles)));
     const told = main.filter((thing) => said[thing]);
-    const scores = cases.map(([, weights, must]) => {
-      if (must.some((thing) => !said[thing])) return 0;
-      const sum = weights.reduce((all, [thing, weight]) => all + (said[thing] ? weight : 0), 0);
-      const both = weights.filter(([thing]) => said[thing]);
-      if (both.length < VAGUE && both.every(([thing]) => vague.includes(thing))) return 0;
-      const fits = !told.length || weights.some(([thing]) => told.includes(thing));
-      return fits ? sum : sum / 2;
-    });
-    const best = Math.max(...scores);
-    if (best < LEAST) return [];
-    const common = scores.map(() => 0);
+    const common = cases.map(() => 0);
     for (const word of new Set(plain.trim().split(" ").map(stem))) {
       if (!Object.hasOwn(shared, word)) continue;
       for (let i = 0; i < shared[word].length; i += 2) common[shared[word][i]] += shared[word][i + 1];
     }
-    const most = Math.max(...common) || 1;
-    const total = cases.map(([slug], i) =>
-      [scores[i] ? scores[i] / best + SHARED * common[i] / most : 0, slug]);
-    const least = NEARLY * Math.max(...total.map(([score]) => score));
+    const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
+    const mean = sum(common) / common.length;
+    const spread = Math.sqrt(sum(common.map((words) => (words - mean) ** 2)) / common.length) || 1;
+    const total = [];
+    cases.forEach(([slug, things, share, must], i) => {
+      const both = things.filter((thing) => said[thing]);
+      const all = sum(both.map((thing) => tells[thing]));
+      const vaguely = sum(both.filter((thing) => vague.includes(thing)).map((thing) => tells[thing]));
+      if (all - (1 - VAGUE) * vaguely < LEAST || must.some((thing) => !said[thing])) return;
+      const standsOut = Math.max(0, (common[i] - mean) / spread);
+      if (both.length === 1 && standsOut < ALONE) return;
+      const fits = !told.length || both.some((thing) => told.includes(thing));
+      const score = fits ? share * all : (share * all) / 2;
+      total.push([score + SHARED * standsOut, slug]);
+    });
+    const least = NEARLY * Math.max(0, ...total.map(([score]) => score));
     return total.filter(([score]) => score >= least).sort((a, b) => b[0] - a[0]);
   }
 

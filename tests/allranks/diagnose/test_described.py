@@ -174,6 +174,28 @@ class TestWords:
         told = [text for text in other if candidates(Log(("text", text)), TABLE)]
         assert len(told) <= len(other) / 10, told
 
+    def test_questions_without_a_case_get_no_list(self):
+        """A sentence on training that no case answers gets two names at most."""
+        none = QUESTIONS["none"]
+        found = {text: candidates(Log(("text", text)), TABLE) for text in none}
+        told = {text: names for text, names in found.items() if len(names) > 2}
+        assert len(told) <= len(none) / 5, told
+        assert sum(map(bool, found.values())) <= len(none) / 2
+
+    def test_one_thing_is_too_little(self):
+        """The end of an epoch is no failure, but a hang at the end of one is."""
+        said = "The log shows a loss of 0.3 after the first epoch, is that normal?"
+        assert candidates(Log(("text", said)), TABLE) == []
+        assert candidates(Log(("text", "it hangs after the first epoch")), TABLE)
+
+    def test_words_of_grammar_begin_no_others(self):
+        """ "No batch" is not "one node, batch size"; cards are counted as GPUs."""
+        assert not described.near(
+            described.normal("node batchsize"), [" no ", " batch"]
+        )
+        assert described.needle("no") == " no "
+        assert " 8 gpu " in described.normal("8xA100 instead of 1xA100")
+
     def test_a_page_that_answers_is_there(self):
         """Each page names a heading of the book, and no page is called like a case."""
         for name, page in symptoms()["pages"].items():
@@ -187,7 +209,7 @@ class TestWords:
     def test_the_page_finds_the_same(self):
         """described.js names the same cases, with the same scores, for all threads."""
         texts = [words(row) for row in THREADS]
-        texts += [*QUESTIONS["asked"], *QUESTIONS["other"]]
+        texts += [text for some in QUESTIONS.values() for text in some]
         texts += [
             *measure.healthy().values(),
             "",
