@@ -37,9 +37,9 @@ def run_train(flags):
         nets.append(net)
         return pieces, net
 
-    def reduce(tensor, *args):
+    def reduce(tensor, *args, **kwargs):
         assert not tensor.requires_grad, "a graph: gloo's AVG may crash (torch 2.13)"
-        return all_reduce(tensor, *args)
+        return all_reduce(tensor, *args, **kwargs)
 
     all_reduce, dist.all_reduce = dist.all_reduce, reduce
     ch6_pipeline.make_text_task = keep

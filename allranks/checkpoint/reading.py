@@ -58,14 +58,15 @@ def read(path: Path) -> Any:
 
 def load(path: Path) -> Any:
     """Load a file by weights_only, which knows DTensor once its module is imported."""
+    mesh = logging.getLogger("torch.distributed.device_mesh")
+    mesh.setLevel(logging.ERROR)  # it misses the group, which nobody needs here
     try:
         return torch.load(path, "cpu", weights_only=True)
     except Exception as error:
-        if "torch.distributed.tensor" not in str(error):
+        if "torch.distributed.tensor" not in str(error):  # torch 2.15 imports it
             raise
         importlib.import_module("torch.distributed.tensor")  # takes a second
-        mesh = logging.getLogger("torch.distributed.device_mesh")
-        mesh.setLevel(logging.ERROR)  # it misses the group, which nobody needs here
+        mesh.setLevel(logging.ERROR)
         return torch.load(path, "cpu", weights_only=True)
 
 

@@ -19,7 +19,7 @@ from allranks.vgpu.machine import Device
 from allranks.vgpu.new_tensors import NewTensors, enters_torch
 from allranks.vgpu.tensor import VirtualTensor
 
-_apply_forward = vars(Function)["apply"].__func__
+_apply = vars(Function)["apply"]  # of Python up to torch 2.13, of C in 2.15
 _apply_backward = BackwardCFunction.apply
 _make_grads = torch.autograd._make_grads
 _engine = torch.autograd._engine_run_backward
@@ -103,7 +103,7 @@ def make_grads(
 
 def apply_forward(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
     """Run a Function, and note the devices of its inputs and outputs."""
-    out = _apply_forward(cls, *args, **kwargs)
+    out = _apply.__get__(None, cls)(*args, **kwargs)
     outs = out if isinstance(out, tuple) else (out,)
     if not any(isinstance(one, VirtualTensor) for one in (*args, *outs)):
         return out

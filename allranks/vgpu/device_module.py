@@ -28,6 +28,10 @@ class Stream:
     def synchronize(self) -> None:
         """Do nothing, as every op has been run when its call returns."""
 
+    def is_capturing(self) -> bool:
+        """Tell that no graph is being captured, which torch 2.15's optimizers ask."""
+        return False
+
 
 class _DeviceContext:
     """The context of ``with torch.vgpu.device(1):``, which sets the current device."""

@@ -215,7 +215,14 @@ def install() -> None:
     if not _replaced:
         _replaced.apply(PATCHES)
         dispatch.SPECIAL.update(_ops())
+        _choose("_register_builtin_nccl_as_legacy")
         atexit.register(_remind)
+
+
+def _choose(register: str) -> None:
+    """Let torch 2.15, which has two classes for "nccl", take the one of before."""
+    if hasattr(distributed_c10d, register):
+        getattr(distributed_c10d, register)()
 
 
 def _remind() -> None:
@@ -228,5 +235,6 @@ def uninstall() -> None:
     """Undo what ``install`` did; a second call does nothing."""
     atexit.unregister(_remind)
     _replaced.undo()
+    _choose("_register_builtin_nccl_backend")
     for op in _ops():
         dispatch.SPECIAL.pop(op, None)

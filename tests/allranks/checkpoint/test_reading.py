@@ -226,7 +226,8 @@ def test_a_thousand_damaged_files(tmp_path, capsys, recwarn):
             main(["inspect", str(source)])
             main(["convert", str(source), str(out)])
             count["read"] += 1
-            torch.load(out)
+            with warnings.catch_warnings(action="ignore"):  # of sparse ones (2.15)
+                torch.load(out)
             out.unlink()
         except SystemExit as end:
             count["refused"] += 1
