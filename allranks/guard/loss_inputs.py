@@ -24,7 +24,15 @@ from allranks.guard.loss_verdicts import (
 )
 from allranks.guard.randomness import drawers
 from allranks.guard.replicas import Replicas
-from allranks.guard.tape import LIFTS, READS, Operation, Taken, Tape, stands_for_all
+from allranks.guard.tape import (
+    LIFTS,
+    READS,
+    TABLES,
+    Operation,
+    Taken,
+    Tape,
+    stands_for_all,
+)
 
 FLOATS = (  # operations in which a number is a setting, not a size or an index
     *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
@@ -201,15 +209,18 @@ class LossInputs:
         return [x for site, bits in pairs for x in (site.key, bits)]
 
     def _stored(self, draw: Operation, used: list[Operation]) -> bool:
-        """Tell whether what was drawn is written into memory that lasts.
+        """Tell whether what was drawn goes into memory that lasts, or picks samples.
 
-        So does a codebook that gets new entries, the same on all ranks.
+        A codebook gets new entries in that way, the same on all ranks.
         """
         behind, lasting = set(draw.gives), set(self.tape.known)
         for operation in used[used.index(draw) + 1 :]:
             lasting |= {taken.storage for taken in operation.leaves}
             if operation.takes & behind:
                 if operation.gives & operation.takes & lasting and operation.makes:
+                    return True
+                made = not operation.leaves and not operation.takes & self.tape.known
+                if made and operation.name in TABLES and operation.takes & draw.gives:
                     return True
                 behind |= operation.gives
         return False

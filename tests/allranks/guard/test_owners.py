@@ -473,6 +473,10 @@ def with_codes(restart=None):
         if restart == "in place":
             codes += 0.1 * torch.randn(4, 2, generator=shared)
         z = ddp(x)
+        if restart == "picks":
+            picked = z.detach()[torch.randint(4, (4,), generator=shared)]
+            dist.broadcast(picked, 0)
+            codes = 0.5 * (codes + picked)
         nearest = torch.cdist(z.detach(), codes).argmin(1)
         found = mse(z, codes[nearest])
         mean = z.detach().mean(0)
@@ -499,6 +503,11 @@ def a_codebook_that_each_step_makes_anew():
 @case("^$")
 def a_codebook_with_restarts_from_a_shared_generator():
     with_codes("in place")
+
+
+@case("^$")
+def a_codebook_that_gets_samples_picked_with_a_shared_generator():
+    with_codes("picks")
 
 
 @case("^$")
