@@ -22,8 +22,17 @@ from allranks.guard.loss_verdicts import (
     Site,
     cuts,
 )
+from allranks.guard.randomness import drawers
 from allranks.guard.replicas import Replicas
-from allranks.guard.tape import READS, Operation, Taken, Tape, stands_for_all
+from allranks.guard.tape import (
+    LIFTS,
+    READS,
+    TABLES,
+    Operation,
+    Taken,
+    Tape,
+    stands_for_all,
+)
 
 FLOATS = (  # operations in which a number is a setting, not a size or an index
     *("mul", "div", "add", "sub", "rsub", "pow", "clamp", "clamp_min", "clamp_max"),
@@ -90,6 +99,7 @@ class LossInputs:
         self.averages: set[Site] = set()  # those that use such memory
         self.entries: dict[Site, Entry] = {}
         self.first: Any = None  # the iterator from which epoch() fetches
+        self.states: dict[int, int] = {}  # of generators outside of torch
         self.off = False
         self.shared = shared  # whether ranks may draw the same random numbers
         self.lines: dict[int, str] = {}  # what only the loss of some ranks may have
@@ -170,28 +180,50 @@ class LossInputs:
     def _drawn(self, used: list[Operation]) -> list[int]:
         """Return site and digest of what generators drew that nobody else looks at.
 
-        They are generators of one's own, and those of NumPy, of which a tensor with a
-        row for each sample comes in each step that neither a loader nor torch has made.
+        They are torch's generators of one's own, and those of NumPy and Python, if one
+        of them has moved since the last check: a tensor with a row for each sample then
+        comes from outside of torch in each step. Other tensors may be equal on all
+        ranks for many reasons: a codebook is, and whatever was broadcast.
         """
         found: dict[Site, torch.Tensor] = {}
+        outside: dict[Site, torch.Tensor] = {}
         for operation in used:
             if not operation.line or operation.fetches or len(found) == DRAWS:
                 continue
             site = Site(operation.line, operation.name, "drawn")
-            if operation.drawn is not None:
+            if operation.drawn is not None and not self._stored(operation, used):
                 found.setdefault(site, operation.drawn)
-            for taken in operation.leaves:
-                site = Site(operation.line, operation.name, taken.argument)
-                if taken.tensor is None or len(self.seen.get(site, ())) > 1:
-                    continue
-                rows = self.tape.by_sample(taken.tensor)
+            lifted = operation.leaves if operation.name == LIFTS else ()
+            for tensor in (x.tensor for x in lifted if x.tensor is not None):
+                rows = self.tape.by_sample(tensor)
                 if rows is not None and rows.is_floating_point():
-                    found.setdefault(site, rows)
+                    outside.setdefault(site, rows)
+        if outside:
+            before, self.states = self.states, drawers()
+            if any(before.get(key) != state for key, state in self.states.items()):
+                found |= outside
         several = {site: x for site, x in found.items() if len(x.unique()) > 3}
         digests, _ = settle([[sums([x]) for x in several.values()]])
         self.verdicts.drawn = dict(zip([s.key for s in several], several, strict=True))
         pairs = zip(several, digests[0], strict=True)
         return [x for site, bits in pairs for x in (site.key, bits)]
+
+    def _stored(self, draw: Operation, used: list[Operation]) -> bool:
+        """Tell whether what was drawn goes into memory that lasts, or picks samples.
+
+        A codebook gets new entries in that way, the same on all ranks.
+        """
+        behind, lasting = set(draw.gives), set(self.tape.known)
+        for operation in used[used.index(draw) + 1 :]:
+            lasting |= {taken.storage for taken in operation.leaves}
+            if operation.takes & behind:
+                if operation.gives & operation.takes & lasting and operation.makes:
+                    return True
+                made = not operation.leaves and not operation.takes & self.tape.known
+                if made and operation.name in TABLES and operation.takes & draw.gives:
+                    return True
+                behind |= operation.gives
+        return False
 
     def _second(self, used: list[Operation]) -> int:
         """Return the data set's number of a second loader; 0 if all is well.

@@ -3,6 +3,7 @@
 What the guard needs to leave every generator as it was is here, too.
 """
 
+import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,18 @@ def generators(device: torch.device) -> dict[str, Any]:
     if numpy:
         kind, keys, *rest = numpy.random.get_state()
         found["NumPy's generator"] = kind, keys.tobytes(), *rest
+    return found
+
+
+def drawers() -> dict[int, int]:
+    """Return the states of NumPy's and Python's generators, a program's own too."""
+    numpy = sys.modules.get("numpy")
+    kinds = (random.Random, numpy.random.BitGenerator) if numpy else random.Random
+    found = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), kinds) and type(thing) is not random.SystemRandom:
+            state = thing.getstate() if hasattr(thing, "getstate") else thing.state
+            found[id(thing)] = number(str(state))
     return found
 
 

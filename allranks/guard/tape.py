@@ -30,6 +30,7 @@ READS = (  # operations that read a part of a tensor, so it is a table of data
     *("embedding_bag", "unbind", "split", "split_with_sizes", "take", "unfold"),
     *("masked_select", "stack", "cat"),
 )
+LIFTS = "lift_fresh"  # what torch calls when it takes numbers of NumPy's or Python's
 COPIES = (  # operations that put values elsewhere, and compute nothing from them
     *("copy", "clone", "cat", "stack", "roll", "zero", "fill", "zeros_like", "detach"),
     *("_to_copy", "index_put", "index_copy", "scatter", "where", "alias", *READS),
@@ -224,7 +225,7 @@ class Tape(TorchDispatchMode):
             by_label=by_label,
             by_class=by_class,
             makes=func._schema.is_mutable or bool(gives - takes),
-            drawn=self._drawn(given, outs),
+            drawn=self._drawn(name, given, outs),
             unseen=unseen,
             summed=summed,
             shape=tuple(outs[0].shape) if outs else (),
@@ -251,12 +252,12 @@ class Tape(TorchDispatchMode):
             self.origins[key] = behind | self.origins.get(key, set())
 
     def _drawn(
-        self, given: list[tuple[int, Any]], outs: list[torch.Tensor]
+        self, name: str, given: list[tuple[int, Any]], outs: list[torch.Tensor]
     ) -> torch.Tensor | None:
         """Return what a generator of one's own drew, with a row for each sample."""
         own = any(isinstance(x, torch.Generator) for _, x in given)
-        if not own or not outs or self.fetches:
-            return None
+        if not own or not outs or self.fetches or name == "randperm":
+            return None  # an order of samples may be the same: the samples are not
         return self.by_sample(outs[0])
 
     def by_sample(self, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -1,8 +1,9 @@
 """Whatever a trial run changes is put back: the trial leaves no trace in a training.
 
 Besides weights' gradients, buffers and modes, a forward and backward pass may change
-attributes of modules, generators, the state of a communication hook, and all of that in
-the modules that a loss uses without their being in the model.
+attributes of modules, generators, the state of a communication hook, what DDP's reducer
+takes for used, and all of that in the modules that a loss uses without their being in
+the model.
 """
 
 import copy
@@ -41,6 +42,7 @@ def untouched(model: nn.Module, *functions: Callable | None) -> Iterator[None]:
     restores += [_copy(x) for x in loose if x.numel() <= LARGE]
     restores += [_generator(x) for x in roots if not isinstance(x, nn.Module)]
     restores += [_hook(state) for m in modules for state in _states(m)]
+    restores += [_reducer(m) for m in modules]
     try:
         yield
     finally:
@@ -154,6 +156,19 @@ def _generator(thing: Any) -> Callable[[], None]:
         state = thing.get_state()
         return lambda: thing.set_state(state)
     return _contents(thing)
+
+
+def _reducer(module: nn.Module) -> Callable[[], None]:
+    """Forget which parameters a trial has used, as DDP knows them.
+
+    Any backward marks them in DDP's reducer, also one of the module without its
+    wrapper, but only one of the wrapper's clears the marks. What is left would tell the
+    next step that all ranks have a gradient of a parameter that none of them has used.
+    """
+    ddp = isinstance(module, DistributedDataParallel)
+    if ddp and module.find_unused_parameters and not module.static_graph:
+        return module.reducer._reset_state
+    return lambda: None
 
 
 def _states(module: nn.Module) -> list[Any]:

@@ -462,6 +462,87 @@ def a_shared_generator_for_what_all_samples_share():
     noisy(seed=5, rows=False)
 
 
+def with_codes(restart=None):
+    """Quantise with a codebook of as many codes as a batch has samples."""
+    ddp, codes = DDP(network()), drawn(4, 2)
+    shared, chance = torch.Generator().manual_seed(3), np.random.default_rng(3)
+
+    def loss(x, y):
+        nonlocal codes
+        chance.random()  # it moves, but what it draws is no part of the loss
+        if restart == "in place":
+            codes += 0.1 * torch.randn(4, 2, generator=shared)
+        z = ddp(x)
+        if restart == "picks":
+            picked = z.detach()[torch.randint(4, (4,), generator=shared)]
+            dist.broadcast(picked, 0)
+            codes = 0.5 * (codes + picked)
+        nearest = torch.cdist(z.detach(), codes).argmin(1)
+        found = mse(z, codes[nearest])
+        mean = z.detach().mean(0)
+        dist.all_reduce(mean)
+        if restart == "anew":
+            codes = 0.9 * codes + 0.1 * mean
+        else:
+            codes.lerp_(mean.expand(4, 2), 0.1)
+        return found
+
+    fit(ddp, loss=loss)
+
+
+@case("^$")
+def a_codebook_with_a_row_for_each_sample():
+    with_codes()
+
+
+@case("^$")
+def a_codebook_that_each_step_makes_anew():
+    with_codes("anew")
+
+
+@case("^$")
+def a_codebook_with_restarts_from_a_shared_generator():
+    with_codes("in place")
+
+
+@case("^$")
+def a_codebook_that_gets_samples_picked_with_a_shared_generator():
+    with_codes("picks")
+
+
+@case("^$")
+def an_order_from_a_shared_generator():
+    ddp, shared = DDP(network()), torch.Generator().manual_seed(3)
+
+    def loss(x, y):
+        at = torch.randperm(len(x), generator=shared)
+        return mse(ddp(0.7 * x + 0.3 * x[at]), 0.7 * y + 0.3 * y[at])
+
+    fit(ddp, loss=loss)
+
+
+@case("^$")
+def times_of_samples_that_numpy_computes():
+    ddp, steps = DDP(network()), iter(range(1, 100))
+
+    def loss(x, y):
+        times = np.linspace(0, 1 / next(steps), len(x))[:, None]
+        return mse(ddp(x + torch.from_numpy(times).float()), y)
+
+    fit(ddp, loss=loss)
+
+
+@case(r"step 2: ranks 0, 1 draw the same random numbers at .*NumPy's")
+def a_generator_of_python_with_one_seed():
+    ddp, own = DDP(network()), random.Random(5)
+
+    def loss(x, y):
+        noise = [[own.gauss(0, 1) for _ in range(6)] for _ in x]
+        return mse(ddp(x + torch.tensor(noise)), y)
+
+    fit(ddp, loss=loss)
+
+
 @case(r"warns: .*line \d+: gradients are given where parameters are wanted")
 def a_clip_that_is_given_gradients():
     ddp = DDP(network())
@@ -646,6 +727,53 @@ def a_preflight_that_leaves_no_trace():
         watch.preflight(loss, x)
         watch.preflight(loss, x, backward=lambda b: loss(ddp, b[0]).backward())
     assert everything() == before
+
+
+class LayerDrop(nn.Module):
+    """Leaves out layers, the same ones on all ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.head = nn.Linear(6, 2)
+        self.coin = torch.Generator().manual_seed(5)
+
+    def forward(self, x):
+        """Return what the head makes of the input and the layers that are chosen."""
+        for layer in self.layers:
+            if not self.training or torch.rand((), generator=self.coin) > 0.6:
+                x = x + layer(x)
+        return self.head(x)
+
+
+def with_layers_left_out(alone):
+    """Train after a preflight in which, unlike in the steps, all layers are used."""
+    ddp = DDP(LayerDrop(), find_unused_parameters=True)
+
+    def loss(model, x):
+        return model(x).square().mean()
+
+    def by_hand(parts):
+        with ddp.no_sync():
+            loss(ddp, parts[0]).backward()
+        for p in ddp.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+
+    with Guard(ddp) as watch:
+        x = torch.randn(4, 6)
+        watch.preflight(loss, x, backward=by_hand if alone else None)
+    fit(ddp, torch.optim.SGD(ddp.parameters(), 0.01), lambda x, y: loss(ddp, x))
+
+
+@case("^$")
+def layers_left_out_after_a_preflight():
+    with_layers_left_out(alone=False)
+
+
+@case("^$")
+def layers_left_out_after_a_preflight_that_adds_by_hand():
+    with_layers_left_out(alone=True)
 
 
 def play(training):
