@@ -44,8 +44,9 @@ HOW = (
     "",
     "Several backward passes went through one forward pass: DDP averages in the first "
     "of them only. Add the losses up and call backward() once.",
-    "backward() did not make it: autograd.grad, and the pipeline schedules with zero "
-    "bubbles that use it, go past DDP's hooks, so nobody averages. Put fully_shard "
+    "backward() through the wrapper did not make it. A forward of .module, "
+    "autograd.grad, and the pipeline schedules with zero bubbles that use it, go past "
+    "DDP's hooks, so nobody averages. Call the wrapper; for a pipeline put fully_shard "
     "around each stage, or all_reduce these gradients before the optimizer steps.",
 )
 
