@@ -11,7 +11,8 @@ wheel on a Linux machine that has GPUs.
 
 Cause: NCCL is NVIDIA's library for Linux, so wheels for other systems and the CPU wheel
 are built without it. A CUDA wheel on a machine without a usable GPU says
-"ProcessGroupNCCL is only supported with GPUs" instead.
+"ProcessGroupNCCL is only supported with GPUs" instead, and with torch 2.15 "nccl2
+requires at least one CUDA device".
 
 Cure: let torch choose the backend for the device, or write `"gloo"`. If there is a GPU,
 install the CUDA wheel.
@@ -41,6 +42,7 @@ print("backend:", dist.get_backend())
 # %% signs
 # istributed package doesn.?t have NCCL|the distributed NCCL backend is not available
 # ProcessGroupNCCL is only supported with GPUs, no GPUs found
+# nccl2 requires at least one CUDA device
 # with: NCCL support is not compiled
 # ProcessGroupNCCL'? (?:is not defined|from)
 # No rendezvous handler for env:
