@@ -51,7 +51,7 @@ class Crossings(Explorable):
 
         >>> facts = Crossings.compute(**Crossings(world_size=8).state)
         >>> facts["fastest"], facts["ways"][1][:3], round(facts["crossing"])
-        ('ring', ['tree', 6, 6], 903529)
+        ('tree', ['tree', 6, 6], 1317647)
         """
         size, num_bytes = state["world_size"], state["num_bytes"]
         if whole("world_size", size, 2) > MOST_RANKS:

@@ -82,7 +82,8 @@ class Recorder:
             tensor = args[at] if len(args) > at else None
             for other in names:
                 tensor = kwargs.get(other, tensor)
-            if hasattr(tensor, "numel"):
+            # NCCL gathers tensors of unequal sizes, so GPUs' are not compared.
+            if hasattr(tensor, "numel") and tensor.device.type == "cpu":
                 what = f"{name} of {tensor.numel()} × {str(tensor.dtype)[6:]}"
         number = self._numbers[group] = self._numbers.get(group, -1) + 1
         text = f"{group}\t{number}\t{what}\t{place[1]}\t{place[0]}".encode()[:WIDTH]

@@ -194,6 +194,8 @@ class Collector:
             return None
         if all(issued[rank] == before.get(rank) for rank in issued):
             return None  # this job has called nothing
+        if any(one.failed for one in issued.values()):
+            return None  # a job has caught the error of a collective, so it knows
         said = self.difference(over=True) or in_step(issued.values(), messages=False)
         if said is None:
             return None
