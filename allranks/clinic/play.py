@@ -45,6 +45,7 @@ def play(specimen: Specimen, cell: str) -> Outcome:
         if command:
             crew.run_cell(specimen.given, "given", quiet=True)
             return _judge_command(crew, specimen, cell, gpus)
+        crew.compare = False  # a reader's program has nobody who would
         crew.stall = STALL_S if specimen.hangs(cell) else None
         try:
             for name, part in parts:

@@ -43,6 +43,8 @@ class Ranks:
         doubt: told where ranks wait before a stall ends them; True lets them go on.
         look: called with the processes before ranks that wait are ended; may be None.
         hold: whether ranks that wait when another one fails are kept for ``debug``.
+        compare: whether ranks that are out of step after a job are an error; torch
+            itself would not notice.
 
     Raises:
         ValueError: if an argument is impossible, here or on this machine.
@@ -65,6 +67,7 @@ class Ranks:
         self._lock = threading.RLock()  # of the ranks; one call at a time
         self.world_size, self.device, self.backend = world_size, device, backend
         self.timeout, self.stall, self.hold = timeout, None, False
+        self.compare = True
         self.look: Callable[[RankProcesses], None] | None = None
         self.doubt: Callable[[dict[int, str]], bool] | None = None
         self.outputs: list[str] = []
@@ -305,7 +308,7 @@ class Ranks:
                 outcome.note = STOPPED
             if (outcome.waiting or outcome.deaths) and (said := collector.difference()):
                 outcome.note = said
-        elif runs:
+        elif runs and self.compare:
             self._lost = collector.judge()
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
         for rank in transcripts.keys() - outcome.deaths.keys():
