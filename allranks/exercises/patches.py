@@ -69,12 +69,15 @@ class Patches:
 
     def __init__(self) -> None:
         self._slots: dict[tuple[int, str], list] = {}  # all values, newest last
+        self._held: dict[int, list] = {}  # the slot of each value, by the value's id
         self._answer: Callable | None = None
 
     def patch(self, owner: Any, name: str, new: Any) -> None:
         """Replace ``owner.name`` by ``new``, for the answer too."""
         slot = self._slots.setdefault((id(owner), name), [getattr(owner, name)])
         slot.append(new)
+        for value in slot[0], new:  # the slot keeps both, so no other gets their ids
+            self._held.setdefault(id(value), slot)
         setattr(owner, name, new)
         self._rebind()
 
@@ -89,11 +92,6 @@ class Patches:
 
         return call
 
-    def _slot(self, value: Any) -> list | None:
-        """Return all values of the place that holds, or held, ``value``."""
-        slots = self._slots.values()
-        return next((slot for slot in slots if any(value is v for v in slot)), None)
-
     def _rebind(self) -> None:
         """Update the answer's names, and those of what it refers to."""
         seen, waiting = set(), [self._answer]
@@ -106,7 +104,7 @@ class Patches:
                 kind = type(value)
                 held = kind in (staticmethod, classmethod)
                 value = value.__func__ if held else value
-                slot = self._slot(value)
+                slot = self._held.get(id(value))
                 if slot is None:
                     waiting += [value, kind]
                 elif value is not slot[-1]:  # the check's own code is not changed
