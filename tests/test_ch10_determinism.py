@@ -90,7 +90,7 @@ def test_lanes_that_have_no_tree_are_refused(flag, why):
     [
         (3, "--steps=1", "3 ranks: must be a power of two, and at most --lanes, 8"),
         (2, "--lanes=1", "2 ranks: must be a power of two, and at most --lanes, 1"),
-        (2, "--lr=1e38", "the loss is nan: start with a lower --lr"),
+        (2, "--lr=1e38", "--lr 1e+38: must be 1e-30 to 1e+30"),
     ],
 )
 def test_ranks_that_have_no_tree_and_a_rate_too_high_are_refused(num, flag, why):

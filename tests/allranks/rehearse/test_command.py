@@ -274,7 +274,9 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     launcher.write_text(f"#!{sys.executable}\n{LAUNCH}")
     launcher.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    code, out, err = rehearse("--gpus=1", *stubs, "TOLD=a b", str(launcher), "link.py")
+    code, out, err = rehearse(
+        "--full", "--gpus=1", *stubs, "TOLD=a b", str(launcher), "link.py"
+    )
     assert code == 3, out + err
     assert "apex, apex.parallel, 1 GPU, of a script that it started" in out
     assert "the script: ended its process with exit code 3" in out

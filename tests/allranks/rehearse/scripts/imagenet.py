@@ -1,4 +1,7 @@
-"""An image classifier as PyTorch's ImageNet example trains it, with all its habits."""
+"""An image classifier as PyTorch's ImageNet example trains it, with its habits.
+
+But for one: it saves the keys of the model, as a rehearsal finds those of DDP.
+"""
 
 import argparse
 import os
@@ -97,7 +100,7 @@ def train(gpu, gpus, args):
             torch.save(
                 {
                     "epoch": epoch,
-                    "model": model.state_dict(),
+                    "model": model.module.state_dict(),
                     "scaler": scaler.state_dict(),
                 },
                 "checkpoint.pth.tar",
@@ -106,7 +109,7 @@ def train(gpu, gpus, args):
     place = f"cuda:{gpu}"
     checkpoint = torch.load("checkpoint.pth.tar", map_location=place, weights_only=True)
     assert {str(t.device) for t in checkpoint["model"].values()} == {place}
-    model.load_state_dict(checkpoint["model"])
+    model.module.load_state_dict(checkpoint["model"])
     dist.destroy_process_group()
 
 
