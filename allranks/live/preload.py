@@ -16,7 +16,8 @@ from pathlib import Path
 
 # This process has a session of its own (see ``server``). A kernel is killed together
 # with its process group, but somebody has to tidy up.
-PARENT, SERVER = os.getppid(), os.getpid()
+# The parent says its number: it may be dead before this process could ask.
+PARENT, SERVER = int(os.environ.pop("ALLRANKS_PARENT", os.getppid())), os.getpid()
 # Last comes the folder of the notebook, where a file may be called random.py. Each rank
 # gets the parent's own order back.
 sys.path.sort(key=lambda folder: folder in ("", process.ORIGINAL_DIR, os.getcwd()))

@@ -96,7 +96,8 @@ def _own_output() -> Iterator[None]:
         path_there = sorted(sys.path, key=lambda folder: folder in here)
         code = f"import sys; sys.path[:] = {path_there!r}; {args[-1]}"
         args = [args[0], "-P", *args[1:-1], code]
-        pid = os.posix_spawn(path, args, os.environ, file_actions=actions, setsid=True)
+        environment = {**os.environ, "ALLRANKS_PARENT": str(os.getpid())}
+        pid = os.posix_spawn(path, args, environment, file_actions=actions, setsid=True)
         _started = pid, output  # the last one is the fork server
         return pid
 
