@@ -90,6 +90,13 @@ PLAYED = {
     "nccl-watchdog": Program(WATCHDOG, ranks=2, needs=2),
 }
 NOT_PLAYED = {
+    "ascend-hccl": "it is of Huawei's NPUs",
+    "compile-ddp-optimizer": "it needs a model that torch.compile cannot split",
+    "deepspeed-op-not-built": "it needs DeepSpeed, and a compiler that fails",
+    "gpu-hardware-fault": "it needs a GPU that is broken",
+    "illegal-memory-access": "it needs a kernel that writes where it must not",
+    "no-distributed-build": "it needs a torch that was built without distributed",
+    "no-libuv": "it is of Windows",
     "deepspeed-batch": "it takes DeepSpeed, which this book does not install",
     "device-map-auto": "it takes transformers, which this book does not install",
     "exclusive-gpu": "it takes a GPU in exclusive mode, which only root can set",
