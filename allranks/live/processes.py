@@ -309,7 +309,10 @@ def _states(pid: int, whole: bool) -> Iterator[str]:
     ``whole``, because the main thread sleeps in a collective while a thread of gloo's
     does the work. Only Linux tells; elsewhere there is nothing to yield.
     """
-    for task in Path(f"/proc/{pid}/task").glob("*" if whole else f"{pid}"):
+    tasks: list[Path] = []
+    with contextlib.suppress(OSError):  # it has ended while it was looked at
+        tasks += Path(f"/proc/{pid}/task").glob("*" if whole else f"{pid}")
+    for task in tasks:
         with contextlib.suppress(OSError):  # it has ended, or nobody may know
             state = (task / "stat").read_text("utf8", "replace").rpartition(")")[2]
             yield state.split()[0]
