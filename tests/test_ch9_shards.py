@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import signal
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -173,7 +174,8 @@ def test_a_job_that_is_ended_leaves_no_folder(number, tmp_path, monkeypatch):
     (tmp_path / "driver.py").write_text(
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n{slow}"
     )
-    command = ["torchrun", "--standalone", "--nproc-per-node=2", "driver.py"]
+    launcher = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
+    command = [sys.executable, *launcher, "driver.py"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as job:
         while not list(tmp_path.glob("ch9-*/4.tar")):
             assert job.poll() is None, job.stderr.read()
