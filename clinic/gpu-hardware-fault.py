@@ -7,7 +7,8 @@ chapter: ch4_ranks
 
 You see: `uncorrectable ECC error encountered`, `uncorrectable NVLink error`, `Unable to
 determine the device handle`, `GPU is lost`, or in the kernel's log `NVRM: Xid`. One rank
-says so; the others hang, time out or lose a peer, and their messages come last.
+says so; the others hang, time out or lose a peer, and their messages come last. `CUDA
+error: unknown error` of a job that ran for hours can be the same.
 
 Cause: the memory of a GPU has failed (ECC), a link between GPUs has (NVLink), or the card
 no longer answers on its bus (Xid 79: heat, power, a loose card). No change of the script
@@ -43,4 +44,4 @@ https://github.com/NVIDIA/semantic-segmentation/issues/33 (ECC after 18 epochs o
 # maybe: NVRM: Xid
 # fallen off the bus|GPU is lost|[Uu]nable to determine the device handle
 # hardware (?:stack )?error && CUDA error: |Cuda failure
-# maybe: cudaErrorECCUncorrectable|cudaErrorNvlinkUncorrectable
+# maybe: cudaErrorECCUncorrectable|cudaErrorNvlinkUncorrectable|CUDA error: unknown error

@@ -43,9 +43,10 @@ https://github.com/NVIDIA/nccl/issues/925 (No such device, from a container)
 #     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-endpoint host-01 train.py
 
 # %% signs
-# Call to ibv_\w+ failed
+# Call to ibv_(?!open_device)\w+ failed
 # ibv_modify_qp failed
 # maybe: ncclSystemError|unhandled system error
+# with: Call to ibv_open_device failed
 # with: NET/IB ?: (?:Got|Unable|No)|NCCL WARN NET/|socketProgress|socketPollConnect|Net : Connect
 # NET/IB ?: Got (?:completion|async event) (?:from peer .{0,90})?with (?:error|status)[= ]12\b
 # maybe: NCCL WARN NET/(?:IB|Socket) ?: .*(?:error|failed|timed out|refused|unreachable)
