@@ -32,6 +32,7 @@ PASSING = {  # what differs from run to run, and what replaces it
     re.compile(r"(\b[Pp]rocess )\d+(?= got signal| closing| exited)"): r"\1PID",
     re.compile(r"(of binary: )\S+"): r"\1python",
     re.compile(r"[\w./-]*/site-packages/|/__w/pytorch/pytorch/"): "",
+    re.compile(r"/[\w./-]*/(?=python3\.\d+/\w)"): "",
     re.compile(r"0x[0-9a-f]{6,}"): "0xADDRESS",
     re.compile(r"\{'[\w:]+'(?:, '[\w:]+')+\}"): _in_order,
     re.compile(r"\{torch\.\w+(?:, torch\.\w+)+\}"): _in_order,

@@ -35,6 +35,7 @@ WAITED_FOR = {
     "p2p-deadlock": (0, 1),  # both send, none receives
     "pp-rank-skips-step": (1,),  # makes one step fewer
     "rdzv-id-mismatch": (0, 1),  # each waits in a rendezvous of its own
+    "worker-forked-lock": (0,),  # waits for its own worker
     "world-size-too-big": (1,),  # was never started
     "torchrun-without-srun": (1,),  # Slurm started the script on one machine
     "validation-uneven-fsdp": (1,),  # has one batch fewer
