@@ -6,10 +6,10 @@ ALT = (
     "Four ranks train. Rank 0 alone writes the file; ranks 1 to 3 wait until it is "
     "there. The file holds six things, each with what goes wrong without it: the "
     "weights, under the plain model's names, or they do not load; the optimizer's "
-    "state, or its first step is wrong; the schedule, or the learning rate starts again; each "
-    "rank's random numbers, or dropout draws others; the epoch, or the data come in a "
-    "wrong order; the step, or samples come twice. From it a new run of as many ranks "
-    "goes on, equal to the bit."
+    "state, or its first step is wrong; the schedule, or the learning rate starts "
+    "again; each rank's random numbers, or dropout draws others; the epoch, or the "
+    "data come in a wrong order; the step, or samples come twice. From it a new run of "
+    "as many ranks goes on, equal to the bit."
 )
 FILE = (
     ("weights, by plain names", "or they do not load"),
