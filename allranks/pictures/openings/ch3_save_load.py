@@ -9,7 +9,7 @@ ALT = (
     "state, or its first step is wrong; the schedule, or the learning rate starts "
     "again; each rank's random numbers, or dropout draws others; the epoch, or the "
     "data come in a wrong order; the step, or samples come twice. From it a new run of "
-    "as many ranks goes on, equal to the bit."
+    "as many ranks goes on, equal up to rounding."
 )
 FILE = (
     ("weights, by plain names", "or they do not load"),
@@ -57,7 +57,7 @@ def reader(width: int) -> Sheet:
         width,
         66,
         "a new run, as many ranks",
-        "goes on, equal to the bit",
+        "goes on, equal up to rounding",
         dashed=True,
     )
     return sheet
