@@ -12,7 +12,8 @@ soon after the start, once `num_workers` is above 0.
 Cause: a worker hands its batches over in shared memory, as files in `/dev/shm`. Docker
 gives a container only 64 MB of it, which all ranks of a machine share. Creating a file
 there succeeds, but writing to a page for which there is no room raises SIGBUS. (Here
-the cell sends the signal to the worker; torch's text is the same.)
+the cell sends the signal to the worker; torch's text is the same. PyTorch 2.13 asks for
+the room first, so its worker raises `unable to allocate shared memory(shm)` instead.)
 
 Cure: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes, mount a memory-backed
 volume on `/dev/shm`. If you can do neither, use `num_workers=0`, or smaller batches and

@@ -5,7 +5,8 @@ Ranks: 1
 Minutes: 12
 
 You need a GPU with enough free memory, on a machine that others use too. The table that
-`nvidia-smi` prints for people changes with the driver. Its CSV for programs does not:
+`nvidia-smi` prints for people changes with the driver. In its CSV for programs you name
+the columns yourself:
 `nvidia-smi --query-gpu=index,memory.free,utilization.gpu,… --format=csv`
 
 ```

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -226,17 +227,23 @@ class TestAsTorch:
         assert grads == [8]
 
     @BOTH
-    def test_replicas_have_no_parameters_and_do_not_outlive_the_step(self, wrap, four):
-        """After a step only the original module is left, with no memory elsewhere."""
-        alive, numbers = [], []
+    def test_replicas_have_no_parameters_and_do_not_outlive_forward(self, wrap, four):
+        """Only copies of weights wait for backward; after it, nothing is elsewhere."""
+        born, numbers = [], []
 
         class Born(Times):
             def forward(self, x):
+                born.append(weakref.ref(self))
                 numbers.append(len(list(self.parameters())))
-                return x * self.weight
+                return (x * self.weight).exp()  # so that backward needs the weight
 
-        net = Born().to("vgpu:0")
-        wrap(net)(torch.ones(8)).sum().backward()
+        model = wrap(Born().to("vgpu:0"))
+        output = model(torch.ones(8, requires_grad=True))
+        gc.collect()
+        assert len(born) == 4 and not any(ref() for ref in born)
+        assert all(torch.vgpu.memory_allocated(index) for index in range(4))
+        output.sum().backward()
+        del output
         gc.collect()
         alive = [o for o in gc.get_objects() if type(o) is Born]
         assert (numbers, len(alive)) == ([0] * 4, 1)

@@ -80,6 +80,28 @@ def test_weights_and_optimizer_go_on_to_the_bit(stop, trained, tmp_path):
     assert lesson.train(*lesson.make(), 5)[0] != whole[0], "nothing was learned"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_new_adam_moves_by_the_rate_and_only_a_high_rate_shows_it(seed):
+    """The loss jumps at the script's rate of 0.05 and not at 0.01."""
+    for rate, jumps in (0.05, True), (0.01, False):
+        torch.manual_seed(seed)
+        net, adam = lesson.make()
+        adam.param_groups[0]["lr"] = rate
+        lesson.train(net, adam, 100)
+        new = torch.optim.Adam(net.parameters(), rate)
+        before = nn.utils.parameters_to_vector(net.parameters())
+        first = lesson.train(net, new, 1)[0]
+        moved = nn.utils.parameters_to_vector(net.parameters()) - before
+        grads = torch.cat([p.grad.flatten() for p in net.parameters()])
+        has = grads.abs() > 1e-6  # Adam divides by a gradient's size plus 1e-8
+        assert 0 < (grads == 0).sum() < len(grads) / 2  # those of units that are off
+        assert not moved[grads == 0].any()
+        full = torch.full_like(moved[has], rate)
+        torch.testing.assert_close(moved[has].abs(), full, rtol=0.01, atol=0)
+        second = lesson.train(net, new, 1)[0]
+        assert second > 10 * first if jumps else second < first
+
+
 def test_without_strict_no_tensor_changes(path):
     """With strict=False no tensor is loaded: all names are unexpected or missing."""
     net, optimizer = lesson.make()

@@ -42,8 +42,8 @@ BACKED = {  # by something that can't run here, or that runs elsewhere
     "ch1_utilisation": "needs a GPU; nvidia-smi's manual, as the page says",
     "ch1_what_to_install": "needs a CUDA wheel; the thread linked on the page",
     "ch1_too_late": "errata/a3_visible_devices_too_late.py",
-    "ch1_bus_error": "tests/allranks/doctor/test_machine.py::"
-    "test_small_shared_memory_few_files_and_a_wrong_clock",
+    "ch1_bus_error": "tests/test_ch1_environment.py::"
+    "test_a_worker_without_room_in_shm_raises_what_the_page_says",
     "ch4_first_failure": "tests/test_ch5_ddp.py::test_one_failing_rank_ends_all",
     "ch7_new_group": "clinic/new-group-subset.py",
     "ch6_ddp_is_not": "errata/b3_ddp_is_not_model_parallel.py",

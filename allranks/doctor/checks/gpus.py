@@ -100,7 +100,7 @@ def check_libraries() -> tuple[str, ...]:
         found.append("NCCL " + ".".join(map(str, torch.cuda.nccl.version())))
     for path in env("LD_LIBRARY_PATH").split(":"):
         if re.search("cuda|cudnn|nccl", path):
-            found.append(f"but {path} comes before the wheel's")
+            found.append(f"but parts may come from {path}")
             return "warn", ", ".join(found), "unset LD_LIBRARY_PATH"
     toolkit = "not used" if shutil.which("nvcc") else "not needed"
     return "ok", ", ".join(found) + f", of the wheel; a toolkit is {toolkit}"
@@ -133,7 +133,7 @@ def check_visible() -> tuple[str, ...]:
 
 @check(
     "mode",
-    "NCCL cannot join MIG slices, and an exclusive GPU takes one process.",
+    "Before 2.30 NCCL takes one MIG slice of a GPU; an exclusive GPU, one process.",
     "gpus",
 )
 def check_mode() -> tuple[str, ...]:

@@ -79,9 +79,7 @@ def check_numpy() -> tuple[str, ...]:
     return "ok", numpy.__version__
 
 
-@check(
-    "accelerator", "A GPU that torch cannot use is the most frequent trouble.", "torch"
-)
+@check("accelerator", "A GPU counts only if torch can use it.", "torch")
 def check_accelerator() -> tuple[str, ...]:
     """Fail if nvidia-smi sees GPUs but torch does not; name the backend for them."""
     torch, _ = wheels.load()

@@ -6,14 +6,14 @@ ALT = (
     "Four ranks train. Rank 0 alone writes the file; ranks 1 to 3 wait until it is "
     "there. The file holds six things, each with what goes wrong without it: the "
     "weights, under the plain model's names, or they do not load; the optimizer's "
-    "state, or the loss jumps; the schedule, or the learning rate starts again; each "
-    "rank's random numbers, or dropout draws others; the epoch, or the data come in a "
-    "wrong order; the step, or samples come twice. From it a new run of as many ranks "
-    "goes on, equal to the bit."
+    "state, or its first step is wrong; the schedule, or the learning rate starts "
+    "again; each rank's random numbers, or dropout draws others; the epoch, or the "
+    "data come in a wrong order; the step, or samples come twice. From it a new run of "
+    "as many ranks goes on, equal up to rounding."
 )
 FILE = (
     ("weights, by plain names", "or they do not load"),
-    ("optimizer", "or the loss jumps"),
+    ("optimizer", "or its first step is wrong"),
     ("schedule", "or the learning rate starts again"),
     ("random numbers of each rank", "or dropout draws others"),
     ("epoch", "or the data come in a wrong order"),
@@ -57,7 +57,7 @@ def reader(width: int) -> Sheet:
         width,
         66,
         "a new run, as many ranks",
-        "goes on, equal to the bit",
+        "goes on, equal up to rounding",
         dashed=True,
     )
     return sheet
