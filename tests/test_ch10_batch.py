@@ -79,6 +79,20 @@ def test_a_late_gradient_is_too_short_for_two_ranks():
     assert unknown >= 3
 
 
+def test_without_noise_a_rate_of_two_is_too_bold():
+    """The page says so of five seeds: 1 arrives within 200 steps, 2 in none of 400."""
+    data, rates = script.read_digits(1440, CPU), torch.tensor([1.0, 2.0])
+    for seed in range(5):
+        weights, arrived = script.make_nets(2, seed, CPU), torch.zeros(2)
+        for step in range(1, 401):
+            for w, slope in zip(weights, script.slopes(weights, data), strict=True):
+                w -= rates[:, None, None] * slope
+            if step % 10 == 0:
+                below = script.losses(weights, *data) < 0.1
+                arrived[below & (arrived == 0)] = step
+        assert 0 < arrived[0] <= 200 and arrived[1] == 0, (seed, arrived)
+
+
 def test_nets_side_by_side_are_single_nets():
     """Each of the nine has the loss and the gradient of a net of its own."""
     data = script.read_digits(30, CPU)

@@ -26,7 +26,7 @@ PASSING = {  # what differs from run to run, and what replaces it
     re.compile(r"(?<=\(127\.0\.0\.1, )\d+"): "PORT",
     re.compile(r"(?<=\(localhost, )\d+"): "PORT",
     re.compile(r"(?<=port: )\d+"): "PORT",
-    re.compile(r"(\bpid[ :=]{1,2}|\bPID )\d+"): r"\1PID",
+    re.compile(r"(\bpid(?:\(s\))?[ :=]{1,2}|\bPID )\d+"): r"\1PID",
     re.compile(r"(?:/[\w.-]+)*/allranks-[^/\s'\"]+"): "/FOLDER",
     re.compile(r"\b[EWI]\d{4} [\d:.]+ +\d+ +(?:\S*/)?torch/"): "torch/",
     re.compile(r"(\b[Pp]rocess )\d+(?= got signal| closing| exited)"): r"\1PID",

@@ -1,7 +1,7 @@
 """Curves: a few lines in a small plot, and the same numbers as text."""
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations, pairwise, product
 from math import ceil, floor, log10
 from typing import Literal, NamedTuple
 
@@ -77,17 +77,19 @@ class _Plot(NamedTuple):
     text: str
 
     def draw(self, width: int) -> str:
-        """Draw it with the names above it, or at the lines' ends if it is wide."""
-        wide = width == WIDE
-        names, top = ([], 60) if wide else _names(self.lines)
-        high = HEIGHTS[self.log]
-        floor_y, right = top + high, width - (ENDS if wide else RIGHT)
-        both = self.log is True
+        """Draw it with the names above it, or at the lines' ends if there is room."""
+        wide, both, high = width == WIDE, self.log is True, HEIGHTS[self.log]
         points = [point for line in self.lines.values() for point in line]
         x_ticks, x_share = (_decades if both else _from_zero)([x for x, _ in points])
         y_ticks, y_share = (_decades if self.log else _from_zero)(
             [y for _, y in points]
         )
+        at_ends = wide and not _collide(
+            (LEFT + x_share(x) * (width - ENDS - LEFT), high * y_share(y), name)
+            for name, (*_, (x, y)) in self.lines.items()
+        )
+        names, top = ([], 60) if at_ends else _names(self.lines, width)
+        floor_y, right = top + high, width - (ENDS if at_ends else RIGHT)
 
         def place(x: float, y: float) -> tuple[float, float]:
             return LEFT + x_share(x) * (right - LEFT), floor_y - y_share(y) * high
@@ -116,12 +118,21 @@ class _Plot(NamedTuple):
                 text = "1k" if text == "1000" else text  # as beside it 10k
             if wide or not both or number % 2 == 0:  # a phone has no room for all
                 parts.append(write(round(x), below, text, size=12))
-        parts += _at_the_ends(ends, right) if wide else []
+        parts += _at_the_ends(ends, right) if at_ends else []
         parts.append(
             write(right, floor_y + 34 + 4 * both, self.x_label, "end", size=13)
         )
         parts.append(write(0, top - 14, self.y_label, "start", size=13))
         return document(width, floor_y + BOTTOM + 4 * both, self.text, parts, top=22)
+
+
+def _collide(ends: Iterable[tuple[float, float, str]]) -> bool:
+    """Tell whether two names beside their lines' ends would lie on each other."""
+    inside = [end for end in ends if end[0] < WIDE - ENDS - ROW]
+    return any(
+        abs(a[1] - b[1]) < ROW and a[0] - b[0] < 8 * len(b[2]) + 8
+        for b, a in combinations(sorted(inside), 2)  # b begins before a
+    )
 
 
 def _at_the_ends(ends: list[tuple], right: float) -> list[str]:
@@ -149,12 +160,12 @@ def _style(color: str, dash: str) -> str:
     return f"fill:none;stroke:{color};stroke-width:2;stroke-dasharray:{dash}"
 
 
-def _names(lines: Mapping[str, Sequence]) -> tuple[list[str], int]:
+def _names(lines: Mapping[str, Sequence], within: int) -> tuple[list[str], int]:
     """Write the lines' names in rows; return them, and where the plot begins."""
     parts, left, y = [], 0, 33
     for name, color, dash in zip(lines, RANK_COLORS, DASHES, strict=False):
         width = 42 + 8 * len(name)
-        if left and left + width > WIDTH:
+        if left and left + width > within:
             left, y = 0, y + ROW
         parts.append(f'<path d="M{left} {y}h26" style="{_style(color, dash)}"/>')
         parts.append(write(left + 32, y + 5, name, "start", size=13))

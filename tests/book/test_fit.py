@@ -35,6 +35,14 @@ WRONG = r"""() => {
           || bottom > box.bottom + 1)
         found.push(`${text.textContent} of ${name(e)} is clipped`);
     }
+    const words = [...e.querySelectorAll("text")]
+      .map((t) => [t.textContent.trim(), t.getBoundingClientRect()])
+      .filter(([word, { width }]) => word && width);
+    words.forEach(([one, a], i) => words.slice(i + 1).forEach(([two, b]) => {
+      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+          && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4)
+        found.push(`${one} of ${name(e)} lies on ${two}`);
+    }));
   }
   return found;
 }"""

@@ -153,8 +153,8 @@ def test_a_command_runs_on_each_rank(case):
 
 def test_what_differs_between_runs_is_not_shown(case):
     """Ports, process ids, folders and addresses are replaced by names."""
-    text = "'Read error [127.0.0.1]:4711 (pid: 4712), 0x7f00aa00bb, ' + os.getcwd()"
+    text = "'[127.0.0.1]:4711 (pid: 4712), pid(s) 4713, 0x7f00aa00, ' + os.getcwd()"
     found = case(cells={"broken": f"import os\nif rank:\n    raise OSError({text})"})
-    assert "error [127.0.0.1]:PORT (pid: PID), 0xADDRESS, /FOLDER" in (
+    assert "[127.0.0.1]:PORT (pid: PID), pid(s) PID, 0xADDRESS, /FOLDER" in (
         play(found, "broken").text
     )

@@ -80,6 +80,17 @@ def test_names_at_the_ends_keep_apart():
     assert int(texts["short"].get("x")) == end + 8
 
 
+def test_names_that_would_lie_on_each_other_stand_above():
+    """Two lines end in the middle of the plot, at nearly one height."""
+    lines = {"the first": [(1, 1), (10, 5)], "the second": [(1, 1), (20, 5.1)]}
+    lines["the third"] = [(1, 1), (1000, 9)]
+    picture = curves("t", "x", "y", lines, log=True)
+    plot = min(y for _, y in drawn(picture, "the third", WIDE))
+    texts = {t.text: t for t in drawings(picture)[WIDE].iter(f"{SVG}text")}
+    assert all(int(texts[name].get("y")) < plot for name in lines)
+    assert max(x for x, _ in drawn(picture, "the third", WIDE)) == WIDE - 18
+
+
 def test_a_dot_lies_on_its_line():
     """In both drawings: here in the middle between two points."""
     line = [(1, 1), (100, 100)]
