@@ -5,8 +5,8 @@ Ranks: 1, 2, 4
 Minutes: 15
 
 DDP averages gradients. But buffers, such as the running statistics of a batch
-normalisation, have none: each rank's follow its own data. So bring them together before
-you evaluate or save. After the call, on every rank,
+normalisation, have none: in each step, a rank's follow its own batch. So bring them
+together before you evaluate or save. After the call, on every rank,
 
 - a floating-point buffer holds the mean over all ranks;
 - any other buffer (a step counter, a mask) holds what rank 0's did.

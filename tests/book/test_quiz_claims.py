@@ -710,6 +710,51 @@ def test_buffers_are_sent_after_a_forward_that_synchronises(two):
     assert two.run(count) == [[1, 1, 0, 0, 1, 0, 0]] * 2
 
 
+def test_the_second_forward_sends_the_order_of_gradients(two):
+    """Without buffers, only the second training pass's forward sends: an order."""
+
+    def count():
+        import torch
+        from torch import nn
+
+        ddp, counts = nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), []
+        for _ in range(4):
+            with torch.profiler.profile() as profile:
+                loss = ddp(torch.ones(1, 2)).sum()
+            counts.append(sum("gloo:" in e.name for e in profile.events()) > 0)
+            loss.backward()
+        return counts
+
+    assert two.run(count) == [[False, True, False, False]] * 2
+
+
+@pytest.mark.parametrize("layer", range(4))
+def test_a_replaced_parameter_keeps_all_gradients_local(two, layer):
+    """DDP copies no average back before all buckets are there, in whichever it is."""
+
+    def own(layer):
+        import torch
+        import torch.distributed as dist
+        from torch import nn
+
+        net = nn.Sequential(*[nn.Linear(8, 8, bias=False) for _ in range(4)])
+        one_layer = 8 * 8 * 4 / 2**20  # a bucket for each
+        ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=one_layer)
+        x = torch.full((1, 8), dist.get_rank() + 1.0)
+        for _ in range(2):  # the second one rebuilds the buckets
+            ddp(x).sum().backward()
+        ddp.zero_grad()
+        if layer is not None:
+            net[layer].weight = nn.Parameter(torch.ones(8, 8))
+        ddp(x).sum().backward()
+        theirs = [None] * 2
+        dist.all_gather_object(theirs, [p.grad for p in net.parameters()])
+        return [not torch.equal(a, b) for a, b in zip(*theirs, strict=True)]
+
+    assert two.run(own, None) == [[False] * 4] * 2
+    assert two.run(own, layer) == [[True] * 4] * 2
+
+
 def test_dropout_makes_w_ranks_another_training_than_one(two):
     """W ranks differ from one with dropout, whatever the seeds, but not without it."""
 
