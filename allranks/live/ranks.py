@@ -1,6 +1,7 @@
 """Live ranks: W processes that share a group and run what the parent sends them."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -104,7 +105,8 @@ class Ranks:
                 the ranks keep their variables. Otherwise they are ended, and the next
                 call starts fresh ones and says so.
             TypeError: if source text comes with arguments.
-            ValueError: if ``on`` names no rank, or one that does not exist.
+            ValueError: if ``on`` names no rank, or one that does not exist; and in a
+                process that was forked from the one of the ranks.
         """
         if callable(work):
             job = jobs.call(work, args, kwargs)
@@ -328,6 +330,11 @@ class Ranks:
 
         Ranks that were left in the middle of a job would answer the next one wrongly.
         """
+        if self._crew is not None and self._crew.owner != os.getpid():
+            raise ValueError(
+                f"these ranks answer process {self._crew.owner}, and this one was "
+                f"forked from it: start Ranks({self.world_size}) here"
+            )
         with self._lock:
             try:
                 yield
