@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import cloudpickle
 
+from allranks.launch.status import Status
 from allranks.live import jobs, room, screen
 from allranks.live.collect import STOPPED, Collector
 from allranks.live.interrupts import uninterrupted
@@ -241,9 +242,12 @@ class Ranks:
                 crew.end()
 
     def __enter__(self) -> Self:
+        self._status = Status(f"{self.world_size} live ranks at work")
+        self._status.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self._status.__exit__()
         self.close()
 
     def _start(self) -> None:

@@ -313,7 +313,7 @@ def test_a_timeout_ends_all():
     ],
 )
 def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
-    """No process is left and no folder, and the report says what was done until then."""
+    """No process or folder is left, and the report says what was done until then."""
     command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     env.pop("ALLRANKS_POPEN", None)  # what forks would leave a folder of its own
