@@ -356,9 +356,8 @@ class Ranks:
         They can if nobody is dead or still waits, if all have joined the same
         collectives, so that the next one finds its partners, and if a barrier works.
         """
-        if collector.outcome.headline:  # stopped, or out of time
-            collector.stop()
-        gone = collector.outcome.deaths or collector.pending
+        gone = collector.outcome.headline and collector.stop()  # or out of time
+        gone = gone or collector.outcome.deaths or collector.pending
         if gone or not (issued := self._ask(("issued",), self.check(None))):
             return ""
         if difference := in_step(issued):
