@@ -223,7 +223,7 @@ class Collector:
         A rank inside a collective neither obeys nor computes.
 
         Returns:
-            Whether that has ended the process of a rank, such as a program in its place.
+            Whether that has ended a process, such as another program in a rank's place.
         """
         self._crew.interrupt(self.pending)
         began = moved = time.monotonic()
