@@ -19,10 +19,9 @@ from allranks.sums.timelines import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own
-SILENCE = (
-    " in which no rank printed or finished a collective; "
-    "%%ranks --timeout {:g} allows more"
-)
+SILENCE = " in which no rank printed or finished a collective"
+MORE = "; {} --timeout {:g} allows more"
+COPIED = 20_000_000  # bytes a second that all ranks receive at least, on a busy machine
 OWN = ("rank", "local_rank", "world_size", "device")  # names that the ranks bring
 UNSTARTED = "interrupted while the ranks were starting; none is left, so start again"
 TWICE = "interrupted again before all had stopped; the next cell starts fresh ranks"
@@ -157,7 +156,8 @@ class Ranks:
             on, timeout: as in ``run``.
         Raises:
             TypeError: if a value cannot be pickled.
-            ValueError: if a name belongs to the ranks, such as ``rank``.
+            ValueError: if a name belongs to the ranks, such as ``rank``, or if the
+                copies do not fit into memory.
         """
         if own := [name for name in values if name in OWN]:
             raise ValueError(
@@ -168,6 +168,7 @@ class Ranks:
         except Exception as error:
             names = ", ".join(values)
             raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
+        room.check_memory(", ".join(values), len(packed), len(self.check(on)))
         self._send(("push", packed), on, timeout, screen.Hidden())
 
     def pull(
@@ -300,14 +301,19 @@ class Ranks:
             What they have shown, if the job was the reader's code.
         """
         runs, outcome = jobs.is_code(job), collector.outcome
+        limit, magic = timeout or self.timeout, "%%ranks" if runs else f"%{job[0]}"
         if job[0] == "push":
+            limit += 0 if timeout else len(job[1]) * len(ranks) // COPIED
             job = "push", self._crew.store(job[1])
         for rank in ranks if runs else ():
             self._crew.begin_cell(rank)
         collector.look, collector.doubt = self.look, self.doubt
-        limit, patient = timeout or self.timeout, self.device == "cpu"
-        hint = "" if timeout or self.stall else SILENCE.format(10 * limit)
+        hint = (SILENCE if runs else "") + MORE.format(magic, 10 * limit)
+        hint, patient = "" if timeout or self.stall else hint, self.device == "cpu"
         collector.collect(limit, self.stall, patient, job=job, hint=hint)
+        if job[0] == "push":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(job[1])  # it may be large, and its folder one in memory
         if outcome.error():
             self._lost = self._why_lost(collector)
             if outcome.waiting and self._lost is None:
