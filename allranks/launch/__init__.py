@@ -5,6 +5,7 @@ reads what the ranks wrote.
 """
 
 from allranks.launch.logs import Launch, LaunchError
+from allranks.launch.status import Status
 from allranks.launch.torchrun import launch
 
-__all__ = ["Launch", "LaunchError", "launch"]
+__all__ = ["Launch", "LaunchError", "Status", "launch"]

@@ -54,10 +54,11 @@ def launch(
     need_unix("launch")
     path, counts = _find(script), _counts(nproc_per_node, nnodes)
     environ = _environment(timeout, env)
-    with tempfile.TemporaryDirectory(prefix="allranks-") as folder:
+    status = Status(f"{path.name} runs on {sum(counts)} ranks")
+    with tempfile.TemporaryDirectory(prefix="allranks-") as folder, status:
         logs = [Path(folder, str(node)) for node in range(len(counts))]
         where = _rendezvous(len(counts))
-        agents, status = [], Status(f"{path.name} runs on {sum(counts)} ranks")
+        agents = []
         try:
             for node, (count, log) in enumerate(zip(counts, logs, strict=True)):
                 flags = [
@@ -68,12 +69,11 @@ def launch(
                     str(count),
                 ]
                 agents.append(_start(flags, path, args, log, environ))
-            timed_out = not _wait(agents, timeout, status)
+            timed_out = not _wait(agents, timeout)
             if timed_out:
                 _dump_stacks(agents)
         finally:
             stop(agents)
-            status.end()
         result, exit_codes = read(logs, counts, [a.returncode for a in agents])
     if timed_out or (check and result.exit_code):
         limit = timeout if timed_out else None
@@ -169,7 +169,7 @@ def end_with_parent() -> None:
     _LIBC.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
-def _wait(agents: list[subprocess.Popen], timeout: float, status: "Status") -> bool:
+def _wait(agents: list[subprocess.Popen], timeout: float) -> bool:
     """Wait until all agents ended, or one failed and the rest had time to notice.
 
     Returns:
@@ -177,7 +177,6 @@ def _wait(agents: list[subprocess.Popen], timeout: float, status: "Status") -> b
     """
     deadline, failed = time.monotonic() + timeout, False
     while any(agent.poll() is None for agent in agents):
-        status.tell()
         if time.monotonic() > deadline:
             return failed
         if not failed and any(agent.poll() not in (None, 0) for agent in agents):

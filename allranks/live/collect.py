@@ -216,11 +216,14 @@ class Collector:
         cell = "cell" if file == self._filename else Path(file).name
         return f"{cell} line {line}" if line else "an unknown line"
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """Interrupt the ranks that have not ended, and wait for those that obey.
 
         Python code obeys as soon as it gets a processor, so a busy rank has more time.
         A rank inside a collective neither obeys nor computes.
+
+        Returns:
+            Whether that has ended a process, such as another program in a rank's place.
         """
         self._crew.interrupt(self.pending)
         began = moved = time.monotonic()
@@ -230,8 +233,8 @@ class Collector:
                 self._receive(rank, spoke, None)
             if any(self._crew.is_busy(rank) for rank in self.pending):
                 moved = time.monotonic()
-        told.deaths |= self.outcome.deaths
-        self.outcome = told
+        ended, self.outcome = bool(self.outcome.deaths), told
+        return ended
 
     def _show(self, status: str) -> None:
         """Show what the ranks have printed so far, if anybody can see it."""

@@ -41,12 +41,13 @@ class RankProcesses:
         processes: the processes, by rank.
         transcripts: what each rank has shown in the cell that runs, or ran last.
         issued: what each rank had issued when its last job ended well.
+        owner: id of the process that started them; a fork of it shares their pipes.
     """
 
     def __init__(self, world_size: int, device: str, backend: str, gpus: bool) -> None:
         warm_up()
         wait_until_ready()
-        self.processes, self.conns = [], []
+        self.processes, self.conns, self.owner = [], [], os.getpid()
         self._folder = new_folder()
         self.transcripts = [Transcript(0) for _ in range(world_size)]
         self._native = [0] * world_size  # bytes of N.err that have been read

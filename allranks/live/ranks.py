@@ -1,12 +1,14 @@
 """Live ranks: W processes that share a group and run what the parent sends them."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import cloudpickle
 
+from allranks.launch.status import Status
 from allranks.live import jobs, room, screen
 from allranks.live.collect import STOPPED, Collector
 from allranks.live.interrupts import uninterrupted
@@ -17,10 +19,9 @@ from allranks.sums.timelines import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own
-SILENCE = (
-    " in which no rank printed or finished a collective; "
-    "%%ranks --timeout {:g} allows more"
-)
+SILENCE = " in which no rank printed or finished a collective"
+MORE = "; {} --timeout {:g} allows more"
+COPIED = 20_000_000  # bytes a second that all ranks receive at least, on a busy machine
 OWN = ("rank", "local_rank", "world_size", "device")  # names that the ranks bring
 UNSTARTED = "interrupted while the ranks were starting; none is left, so start again"
 TWICE = "interrupted again before all had stopped; the next cell starts fresh ranks"
@@ -104,7 +105,8 @@ class Ranks:
                 the ranks keep their variables. Otherwise they are ended, and the next
                 call starts fresh ones and says so.
             TypeError: if source text comes with arguments.
-            ValueError: if ``on`` names no rank, or one that does not exist.
+            ValueError: if ``on`` names no rank, or one that does not exist; and in a
+                process that was forked from the one of the ranks.
         """
         if callable(work):
             job = jobs.call(work, args, kwargs)
@@ -154,7 +156,8 @@ class Ranks:
             on, timeout: as in ``run``.
         Raises:
             TypeError: if a value cannot be pickled.
-            ValueError: if a name belongs to the ranks, such as ``rank``.
+            ValueError: if a name belongs to the ranks, such as ``rank``, or if the
+                copies do not fit into memory.
         """
         if own := [name for name in values if name in OWN]:
             raise ValueError(
@@ -165,6 +168,7 @@ class Ranks:
         except Exception as error:
             names = ", ".join(values)
             raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
+        room.check_memory(", ".join(values), len(packed), len(self.check(on)))
         self._send(("push", packed), on, timeout, screen.Hidden())
 
     def pull(
@@ -239,9 +243,12 @@ class Ranks:
                 crew.end()
 
     def __enter__(self) -> Self:
+        self._status = Status(f"{self.world_size} live ranks at work")
+        self._status.__enter__()
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self._status.__exit__()
         self.close()
 
     def _start(self) -> None:
@@ -294,14 +301,19 @@ class Ranks:
             What they have shown, if the job was the reader's code.
         """
         runs, outcome = jobs.is_code(job), collector.outcome
+        limit, magic = timeout or self.timeout, "%%ranks" if runs else f"%{job[0]}"
         if job[0] == "push":
+            limit += 0 if timeout else len(job[1]) * len(ranks) // COPIED
             job = "push", self._crew.store(job[1])
         for rank in ranks if runs else ():
             self._crew.begin_cell(rank)
         collector.look, collector.doubt = self.look, self.doubt
-        limit, patient = timeout or self.timeout, self.device == "cpu"
-        hint = "" if timeout or self.stall else SILENCE.format(10 * limit)
+        hint = (SILENCE if runs else "") + MORE.format(magic, 10 * limit)
+        hint, patient = "" if timeout or self.stall else hint, self.device == "cpu"
         collector.collect(limit, self.stall, patient, job=job, hint=hint)
+        if job[0] == "push":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(job[1])  # it may be large, and its folder one in memory
         if outcome.error():
             self._lost = self._why_lost(collector)
             if outcome.waiting and self._lost is None:
@@ -328,6 +340,11 @@ class Ranks:
 
         Ranks that were left in the middle of a job would answer the next one wrongly.
         """
+        if self._crew is not None and self._crew.owner != os.getpid():
+            raise ValueError(
+                f"these ranks answer process {self._crew.owner}, and this one was "
+                f"forked from it: start Ranks({self.world_size}) here"
+            )
         with self._lock:
             try:
                 yield
@@ -345,9 +362,8 @@ class Ranks:
         They can if nobody is dead or still waits, if all have joined the same
         collectives, so that the next one finds its partners, and if a barrier works.
         """
-        if collector.outcome.headline:  # stopped, or out of time
-            collector.stop()
-        gone = collector.outcome.deaths or collector.pending
+        gone = collector.outcome.headline and collector.stop()  # or out of time
+        gone = gone or collector.outcome.deaths or collector.pending
         if gone or not (issued := self._ask(("issued",), self.check(None))):
             return ""
         if difference := in_step(issued):

@@ -100,6 +100,28 @@ def _check_open_files(world_size: int) -> None:
         )
 
 
+def check_memory(names: str, num_bytes: int, num_ranks: int) -> None:
+    """Raise if ranks cannot all receive a value, which each holds twice meanwhile.
+
+    Otherwise the system would end a rank, or the notebook's own process.
+
+    Args:
+        names: of the variables.
+        num_bytes: of their pickled values.
+        num_ranks: how many get a copy.
+
+    Raises:
+        ValueError: if there is less memory than that.
+    """
+    needed, left = 2 * num_bytes * num_ranks, psutil.virtual_memory().available
+    if needed > left:
+        raise ValueError(
+            f"{names}: to copy {num_bytes / 1e9:.2f} GB to {num_ranks} ranks takes "
+            f"{needed / 1e9:.1f} GB of memory for a moment, and {left / 1e9:.1f} GB "
+            "are free: push to fewer ranks, or let each rank make or load its own"
+        )
+
+
 def new_folder() -> Path:
     """Return a new folder, on a disk that has room for what ranks write.
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from multiprocessing import util
+from multiprocessing import process, util
 from typing import IO
 
 from allranks.live.room import explained
@@ -14,6 +14,7 @@ from allranks.live.room import explained
 READY = b"ready to fork ranks\n"  # what ``preload`` writes when it is done
 WAIT_S = 60.0  # seconds after which ranks may try to import torch themselves
 _started: tuple[int, IO[bytes]] | None = None  # process id, and what it writes
+_owner = os.getpid()  # the process that this fork server serves
 
 
 def warm_up() -> None:
@@ -33,12 +34,30 @@ def warm_up() -> None:
             "the working directory has been deleted, and processes cannot start in "
             "it: change to another one first (%cd ~)"
         ) from None
+    if os.getpid() != _owner:
+        _disown()
     forkserver.set_forkserver_preload(["allranks.live.preload"])
     try:
         with _own_output():
             forkserver.ensure_running()
     except OSError as error:
         raise explained(error, tempfile.gettempdir()) from None
+
+
+def _disown() -> None:
+    """Forget what multiprocessing knows of the process that this one was forked from.
+
+    It would wait for that one's children, its fork server among them, which only their
+    parent can. And the first fork server to end removes the folder with its socket, so
+    two must not share one.
+    """
+    global _owner
+    from multiprocessing import forkserver
+
+    _owner = os.getpid()
+    forkserver._forkserver._forkserver_pid = None
+    process._children -= {p for p in process._children if p._parent_pid != _owner}
+    process.current_process()._config.pop("tempdir", None)
 
 
 def wait_until_ready() -> None:

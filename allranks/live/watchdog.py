@@ -57,6 +57,16 @@ class Watchdog:
             self._groups.pop(folder, None)
             self._tell(folder)
 
+    def disown(self) -> None:
+        """Let go of the parent's groups, in a process that was forked from it.
+
+        The process that waits for the parent's end would wait for this one's, too.
+        """
+        if self._to_process is not None:
+            self._to_process.close()
+        self.pid, self._to_process = None, None
+        self._groups.clear()
+
     def _tell(self, folder: Path) -> bool:
         with contextlib.suppress(OSError):
             if self._to_process is not None:
@@ -107,3 +117,4 @@ def kill(pids: Iterable[int], folder: Path) -> None:
 
 
 WATCHDOG = Watchdog()
+os.register_at_fork(after_in_child=WATCHDOG.disown)

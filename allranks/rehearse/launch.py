@@ -49,6 +49,8 @@ def run(
     command = rewrite(words, place, len(gpus))
     env["PATH"] = os.pathsep.join(filter(None, [path, env.get("PATH", "")]))
     env["PYTHONPATH"] = _python_path(env)
+    # Otherwise torchrun leaves a folder torchelastic_* behind, each time.
+    env.setdefault("PET_LOG_DIR", os.path.join(stage.folder, "torchrun"))
     hears = threading.current_thread() is threading.main_thread()
     if hears:
         before = signal.signal(signal.SIGTERM, _terminated)

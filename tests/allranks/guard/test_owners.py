@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from allranks import Ranks
-from allranks.guard import Guard, GuardError
+from allranks.guard import Guard
+from tests.allranks.guard.test_laws import mse, play, run  # noqa: F401
 
-mse = nn.functional.mse_loss
 CASES = {}
 
 
@@ -774,31 +774,6 @@ def layers_left_out_after_a_preflight():
 @case("^$")
 def layers_left_out_after_a_preflight_that_adds_by_hand():
     with_layers_left_out(alone=True)
-
-
-def play(training):
-    """Run a training on this rank; return what the guard said, or "" if nothing."""
-    torch.set_num_threads(1)
-    torch.manual_seed(100 + dist.get_rank())
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            training()
-        except GuardError as error:
-            return str(error)
-    told = [str(w.message) for w in caught if "guard: " in str(w.message)]
-    return " ".join(["warns:", *told]) if told else ""
-
-
-def run(folder, module, name):
-    """Import this module on a rank, and play one of its cases there."""
-    import importlib
-    import sys
-
-    if folder not in sys.path:
-        sys.path.append(folder)
-    found = importlib.import_module(module)
-    return found.play(found.CASES[name][0])
 
 
 @pytest.fixture(scope="module")

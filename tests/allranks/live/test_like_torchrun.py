@@ -2,11 +2,14 @@
 
 import functools
 import threading
+import time
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
-from allranks import Ranks
+from allranks import Ranks, RanksError
 from allranks.live.values import same
 
 LOADER = """
@@ -138,6 +141,43 @@ def test_a_large_value_comes_over_once_for_all(two):
     big = torch.arange(10_000_000)
     two.push({"big": big})
     assert two.run("big.sum().item()") == [big.sum().item()] * 2
+    assert not list(two._crew._folder.glob("push*"))  # it may be a folder in memory
+
+
+class Slow:
+    """A value that takes its time when it arrives."""
+
+    def __init__(self, seconds, num_bytes=0):
+        self.about = seconds, bytes(num_bytes)
+
+    def __reduce__(self):
+        """Sleep where it is unpickled."""
+        return (lambda seconds, _: time.sleep(seconds)), self.about
+
+
+def test_a_large_value_may_take_longer_to_come_over():
+    """A small one counts as hung after the ranks' own limit."""
+    with Ranks(2, timeout=1) as ranks:
+        ranks.push({"large": Slow(2, num_bytes=40_000_000)})
+        ranks.push({"kept": 1})
+        assert ranks.run("kept") == [1, 1]
+        with pytest.raises(RanksError, match="; %push --timeout 10 allows more"):
+            ranks.push({"small": Slow(99)})
+
+
+def test_what_does_not_fit_into_memory_is_not_pushed(two, monkeypatch):
+    """The system would end a rank or this process, and no variable would be left."""
+    two.run("kept = 7")
+    free = SimpleNamespace(available=150_000_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    told = (
+        "big: to copy 0.04 GB to 2 ranks takes 0.2 GB of memory for a moment, and "
+        "0.1 GB are free: push to fewer ranks"
+    )
+    with pytest.raises(ValueError, match=told):
+        two.push({"big": bytes(40_000_000)})
+    two.push({"big": bytes(40_000_000)}, on=[1])
+    assert two.run("kept") == [7, 7]
 
 
 def test_a_dtensor_stays_on_its_ranks(two):

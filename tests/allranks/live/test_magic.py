@@ -103,6 +103,9 @@ def test_stop_and_status(four):
         ("%%ranks --on 7\n1", "there is no rank 7: ranks go from 0 to 3"),
         ("%%ranks --on a\n1", "invalid list of ranks value: 'a'"),
         ("%%ranks --timeout 0\n1", "invalid number of seconds value: '0'"),
+        ("%%ranks --out 1x\n1", "invalid name of a variable value: '1x'"),
+        ("%%ranks --out if\n1", "invalid name of a variable value: 'if'"),
+        ("%push rank", "rank: each rank has a value of its own; push another name"),
         ("%%ranks --fast\n1", "unrecognized arguments: --fast"),
         ("%vgpus 0", "0 virtual GPUs: plug in 1 to 64"),
         ("%vgpus two", "%vgpus two: say how many (%vgpus 2) or stop"),
@@ -111,6 +114,7 @@ def test_stop_and_status(four):
 )
 def test_wrong_use_gets_one_sentence(four, line, sentence):
     """The error is one line without a traceback, and the ranks still work."""
+    four.run("rank = 77")  # of the notebook
     printed, _ = four.run(line)
     assert sentence in printed
     assert len(printed.splitlines()) == 1

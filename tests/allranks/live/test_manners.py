@@ -443,6 +443,17 @@ class TestVariablesTravel:
         code = "print(a['w'].tolist(), [x.item() for x in b])"
         assert four.run(code)[0] == "[1.0, 1.0] [0.0, 1.0, 2.0, 3.0]\n"
 
+    def test_the_first_pull_says_why_it_takes_seconds(self, kernel):
+        """It imports torch into the notebook, once, and takes that line back."""
+        kernel.run("%ranks 1")
+        kernel.run("%%ranks\nx = 1")
+        first, second = (messages(kernel, "%pull x") for _ in range(2))
+        told, taken_back, came = (content for *_, content in first)
+        assert told["data"]["text/plain"].startswith("importing torch into the note")
+        assert taken_back["data"]["text/plain"] == ""
+        assert came["text"] == "x: one value\n"
+        assert [kind for _, kind, _ in second] == ["stream"]
+
     @pytest.mark.parametrize(
         ("line", "told"),
         [

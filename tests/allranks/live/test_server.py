@@ -20,6 +20,40 @@ except Exception as error:
 """
 
 
+FORKED = """
+import multiprocessing, os, signal, sys, time
+from pathlib import Path
+from allranks import Ranks
+
+def child():
+    try:
+        ours.run("rank")
+    except ValueError as error:
+        print(error)
+    with Ranks(2) as ranks:
+        print(ranks.run("rank"), flush=True)
+
+ours = Ranks(2)
+if sys.argv[1] == "os.fork":
+    if (pid := os.fork()) == 0:
+        child()
+        sys.exit()
+    assert os.waitpid(pid, 0)[1] == 0
+elif sys.argv[1] == "multiprocessing":
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+else:
+    inner = "from allranks import Ranks; import os; inner = Ranks(1); os.getpid()"
+    [pid] = ours.run(inner, on=[0])
+    os.kill(pid, signal.SIGKILL)
+    while len(list(Path(os.environ["TMPDIR"]).glob("pymp-*"))) > 1:
+        time.sleep(0.02)  # the inner ranks' fork server tidies up
+    print(Ranks(2).run("rank"))
+print(Ranks(2).run("rank"))
+"""
+
+
 def run(folder, before: str = "", after: str = "", **env: str) -> list[str]:
     """Start ranks in a folder; return the lines that are printed."""
     code = KERNEL.format(before=before, after=after)
@@ -75,3 +109,24 @@ def test_a_working_directory_that_is_gone_is_named(tmp_path):
     [said] = run(folder, "os.rmdir(os.getcwd())")
     assert said.startswith("OSError: the working directory has been deleted")
     assert "%cd" in said
+
+
+@pytest.mark.parametrize("how", ["os.fork", "multiprocessing", "a rank"])
+def test_a_forked_process_has_ranks_of_its_own(tmp_path, how):
+    """Its parent's go on; whichever ends first, the other can still start some."""
+    program = tmp_path / "program.py"
+    program.write_text(FORKED)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    env = {**os.environ, "ALLRANKS_PRELOAD": "", "TMPDIR": str(folder)}
+    command = [sys.executable, str(program), how]
+    done = subprocess.run(command, env=env, **both, timeout=60)
+    assert done.returncode == 0, done.stdout
+    *told, first, second = done.stdout.splitlines()
+    assert (first, second) == ("[0, 1]", "[0, 1]"), done.stdout
+    if how != "a rank":
+        [said] = told
+        assert said.startswith("these ranks answer process ")
+        assert said.endswith("was forked from it: start Ranks(2) here")
+    assert [p for p in folder.iterdir() if "inductor" not in p.name] == []

@@ -13,7 +13,9 @@ from allranks import Ranks
 from allranks.live.watchdog import WATCHDOG
 
 PROGRAM = """
+import os
 import sys
+import time
 import psutil
 from allranks import Ranks
 from allranks.live.watchdog import WATCHDOG
@@ -28,6 +30,12 @@ if sys.argv[1] == "its watchdog first":
     watchdog.wait(20)
 second = Ranks(1)
 pids = [p.pid for ranks in (first, second) for p in ranks._crew.processes]
+if sys.argv[1] == "not its child":
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
 print(folder, WATCHDOG.pid, *pids, flush=True)
 sys.stdin.read()
 """
@@ -51,9 +59,14 @@ def test_groups_share_a_watchdog():
     assert psutil.Process(pid).is_running()
 
 
-@pytest.mark.parametrize("killed", ["itself alone", "its watchdog first"])
+@pytest.mark.parametrize(
+    "killed", ["itself alone", "its watchdog first", "not its child"]
+)
 def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
-    """A new watchdog knows the older groups, too; what has ended is left alone."""
+    """A new watchdog knows the older groups, too; what has ended is left alone.
+
+    A process that the program has forked, and that lives on, makes no difference.
+    """
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, killed],
         stdin=subprocess.PIPE,
@@ -62,6 +75,7 @@ def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
     )
     folder, *pids = program.stdout.readline().split()
     processes = [psutil.Process(int(pid)) for pid in pids]
+    children = [processes.pop()] if killed == "not its child" else []
     assert len(processes) == 4
     try:
         # Otherwise idle ranks would end by themselves.
@@ -70,8 +84,9 @@ def test_ranks_of_all_groups_end_with_a_killed_program(killed, all_gone):
         program.kill()
         program.communicate()
         all_gone(processes)
+        assert all(child.is_running() for child in children)
     finally:
-        end(processes)
+        end(processes + children)
     assert os.path.isdir(folder)
     Path(folder).rmdir()
 

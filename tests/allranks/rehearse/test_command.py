@@ -312,10 +312,12 @@ def test_a_timeout_ends_all():
         (signal.SIGTERM, 143, "stopped by SIGTERM"),
     ],
 )
-def test_a_signal_ends_all_and_prints_the_report(number, code, told):
-    """No process is left, and the report says what was done until then."""
+def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
+    """No process or folder is left, and the report says what was done until then."""
     command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    env.pop("ALLRANKS_POPEN", None)  # what forks would leave a folder of its own
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     said = job.stdout.readline()
     time.sleep(1.5)  # the record is written twice a second
     job.send_signal(number)
@@ -323,7 +325,23 @@ def test_a_signal_ends_all_and_prints_the_report(number, code, told):
     assert job.returncode == code
     assert told in out and "Memory at the peak" in out
     assert f"stopped at {line_of('wait.py', 'sleep(60)')}" in out
-    assert gone(said)
+    assert gone(said) and left_in(tmp_path) == []
+
+
+def test_torchrun_leaves_no_folder_but_the_one_that_it_is_given(tmp_path):
+    """Its own torchelastic_* would stay in the folder for temporary files each time."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command, logs = torchrun("collectives.py"), f"--log-dir={tmp_path}/logs"
+    for words in command, [command[0], logs, *command[1:]]:
+        code, out, err = rehearse("--gpus=2", *words, TMPDIR=str(folder))
+        assert code == 0, out + err
+    assert left_in(folder) == [] and len(list(tmp_path.glob("logs/*"))) == 1
+
+
+def left_in(folder):
+    """Return what stays in a folder for temporary files, without torch's own cache."""
+    return [path for path in folder.iterdir() if "torchinductor" not in path.name]
 
 
 def test_who_is_impatient_leaves_nothing_behind_either(monkeypatch):
