@@ -90,7 +90,7 @@ def of_file(path: Path) -> str:
         with tarfile.open(path) as archive:
             old = "sys_info" in archive.getnames()[:9]
         return TAR if old else "a tar archive: unpack it, and inspect what it holds"
-    if head[:1] in b"{[" and head.isascii() and head:
+    if head[:1] in (b"{", b"["):
         return of_json(path)
     return of_text(path, head)
 
