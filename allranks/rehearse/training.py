@@ -106,6 +106,7 @@ class Training:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the guard check what an optimizer is about to use."""
+        self.optimizers.setdefault(optimizer)  # a copied one was never made
         if (self.num_steps + 1) & self.num_steps == 0:
             self.compare_own(optimizer)
         if not (self.guard and dist.is_initialized() and dist.get_world_size() > 1):

@@ -128,6 +128,7 @@ LAWS = {  # words for the script, and the findings with their lines
     },
     "gloo": {"gradients-over-gloo": ".backward()"},
     "by-hand": {"replicas-differ": "optimizer.step()"},
+    "by-hand copied": {"replicas-differ": "optimizer.step()"},
     "alone": {"gradients-not-averaged": ""},
 }
 

@@ -1,5 +1,6 @@
 """Train with DDP or by hand; words are mistakes, and "right" cures all of them."""
 
+import copy
 import os
 import sys
 
@@ -43,6 +44,9 @@ elif group:
         broadcast_buffers="buffers" in sys.argv and not right,
     )
 optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+if "copied" in sys.argv:  # such an optimizer was never built
+    net, optimizer = copy.deepcopy((net, optimizer))
+    model = net
 passes = 2 if "accumulate" in sys.argv else 1
 for _ in range(6):
     for number in range(passes):
