@@ -819,6 +819,19 @@ def a_preflight_with_a_hook_and_a_loss_that_fails_on_one_rank():
         watch.preflight(loss, torch.randn(4, 6))
 
 
+@case("^$")
+def noise_that_one_line_draws_twice_into_the_same_memory():
+    ddp, own = DDP(network()), torch.Generator().manual_seed(dist.get_rank())
+    noise = torch.empty(4, 6)
+
+    def loss(x, y):
+        for _ in range(2):
+            x = x + 0.1 * noise.normal_(generator=own)
+        return mse(ddp(x), y)
+
+    fit(ddp, loss=loss)
+
+
 class LayerDrop(nn.Module):
     """Leaves out layers, the same ones on all ranks."""
 
