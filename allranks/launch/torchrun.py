@@ -169,7 +169,7 @@ def end_with_parent() -> None:
     _LIBC.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
-def _wait(agents: list[subprocess.Popen], timeout: float, status: "Status") -> bool:
+def _wait(agents: list[subprocess.Popen], timeout: float, status: Status) -> bool:
     """Wait until all agents ended, or one failed and the rest had time to notice.
 
     Returns:

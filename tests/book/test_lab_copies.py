@@ -61,9 +61,7 @@ def test_what_a_reader_has_written_stays(folder):
     assert "Mine" in copy.read_text("utf8") and "Other" not in copy.read_text("utf8")
 
 
-def test_copies_of_an_interrupted_run_still_follow_their_originals(
-    tmp_path, monkeypatch
-):
+def test_copies_of_an_interrupted_run_follow_their_originals(tmp_path, monkeypatch):
     """Nobody has worked in them."""
     blank, calls = lab.blank, []
 
