@@ -20,12 +20,13 @@ torch.manual_seed(local_rank)
 
 
 class Net(nn.Module):
-    """A layer, and a buffer that never changes."""
+    """A layer, and two buffers that never change."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(64, 64)
         self.register_buffer("mask", torch.ones(64, 64).tril())
+        self.register_buffer("turn", torch.ones(4, dtype=torch.complex64))
 
     def forward(self, x):
         return self.layer(x @ self.mask)
