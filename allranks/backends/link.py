@@ -154,6 +154,8 @@ class SetLink(OverGloo):
         late = time.monotonic() - end
         if late < 0:
             time.sleep(-late)
+        if not takes:  # a group of one rank sends nothing
+            return
         with self._lock:
             self._operations += 1
             self._modelled += takes
@@ -238,7 +240,7 @@ def together(method: str, whole: int) -> Callable:
     name, _ = METHODS[method]
 
     def run(self: SetLink, outs: list, tensors: list, opts: Any = None) -> Work:
-        opts = () if opts is None else (opts,)
+        self, opts = self.now(), () if opts is None else (opts,)
         call = getattr(self._gloo, method)
         return self.collective(
             name,

@@ -48,7 +48,6 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("file", type=file_name)
         if function is convert:
             command.add_argument("out", type=file_name)
-        if function is convert:
             text = "keep only keys that begin so, without it"
             command.add_argument("--prefix", default="", help=text)
         if function is not inspect:

@@ -24,9 +24,10 @@ TAR = (
     "in torch's format of before 0.1.10, a tar archive, which weights_only does not "
     "load: only if you trust it, load it with weights_only=False and save it again"
 )
+FOLDER = "its folder is what to inspect"
 FILES = [  # a pattern of names, and what such a file is
-    (r"__\d+_\d+\.distcp$", "one rank's part of a distributed checkpoint: its folder"),
-    (r"\.metadata$", "the index of a distributed checkpoint (DCP): its folder"),
+    (r"__\d+_\d+\.distcp$", f"one rank's part of a distributed checkpoint: {FOLDER}"),
+    (r"\.metadata$", f"the index of a distributed checkpoint (DCP): {FOLDER}"),
     (r"_optim_states\.pt$", f"one rank's share of ZeRO's optimizer states: {ZERO}"),
 ]
 STARTS = [  # the first bytes, and what such a file is
@@ -75,10 +76,7 @@ def of_file(path: Path) -> str:
     """Say what a file is if torch.load is not what reads it; else return ""."""
     for pattern, what in FILES:
         if re.search(pattern, path.name):
-            reader = ""
-            if "its folder" in what:
-                reader = " is what to inspect"
-            return f"{what}{reader}"
+            return what
     with open(path, "rb") as file:
         head = file.read(512)
     for start, what in STARTS:
@@ -90,7 +88,7 @@ def of_file(path: Path) -> str:
         with tarfile.open(path) as archive:
             old = "sys_info" in archive.getnames()[:9]
         return TAR if old else "a tar archive: unpack it, and inspect what it holds"
-    if head[:1] in b"{[" and head.isascii() and head:
+    if head[:1] in (b"{", b"["):
         return of_json(path)
     return of_text(path, head)
 

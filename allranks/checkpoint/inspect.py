@@ -85,10 +85,12 @@ def beginnings(keys: list[str]) -> str:
     first = Counter(key.partition(".")[0] for key in keys if "." in key)
     if not first or len(first) > 3 or any(name.isdecimal() for name in first):
         return ""
+    most = max(first, key=first.__getitem__)
+    if not any(key.startswith(f"{most}.") and key.count(".") > 1 for key in keys):
+        return ""
     counts = ", ".join(f"{clean(name)}. ({num})" for name, num in first.items())
-    most = clean(max(first, key=first.__getitem__))
     text = f"keys begin with {counts}"
-    return f"{text}: convert --prefix {most}. would take these, without it"
+    return f"{text}: convert --prefix {clean(most)}. would take these, without it"
 
 
 def inspect(file: Path, entry: str | None = None, most: int = MOST) -> list[str]:

@@ -157,7 +157,7 @@ def _columns(batches: list[Any]) -> Any:
     if not isinstance(first, PLAIN):
         raise TypeError(
             f"a batch holds a {type(first).__name__}; tensors in dicts, lists and "
-            "tuples can be joined. Give those, and build it from them in loss()"
+            "tuples can be joined. Give those, and build it from them in the function"
         )
     return first
 
@@ -169,7 +169,14 @@ def _exchanged(exchange: Exchange, own: Any, where: str) -> Any:
         return _like(own, [_exchanged(exchange, value, where) for value in own])
     if not torch.is_tensor(own) or not own.dim():
         return own
-    shapes = exchange.integers(where, list(own.shape))
+    rows = exchange.integers(where, [number(str(own.dtype)), *own.shape])
+    shapes = [row[1:] for row in rows]
+    if len({row[0] for row in rows}) > 1:
+        dtypes = exchange.by_ranks(exchange.texts(str(own.dtype)))
+        raise GuardError(
+            f"{where}: the ranks' tensors are {dtypes}. Cast them to one dtype, also "
+            "on a rank that has no samples."
+        )
     if len({tuple(shape[1:]) for shape in shapes}) > 1:
         raise GuardError(
             f"{where}: the ranks' batches have the shapes {shapes}, by rank. Pad or "

@@ -187,11 +187,12 @@ class LossInputs:
         """
         found: dict[Site, torch.Tensor] = {}
         outside: dict[Site, torch.Tensor] = {}
-        for operation in used:
+        for place, operation in enumerate(used):
             if not operation.line or operation.fetches or len(found) == DRAWS:
                 continue
             site = Site(operation.line, operation.name, "drawn")
-            if operation.drawn is not None and not self._stored(operation, used):
+            later = used[place + 1 :]
+            if operation.drawn is not None and not self._stored(operation, later):
                 found.setdefault(site, operation.drawn)
             lifted = operation.leaves if operation.name == LIFTS else ()
             for tensor in (x.tensor for x in lifted if x.tensor is not None):
@@ -208,13 +209,13 @@ class LossInputs:
         pairs = zip(several, digests[0], strict=True)
         return [x for site, bits in pairs for x in (site.key, bits)]
 
-    def _stored(self, draw: Operation, used: list[Operation]) -> bool:
+    def _stored(self, draw: Operation, later: list[Operation]) -> bool:
         """Tell whether what was drawn goes into memory that lasts, or picks samples.
 
         A codebook gets new entries in that way, the same on all ranks.
         """
         behind, lasting = set(draw.gives), set(self.tape.known)
-        for operation in used[used.index(draw) + 1 :]:
+        for operation in later:
             lasting |= {taken.storage for taken in operation.leaves}
             if operation.takes & behind:
                 if operation.gives & operation.takes & lasting and operation.makes:

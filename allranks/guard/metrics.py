@@ -1,6 +1,7 @@
 """Invariants of what is reported: the same value on all ranks, and the exact mean."""
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import Any
 
 import torch
@@ -124,7 +125,8 @@ def _compare(
     exchange: Exchange, where: str, value: float, exact: float, said: str
 ) -> None:
     values = _doubles(exchange, where, [float(value)]).flatten().tolist()
-    if any(abs(v - exact) > 1e-5 * max(abs(exact), 1e-12) for v in values):
+    most = 1e-5 * max(abs(exact), 1e-12)
+    if not all(abs(v - exact) <= most or (isnan(v) and isnan(exact)) for v in values):
         reported = exchange.by_ranks([f"{v:.6g}" for v in values])
         raise GuardError(f"{where}: reported is {reported}; {said}")
 

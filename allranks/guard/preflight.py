@@ -15,7 +15,7 @@ from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.loaders import batch_rows, union
 from allranks.guard.randomness import generators, preserved
 from allranks.guard.training import Training
-from allranks.guard.untouched import untouched
+from allranks.guard.untouched import referred, untouched
 from allranks.guard.wrappers import NOT_THE_MEAN, strange
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -98,9 +98,6 @@ def run(
                 own = loss(model, part) / len(parts)
                 values.append(own.detach())
                 own.backward()
-        for p in parameters.values() if past else ():
-            own = torch.zeros_like(p) if p.grad is None else dense(p.grad)
-            p.grad = exchange.mean(where, own).to(p)
 
     def attempt(work: Callable[..., None], *args: Any) -> Gradients:
         error = None
@@ -120,6 +117,8 @@ def run(
         _taken(parameters)
         before = generators(training.device)
         ours = attempt(backward or default, list(batches))
+        for name in ours if past and not backward else ():
+            ours[name] = exchange.mean(where, dense(ours[name])).to(ours[name])
         joined = union(exchange, list(batches))
         theirs = attempt(alone, joined)
         numbers = _products(ours, theirs)
@@ -272,9 +271,8 @@ def reads_world_size(function: Callable, depth: int = 2) -> bool:
         return True
     if not depth:
         return False
-    inner = inspect.getclosurevars(function) if inspect.isfunction(function) else None
-    called = [*inner.globals.values(), *inner.nonlocals.values()] if inner else []
-    return any(inspect.isfunction(f) and reads_world_size(f, depth - 1) for f in called)
+    called = filter(inspect.isfunction, referred(function))
+    return any(reads_world_size(inner, depth - 1) for inner in called)
 
 
 def _is_word(value: Any) -> bool:

@@ -63,7 +63,8 @@ def drawers() -> dict[int, int]:
     kinds = (random.Random, numpy.random.BitGenerator) if numpy else random.Random
     found = {}
     for thing in gc.get_objects():
-        if issubclass(type(thing), kinds) and type(thing) is not random.SystemRandom:
+        kind = type(thing)
+        if issubclass(kind, kinds) and not issubclass(kind, random.SystemRandom):
             state = thing.getstate() if hasattr(thing, "getstate") else thing.state
             found[id(thing)] = number(str(state))
     return found

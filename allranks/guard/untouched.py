@@ -10,7 +10,7 @@ import copy
 import inspect
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from allranks.guard.wrappers import WRAPPERS
 MANY = 1000  # entries; a longer list that a loss refers to is data
 LARGE = 1 << 24  # elements; so is a larger tensor
 DRAWERS = "Generator", "RandomState"  # NumPy's, which need not be there
+OWN = vars(nn.Module()).keys()  # attributes that torch keeps in each module
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def untouched(model: nn.Module, *functions: Callable | None) -> Iterator[None]:
     modules = list({id(m): m for m in found}.values())
     restores = [_tensors(modules), _modes(modules), *map(_attributes, modules)]
     loose = [x for x in roots if torch.is_tensor(x) and not x.requires_grad]
-    restores += [_copy(x) for x in loose if x.numel() <= LARGE]
+    restores += [_copy(x) for x in loose if x.numel() <= LARGE and _is_writable(x)]
     restores += [_generator(x) for x in roots if not isinstance(x, nn.Module)]
     restores += [_hook(state) for m in modules for state in _states(m)]
     restores += [_reducer(m) for m in modules]
@@ -59,8 +60,10 @@ def referred(function: Callable) -> list[Any]:
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function):
         return own
-    found = inspect.getclosurevars(function)
-    held = [*found.globals.values(), *found.nonlocals.values(), *own]
+    held = own + [function.__globals__.get(name) for name in function.__code__.co_names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable that gets its value later
+            held.append(cell.cell_contents)
     few = [x for x in held if isinstance(x, list | tuple) and len(x) < MANY]
     return [*held, *(x for value in few for x in value)]
 
@@ -68,9 +71,7 @@ def referred(function: Callable) -> list[Any]:
 def _tensors(modules: list[nn.Module]) -> Callable[[], None]:
     """Copy gradients, buffers and tensors among the attributes."""
     held = [x for m in modules for x in (*m.buffers(False), *_plain(m).values())]
-    values = [
-        (x, x.detach().clone()) for x in held if torch.is_tensor(x) and not x.is_meta
-    ]
+    values = [_copy(x) for x in held if torch.is_tensor(x) and _is_writable(x)]
     grads = [
         (p, p.grad, None if p.grad is None else p.grad.clone())
         for m in modules
@@ -78,10 +79,9 @@ def _tensors(modules: list[nn.Module]) -> Callable[[], None]:
     ]
 
     def restore() -> None:
+        for put_back in values:
+            put_back()
         with torch.no_grad():
-            for tensor, value in values:
-                if not tensor.is_inference():
-                    tensor.data.copy_(value)
             for parameter, grad, value in grads:
                 parameter.grad = grad
                 if value is not None:
@@ -90,8 +90,16 @@ def _tensors(modules: list[nn.Module]) -> Callable[[], None]:
     return restore
 
 
+def _is_writable(tensor: torch.Tensor) -> bool:
+    """Tell whether a pass could write to a tensor: not if it is expanded."""
+    if tensor.is_meta or tensor.layout != torch.strided:
+        return not tensor.is_meta
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return not any(step == 0 and size > 1 for size, step in steps)
+
+
 def _copy(tensor: torch.Tensor) -> Callable[[], None]:
-    value = tensor.clone()
+    value = tensor.detach().clone()
     return lambda: tensor.data.copy_(value)
 
 
@@ -107,9 +115,12 @@ def _modes(modules: list[nn.Module]) -> Callable[[], None]:
 
 def _plain(module: nn.Module) -> dict[str, Any]:
     """Return the attributes that a module's own forward may change."""
-    if isinstance(module, WRAPPERS) or type(module).__module__.startswith("torch."):
+    # FSDP2 puts a class of its own before the module's.
+    homes = (kind.__module__ for kind in type(module).__mro__)
+    home = next(x for x in homes if not x.startswith("torch.distributed.fsdp"))
+    if isinstance(module, WRAPPERS) or home.startswith("torch."):
         return {}
-    return {k: v for k, v in vars(module).items() if not k.startswith("_")}
+    return {k: v for k, v in vars(module).items() if k not in OWN}
 
 
 def _attributes(module: nn.Module) -> Callable[[], None]:
@@ -197,7 +208,7 @@ def _hook(state: Any) -> Callable[[], None]:
 
     def restore() -> None:
         for name in set(_fields(state)) - set(own):
-            delattr(state, name)
+            object.__delattr__(state, name)
         for name, value in own.items():
             if isinstance(value, dict):
                 value.clear()
@@ -206,7 +217,7 @@ def _hook(state: Any) -> Callable[[], None]:
                 value.data.copy_(values[name])
             else:
                 value = values[name]
-            setattr(state, name, value)
+            object.__setattr__(state, name, value)  # a frozen dataclass, too
 
     return restore
 

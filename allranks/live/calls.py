@@ -104,12 +104,12 @@ class Recorder:
 
 
 def _group_of(args: tuple, kwargs: dict) -> str:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, group
 
     for value in (*args, *kwargs.values()):
-        if isinstance(value, ProcessGroup):
+        if isinstance(value, ProcessGroup) and value is not group.WORLD:
             return value.group_name
-    return ""
+    return ""  # the world's, named or not
 
 
 def read_progress(path: Path) -> int:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 from allranks.rehearse import lines
 from allranks.rehearse.sharding import sharded, units
-from allranks.rehearse.wrapped import of_ddp, of_fsdp
+from allranks.rehearse.wrapped import of_ddp, of_fsdp, total
 
 if TYPE_CHECKING:
     from allranks.rehearse.guarding import Guards
@@ -106,6 +106,7 @@ class Training:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the guard check what an optimizer is about to use."""
+        self.optimizers.setdefault(optimizer)  # a copied one was never made
         if (self.num_steps + 1) & self.num_steps == 0:
             self.compare_own(optimizer)
         if not (self.guard and dist.is_initialized() and dist.get_world_size() > 1):
@@ -159,7 +160,7 @@ class Training:
         inner = [getattr(p, "_inner", None) for m in wrappers for p in m.parameters()]
         if not inner or any(x is None for x in inner):
             return  # or on the host
-        self.due = lambda: sum(float(x.detach().double().sum()) for x in inner)
+        self.due = lambda: sum(map(total, inner))
 
     def compare_own(self, optimizer: torch.optim.Optimizer) -> None:
         """Sum up gradients and weights of an optimizer that holds no wrapped model's.
@@ -178,8 +179,7 @@ class Training:
         if any(x is None or x.is_sparse for pair in inner for x in pair):
             return  # on the host, or of another kind
         weights, gradients = (
-            sum(float(x.detach().double().sum()) for x in side)
-            for side in zip(*inner, strict=True)
+            sum(map(total, side)) for side in zip(*inner, strict=True)
         )
         number = [*self.optimizers].index(optimizer)
         sums = [len(inner), gradients, weights]

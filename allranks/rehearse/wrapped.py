@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -32,8 +33,16 @@ def of_ddp(model: nn.Module) -> dict[str, Any]:
         "group": dist.get_process_group_ranks(model.process_group),
         "buckets": buckets,
         "buffers": sum(b.nbytes for b in sent),
-        "sums": [float(getattr(b, "_inner", b).double().sum()) for b in sent],
+        "sums": [total(getattr(b, "_inner", b)) for b in sent],
     }
+
+
+def total(tensor: torch.Tensor) -> float:
+    """Return the sum of a tensor's numbers, of complex ones with both parts."""
+    tensor = tensor.detach().resolve_conj()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return float(tensor.double().sum())
 
 
 def of_fsdp(root: nn.Module) -> dict[str, Any]:

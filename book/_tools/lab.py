@@ -66,8 +66,8 @@ def write(folder: Path) -> None:
         notebook = blank(json.loads(path.read_text("utf8")), titles)
         copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False), "utf8")
         written[copy.name] = _hash(copy)
-    if folder != ROOT / "notebooks":
-        known.write_text(json.dumps(written, indent=1), "utf8")
+        if copy != path:
+            known.write_text(json.dumps(written, indent=1), "utf8")
 
 
 def _hash(path: Path) -> str:

@@ -61,6 +61,26 @@ def test_what_a_reader_has_written_stays(folder):
     assert "Mine" in copy.read_text("utf8") and "Other" not in copy.read_text("utf8")
 
 
+def test_copies_of_an_interrupted_run_follow_their_originals(tmp_path, monkeypatch):
+    """Nobody has worked in them."""
+    blank, calls = lab.blank, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return blank(*args)
+
+    monkeypatch.setattr(lab, "blank", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lab.write(tmp_path)
+    copies = sorted(tmp_path.glob("*.ipynb"))
+    monkeypatch.setattr(lab, "blank", lambda *args: blank(*args) | {"new": True})
+    lab.write(tmp_path)
+    assert len(copies) == 2
+    assert all("new" in json.loads(copy.read_text("utf8")) for copy in copies)
+
+
 def test_each_way_to_open_a_notebook_makes_the_copies():
     """``make lab``, Binder and the container; nothing else may open an original."""
     listed = subprocess.run(

@@ -30,6 +30,14 @@ def flat(tensor: Tensor) -> Tensor:
     return row.view(torch.uint8) if as_bytes else row
 
 
+def as_real(tensors: Tensors) -> Tensors:
+    """View complex numbers as pairs, as NCCL's face does in its sums and broadcasts.
+
+    DDP calls it from C++, so past the functions of Python that do the same.
+    """
+    return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+
+
 def allreduce_(
     nccl: ProcessGroupNCCL,
     tensors: Tensors,
@@ -39,7 +47,7 @@ def allreduce_(
     timeout: int = -1,
 ) -> tuple[Tensors, NcclWork]:
     """Replace a tensor by its reduction over all ranks."""
-
+    given, tensors = tensors, as_real(tensors)
     reduce_op, factor = reduction(op, tensors[0].dtype)
 
     def launch() -> Any:
@@ -52,7 +60,7 @@ def allreduce_(
     same = f"{named(op)} of {tensors[0].numel()}"
     asked = async_op, timeout
     work = nccl.start("all_reduce", tensors, tensors, launch, *asked, same=same)
-    return tensors, work
+    return given, work
 
 
 def allreduce_coalesced_(
@@ -76,6 +84,7 @@ def broadcast_(
     timeout: int = -1,
 ) -> tuple[Tensors, NcclWork]:
     """Replace a tensor by that of the root."""
+    given, tensors = tensors, as_real(tensors)
 
     def launch() -> Any:
         options = nccl.configure(c10d.BroadcastOptions(), timeout, rootRank=root)
@@ -83,7 +92,7 @@ def broadcast_(
 
     same, asked = f"{tensors[0].numel()} from rank {root}", (async_op, timeout)
     work = nccl.start("broadcast", tensors, tensors, launch, *asked, same=same)
-    return tensors, work
+    return given, work
 
 
 def reduce_(

@@ -243,6 +243,49 @@ def test_a_machine_that_falls_behind_the_link_says_so(late):
     assert before == 0 and len(said) == 1 and "make that slower" in said[0]
 
 
+BUSY = """
+import time, warnings
+group = dist.distributed_c10d._get_default_group()
+on_time = group._sleep_until
+group._sleep_until = lambda end, *more: on_time(end - 0.05, *more)  # busy till now
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(10):
+        dist.all_reduce(torch.ones(4))
+[str(one.message) for one in said]
+"""
+
+
+def test_a_group_of_one_rank_is_on_no_link_to_fall_behind():
+    with Ranks(1, backend="link:nvlink4") as ranks:
+        assert ranks.run(BUSY) == [[]]
+
+
+CALLS_ON = """
+from torch.distributed import _functional_collectives as functional
+
+def then(future):
+    gather = functional.all_gather_into_tensor_coalesced
+    scatter = functional.reduce_scatter_tensor_coalesced
+    mine = torch.full((2,), rank + 1.0)
+    outs = gather([mine, mine], dist.group.WORLD)
+    outs += scatter([torch.ones(world_size)], "sum", [0], dist.group.WORLD)
+    return [functional.wait_tensor(out).sum().item() for out in outs]
+
+work = dist.all_reduce(torch.ones(1), async_op=True)
+future = work.get_future().then(then)
+dist.all_reduce(torch.ones(3))
+future.wait()
+"""
+
+
+def test_a_callback_may_call_coalesced_collectives(ranks):
+    num = ranks.world_size
+    gathered = float(num * (num + 1))
+    expected = [gathered, gathered, float(num)]
+    assert ranks.run(CALLS_ON, timeout=20, quiet=True) == [expected] * num
+
+
 HOOKED = """
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch import nn

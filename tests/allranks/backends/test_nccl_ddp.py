@@ -54,6 +54,35 @@ def test_ddp_trains_as_on_cpu_tensors(ranks):
     assert all(weights.equal(found[0][1]) for _, weights in found)
 
 
+COMPLEX = """
+from torch import nn
+
+class Rotates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.randn(6, dtype=torch.complex64))
+        self.register_buffer("start", torch.randn(6, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x * self.turn * self.start).abs().mean()
+
+def turned(to, group):
+    torch.manual_seed(rank)
+    net = Rotates().to(to)
+    ddp = nn.parallel.DistributedDataParallel(net, process_group=group)
+    x = torch.arange(6.0) + rank
+    ddp(x.to(to)).backward()
+    return torch.cat([net.start, net.turn.detach(), net.turn.grad]).cpu()
+"""
+
+
+def test_ddp_takes_complex_numbers(two):
+    """NCCL has none, so its face in torch sends and adds up pairs."""
+    two.run(COMPLEX)
+    found = two.run("turned(gpu, group), turned('cpu', gloo)")
+    assert all(ours.equal(found[0][1]) for ours, _ in found)
+
+
 OPTIONS = ["gradient_as_bucket_view", "find_unused_parameters", "static_graph"]
 
 

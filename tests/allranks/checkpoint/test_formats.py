@@ -101,6 +101,7 @@ def old_tar() -> bytes:
         ("in.pt", b"\x1f\x8b\x08", "gunzip"),
         ("in.pth.tar", old_tar(), "before 0.1.10"),
         ("config.json", b'{"hidden_size": 8}', "a JSON file"),
+        ("vocab.json", '{"\u00e9t\u00e9": 8}'.encode(), "a JSON file"),
         (
             "model.safetensors.index.json",
             json.dumps({"weight_map": {"a": "1.safetensors", "b": "2"}}).encode(),
@@ -214,6 +215,13 @@ def test_a_models_own_n_averaged_stays(saved, tmp_path, capsys):
     path = saved({"n_averaged": torch.tensor(1), "weight": WEIGHT})
     shown(capsys, "convert", path, tmp_path / "out.pt")
     assert [*torch.load(tmp_path / "out.pt")] == ["n_averaged", "weight"]
+
+
+def test_the_names_of_a_models_own_layers_are_no_prefix(saved, capsys):
+    path = saved(
+        nn.ModuleDict({name: nn.Linear(2, 2) for name in ("a", "b")}).state_dict()
+    )
+    assert "keys begin" not in shown(capsys, "inspect", path)
 
 
 def test_a_prefix_of_the_readers_own_is_taken_off(saved, tmp_path, capsys):

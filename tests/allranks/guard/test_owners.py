@@ -4,6 +4,7 @@ Each case has a pattern for what the guard must say; "^$" demands silence. Most 
 pairs, the wrong program and the right one that looks like it.
 """
 
+import dataclasses
 import random
 import re
 import warnings
@@ -629,6 +630,32 @@ def an_auc_of_all_samples():
     report(lambda score, label, own: auc(score, label))
 
 
+@case(r"metric_of: reported is nan on ranks 0, 1; for all 64 samples at once it is")
+def an_auc_that_is_no_number():
+    report(lambda score, label, own: float("nan"))
+
+
+@case(r"metric: reported is nan on ranks 0, 1; the mean over all 4 samples is 1\.5")
+def a_mean_that_is_no_number():
+    with Guard(None) as watch:
+        watch.metric(float("nan"), total=3.0, count=2)
+
+
+@case("^$")
+def a_mean_of_what_is_no_number():
+    with Guard(None) as watch:
+        watch.metric(float("nan"), total=float("nan"), count=2)
+
+
+@case(
+    r"tensors are torch\.int64 on rank 0, torch\.float32 on rank 1\. Cast them to one"
+)
+def a_metric_of_a_rank_without_samples():
+    own = torch.tensor([] if dist.get_rank() else [1, 2])
+    with Guard(None, patience_s=20) as watch:
+        watch.metric_of(1.5, lambda x: x.double().mean(), own)
+
+
 def join(optimizer, scaler=None):
     """Train inside of Join, with 7 steps on one rank and 4 on the other."""
     ddp = DDP(nn.Linear(6, 1))
@@ -687,9 +714,13 @@ def a_preflight_that_leaves_no_trace():
             self.center = torch.zeros(2)
             self.own = torch.Generator().manual_seed(dist.get_rank())
             self.register_buffer("mean", torch.zeros(2))
+            self.register_buffer("ones", torch.ones(1).expand(2))
+            self._calls, self._center = 0, torch.zeros(2)
 
         def forward(self, x):
             self.calls += 1
+            self._calls += 1
+            self._center += x.mean()
             self.log.append(x)
             torch.rand(1, generator=self.own)
             out = self.net(x)
@@ -711,15 +742,20 @@ def a_preflight_that_leaves_no_trace():
         hook = {k: getattr(state, k) for k in power.PowerSGDState.__slots__[1:]}
         hook["rng"] = state.rng.get_state()
         held = [
-            (m.calls, len(m.log), m.center, m.mean, m.own.get_state(), m.training)
+            [m.calls, m._calls, len(m.log), m.center, m._center, m.mean, m.training]
             for m in (inner, outside)
         ]
+        held += [m.own.get_state() for m in (inner, outside)]
         grads = [p.grad for p in ddp.parameters()]
         return repr((hook, held, grads, private.bit_generator.state))
 
     def loss(model, x):
-        return model(x).square().mean() + outside(x).mean() + 0 * private.normal()
+        if model is None:
+            return later
+        out = model(x) * mask
+        return out.square().mean() + outside(x).mean() + 0 * private.normal()
 
+    mask = torch.ones(1).expand(2)
     before = everything()
     with Guard(ddp) as watch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a loss that draws, and of the hook
@@ -727,6 +763,73 @@ def a_preflight_that_leaves_no_trace():
         watch.preflight(loss, x)
         watch.preflight(loss, x, backward=lambda b: loss(ddp, b[0]).backward())
     assert everything() == before
+    later = 0.0  # loss() refers to it before there is a value
+
+
+@case("^$")
+def a_preflight_that_leaves_no_trace_in_a_sharded_module():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.calls = network(), 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.net(x)
+
+    model = fully_shard(Counts())
+    with Guard(model) as watch:
+        watch.preflight(lambda m, x: m(x).square().mean(), torch.randn(4, 6))
+    assert model.calls == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a communication hook of one's own is told."""
+
+    factor: float = 1.0
+
+
+def averaging(state, bucket):
+    """Average a bucket, as DDP does."""
+    tensor = bucket.buffer().mul_(state.factor / dist.get_world_size())
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+@case("^$")
+def a_preflight_with_a_hook_whose_state_is_frozen():
+    ddp = DDP(network())
+    ddp.register_comm_hook(Settings(), averaging)
+    with Guard(ddp) as watch:
+        watch.preflight(lambda m, x: m(x).square().mean(), torch.randn(4, 6))
+
+
+@case("preflight: rank 1 failed: ValueError: no such sample")
+def a_preflight_with_a_hook_and_a_loss_that_fails_on_one_rank():
+    ddp = DDP(network())
+    ddp.register_comm_hook(Settings(), averaging)
+
+    def loss(model, x):
+        if dist.get_rank() == 1:
+            raise ValueError("no such sample")
+        return model(x).square().mean()
+
+    with Guard(ddp) as watch:
+        watch.preflight(loss, torch.randn(4, 6))
+
+
+@case("^$")
+def noise_that_one_line_draws_twice_into_the_same_memory():
+    ddp, own = DDP(network()), torch.Generator().manual_seed(dist.get_rank())
+    noise = torch.empty(4, 6)
+
+    def loss(x, y):
+        for _ in range(2):
+            x = x + 0.1 * noise.normal_(generator=own)
+        return mse(ddp(x), y)
+
+    fit(ddp, loss=loss)
 
 
 class LayerDrop(nn.Module):

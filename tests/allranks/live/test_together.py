@@ -104,6 +104,9 @@ def test_unequal_calls_are_named(four, code, told):
         "w.register_hook(lambda g: dist.all_reduce(g.clone()) or g)\n"
         "w.sum().backward() if rank else dist.all_reduce(torch.zeros(3))\n"
         "dist.all_gather_object([None] * 4, rank)",
+        "x, name = torch.ones(2), {'group': dist.group.WORLD}\n"
+        "dist.all_reduce(x, **(name if rank else {}))\n"
+        "dist.broadcast(x, 0, **({} if rank else name))",
     ],
     ids=[
         "objects",
@@ -114,6 +117,7 @@ def test_unequal_calls_are_named(four, code, told):
         "send",
         "caught",
         "shadow",
+        "world",
     ],
 )
 def test_what_may_differ_is_no_error(four, code):

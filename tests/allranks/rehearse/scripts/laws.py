@@ -1,5 +1,6 @@
 """Train with DDP or by hand; words are mistakes, and "right" cures all of them."""
 
+import copy
 import os
 import sys
 
@@ -19,12 +20,13 @@ torch.manual_seed(local_rank)
 
 
 class Net(nn.Module):
-    """A layer, and a buffer that never changes."""
+    """A layer, and two buffers that never change."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(64, 64)
         self.register_buffer("mask", torch.ones(64, 64).tril())
+        self.register_buffer("turn", torch.ones(4, dtype=torch.complex64))
 
     def forward(self, x):
         return self.layer(x @ self.mask)
@@ -43,6 +45,9 @@ elif group:
         broadcast_buffers="buffers" in sys.argv and not right,
     )
 optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+if "copied" in sys.argv:  # such an optimizer was never built
+    net, optimizer = copy.deepcopy((net, optimizer))
+    model = net
 passes = 2 if "accumulate" in sys.argv else 1
 for _ in range(6):
     for number in range(passes):
