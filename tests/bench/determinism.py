@@ -14,7 +14,7 @@ from allranks import Ranks
 from scripts import ch10_determinism as chapter
 from scripts.ch10_precision import GPT
 
-ROUNDS, REPEATS = 9, 12  # a round's figure is the least of its repeats
+ROUNDS, REPEATS = 9, 12  # a round's figure is the median of its repeats
 NUMBERS = 1 << 20  # in what is written, or added up
 WORLD_SIZE = 4  # of the tree
 
@@ -27,15 +27,19 @@ class Text(GPT):
         return super().forward(x).mT
 
 
-def least(ways: list[Callable], clock: Callable) -> list[float]:
-    """Return each way's least time of some repeats, by turns."""
-    found = [float("inf")] * len(ways)
+def middle(ways: list[Callable], clock: Callable) -> list[float]:
+    """Return each way's median time of some repeats, by turns.
+
+    The least would be too little: while another thread runs, its clock may lag.
+    """
+    found = [[] for _ in ways]
     for _ in range(REPEATS):
-        for place, way in enumerate(ways):
+        for times, way in zip(found, ways, strict=True):
+            time.sleep(0.02)  # the last way's second thread spins for a while
             start = clock()
             way()
-            found[place] = min(found[place], clock() - start)
-    return found
+            times.append(clock() - start)
+    return [statistics.median(times) for times in found]
 
 
 def alone() -> dict[str, list[float]]:
@@ -83,7 +87,7 @@ def alone() -> dict[str, list[float]]:
             torch.set_num_threads(2 if shared else 1)
             clock = time.process_time if shared else time.thread_time
             pair = [lambda way=way: way(True), lambda way=way: way(False)]
-            with_it, without = least(pair, clock)
+            with_it, without = middle(pair, clock)
             found.setdefault(way.__name__, []).append(with_it / without)
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
@@ -131,8 +135,8 @@ def run() -> dict:
     figures = {}
     for name, ratios in found.items():
         low, _, high = statistics.quantiles(ratios)
-        middle = statistics.median(ratios)
-        figures[name] = {"ratio": middle, "ratio_min": low, "ratio_max": high}
+        ratio = statistics.median(ratios)
+        figures[name] = {"ratio": ratio, "ratio_min": low, "ratio_max": high}
     return figures
 
 
