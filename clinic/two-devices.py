@@ -40,7 +40,7 @@ output = second(hidden.to(second.weight.device))
 print("output on", output.device)
 
 # %% signs
-# xpected all tensors to be on the same device
+# all tensors to be on the same device
 # [Tt]ensor for .* is on .*, (?:but )?expected (?:it|them) to be on
 # Expected object of (?:device|backend)(?: type)? \w+ but got (?:device|backend)(?: type)? \w+
 # located on different GPUs|tensors are on different GPUs
