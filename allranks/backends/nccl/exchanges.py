@@ -34,6 +34,19 @@ def gather_(
     return nccl.start("gather", tensors, into, launch, *asked, same=same)
 
 
+def gather_into_tensor_(
+    nccl: ProcessGroupNCCL,
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    root: int,
+    async_op: bool = True,
+    timeout: int = -1,
+) -> tuple[torch.Tensor, NcclWork]:
+    """Fill the root's tensor with those of all ranks, from torch 2.15 on."""
+    parts = output.view(nccl.size(), -1) if nccl.rank() == root else ()
+    return output, gather_(nccl, [[*parts]], [tensor], root, async_op, timeout)
+
+
 def scatter_(
     nccl: ProcessGroupNCCL,
     outputs: Tensors,

@@ -84,7 +84,8 @@ def split_group(
     parent = parent_pg or dist.group.WORLD
     numbers = dist.get_process_group_ranks(parent)
     mine = [part for part in split_ranks if parent.rank() in part]
-    if not mine:
+    if not mine:  # torch 2.15 counts groups, and ranks that count alike stay in step
+        distributed_c10d._process_group_name([], use_hashed_name=True)
         return None
     return dist.new_group(
         [numbers[rank] for rank in mine[0]],
@@ -109,6 +110,7 @@ OF_C10D = [
     collectives.reduce_scatter_,
     collectives.reduce_scatter_tensor_coalesced_,
     exchanges.gather_,
+    exchanges.gather_into_tensor_,
     exchanges.scatter_,
     exchanges.alltoall_base_,
     exchanges.alltoall_,
@@ -177,6 +179,8 @@ def _ops() -> dict[dispatch.Op, dispatch.Special]:
     """Return what runs in place of each op."""
     found = {torch.ops._c10d_functional.wait_tensor.default: _wait_tensor}
     for function in OF_C10D:
+        if not hasattr(torch.ops.c10d, function.__name__):  # this torch is older
+            continue
         op = getattr(torch.ops.c10d, function.__name__).default
         found[op] = _of_c10d(op, function)
     for name, function in functional.OPS.items():

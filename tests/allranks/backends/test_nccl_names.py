@@ -99,6 +99,9 @@ CALLS = {
     "abort": "dist.distributed_c10d._abort_process_group(dist.new_group([0, 1], "
     "backend='nccl'))",
 }
+if hasattr(dist, "gather_single"):  # from torch 2.15 on
+    whole = "dist.{}(ones(), ones(8) if rank == 0 else None, 0, group)"
+    CALLS |= {n: whole.format(n) for n in ("gather_single", "gather_into_tensor")}
 ELSEWHERE = {  # which other rows use, or which concern the whole job and no backend
     *("GroupName", "breakpoint", "destroy_process_group", "get_debug_level"),
     *("get_node_local_rank", "get_pg_count", "init_process_group", "is_available"),
@@ -106,10 +109,11 @@ ELSEWHERE = {  # which other rows use, or which concern the whole job and no bac
     *("is_torchelastic_launched", "is_xccl_available", "isend", "record_comm"),
     *("register_rendezvous_handler", "rendezvous", "send", "send_object_list"),
     *("set_debug_level", "set_debug_level_from_env"),
+    *("get_backend_impl", "set_timeout"),  # from torch 2.15 on
 }
 NEEDS = "NotImplementedError: {} needs a real GPU"
 REFUSED = {
-    "monitored_barrier": "ValueError: monitored_barrier is only implemented for GLOO",
+    "monitored_barrier": "ValueError: monitored_barrier ",  # 2.15 has other words
     "shrink_group": NEEDS.format("torch.distributed.shrink_group"),
     "a receive from anybody": "RuntimeError: ProcessGroupNCCL does not support recvAny",
     "a sum in a capture": NEEDS.format("all_reduce while a CUDA graph is captured"),

@@ -18,7 +18,9 @@ def nothing(*args, **kwargs) -> list:
 
 def stand_in(index: int, rank: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
     """Return what a schedule needs of a stage; it records what it is told to do."""
-    log, names = [], ("get_fwd_recv_ops", "get_fwd_send_ops", "perform_reduce_grad")
+    log = []
+    names = "get_fwd_recv_ops", "get_fwd_send_ops", "perform_reduce_grad"
+    names += ("release_fwd_send_outputs",)  # of torch 2.15
     return SimpleNamespace(
         stage_index=index,
         group_rank=rank,
