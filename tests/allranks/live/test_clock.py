@@ -311,7 +311,9 @@ class TestSpans:
         for rank, job in enumerate(jobs):
             counts = {name: names(job).count(name) for name in set(names(job))}
             neighbours = (rank > 0) + (rank < 3)
-            assert counts["isend"] == counts["irecv"] == 4 * neighbours
+            shapes = 0 if torch.__version__.startswith("2.13.") else neighbours
+            for kind in "isend", "irecv":  # torch 2.15 sends shapes so, too
+                assert 0 <= counts[kind] - 4 * neighbours <= shapes
             assert counts["irecv.wait"] == counts["irecv"]
             assert counts["backward"] == 4
             assert all(a.end <= b.start for a, b in pairwise(job.spans))

@@ -69,11 +69,11 @@ def test_what_native_code_and_children_write_is_shown(two, capsys):
 
 def test_a_warning_names_the_readers_line(two, capsys):
     """Torch counts frames up to its caller, and finds a timer there."""
-    code = "\ny = torch.empty(1)\ndist.reduce_scatter_tensor(y, torch.ones(2))"
+    code = "\nx = [torch.ones(1)]\ndist.all_reduce_coalesced(x)"
     two.run_cell(code, "ranks cell 7")
     out = capsys.readouterr().out
     assert "ranks 0–1: ranks cell 7:3: FutureWarning" in out
-    assert "dist.reduce_scatter_tensor(y" in out and "clock.py" not in out
+    assert "dist.all_reduce_coalesced(x" in out and "clock.py" not in out
 
 
 def test_each_rank_has_random_numbers_of_its_own():
