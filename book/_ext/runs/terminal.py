@@ -24,7 +24,10 @@ FRAME = '  File "…/torchrun", line '
 CARETS = re.compile(r"(?:\[rank\d+\]:)?[\s~^]*")
 # On exit, Python writes the message and the newline apart, so two ranks' may merge.
 MERGED = re.compile(r"(.{8,}?)\1+")
-VARIES = re.compile(r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*")
+VARIES = re.compile(
+    r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*"
+    r"|(?<=\.py:)\d+(?=\])|(?<=\", line )\d+"  # these differ between torch's releases
+)
 
 
 def stand_in(text: str) -> str:
@@ -73,7 +76,8 @@ def same(old: str, new: str) -> bool:
 
     Some lines depend on chance: which of several failing ranks torchrun sees first,
     whether the others have ended by then or are ended, and in which order ranks write.
-    How much of a statement a traceback underlines depends on Python's release.
+    How much of a statement a traceback underlines depends on Python's release, and the
+    line numbers of torchrun's own frames depend on torch's.
     """
     return essence(old) == essence(new)
 
