@@ -26,8 +26,9 @@ CARETS = re.compile(r"(?:\[rank\d+\]:)?[\s~^]*")
 MERGED = re.compile(r"(.{8,}?)\1+")
 VARIES = re.compile(
     r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*"
-    r"|(?<=\.py:)\d+(?=\])|(?<=\", line )\d+"  # these differ between torch's releases
+    r"|(?<=\.py:)\d+(?=\])"  # a line number of torch's, which each release moves
 )
+OF_TORCH = re.compile(r'^(?:\[rank\d+\]:)? *File "…/torch/.*\n.*\n', re.MULTILINE)
 
 
 def stand_in(text: str) -> str:
@@ -76,15 +77,15 @@ def same(old: str, new: str) -> bool:
 
     Some lines depend on chance: which of several failing ranks torchrun sees first,
     whether the others have ended by then or are ended, and in which order ranks write.
-    How much of a statement a traceback underlines depends on Python's release, and the
-    line numbers of torchrun's own frames depend on torch's.
+    How much of a statement a traceback underlines depends on Python's release, and
+    torch's own frames depend on torch's.
     """
     return essence(old) == essence(new)
 
 
 def essence(text: str) -> list[str]:
     """Return the lines that are the same in each run, whatever chance does."""
-    ranks, own = split(text)
+    ranks, own = split(OF_TORCH.sub("", text))
     ranks = sorted({unmerged(line) for line in ranks if not CARETS.fullmatch(line)})
     _, _, root = "\n".join(own).partition("Root Cause (first observed failure):")
     kept = ("Setting OMP_NUM_THREADS", "failed (exitcode", '  File "', "Child")
