@@ -28,7 +28,8 @@ VARIES = re.compile(
     r"(?<=\(pid: )\d+|(?<=local_rank: )\d+|(?<=rank      : ).*"
     r"|(?<=\.py:)\d+(?=\])"  # a line number of torch's, which each release moves
 )
-OF_TORCH = re.compile(r'^(?:\[rank\d+\]:)? *File "…/torch/.*\n.*\n', re.MULTILINE)
+# A frame of torch's own and what is indented below it: its statement and the carets.
+OF_TORCH = re.compile(r'^(.*)File "…/torch/.*\n(?:\1  .*\n)*', re.MULTILINE)
 
 
 def stand_in(text: str) -> str:
