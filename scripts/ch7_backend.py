@@ -17,6 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import NoReturn
 
 
@@ -126,8 +127,10 @@ class SharedMemory(dist.ProcessGroup):
 
 
 SLOT = 2 << 20  # bytes that a rank puts down at once: they stay in its cache
-GLOOS = "allgather allreduce_coalesced alltoall_base barrier broadcast "
-for name in (GLOOS + "reduce_scatter send recv").split():
+GLOOS = "allgather allreduce_coalesced alltoall alltoall_base barrier broadcast "
+GLOOS += "gather recv recv_anysource reduce reduce_scatter scatter send "
+GLOOS += "all_gather_single all_to_all_single reduce_scatter_single"  # 2.15
+for name in filter(partial(hasattr, dist.ProcessGroupGloo), GLOOS.split()):
 
     def _by_gloo(self, *args, name=name, **opts):
         return getattr(self.gloo, name)(*args, **opts)

@@ -67,6 +67,8 @@ def test_a_fused_optimizer_fails_one_line_later(fused):
 def test_without_a_backend_the_accelerators_is_taken_alone(found, backend, monkeypatch):
     """If no backend is named, the group gets that of the accelerator, and no other."""
     monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device(found))
+    device = None if found == "cpu" else torch.device(found)  # torch 2.15 asks this:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
     config = distributed_c10d.BackendConfig(distributed_c10d.Backend("undefined"))
     assert config.get_device_backend_map() == {found: backend}
     says = prose("no-backend-for-device", "Cure")
