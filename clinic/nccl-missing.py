@@ -5,6 +5,7 @@ symptom: crash
 runs on: one process
 chapter: ch1_environment
 signature: Distributed package doesn't have NCCL built in
+elsewhere: no GPUs found! or nccl2 requires at least one CUDA device
 
 You see: `init_process_group` fails at once, on Windows, on a Mac, or with torch's CPU
 wheel on a Linux machine that has GPUs.

@@ -5,6 +5,7 @@ symptom: crash
 runs on: one process
 chapter: ch1_environment
 signature: Torch not compiled with CUDA enabled
+elsewhere: Found no NVIDIA driver
 
 You see: `AssertionError: Torch not compiled with CUDA enabled`, also on a machine that
 has a GPU.

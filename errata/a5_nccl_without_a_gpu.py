@@ -2,7 +2,7 @@
 
 runs on: one process
 outcome: raises
-elsewhere: ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!
+elsewhere: no GPUs found! or nccl2 requires at least one CUDA device
 chapter: ch4_ranks
 
 The article calls nccl the default. There is a default *per device*: nccl for a GPU,

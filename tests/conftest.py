@@ -31,7 +31,15 @@ FIRST = [  # ordered by time, which make test reports, not by the number of test
     "tests/clinic/test_live.py",
     "tests/clinic/test_launched.py",
 ]
+CPU_BUILD = "it shows what a CPU build of torch says, and this is a CUDA build"
 GROUPS = "tests/lab/", "tests/book/explorables/"  # each is run by one worker
+
+
+def cuda_build() -> bool:
+    """Tell whether torch was built for CUDA: some errors have other words there."""
+    import torch
+
+    return torch.backends.cuda.is_built()
 
 
 def pytest_xdist_make_scheduler(config, log):
@@ -57,6 +65,10 @@ def pytest_collection_modifyitems(items) -> None:
         return places.get(name, len(FIRST))
 
     items.sort(key=place)
+    for item in items:
+        cell = getattr(item, "cell", None)  # of a notebook
+        if cell and "cpu-build" in cell.metadata.get("tags", []) and cuda_build():
+            item.add_marker(pytest.mark.skip(reason=CPU_BUILD))
 
 
 @pytest.hookimpl(wrapper=True)

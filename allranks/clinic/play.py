@@ -1,5 +1,6 @@
 """Play a specimen: run a cell in the state of a fresh program, and say how it ended."""
 
+import contextlib
 import os
 import re
 import socket
@@ -184,7 +185,9 @@ def _start(
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{code}\n")
     stderr, exit_code = os.dup(2), 0
-    with open(f"stderr{rank}", "w+") as file:
+    # torch 2.15 logs to what sys.stderr is at the time, which a rank replaces.
+    log = contextlib.redirect_stderr(sys.__stderr__)
+    with open(f"stderr{rank}", "w+") as file, log:
         os.dup2(file.fileno(), 2)  # child processes inherit it
         try:
             if num_gpus:

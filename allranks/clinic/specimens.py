@@ -24,7 +24,8 @@ class Specimen:
     """One file: what the page says about it, and its cells.
 
     Attributes:
-        fields: ``runs on``, ``chapter``, and what else its kind requires.
+        fields: ``runs on``, ``chapter``, and what else its kind requires. ``elsewhere``
+            is what a CUDA build says instead where there is no GPU: words or words.
         prose: the docstring below the fields.
         given: the code that runs before each cell.
         cells: the code of each cell that is played, by name, the failing one first.

@@ -137,7 +137,8 @@ class Specimens(SpecimenDirective):
             outcome.text, outcome.text, language="ranks", classes=classes
         )
         if name == "wrong" and (other := specimen.fields.get("elsewhere")):
-            box += self.markdown(f"With a CUDA build, where no GPU is found: `{other}`")
+            words = "` or `".join(other.split(" or "))
+            box += self.markdown(f"With a CUDA build, where no GPU is found: `{words}`")
         return box
 
     def foot(self, specimen: clinic.Specimen) -> nodes.paragraph:
