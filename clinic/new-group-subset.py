@@ -16,7 +16,8 @@ is one behind from then on, so it looks for its partners under another number.
 
 Cure: every rank creates every group, in the same order, member or not, and uses those
 that it is in. Or give `use_local_synchronization=True`, which takes the name from the
-members.
+members. With torch 2.15 give it to all groups then: such a group advances its members'
+count, and a later one without it waits in the same way.
 
 Next time: `new_group(..., timeout=timedelta(seconds=10))` turns the hang into a
 `DistStoreError` whose missing key contains the group's number.
