@@ -4,158 +4,72 @@ Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch5_ddp.py
 """
 
-import argparse
-import atexit
+import job  # first, since importing torch takes seconds
+
 import gc
 import os
-import pickle
-import re
-import signal
-import sys
-import threading
 import time
-import zipfile
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
-
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
-    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
-        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import checkpoint
+from tasks import make_task
 
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
+
+def setup(args) -> tuple[int, int, torch.device]:
+    """Join the group that torchrun describes: (rank, world_size, device)."""
+    timeout, device = job.launched(), torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
+    if gpu and gpu.type != "mps":  # a Mac's GPU has no collectives
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     dist.init_process_group(
-        dist.get_default_backend_for_device(device),
+        dist.get_default_backend_for_device(device),  # nccl, or gloo
         timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
+        device_id=device if device.type != "cpu" else None,
     )
-    agree(args)
+    job.agree(args)
     return dist.get_rank(), dist.get_world_size(), device
 
 
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
-def save(path: str, state: dict) -> None:
-    """Write a new file, then rename it: no crash can break the old one."""
-    try:
-        with open(f"{path}.new", "wb") as file:  # buffered: it writes it all
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file)
-        os.replace(f"{path}.new", path)
-    except BaseException as error:  # a full disk, Ctrl-C: leave nothing half
-        with suppress(OSError):
-            os.remove(f"{path}.new")
-        for cause in error, error.__context__:
-            if isinstance(cause, OSError):
-                why = f"{path} is not saved: {cause.strerror}"
-                refuse(f"{why}: make room or name another")
-        raise
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
-
-
-def load(args, run: dict, net: nn.Module, optimizer) -> dict:
-    """To --resume, fill net and optimizer from a file, or refuse the file."""
-    path, job = args.checkpoint, os.environ.get("TORCHELASTIC_RUN_ID")
-    state = {"run": run, "epoch": 0, "job": job}
-    exists = os.path.exists(path)
-    again = exists and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") > "0"
-    if not (args.resume or again):
-        if exists and not args.overwrite:
-            refuse(f"{path} exists: go on with --resume, or --overwrite it")
-        return state
-    try:
-        found = torch.load(path, "cpu", weights_only=True)
-        names = found["run"].keys(), found.keys() - {"model", "optim"}
-        if names != (run.keys(), state.keys()):
-            raise KeyError
-        if again and not args.resume and found["job"] != job:
-            raise ValueError("another job wrote it")
-        new = {k: was for k, was in found["run"].items() if was != run[k]}
-        for name, was in new.items():
-            if name not in ("ranks", "batch_size", "epochs"):
-                raise ValueError(f"{name} was {was}, not {run[name]}")
-        done, num = found["epoch"], args.epochs
-        if type(done) is not int or not 0 < done < num:
-            raise ValueError(f"epoch {done} of --epochs {num}")
-        net.load_state_dict(found["model"])
-        optimizer.load_state_dict(found["optim"])
-        of = optimizer.state  # an empty state has no momentum
-        pairs = [(p, of[p]["momentum_buffer"]) for p in net.parameters()]
-        fits = [p.shape == m.shape for p, m in pairs]
-        if not all(fits) or optimizer.param_groups[0]["lr"] != args.lr:
-            raise KeyError
-        if not all(t.isfinite().all() for pair in pairs for t in pair):
-            raise ValueError("it holds numbers that are not finite")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", error)
-    except pickle.UnpicklingError:
-        more = zipfile.is_zipfile(path)  # torch.load refused to run code
-        why = "it holds more than weights" if more else "no checkpoint"
-    except (EOFError, RuntimeError) as error:
-        why = "of another model" if "state_dict" in str(error) else "damaged"
-    except Exception:
-        why = "not what this script writes"
-    else:
-        if dist.get_rank() == 0:
-            new = [f"{run[k]} {k}, not {was}" for k, was in new.items()]
-            say("; ".join([f"goes on after {done} epochs", *new]))
-        return found | {"run": run, "job": job}
-    refuse(f"--checkpoint {path} will not do: {why}: change flags or file")
+def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
+    """Train a replica on this rank's share; return its loss at each step."""
+    torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
+    train_set, test_set, net = make_task(args.samples)  # N samples
+    if world_size > (num := len(train_set)):
+        job.refuse(f"{world_size} ranks > {num} samples: start fewer")
+    optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
+    run = {"samples a step": world_size * args.batch_size, "ranks": world_size}
+    run |= {k: v for k, v in vars(args).items() if type(v) in (int, float)}
+    state, losses = checkpoint.resume(args, run, net, optimizer), []
+    ddp = DDP(net)
+    sampler = DistributedSampler(train_set, seed=args.seed)  # N / W each
+    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
+    for epoch in range(state["epoch"], args.epochs):
+        sampler.set_epoch(epoch)  # a new order, the same on all ranks
+        start = time.perf_counter()
+        for x, y in loader:  # (B, 1, 8, 8), (B,): other samples on each rank
+            loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
+            optimizer.zero_grad()
+            loss.backward()  # DDP averages the gradients in here
+            optimizer.step()
+            losses.append(loss.detach())
+        loss = torch.stack(losses[-len(loader) :]).mean()
+        dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
+        job.finite(loss, f"{epoch=}")  # before a good checkpoint is replaced
+        rate = num / (time.perf_counter() - start)
+        accuracy = evaluate(net, test_set, device)
+        if rank == 0:
+            state |= {"epoch": epoch + 1, "model": net.state_dict()}
+            state |= {"optim": optimizer.state_dict()}
+            checkpoint.save(args.checkpoint, state)
+            found = f"{epoch=} {loss=:.4f} {accuracy=:.4f}"
+            job.say(f"{found} {rate:.0f} samples/s")
+    return losses
 
 
 def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
@@ -168,170 +82,18 @@ def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
     return (counts[0] / counts[1]).item()
 
 
-def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
-    """Train a replica on this rank's share; return its loss at each step."""
-    torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
-    train_set, test_set, net = make_task(args.samples)
-    if world_size > (num := len(train_set)):
-        refuse(f"{world_size} ranks > {num} samples: start fewer")
-    optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
-    run = {"samples a step": world_size * args.batch_size, "ranks": world_size}
-    run |= {k: v for k, v in vars(args).items() if type(v) in (int, float)}
-    state, losses = load(args, run, net, optimizer), []
-    ddp = nn.parallel.DistributedDataParallel(net)
-    sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
-    loader = DataLoader(train_set, args.batch_size, sampler=sampler)
-    for epoch in range(state["epoch"], args.epochs):
-        sampler.set_epoch(epoch)  # a new order, the same on all ranks
-        start = time.perf_counter()
-        for x, y in loader:
-            loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
-            optimizer.zero_grad()
-            loss.backward()  # DDP averages the gradients in here
-            optimizer.step()
-            losses.append(loss.detach())
-        loss = torch.stack(losses[-len(loader) :]).mean()
-        dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
-        finite(loss, f"{epoch=}")  # before a good checkpoint is replaced
-        rate = num / (time.perf_counter() - start)
-        accuracy = evaluate(net, test_set, device)
-        if rank == 0:
-            state |= {"epoch": epoch + 1, "model": net.state_dict()}
-            save(args.checkpoint, state | {"optim": optimizer.state_dict()})
-            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
-    return losses
-
-
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags (--batch-size is per rank); refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 8, "--batch-size": 96, "--samples": 1440}
-    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
-    parser.add_argument("--checkpoint", default="ch5_ddp.pt", help="to write")
+def parse_args(argv: list[str] | None = None):
+    """Read the flags; --batch-size is per rank."""
+    numbers = {"epochs": 8, "batch_size": 96, "samples": 1440, "seed": 0}
+    parser = job.Flags(__doc__, **numbers, lr=0.05)
+    checkpoint.add_flags(parser, "ch5_ddp.pt")
     parser.add_argument("--resume", action="store_true", help="go on in it")
-    parser.add_argument("--overwrite", action="store_true", help="replace it")
-    args = in_range(parser.parse_args(argv))
-    probe(args.checkpoint)
+    args = parser.parse_args(argv)
+    checkpoint.probe(args.checkpoint)
     return args
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def stop(*_) -> NoReturn:
-    """End silently after Ctrl-C, as soon as save() has tidied up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
-    atexit.register(os._exit, 130)  # no destructor of torch's may complain
-    sys.exit(130)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def probe(path: str) -> None:
-    """Refuse, before training, a path that save() could not write."""
-    mine = f"{path}.{os.getpid()}"
-    try:
-        for name in path, f"{path}.new":
-            if not path or os.path.exists(name) != os.path.isfile(name):
-                raise OSError(0, "not the name of a file")
-        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
-        os.remove(mine)
-    except OSError as error:
-        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
-        refuse(f"{why}: name a file that can be written")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, stop)
     train(args := parse_args(), *setup(args))
     gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
     dist.destroy_process_group()

@@ -1,0 +1,230 @@
+"""Write each script as one file, with what it takes from its neighbours inside.
+
+    python book/_tools/one_file.py [FOLDER]
+
+A script imports job.py, and others such as tasks.py, which lie beside it. What a page
+offers for download needs nothing beside it: whatever the script uses of its neighbours
+stands below its own code, and ``job.say`` is ``say`` there.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+FIRST = "job"  # whose beginning runs before the slow imports
+REST = "# The rest is the same in many scripts: what a job owes its user."
+
+
+class Module:
+    """One of the files: its statements, and what each of them defines and uses."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.source = path.stem, path.read_text("utf8")
+        self.tree = ast.parse(self.source)
+        self.doc, *self.body = self.tree.body
+        self.imports = [
+            n for n in self.body if isinstance(n, ast.Import | ast.ImportFrom)
+        ]
+        self.modules = {  # neighbours that it imports whole
+            alias.name
+            for node in self.imports
+            if isinstance(node, ast.Import)
+            for alias in node.names
+            if is_neighbour(alias.name)
+        }
+        self.names = {  # what it takes from neighbours by name
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in self.imports
+            if isinstance(node, ast.ImportFrom) and is_neighbour(node.module)
+            for alias in node.names
+        }
+        self.defined = {name: node for node in self.body for name in defines(node)}
+
+    def _is_prefixed(self, part: ast.AST) -> bool:
+        """Tell whether this is such as ``job.say``."""
+        names = isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+        return names and part.value.id in self.modules
+
+    def uses(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+        """Yield what a statement takes, as (module, name); its own names included."""
+        for part in ast.walk(node):
+            if self._is_prefixed(part):
+                yield part.value.id, part.attr
+            elif isinstance(part, ast.Name):
+                if part.id in self.names:
+                    yield self.names[part.id]
+                elif part.id in self.defined:
+                    yield self.name, part.id
+
+    def text(self, node: ast.stmt) -> str:
+        """Return a statement's source, with the comments above it, without prefixes.
+
+        Raises:
+            ValueError: if a function binds a name that a prefix set apart.
+        """
+        lines = self.source.splitlines()
+        first = min(
+            [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
+        )
+        while first > 1 and lines[first - 2].startswith("#"):
+            first -= 1
+        for function in ast.walk(node):
+            if isinstance(function, ast.FunctionDef):
+                self._check(function)
+        cuts = [
+            (part.value.lineno, part.value.col_offset)
+            for part in ast.walk(node)
+            if self._is_prefixed(part)
+        ]
+        for line, column in sorted(cuts, reverse=True):
+            text = lines[line - 1]
+            head = text.encode()[:column].decode()  # ast counts bytes
+            lines[line - 1] = head + text[len(head) :].partition(".")[2]
+        return "\n".join(lines[first - 1 : node.end_lineno])
+
+    def _check(self, function: ast.FunctionDef) -> None:
+        bound = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+        taken = set()
+        for part in ast.walk(function):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                bound.add(part.id)
+            elif self._is_prefixed(part):
+                taken.add(part.attr)
+        if both := sorted(bound & taken):
+            where = f"{self.name}.py: {function.name}() binds {both[0]!r}"
+            raise ValueError(f"{where}, which is a neighbour's name, too: rename it")
+
+
+@cache
+def module(name: str) -> Module:
+    """Return a file of scripts/ by its stem."""
+    return Module(SCRIPTS / f"{name}.py")
+
+
+def is_neighbour(name: str | None) -> bool:
+    """Tell whether a module is a file beside the scripts."""
+    return bool(name) and (SCRIPTS / f"{name}.py").is_file()
+
+
+def defines(node: ast.stmt) -> list[str]:
+    """Return the names that a statement at the top of a file defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+
+
+def names_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules that an import statement names."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module]
+    return [alias.name for alias in node.names]
+
+
+def is_standard(line: str) -> bool:
+    """Tell whether an import line takes from the standard library."""
+    return line.split()[1].partition(".")[0] in sys.stdlib_module_names
+
+
+def is_main(node: ast.stmt) -> bool:
+    """Tell whether a statement is the ``if __name__ == "__main__":`` at the end."""
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def early(job: Module) -> list[ast.stmt]:
+    """Return what stands in job.py before it imports torch, without its imports."""
+    slow = next(n for n in job.imports if ast.unparse(n) == "import torch")
+    return [n for n in job.body if n.lineno < slow.lineno and n not in job.imports]
+
+
+def needed(script: Module) -> list[tuple[Module, ast.stmt]]:
+    """Return the neighbours' statements that a script needs, in their order there."""
+    found: dict[tuple[str, int], tuple[Module, ast.stmt]] = {}
+    at_once = early(module(FIRST)) if FIRST in script.modules else []
+    waiting = [use for node in script.body for use in script.uses(node)]
+    waiting += [use for node in at_once for use in module(FIRST).uses(node)]
+    while waiting:
+        name, symbol = waiting.pop()
+        if name == script.name:
+            continue
+        source = module(name)
+        if symbol in source.names:  # which has it from a neighbour itself
+            waiting.append(source.names[symbol])
+            continue
+        if symbol not in source.defined:
+            raise ValueError(f"{script.name}.py: {name}.py has no {symbol!r}")
+        node = source.defined[symbol]
+        if (name, node.lineno) not in found and node not in at_once:
+            found[name, node.lineno] = source, node
+            waiting += source.uses(node)
+    return [found[key] for key in sorted(found)]
+
+
+def tidy(text: str) -> str:
+    """Return a program without the imports that it does not use, the others sorted."""
+    fix = "check", "--fix-only", "--select=F401,I", "--isolated", "--line-length=79"
+    for words in fix, ("format", "--isolated", "--line-length=79"):
+        command = [sys.executable, "-m", "ruff", *words, "-q", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(done.stderr)
+        text = done.stdout
+    return text
+
+
+def one_file(path: Path) -> str:
+    """Return a script that needs no file beside it.
+
+    Raises:
+        ValueError: if a name would mean two things in the one file.
+    """
+    script = Module(path)
+    if not (script.modules or script.names):
+        return script.source
+    rest = needed(script)
+    own = [n for n in script.body if n not in script.imports]
+    job = module(FIRST)
+    begin = early(job) if FIRST in script.modules else []
+    both = [*((script, n) for n in own), *rest, *((job, n) for n in begin)]
+    names = [name for _, node in both for name in defines(node)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{path.name}: {twice[0]!r} is a neighbour's name, too")
+    lines = [
+        source.text(node)
+        for source in {script, job, *(source for source, _ in rest)}
+        for node in source.imports
+        if not any(map(is_neighbour, names_of(node)))
+    ]
+    slow = [line for line in lines if not is_standard(line)]
+    constants = [s.text(n) for s, n in rest if isinstance(n, ast.Assign)]
+    functions = [s.text(n) for s, n in rest if not isinstance(n, ast.Assign)]
+    parts = [
+        script.text(script.doc),
+        *(line for line in lines if is_standard(line)),
+        *(job.text(n) for n in begin),
+        *slow,
+        *constants,
+        *(script.text(n) for n in own if not is_main(n)),
+        *([REST, *functions] if functions else []),
+        *(script.text(n) for n in own if is_main(n)),
+    ]
+    return tidy("\n".join(parts))
+
+
+def main(folder: str = "_build/scripts") -> None:
+    """Write all scripts into a folder, and what they read beside them."""
+    place = ROOT / folder
+    place.mkdir(parents=True, exist_ok=True)
+    for path in sorted(SCRIPTS.glob("ch*.py")):
+        (place / path.name).write_text(one_file(path), "utf8")
+    for path in SCRIPTS.glob("*.txt"):
+        (place / path.name).write_bytes(path.read_bytes())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
