@@ -4,115 +4,53 @@ Run it (no GPU needed):
     python scripts/ch5_ddp_spawn.py --epochs 3
 """
 
-import argparse
+import job  # first, since importing torch takes seconds
+
 import gc
 import os
-import re
-import signal
-import sys
-import threading
 import time
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
-
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports; Ctrl-C: no traceback
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-elif "PARENT_PID" in os.environ:  # a rank: main() has set it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it has nothing to save
-    watch(int(os.environ["PARENT_PID"]))
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ch5_ddp import evaluate
+from tasks import make_task
 
 
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
+def setup(args) -> tuple[int, int, torch.device]:
+    """Join the group that torchrun describes: (rank, world_size, device)."""
+    timeout, device = job.launched(), torch.device("cpu")
     gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
+    if gpu and gpu.type != "mps":  # a Mac's GPU has no collectives
         device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
         torch.accelerator.set_device_index(device.index)
     dist.init_process_group(
-        dist.get_default_backend_for_device(device),
+        dist.get_default_backend_for_device(device),  # nccl, or gloo
         timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
+        device_id=device if device.type != "cpu" else None,
     )
-    agree(args)
+    job.agree(args)
     return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
-
-
-def evaluate(net: nn.Module, test_set: TensorDataset, device) -> float:
-    """Return the accuracy; each sample is counted on exactly one rank."""
-    x, y = test_set[dist.get_rank() :: dist.get_world_size()]  # never padded
-    with torch.no_grad():
-        hits = net(x.to(device)).argmax(dim=1) == y.to(device)
-    counts = torch.tensor([hits.sum(), len(hits)], device=device)
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
 
 
 def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     """Train a replica on this rank's share; return its loss at each step."""
     torch.manual_seed(args.seed + rank)  # DDP copies rank 0's weights to all
-    train_set, test_set, net = make_task(args.samples)
+    train_set, test_set, net = make_task(args.samples)  # N samples
     num = len(train_set)
     optimizer = torch.optim.SGD(net.to(device).parameters(), args.lr, 0.9)
-    ddp = nn.parallel.DistributedDataParallel(net)
-    sampler = DistributedSampler(train_set, seed=args.seed)  # equal shares
+    ddp = DDP(net)
+    sampler = DistributedSampler(train_set, seed=args.seed)  # N / W each
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     losses = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)  # a new order, the same on all ranks
         start = time.perf_counter()
-        for x, y in loader:
+        for x, y in loader:  # (B, 1, 8, 8), (B,): other samples on each rank
             loss = nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()  # DDP averages the gradients in here
@@ -120,27 +58,23 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
         dist.all_reduce(loss, dist.ReduceOp.AVG)  # all ranks', not rank 0's
-        finite(loss, f"{epoch=}")
+        job.finite(loss, f"{epoch=}")
         rate = num / (time.perf_counter() - start)
         accuracy = evaluate(net, test_set, device)
         if rank == 0:
-            say(f"{epoch=} {loss=:.4f} {accuracy=:.4f} {rate:.0f} samples/s")
+            found = f"{epoch=} {loss=:.4f} {accuracy=:.4f}"
+            job.say(f"{found} {rate:.0f} samples/s")
     return losses
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags (--batch-size is per rank); refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 8, "--batch-size": 96, "--samples": 1440}
-    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
-    parser.add_argument("--nproc-per-node", type=int, default=2)
-    return in_range(parser.parse_args(argv))
+def parse_args(argv: list[str] | None = None):
+    """Read the flags; --batch-size is per rank."""
+    numbers = {"epochs": 8, "batch_size": 96, "samples": 1440, "seed": 0}
+    parser = job.Flags(__doc__, **numbers, lr=0.05, nproc_per_node=2)
+    return parser.parse_args(argv)
 
 
-def run_rank(local_rank: int, args: argparse.Namespace, port: int) -> None:
+def run_rank(local_rank: int, args, port: int) -> None:
     """Set what torchrun would have set, then do what it would have run."""
     os.environ |= {
         "RANK": str(local_rank),
@@ -160,8 +94,8 @@ def main() -> None:
     """Serve the store that ranks meet at, start them, end all if one fails."""
     args = parse_args()
     if (num := args.nproc_per_node) > args.samples:
-        refuse(f"{num} ranks > {args.samples} samples: start fewer")
-    os.environ["PARENT_PID"] = str(os.getpid())  # for watch()
+        job.refuse(f"{num} ranks > {args.samples} samples: start fewer")
+    os.environ["PARENT_PID"] = str(os.getpid())  # job.py watches it
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # cores are for ranks
     # Port 0: the system picks a free one, and no other process can take it.
     host = "127.0.0.1"
@@ -169,97 +103,7 @@ def main() -> None:
     try:
         mp.spawn(run_rank, (args, store.port), args.nproc_per_node)
     except mp.ProcessExitedException as error:
-        refuse(f"ended all ranks: {error}")
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+        job.refuse(f"ended all ranks: {error}")
 
 
 if __name__ == "__main__":

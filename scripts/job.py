@@ -51,6 +51,9 @@ if os.path.dirname(os.path.abspath(MAIN)) == os.path.dirname(__file__):
     signal.signal(signal.SIGINT, stop)
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
+elif "PARENT_PID" in os.environ:  # a rank that ch5_ddp_spawn.py has spawned
+    signal.signal(signal.SIGINT, stop)
+    watch(int(os.environ.pop("PARENT_PID")))  # its own children have another
 
 import torch
 import torch.distributed as dist
