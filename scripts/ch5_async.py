@@ -105,15 +105,12 @@ def main() -> None:
             trainer = Trainer(device, args.lr)
             log = train(trainer, rank, periods, args.gradients)
             loss = trainer.loss().detach()
-            dist.broadcast(
-                loss, 0
-            )  # the server's: a worker's weights may be old
+            dist.broadcast(loss, 0)  # the server's, as others may be stale
             job.finite(loss, train.__name__)
             if rank == 0:
                 ticks, num, _, loss = log[-1]
-                job.say(
-                    f"{train.__name__}: {num} gradients, {ticks=}, {loss=:.3f}"
-                )
+                found = f"{num} gradients, {ticks=}, {loss=:.3f}"
+                job.say(f"{train.__name__}: {found}")
 
 
 if __name__ == "__main__":

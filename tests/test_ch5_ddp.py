@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import sys
 import time
 from unittest.mock import patch
 
@@ -39,8 +40,7 @@ def run_train(script, flags, dtype=torch.float64, ddp_options=None):
 
     torch.set_default_dtype(dtype)
     module = importlib.import_module(f"scripts.{script}")
-    parallel, ddp = torch.nn.parallel, torch.nn.parallel.DistributedDataParallel
-    make_task, tasks = module.make_task, []
+    ddp, make_task, tasks = getattr(module, "DDP", None), module.make_task, []
 
     def fewer(train_set, test_set, net):  # in float64, 357 images take 0.3 s
         few = (part[:20] for part in test_set.tensors)
@@ -49,12 +49,12 @@ def run_train(script, flags, dtype=torch.float64, ddp_options=None):
     place = (dist.get_rank(), dist.get_world_size()) if script == "ch5_ddp" else ()
     try:
         if ddp_options:
-            parallel.DistributedDataParallel = functools.partial(ddp, **ddp_options)
+            module.DDP = functools.partial(ddp, **ddp_options)
         module.make_task = lambda num: tasks.append(fewer(*make_task(num))) or tasks[0]
         args = module.parse_args(flags)
         losses = module.train(args, *place, torch.device("cpu"))
     finally:
-        parallel.DistributedDataParallel, module.make_task = ddp, make_task
+        module.DDP, module.make_task = ddp, make_task
     return torch.stack(losses), torch.nn.utils.parameters_to_vector(
         tasks[0][2].parameters()
     ).detach()
@@ -263,8 +263,9 @@ class TestWrongUse:
         assert end.value.code == f"{flags}: must be {what}"  # to stderr, exit code 1
 
     def test_started_without_torchrun(self, monkeypatch):
-        """The script then says how to start it."""
+        """The script then says how to start it: its docstring."""
         monkeypatch.delenv("LOCAL_RANK", raising=False)
+        monkeypatch.setitem(sys.modules, "__main__", ch5_ddp)
         with pytest.raises(SystemExit, match=r"torchrun .+ scripts/ch5_ddp"):
             ch5_ddp.setup(None)
 
@@ -274,9 +275,8 @@ class TestWrongUse:
             monkeypatch.setenv(name, "1")
         for name in "WORLD_SIZE", "LOCAL_WORLD_SIZE":
             monkeypatch.setenv(name, "2")
-        monkeypatch.setattr(ch5_ddp, "watch", lambda parent: None)
         gpu = torch.device("cuda")
-        fake = {"current_accelerator": lambda check_available: gpu}
+        fake = {"current_accelerator": lambda **_: gpu}
         fake["device_count"] = lambda: 1
         for name, value in fake.items():
             monkeypatch.setattr(torch.accelerator, name, value)

@@ -148,7 +148,7 @@ class TestItems:
         """No script is forgotten; one that needs more GPUs is listed, but not run."""
         listed = gpu.main.items(num_gpus, "cuda")
         names = {item.name.partition(",")[0].split()[0] for item in listed}
-        scripts = {path.stem for path in ROOT.glob("scripts/ch*.py")}
+        scripts = {path.stem for path in ROOT.glob("scripts/ch[0-9]*.py")}
         assert scripts <= names
         for script, least in gpu.launches.RANKS.items():
             sizes = [i.needs for i in listed if i.name.startswith(f"{script},")]

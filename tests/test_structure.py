@@ -18,7 +18,7 @@ from book._tools import notebooks
 from tests.conftest import FIRST, GROUPS
 
 RUNS = ROOT / "book" / "_runs"
-SCRIPTS = sorted(ROOT.glob("scripts/ch*.py"))
+SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}

@@ -220,7 +220,7 @@ def main(folder: str = "_build/scripts") -> None:
     """Write all scripts into a folder, and what they read beside them."""
     place = ROOT / folder
     place.mkdir(parents=True, exist_ok=True)
-    for path in sorted(SCRIPTS.glob("ch*.py")):
+    for path in sorted(SCRIPTS.glob("ch[0-9]*.py")):
         (place / path.name).write_text(one_file(path), "utf8")
     for path in SCRIPTS.glob("*.txt"):
         (place / path.name).write_bytes(path.read_bytes())

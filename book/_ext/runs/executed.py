@@ -17,7 +17,7 @@ from pathlib import Path
 DATA = "book/_data/status.json"
 FOLDERS = {
     "notebooks": "*.ipynb",
-    "scripts": "ch*.py",
+    "scripts": "ch[0-9]*.py",
     "errata": "*.py",
     "clinic": "*.py",
 }
