@@ -86,7 +86,9 @@ def _find(script: str | Path) -> Path:
     if path.suffix != ".py":
         path = ROOT / "scripts" / f"{script}.py"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in (ROOT / "scripts").glob("ch[0-9]*.py")))
+        known = ", ".join(
+            sorted(p.stem for p in (ROOT / "scripts").glob("ch[0-9]*.py"))
+        )
         raise ValueError(f"there is no script {str(script)!r}; scripts/ has {known}")
     return path
 

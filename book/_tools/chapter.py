@@ -3,12 +3,10 @@
     python book/_tools/chapter.py ch7_fsdp "Fully sharded"
 
 All four pass their tests as they are. Together they say one true thing, about the mean
-over all ranks; replace it, piece by piece, by what the chapter is about. The functions
-that every script repeats are copied from scripts/ch4_ranks.py.
+over all ranks; replace it, piece by piece, by what the chapter is about.
 """
 
 import argparse
-import ast
 import re
 import subprocess
 import sys
@@ -22,9 +20,6 @@ sys.path[0] = str(ROOT)  # for book._ext and book._tools
 from book._ext.chapters import chapter_map  # noqa: E402
 from book._tools import notebooks  # noqa: E402
 
-MODEL = "ch4_ranks"
-LAST_IMPORT = "import torch.distributed as dist"
-REST = "# The rest stands in every script: a job that cannot go on ends in a sentence."
 MOST = 30  # letters of a title, to fit two lines of its card on the map
 LONGEST = 23  # letters of a name, so that the script's docstring fits 79 columns
 TITLE = re.compile(r"[A-Z][\w ,:;'()/+-]*[\w)]")
@@ -75,40 +70,41 @@ mean_over_ranks(torch.ones(2) * (rank + 1))""",
     "Both get 1.5: the sum is 3 on every rank, and each divides it by 2.",
     "%ranks stop",
 )
-HEAD = '''"""Chapter {number} - {title}.
+SCRIPT = '''"""Chapter {number} - {title}.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/{name}.py
 """
 
-'''
-SCRIPT = '''def mean_over_ranks(values: torch.Tensor) -> torch.Tensor:
+import job  # first, since importing torch takes seconds
+
+import torch
+import torch.distributed as dist
+
+
+def mean_over_ranks(values: torch.Tensor) -> torch.Tensor:
     """Average a tensor over all ranks; every rank gets the same answer."""
     total = values.clone()  # all_reduce writes into what it is given
     dist.all_reduce(total)
     return total / dist.get_world_size()
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    about = "how many numbers each rank holds (default: %(default)s)"
-    parser.add_argument("--numbers", type=int, default=3, help=about)
-    args = parser.parse_args(argv)
-    if not 1 <= args.numbers <= 1000:
-        refuse(f"--numbers {args.numbers}: must be 1 to 1000")
-    return args
+def parse_args(argv: list[str] | None = None):
+    """Read the flags."""
+    return job.Flags(__doc__, numbers=3).parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Average a tensor over all ranks, and say what each of them has then."""
     args = parse_args(argv)
-    rank, _, device = setup(args)
-    values = torch.arange(float(args.numbers), device=device) + rank
-    mean = mean_over_ranks(values)
-    say(f"{values.tolist()} here, {mean.tolist()} on average")
-    dist.destroy_process_group()
+    with job.ranks(args) as (rank, _, device):
+        values = torch.arange(float(args.numbers), device=device) + rank
+        mean = mean_over_ranks(values)
+        job.say(f"{{values.tolist()}} here, {{mean.tolist()}} on average")
+
+
+if __name__ == "__main__":
+    main()
 '''
 TEST = '''"""Chapter {number}'s script: all ranks get the mean of what they hold."""
 
@@ -129,10 +125,10 @@ def test_each_rank_gets_what_one_process_would_compute():
         assert run.lines[rank] == [f"[rank {{rank}}/2] {{said}}"]
 
 
-@pytest.mark.parametrize("flag", ["--numbers=0", "--numbers=1001"])
+@pytest.mark.parametrize("flag", ["--numbers=0", "--numbers=65"])
 def test_refuses_impossible_numbers(flag):
     """A bad value is refused in one sentence that names it."""
-    with pytest.raises(SystemExit, match=r"^--numbers (0|1001): must be 1 to 1000$"):
+    with pytest.raises(SystemExit, match=r"^--numbers (0|65): must be 1 to 64$"):
         {name}.parse_args([flag])
 '''
 
@@ -166,25 +162,10 @@ def fault(root: Path, name: str, title: str) -> str:
     return ""
 
 
-def script(model: str, number: str, name: str, title: str) -> str:
-    """Return a script, its own functions between those that all scripts repeat."""
-    body, lines = ast.parse(model).body, model.splitlines()
-    imports = lines[body[0].end_lineno + 1 : lines.index(LAST_IMPORT) + 1]
-    shared = [
-        lines[node.lineno - 1 : node.end_lineno]
-        for node in body
-        if isinstance(node, ast.FunctionDef) and node.name in ("setup", "say")
-    ]
-    parts = [imports, *shared, SCRIPT.splitlines(), lines[lines.index(REST) :]]
-    head = HEAD.format(number=number, name=name, title=title)
-    return head + "\n\n\n".join("\n".join(part) for part in parts) + "\n"
-
-
 def write(root: Path, name: str, title: str) -> list[Path]:
     """Write the four files of a chapter, and add it to the table of contents."""
     number, last = name.partition("_")[0].removeprefix("ch"), numbered(root)[-1]
     words = {"name": name, "title": title, "number": number}
-    model = (root / "scripts" / f"{MODEL}.py").read_text("utf8")
     make = v4.new_markdown_cell, v4.new_code_cell
     cells = [
         make[place % 2](text.format(**words), id=f"c{place:02}")
@@ -193,7 +174,7 @@ def write(root: Path, name: str, title: str) -> list[Path]:
     files = {
         f"book/{name}.md": PAGE.format(**words),
         f"notebooks/{name}.ipynb": notebooks.canonical(v4.new_notebook(cells=cells)),
-        f"scripts/{name}.py": script(model, number, name, title),
+        f"scripts/{name}.py": SCRIPT.format(**words),
         f"tests/test_{name}.py": TEST.format(**words),
     }
     for path, text in files.items():

@@ -188,7 +188,12 @@ def forget(app: Sphinx, error: Exception | None) -> None:
 
 def sources(root: Path) -> list[str]:
     """List the files that a sheet is made from."""
-    globs = "book/ch*.md", "notebooks/ch*.ipynb", "scripts/ch[0-9]*.py", "exercises/ex*.py"
+    globs = (
+        "book/ch*.md",
+        "notebooks/ch*.ipynb",
+        "scripts/ch[0-9]*.py",
+        "exercises/ex*.py",
+    )
     return sorted(
         path.relative_to(root).as_posix() for glob in globs for path in root.glob(glob)
     )

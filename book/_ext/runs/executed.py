@@ -14,6 +14,8 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+from book._ext.runs import one_file
+
 DATA = "book/_data/status.json"
 FOLDERS = {
     "notebooks": "*.ipynb",
@@ -54,8 +56,12 @@ def code(path: Path) -> bytes:
 
 
 def digest(path: Path) -> str:
-    """Hash a file's code."""
-    return hashlib.sha256(code(path)).hexdigest()[:16]
+    """Hash a file's code; of a script, also what it takes from files beside it."""
+    found = code(path)
+    if path.parent.name == "scripts":
+        rest = one_file.needed(one_file.read(path))
+        found += "".join(source.text(node) for source, node in rest).encode()
+    return hashlib.sha256(found).hexdigest()[:16]
 
 
 def world_sizes(code: str, output: str = "") -> set[int]:

@@ -19,6 +19,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from book._ext.runs.one_file import one_file
+
 FILES = "_downloads"
 HOST = "https://github.com"
 REMOTE = re.compile(
@@ -180,14 +182,17 @@ def add(
 
 
 def copy(app: Sphinx, exception: Exception | None) -> None:
-    """Put the files into the site."""
+    """Put the files into the site, each script with all that it needs inside."""
     if exception or app.builder.name != "html":
         return
     for page in app.env.found_docs:
         for name in files(Path(app.srcdir), page):
-            target = Path(app.outdir, FILES, name)
+            source, target = Path(app.srcdir, name), Path(app.outdir, FILES, name)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(Path(app.srcdir, name), target)
+            if source.suffix == ".py":
+                target.write_text(one_file(source), "utf8")
+            else:
+                shutil.copy(source, target)
 
 
 class ColabCell(SphinxDirective):

@@ -1,6 +1,4 @@
-"""Write each script as one file, with what it takes from its neighbours inside.
-
-    python book/_tools/one_file.py [FOLDER]
+"""A script as one file, with what it takes from its neighbours inside.
 
 A script imports job.py, and others such as tasks.py, which lie beside it. What a page
 offers for download needs nothing beside it: whatever the script uses of its neighbours
@@ -14,8 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
 FIRST = "job"  # whose beginning runs before the slow imports
 REST = "# The rest is the same in many scripts: what a job owes its user."
 
@@ -24,7 +20,8 @@ class Module:
     """One of the files: its statements, and what each of them defines and uses."""
 
     def __init__(self, path: Path) -> None:
-        self.name, self.source = path.stem, path.read_text("utf8")
+        self.name, self.folder = path.stem, path.parent
+        self.source = path.read_text("utf8")
         self.tree = ast.parse(self.source)
         self.doc, *self.body = self.tree.body
         self.imports = [
@@ -35,15 +32,23 @@ class Module:
             for node in self.imports
             if isinstance(node, ast.Import)
             for alias in node.names
-            if is_neighbour(alias.name)
+            if self.is_neighbour(alias.name)
         }
         self.names = {  # what it takes from neighbours by name
             alias.asname or alias.name: (node.module, alias.name)
             for node in self.imports
-            if isinstance(node, ast.ImportFrom) and is_neighbour(node.module)
+            if isinstance(node, ast.ImportFrom) and self.is_neighbour(node.module)
             for alias in node.names
         }
         self.defined = {name: node for node in self.body for name in defines(node)}
+
+    def is_neighbour(self, name: str) -> bool:
+        """Tell whether a module is a file beside this one."""
+        return (self.folder / f"{name}.py").is_file()
+
+    def neighbour(self, name: str) -> "Module":
+        """Return another file of the folder."""
+        return read(self.folder / f"{name}.py")
 
     def _is_prefixed(self, part: ast.AST) -> bool:
         """Tell whether this is such as ``job.say``."""
@@ -100,15 +105,14 @@ class Module:
             raise ValueError(f"{where}, which is a neighbour's name, too: rename it")
 
 
+def read(path: Path) -> Module:
+    """Return a file, which is read again only if it has changed."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
 @cache
-def module(name: str) -> Module:
-    """Return a file of scripts/ by its stem."""
-    return Module(SCRIPTS / f"{name}.py")
-
-
-def is_neighbour(name: str | None) -> bool:
-    """Tell whether a module is a file beside the scripts."""
-    return bool(name) and (SCRIPTS / f"{name}.py").is_file()
+def _read(path: Path, stamp: int) -> Module:
+    return Module(path)
 
 
 def defines(node: ast.stmt) -> list[str]:
@@ -145,14 +149,15 @@ def early(job: Module) -> list[ast.stmt]:
 def needed(script: Module) -> list[tuple[Module, ast.stmt]]:
     """Return the neighbours' statements that a script needs, in their order there."""
     found: dict[tuple[str, int], tuple[Module, ast.stmt]] = {}
-    at_once = early(module(FIRST)) if FIRST in script.modules else []
+    first = script.neighbour(FIRST) if FIRST in script.modules else None
+    at_once = early(first) if first else []
     waiting = [use for node in script.body for use in script.uses(node)]
-    waiting += [use for node in at_once for use in module(FIRST).uses(node)]
+    waiting += [use for node in at_once for use in first.uses(node)]
     while waiting:
         name, symbol = waiting.pop()
         if name == script.name:
             continue
-        source = module(name)
+        source = script.neighbour(name)
         if symbol in source.names:  # which has it from a neighbour itself
             waiting.append(source.names[symbol])
             continue
@@ -183,12 +188,12 @@ def one_file(path: Path) -> str:
     Raises:
         ValueError: if a name would mean two things in the one file.
     """
-    script = Module(path)
+    script = read(path)
     if not (script.modules or script.names):
         return script.source
     rest = needed(script)
     own = [n for n in script.body if n not in script.imports]
-    job = module(FIRST)
+    job = script.neighbour(FIRST)
     begin = early(job) if FIRST in script.modules else []
     both = [*((script, n) for n in own), *rest, *((job, n) for n in begin)]
     names = [name for _, node in both for name in defines(node)]
@@ -196,9 +201,9 @@ def one_file(path: Path) -> str:
         raise ValueError(f"{path.name}: {twice[0]!r} is a neighbour's name, too")
     lines = [
         source.text(node)
-        for source in {script, job, *(source for source, _ in rest)}
+        for source in dict.fromkeys([script, job, *(source for source, _ in rest)])
         for node in source.imports
-        if not any(map(is_neighbour, names_of(node)))
+        if not any(map(source.is_neighbour, names_of(node)))
     ]
     slow = [line for line in lines if not is_standard(line)]
     constants = [s.text(n) for s, n in rest if isinstance(n, ast.Assign)]
@@ -214,17 +219,3 @@ def one_file(path: Path) -> str:
         *(script.text(n) for n in own if is_main(n)),
     ]
     return tidy("\n".join(parts))
-
-
-def main(folder: str = "_build/scripts") -> None:
-    """Write all scripts into a folder, and what they read beside them."""
-    place = ROOT / folder
-    place.mkdir(parents=True, exist_ok=True)
-    for path in sorted(SCRIPTS.glob("ch[0-9]*.py")):
-        (place / path.name).write_text(one_file(path), "utf8")
-    for path in SCRIPTS.glob("*.txt"):
-        (place / path.name).write_bytes(path.read_bytes())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,0 +1,65 @@
+"""What a page offers for download runs where nothing lies beside it."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from allranks.paths import ROOT
+from book._ext.runs.one_file import one_file
+
+SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_every_name_is_defined_in_the_one_file(script):
+    """It imports no neighbour, and uses no name that it does not define."""
+    text = one_file(script)
+    beside = {path.stem for path in ROOT.glob("scripts/*.py")}
+    lines = [line.split() for line in text.splitlines()]
+    assert not beside & {
+        words[1] for words in lines if words[:1] in (["import"], ["from"])
+    }
+    command = "-m", "ruff", "check", "--isolated", "--select=F", "-q", "-"
+    check = subprocess.run(
+        [sys.executable, *command], input=text, capture_output=True, text=True
+    )
+    assert check.stdout == ""
+    assert max(map(len, text.splitlines())) <= 79
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("ch5_ddp", "--epochs=1 --samples=64"),
+        ("ch8_flat", "--steps=2"),
+        ("ch9_data", "--stop=2"),
+    ],
+)
+def test_runs_from_an_empty_folder(name, flags, tmp_path):
+    """Three of them do, started by torchrun, where no package of ours is found."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(one_file(ROOT / "scripts" / script.name), "utf8")
+    shutil.copy(ROOT / "scripts" / "frankenstein.txt", tmp_path)
+    (tmp_path / "allranks.py").write_text("raise ImportError('not here')")
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RANK")}
+    command = [sys.executable, *TORCHRUN, script.name, *flags.split()]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("[rank 0/2] ")
+
+
+def test_a_name_with_two_meanings_is_refused(tmp_path):
+    """The one file would mix them up."""
+    (tmp_path / "job.py").write_text('"""Job."""\nimport torch\n\ndef say(): pass\n')
+    script = tmp_path / "ch1_x.py"
+    for body in "def say(): job.say()", "def f(): say = job.say()", "job.shout()":
+        script.write_text(f'"""Chapter."""\nimport job\n\n{body}\n')
+        os.utime(script, ns=(0, hash(body)))  # read anew
+        with pytest.raises(ValueError, match="neighbour's name|has no 'shout'"):
+            one_file(script)
