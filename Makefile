@@ -14,7 +14,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf doctor.pyz serve lab test newest quick check notebooks chapter bench gpu \
+.PHONY: help book epub pdf scripts doctor.pyz serve lab test newest quick check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -46,6 +46,9 @@ epub pdf: $(READY)
 	@$(BIN)/python book/_tools/paper.py $@
 epub: ## make _build/all-ranks.epub
 pdf: ## make _build/all-ranks.pdf (needs Chromium: make browser)
+
+scripts: $(READY) ## write each script as one file, as the pages offer it
+	@$(BIN)/python book/_tools/scripts.py
 
 doctor.pyz: ## write _build/doctor.pyz, chapter 1's doctor in one file
 	@$(PYTHON) -I allranks/doctor/pack.py _build/doctor.pyz
