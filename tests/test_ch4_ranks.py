@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,7 @@ def test_ranks_in_another_order_are_found():
 
 def test_plain_python_is_told_how_to_launch(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", ch4_ranks)
     with pytest.raises(SystemExit, match="torchrun --standalone --nproc-per-node 4"):
         ch4_ranks.main([])
 

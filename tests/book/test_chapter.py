@@ -19,7 +19,7 @@ COPIED = (
     *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
     *("tests/conftest.py", "tests/start", "tests/test_structure.py"),
 )
-RULES = f"{NAME} or ch{NUMBER} or table_of_contents or identical or record_belongs"
+RULES = f"{NAME} or ch{NUMBER} or table_of_contents or stands_in_two or record_belongs"
 pytestmark = pytest.mark.timeout(240)  # the first test waits for the chapter
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", ".ipynb_checkpoints")
 
@@ -70,7 +70,13 @@ def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
     files = f"tests/test_{NAME}.py", "tests/test_structure.py"
     pytest_ = sys.executable, "-m", "pytest", "-q", "-n", "0", "-rA", "-k", RULES
     passed = tree.run(*pytest_, *files)
-    for rule in ("three_doors", "table_of_contents", "canonical", "fits_on_a_page"):
+    for rule in (
+        "three_doors",
+        "table_of_contents",
+        "canonical",
+        "two_screens",
+        "stands_in_two",
+    ):
         assert any(rule in line for line in passed.splitlines() if "PASSED" in line)
     assert passed.count("PASSED") >= 13, passed
 
