@@ -221,7 +221,10 @@ class TestErrors:
             (lambda: torch.ones(1).to("vgpu:9"), "vgpu:9 is not plugged in"),
             (lambda: torch.vgpu.set_device(-1), "vgpu:-1 is not plugged in"),
             (lambda: torch.ones(1, device="vgpu").numpy(), "Use Tensor.cpu"),
-            (lambda: torch.ones(1, device="vgpu").cuda(), "CUDA"),
+            (
+                lambda: torch.ones(1, device="vgpu").cuda(),
+                "not compiled with CUDA|no NVIDIA driver",  # as torch was built
+            ),
             (
                 lambda: torch.ones(1, device="vgpu").pin_memory(),
                 "only dense CPU tensors",
