@@ -171,10 +171,15 @@ def make() -> None:
 
         face = patches()
     entries = [*PATCHES, *face]
-    for owner, name, new in entries:  # code that torch.jit compiles calls them, too
-        if owner is torch and (op := _builtins._find_builtin(getattr(torch, name, 0))):
-            _builtins._register_builtin(new, op)
-    replaced.apply(entries)
+    # Code that torch.jit compiles calls them, too. Its table knows a function by its
+    # address, so a row that stayed would soon be that of any other function.
+    table = _builtins._get_builtin_table()
+    rows = [
+        (table, id(new), op)
+        for owner, name, new in entries
+        if owner is torch and (op := _builtins._find_builtin(getattr(torch, name, 0)))
+    ]
+    replaced.apply([*entries, *rows])
     sharing.register()
     torch.serialization.register_package(*PACKAGE)
 

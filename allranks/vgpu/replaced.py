@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MISSING = object()
-Entry = tuple[Any, str, Any]  # owner (or a dict), name, what takes its place
+Entry = tuple[Any, Any, Any]  # owner (or a dict), name (or key), what takes its place
 
 
 def _put(owner: Any, name: str, value: Any) -> None:

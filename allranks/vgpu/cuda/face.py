@@ -144,6 +144,18 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     if dist.is_available():
         yield dtensors.DeviceMesh, "__init__", dtensors.make_mesh
         yield dist.distributed_c10d, "_get_pg_default_device", _default_device
+        yield from _classes_of_nccl2()
+
+
+def _classes_of_nccl2() -> Iterator[tuple[Any, str, Any]]:
+    """Yield refusals of what torch 2.15 makes for "nccl2" and "nccl-lazy".
+
+    Without a driver their constructors raise, and then their destructors abort.
+    """
+    if hasattr(dist.distributed_c10d, "_nccl2_device"):
+        for name in "ProcessGroupNCCL2", "ProcessGroupNCCLLazy":
+            for owner in dist, dist.distributed_c10d:
+                yield owner, name, refused.refuse(f"torch.distributed.{name}")
 
 
 def _default_device(group: Any = None) -> torch.device:

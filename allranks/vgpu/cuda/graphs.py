@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from allranks.vgpu import generators, kernels
 from allranks.vgpu.cuda import random
+from allranks.vgpu.cuda.refused import refuse
 from allranks.vgpu.machine import Device, Machine, current
 
 _ids = itertools.count(1)
@@ -130,6 +131,7 @@ class CUDAGraph:
         self._capture: Capture | None = None
         self._pool = graph_pool_handle()
         self._busy: dict[Device, float] = {}
+        self._recorded_exec_ids: set[int] = set()  # which annotations of 2.15 extend
 
     def capture_begin(
         self,
@@ -157,6 +159,7 @@ class CUDAGraph:
         """Do nothing: a graph that is captured can be replayed."""
 
     enable_debug_mode = instantiate
+    capture_end_pre, capture_end_post = capture_end, instantiate  # halves, in 2.15
 
     def replay(self) -> None:
         """Run what was captured, on the memory of then.
@@ -203,11 +206,16 @@ class CUDAGraph:
         """Return the id of the graph's memory pool."""
         return self._pool
 
-    def debug_dump(self, path: str) -> None:
-        """Write the names of the ops that were captured."""
+    def debug_dump(self, path: str, *, verbose: bool = True) -> None:
+        """Write the names of the ops that were captured; 2.15 asks for more or less."""
         with open(path, "w", encoding="utf8") as file:
             steps = self._capture.steps if self._capture else []
             file.writelines(f"{step.func}\n" for step in steps)
+
+
+for _name in set(dir(torch.cuda.CUDAGraph)) - set(dir(CUDAGraph)):
+    if not _name.startswith("_"):  # hooks and handles, more of them in each torch
+        setattr(CUDAGraph, _name, refuse(f"torch.cuda.CUDAGraph.{_name}"))
 
 
 class MemPool:

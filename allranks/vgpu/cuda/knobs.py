@@ -15,6 +15,14 @@ SETTINGS = {  # who sets it in torch._C, who tells it, and what it begins with
     "tunableop_set_filename": ("tunableop_get_filename", "tunableop_results.csv"),
     "tunableop_set_rotating_buffer_size": ("tunableop_get_rotating_buffer_size", -1),
     "tunableop_set_numerical_check_tolerances": ("_tolerances", False),
+    "tunableop_set_cublaslt_requested_algo_count": (
+        "tunableop_get_cublaslt_requested_algo_count",
+        8,
+    ),
+    "tunableop_wildcard_fallback_enable": (
+        "tunableop_wildcard_fallback_is_enabled",
+        False,
+    ),
     "set_cudnn_benchmark_limit": ("get_cudnn_benchmark_limit", 10),
     "setCublasWorkspaceSize": ("getCublasWorkspaceSize", 8 * 2**20),
     "setCublasLtWorkspaceSize": ("getCublasLtWorkspaceSize", 2**20),
@@ -58,6 +66,8 @@ FUNCTIONS: dict[str, Callable] = _knobs() | {
     "_cuda_tunableop_get_results": tuple,
     "_cuda_tunableop_get_validators": tuple,
     "_cuda_tunableop_read_file": lambda name: False,
+    "_cuda_tunableop_push_dynamic_dims_mask": _nothing,
+    "_cuda_tunableop_pop_dynamic_dims_mask": _nothing,
     "_cuda_hostMemoryStats": host_memory_stats,
     "_cuda_resetAccumulatedHostMemoryStats": _nothing,
     "_cuda_resetPeakHostMemoryStats": _nothing,
@@ -89,9 +99,17 @@ def is_acceptable(tensor: torch.Tensor) -> bool:
     return False
 
 
+def can_use_cudnn_attention(params: Any, debug: bool = False) -> bool:
+    """Tell that cuDNN attends to nothing here: a CUDA build would ask the driver."""
+    return False
+
+
 PATCHES = [
     *((torch._C, name, function) for name, function in FUNCTIONS.items()),
     (torch._C, "_has_cudnn", True),
+    (torch._C, "_can_use_cudnn_attention", can_use_cudnn_attention),
+    # torch 2.15 would ask the driver; so it says that each GPU is one domain.
+    (torch.cuda.green_contexts, "_is_locality_software_supported", lambda: False),
     (torch.cuda.nccl, "is_available", lambda tensors: False),  # of one process
     (torch.backends.cudnn.m, "version", lambda: CUDNN),
     (torch.backends.cudnn.m, "is_acceptable", is_acceptable),

@@ -20,9 +20,15 @@ NAMES = {  # of torch's modules
         "caching_allocator_alloc",
         "caching_allocator_delete",
         "change_current_allocator",
+        "export_dot",
+        "export_graph_data",
         "get_stream_from_external",
     ),
     "torch.cuda.gds": ("GdsFile", "gds_register_buffer", "gds_deregister_buffer"),
+    "torch.cuda.graphs": tuple(  # hooks that look into CUDA's own graphs
+        n for n in vars(torch.cuda.graphs) if n.startswith("register_graph_")
+    ),
+    "torch.cuda.green_contexts": ("SMPartition",),
     "torch.cuda.jiterator": ("_create_jit_fn", "_create_multi_output_jit_fn"),
     "torch.cuda.nccl": (
         "all_gather",
@@ -49,7 +55,13 @@ HOST_ONLY = {  # what makes tensors of other layouts, or hands their memory on
     torch.nested: ("as_nested_tensor", "nested_tensor", "nested_tensor_from_jagged"),
     torch.utils.dlpack: ("to_dlpack",),
 }
-ALSO_IN = ("torch.cuda.memory", "torch.cuda.streams", "torch.cuda.green_contexts")
+ALSO_IN = (
+    "torch.cuda.graphs",
+    "torch.cuda.green_contexts",
+    "torch.cuda.memory",
+    "torch.cuda.streams",
+)
+MAKERS = ("create", "from_device")  # methods of a class that make one without a call
 _own_fake_device = FakeTensor._normalize_fake_device
 
 
@@ -60,6 +72,15 @@ def refuse(name: str) -> Callable[..., NoReturn]:
         raise NotImplementedError(refusal(name))
 
     return run
+
+
+def _stand_in(name: str, own: Any) -> Callable[..., NoReturn]:
+    """Return what refuses in place of a function, or of a class and its makers."""
+    stand_in = refuse(name)
+    for maker in MAKERS:
+        if hasattr(own, maker):
+            setattr(stand_in, maker, refuse(f"{name}.{maker}"))
+    return stand_in
 
 
 def _host_only(name: str, own: Callable) -> Callable:
@@ -91,10 +112,10 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     """Yield owner, name and what takes its place."""
     for module, names in NAMES.items():
         for name in names:
-            function = refuse(f"{module}.{name.removeprefix('_')}")
-            for owner in (module, *ALSO_IN):
-                if name in vars(importlib.import_module(owner)):
-                    yield importlib.import_module(owner), name, function
+            full = f"{module}.{name.removeprefix('_')}"
+            for owner in map(importlib.import_module, {module, *ALSO_IN}):
+                if name in vars(owner):
+                    yield owner, name, _stand_in(full, vars(owner)[name])
     for owner, names in HOST_ONLY.items():
         for name in names:
             full = f"{owner.__name__}.{name}"

@@ -102,6 +102,10 @@ CALLS = {
 if hasattr(dist, "gather_single"):  # from torch 2.15 on
     whole = "dist.{}(ones(), ones(8) if rank == 0 else None, 0, group)"
     CALLS |= {n: whole.format(n) for n in ("gather_single", "gather_into_tensor")}
+    NEWER = {"nccl2": "ProcessGroupNCCL2", "nccl-lazy": "ProcessGroupNCCLLazy"}
+    CALLS |= {name: f"dist.new_group(backend={name!r})" for name in NEWER}
+else:
+    NEWER = {}
 ELSEWHERE = {  # which other rows use, or which concern the whole job and no backend
     *("GroupName", "breakpoint", "destroy_process_group", "get_debug_level"),
     *("get_node_local_rank", "get_pg_count", "init_process_group", "is_available"),
@@ -119,6 +123,7 @@ REFUSED = {
     "a sum in a capture": NEEDS.format("all_reduce while a CUDA graph is captured"),
     "symmetric memory": NEEDS.format("torch.distributed._symmetric_memory"),
     "a hook": NEEDS.format("ProcessGroup._register_on_completion_hook"),
+    **{name: NEEDS.format(f"torch.distributed.{c}") for name, c in NEWER.items()},
 }
 RESULTS = {  # of ranks 0 and 1, which bring 1 and 2
     "get_backend": "nccl",

@@ -7,6 +7,7 @@ from torch import nn
 from allranks import vgpu
 
 STEPS = 4
+_OWN = torch.cuda.CUDAGraph  # of torch, since nothing is plugged in yet
 
 
 @pytest.fixture(autouse=True)
@@ -152,3 +153,36 @@ def test_a_convolution_in_fp16_has_the_bits_of_its_capture():
         out = nn.functional.conv2d(x, weight)
     graph.replay()
     assert out.equal(truth)
+
+
+@pytest.mark.parametrize("name", ["get_graph_data", "raw_cuda_graph"])
+def test_what_hands_out_cudas_own_graph_is_refused(name):
+    """So is whatever else torch's class has and ours lacks, by its name."""
+    with pytest.raises(NotImplementedError, match=rf"CUDAGraph\.{name} needs a real"):
+        getattr(torch.cuda.CUDAGraph(), name)()
+    public = {n for n in dir(_OWN) if not n.startswith("_")}
+    assert public <= set(dir(torch.cuda.CUDAGraph))
+
+
+def test_annotations_are_passed_over():
+    """They are for CUDA's profiler, as on a GPU whose driver is too old for them."""
+    x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, enable_annotations=True):
+        out = x + 1
+    x.fill_(4)
+    graph.replay()
+    assert out.tolist() == [5.0] * 3
+
+
+def test_a_capture_may_end_in_halves(tmp_path):
+    """As torch 2.15 ends its own, to look at a graph in between."""
+    x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    out = x + 1
+    graph.capture_end_pre()
+    assert not torch.cuda.is_current_stream_capturing()
+    graph.debug_dump(str(tmp_path / "ops"), verbose=False)
+    assert "aten.add" in (tmp_path / "ops").read_text("utf8")
+    graph.capture_end_post()
+    graph.replay()
+    assert out.tolist() == [2.0] * 3

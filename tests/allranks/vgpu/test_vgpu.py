@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.jit import _builtins
 
 from allranks import vgpu
 from allranks.paths import ROOT
@@ -221,7 +222,10 @@ class TestErrors:
             (lambda: torch.ones(1).to("vgpu:9"), "vgpu:9 is not plugged in"),
             (lambda: torch.vgpu.set_device(-1), "vgpu:-1 is not plugged in"),
             (lambda: torch.ones(1, device="vgpu").numpy(), "Use Tensor.cpu"),
-            (lambda: torch.ones(1, device="vgpu").cuda(), "CUDA"),
+            (
+                lambda: torch.ones(1, device="vgpu").cuda(),
+                "not compiled with CUDA|no NVIDIA driver",  # as torch was built
+            ),
             (
                 lambda: torch.ones(1, device="vgpu").pin_memory(),
                 "only dense CPU tensors",
@@ -561,6 +565,16 @@ def test_code_that_jit_compiles_may_make_tensors():
     with vgpu.plugged_in(1):
         compiled = torch.jit.script(twice)
     assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", ["vgpu", "cuda"])
+def test_jit_forgets_what_is_unplugged(kind):
+    """It knows functions by address, and others come to lie there."""
+    before = dict(_builtins._get_builtin_table())
+    with vgpu.plugged_in(1, kind=kind):
+        assert _builtins._find_builtin(torch.as_tensor) == "aten::as_tensor"
+        assert _builtins._get_builtin_table() != before
+    assert _builtins._get_builtin_table() == before
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:
