@@ -4,13 +4,7 @@ Run it (no GPU needed):
     python scripts/ch10_sums.py
 """
 
-import argparse
-import atexit
-import os
-import signal
-import sys
-import time
-from typing import NoReturn
+import job  # first, since importing torch takes seconds
 
 import torch
 
@@ -66,25 +60,15 @@ def make_terms(num: int, columns: int, mean: float, seed: int):
     return (noise + mean).bfloat16()
 
 
-def numbers(defaults: dict, argv: list[str] | None) -> argparse.Namespace:
-    """Read flags that are numbers; refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    for flag, default in defaults.items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
-    return in_range(parser.parse_args(argv))
-
-
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None):
     """Read the flags; the terms are random numbers around --mean."""
-    flags = {"--most-ranks": 1024, "--columns": 4096, "--seed": 0}
-    args = numbers(flags | {"--mean": 1.0}, argv)
+    numbers = {"most_ranks": 1024, "columns": 4096, "seed": 0}
+    args = job.Flags(__doc__, **numbers, mean=1.0).parse_args(argv)
     if args.most_ranks < 4:
-        refuse(f"--most-ranks {args.most_ranks}: must be 4 to 65536")
+        job.refuse(f"--most-ranks {args.most_ranks}: must be 4 to 65536")
     if args.most_ranks * args.columns > 2**24:  # several copies in float64
         why = f"--most-ranks {args.most_ranks} x --columns {args.columns}"
-        refuse(f"{why}: must be {2**24} numbers at most, for the memory")
+        job.refuse(f"{why}: must be {2**24} numbers at most, for the memory")
     return args
 
 
@@ -95,61 +79,17 @@ def main() -> None:
     ones = torch.ones(max(sizes), 1, dtype=torch.bfloat16)
     for order in ORDERS:
         name = order.__name__.replace("_", " ")
-        put(f"{len(ones)} ones, added {name}: {order(ones).item():.0f}")
-    put("mean error, in units of bf16's rounding (the bound in brackets)")
-    put("ranks   " + "".join(f"{o.__name__:>20}" for o in ORDERS))
+        job.put(f"{len(ones)} ones, added {name}: {order(ones).item():.0f}")
+    job.put("mean error, in units of bf16's rounding (the bound in brackets)")
+    job.put("ranks   " + "".join(f"{o.__name__:>20}" for o in ORDERS))
     for num in sizes:
         terms = make_terms(num, args.columns, args.mean, args.seed)
         cells = []
         for order in ORDERS:
             found = error(order, terms).mean().item() / UNIT
             cells.append(f"{found:.2f} ({bound(order, num) / UNIT:.0f})")
-        put(f"{num:<8}" + "".join(f"{cell:>20}" for cell in cells))
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def stop(*_) -> NoReturn:
-    """End silently after Ctrl-C, as soon as save() has tidied up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
-    atexit.register(os._exit, 130)  # no destructor of torch's may complain
-    sys.exit(130)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
+        job.put(f"{num:<8}" + "".join(f"{cell:>20}" for cell in cells))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, stop)
     main()

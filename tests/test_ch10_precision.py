@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from allranks import Ranks, launch
 from scripts import ch10_precision as script
 
+import tasks
+
 numbers = st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda x: abs(x) > 1e-30)
 TRAIN = """
 from types import SimpleNamespace
@@ -174,7 +176,7 @@ def test_a_loss_that_is_no_number_ends_in_a_sentence():
 
 
 def test_the_text_must_be_beside_the_script(monkeypatch, tmp_path):
-    monkeypatch.setattr(script, "__file__", str(tmp_path / "ch10_precision.py"))
+    monkeypatch.setattr(tasks, "__file__", str(tmp_path / "tasks.py"))
     with pytest.raises(
         SystemExit, match=r"frankenstein\.txt: No such file.*put the bo"
     ):
