@@ -112,7 +112,8 @@ def parse_args(argv: list[str] | None = None):
 
 def main(argv: list[str] | None = None) -> None:
     """Save a wrapped model, load it in four ways; then risk the file."""
-    path = (args := parse_args(argv)).checkpoint
+    args = parse_args(argv)
+    path = args.checkpoint
     torch.manual_seed(0)
     net, optimizer = make()
     train(net, optimizer, 100)
