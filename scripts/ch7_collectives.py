@@ -4,40 +4,11 @@ Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 4 scripts/ch7_collectives.py
 """
 
-import argparse
-import os
-import re
-import signal
-import sys
-import threading
+import job  # first, since importing torch takes seconds
+
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
-
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
-    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
-        watch(os.getppid())
 
 import torch
 import torch.distributed as dist
@@ -54,35 +25,6 @@ def move(*messages: tuple, wait: bool = True) -> list[dist.Work]:
     return works
 
 
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    agree(args)
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
 def around(x: torch.Tensor, ranks: range, steps: range) -> None:
     """Pass W chunks of x around a ring: W - 1 steps add, the next W - 1 copy.
 
@@ -94,9 +36,9 @@ def around(x: torch.Tensor, ranks: range, steps: range) -> None:
     chunks = x.tensor_split(size)
     for step in steps:
         out, into = (chunks[(place - step - k) % size] for k in (0, 1))
-        found = torch.empty_like(into)
-        move((dist.isend, out, after), (dist.irecv, found, before))
-        into.copy_(into + found if step < size - 1 else found)
+        received = torch.empty_like(into)
+        move((dist.isend, out, after), (dist.irecv, received, before))
+        into.copy_(into + received if step < size - 1 else received)
 
 
 def ring(x: torch.Tensor) -> None:
@@ -109,13 +51,13 @@ def tree(x: torch.Tensor) -> None:
     """Add up x along a binomial tree, then send the sum back down it."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     hops = [1 << k for k in range((world_size - 1).bit_length())]
-    found = torch.empty_like(x)
+    received = torch.empty_like(x)
     for hop in hops:  # up: every second of those left hands over its sum
         if rank % (2 * hop) == hop:
             move((dist.isend, x, rank - hop))
         elif rank % (2 * hop) == 0 and rank + hop < world_size:
-            move((dist.irecv, found, rank + hop))
-            x.add_(found)
+            move((dist.irecv, received, rank + hop))
+            x.add_(received)
     for hop in reversed(hops):  # down: the same ways back
         if rank % (2 * hop) == 0 and rank + hop < world_size:
             move((dist.isend, x, rank + hop))
@@ -125,18 +67,15 @@ def tree(x: torch.Tensor) -> None:
 
 def halving(x: torch.Tensor) -> None:
     """Halve what a rank adds up, log2 W times; then double what it has."""
-    rank, hop, mine, steps = dist.get_rank(), 1, x, []
-    while hop < dist.get_world_size():  # a power of two
+    rank, mine, steps = dist.get_rank(), x, []
+    for k in range((dist.get_world_size() - 1).bit_length()):
+        partner = rank ^ (1 << k)  # rank 2 of 4: 3, then 0
         first, second = mine.tensor_split(2)
-        if rank % (2 * hop) < hop:
-            partner, mine, theirs = rank + hop, first, second
-        else:
-            partner, mine, theirs = rank - hop, second, first
-        found = torch.empty_like(mine)
-        move((dist.isend, theirs, partner), (dist.irecv, found, partner))
-        mine.add_(found)
+        mine, theirs = (second, first) if rank > partner else (first, second)
+        received = torch.empty_like(mine)
+        move((dist.isend, theirs, partner), (dist.irecv, received, partner))
+        mine.add_(received)
         steps.append((partner, mine, theirs))
-        hop *= 2
     for partner, mine, theirs in reversed(steps):  # now both have both halves
         move((dist.isend, mine, partner), (dist.irecv, theirs, partner))
 
@@ -158,11 +97,11 @@ def check(run: Callable, wanted: Callable, n: int, seed: int, device) -> tuple:
     good = torch.equal(whole[:1], result[:1])  # waits for a GPU
     took = time.perf_counter() - start
     good &= torch.equal(whole, result) and torch.equal(x, rank_0s)
-    mine, found = (LOG, took, good), [None]
-    dist.all_gather_object(found := found * dist.get_world_size(), mine)
-    logs, seconds, good = zip(*found, strict=True)
+    by_rank = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, (LOG, took, good))
+    logs, seconds, good = zip(*by_rank, strict=True)
     if not all(good):
-        refuse(f"rank {good.index(False)} has wrong bits: that is a bug")
+        job.refuse(f"rank {good.index(False)} has wrong bits: that is a bug")
     return logs, max(seconds)
 
 
@@ -188,117 +127,24 @@ def replay(logs: list[list], cost: Callable[[int, int, int], float]) -> float:
     return max(now + wire)
 
 
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--kb", type=int, default=4000, help="of a tensor")
-    parser.add_argument("--seed", type=int, default=0)
-    return in_range(parser.parse_args(argv))
-
-
-def main() -> None:
+def compare(args, rank: int, world_size: int, device) -> None:
     """Run each algorithm, compare its bits, and count what is on its path."""
-    args = parse_args()
-    rank, world_size, device = setup(args)
-    n = 1000 * args.kb
+    tell, n = str if rank else job.say, 1000 * args.kb  # only rank 0 speaks
     for run in ring, tree, halving:
         if run is halving and world_size & (world_size - 1):
-            say("halving: needs a power of two of ranks") if rank == 0 else 0
+            tell("halving: needs a power of two of ranks")
             continue
-        sizes = n // 4, args.seed, device
-        logs, seconds = check(run, dist.all_reduce, *sizes)
-        if rank == 0:
-            steps = replay(logs, lambda *_: 1)
-            share = replay(logs, lambda *message: message[2] / n)
-            time_taken = f"{1e3 * seconds:.1f} ms"
-            say(f"{run.__name__}: {steps} steps, {share:.4g} n; {time_taken}")
-    dist.destroy_process_group()
+        logs, seconds = check(run, dist.all_reduce, n // 4, args.seed, device)
+        steps = replay(logs, lambda *_: 1)
+        share, ms = replay(logs, lambda *m: m[2] / n), 1e3 * seconds
+        tell(f"{run.__name__}: {steps} steps, {share:.4g} n; {ms:.1f} ms")
 
 
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+def parse_args(argv: list[str] | None = None):
+    """Read the flags; --kb is the size of a tensor."""
+    return job.Flags(__doc__, kb=4000, seed=0).parse_args(argv)
 
 
 if __name__ == "__main__":
-    main()
+    with job.ranks(args := parse_args()) as place:
+        compare(args, *place)

@@ -1,7 +1,6 @@
 """Chapter 6's pipeline trains as the unsplit net does, with any schedule and DDP."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -219,13 +218,6 @@ def test_refuses_more_stages_than_blocks(crews, monkeypatch):
 
     with pytest.raises(SystemExit, match=r"^2 stages > 1 blocks: start fewer ranks$"):
         ch6_pipeline.build(args, Alone(), torch.nn.Sequential(), torch.device("cpu"))
-
-
-def test_plain_python_is_told_how_to_launch(monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    command = "torchrun --standalone --nproc-per-node 4 scripts/ch6_pipeline.py"
-    with pytest.raises(SystemExit, match=re.escape(command)):
-        ch6_pipeline.setup(None)
 
 
 def test_the_recorded_figures_bear_out_what_the_page_says():

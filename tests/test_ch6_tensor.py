@@ -1,7 +1,5 @@
 """Chapter 6's split layers equal the unsplit ones, on any number of ranks."""
 
-import re
-
 import pytest
 import torch
 
@@ -99,10 +97,3 @@ def test_refuses_more_ranks_than_outputs():
     args = ch6_tensor.parse_args(["--width=2"])
     with pytest.raises(SystemExit, match=r"^3 ranks > width 2$"):
         ch6_tensor.train(args, 0, 3, torch.device("cpu"))
-
-
-def test_plain_python_is_told_how_to_launch(monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    command = "torchrun --standalone --nproc-per-node 2 scripts/ch6_tensor.py"
-    with pytest.raises(SystemExit, match=re.escape(command)):
-        ch6_tensor.setup(None)

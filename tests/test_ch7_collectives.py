@@ -50,7 +50,7 @@ def run(ranks, name, n, dtype="float32"):
 def test_each_gives_torchs_bits_and_the_same_on_all_ranks(ranks, name, dtype):
     """For no number, fewer than ranks, and those that W does not divide, too."""
     if name == "halving" and ranks.world_size & (ranks.world_size - 1):
-        return  # main() leaves it out: see below
+        return  # compare() leaves it out: see below
     for n in SIZES:
         good, _ = run(ranks, name, n, dtype)
         assert all(good), n

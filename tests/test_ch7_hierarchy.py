@@ -7,13 +7,14 @@ from scripts import ch7_hierarchy as script
 
 RUN = """
 from scripts import ch7_hierarchy as script
+from ch7_collectives import LOG  # the script's own: not scripts.ch7_collectives
 
 x = ((torch.arange(n) * 7 + 3 * rank) % 11).float()
 wanted, real = x.clone(), torch.randn(n)
 dist.all_reduce(wanted)
-script.LOG.clear()
+LOG.clear()
 script.hierarchical(x, nodes)
-log = list(script.LOG)
+log = list(LOG)
 script.hierarchical(real, nodes)
 bits = [torch.empty_like(real) for _ in range(world_size)]
 dist.all_gather(bits, real)
