@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+
 from ch7_collectives import check, move, replay
 
 

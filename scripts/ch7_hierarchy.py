@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+
 from ch7_collectives import around, check, replay, ring
 
 
