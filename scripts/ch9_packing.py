@@ -58,7 +58,7 @@ def pack_row(texts: list) -> tuple:
     return torch.cat(texts)[None], mask, places
 
 
-def leaks(net: GPT, texts: list) -> list[float]:
+def leaks(net: nn.Module, texts: list) -> list[float]:
     """Return how far logits are from each text's own: packed, and unmasked."""
     device = net.head.weight.device
     x, mask, places = (part.to(device) for part in pack_row(texts))
@@ -67,7 +67,7 @@ def leaks(net: GPT, texts: list) -> list[float]:
     return [(logits - alone).abs().max().item() for logits in packed]
 
 
-def slope(net: GPT, parts: list) -> torch.Tensor:
+def slope(net: nn.Module, parts: list) -> torch.Tensor:
     """Return the gradient of the bytes' losses / weight, summed over parts."""
     net.zero_grad()
     device, end = net.head.weight.device, torch.tensor([-100])  # not counted
@@ -79,7 +79,7 @@ def slope(net: GPT, parts: list) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in net.parameters()])
 
 
-def means(net: GPT, mine: list[list], everybody: list) -> dict[str, float]:
+def means(net: nn.Module, mine: list[list], everybody: list) -> dict:
     """Return how far each mean is off, with a rank's micro-batches as mine."""
     counts = [sum(len(text) - 1 for text in texts) for texts in mine]
     world = torch.tensor(sum(counts), device=net.head.weight.device)

@@ -133,7 +133,7 @@ def main(args, rank: int, world_size: int, device) -> None:
         mine = [fetch(f"{far}/{i}.tar", f"{near}/{i}.tar") for i in shards]
         dist.all_reduce(copies := torch.tensor(sum(mine), device=device))
         if rank == 0:
-            job.say(f"{world_size} ranks, {args.shards} shards: {copies} copies")
+            job.say(f"{world_size} ranks, {len(mine)} shards: {copies} copies")
             for line in breaks(near, text, num):
                 job.say(line)
         dist.barrier()
