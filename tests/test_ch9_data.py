@@ -243,16 +243,30 @@ def test_whatever_is_killed_and_whoever_goes_on_each_sample_counts_once(tmp_path
 
 
 DRIVER = f"""
-import os, sys
+import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from scripts import ch9_data as script
 from tests.test_ch9_data import train
-script.watch(os.getppid())
-flags = sys.argv[3:]
-script.setup(script.parse_args(flags))
-train(flags, None, (sys.argv[1], int(sys.argv[2])))
-script.dist.destroy_process_group()
+script.job.watch(os.getppid())
+flags, count = sys.argv[3:], script.count
+def slowly(windows):  # or the epoch ends before the twentieth kill
+    time.sleep(0.025)
+    return count(windows)
+script.count = slowly
+with script.job.ranks(script.parse_args(flags)):
+    train(flags, None, (sys.argv[1], int(sys.argv[2])))
 """
+
+
+def children(process: psutil.Process, word="") -> list[psutil.Process]:
+    """Return the children that have a word in their command, or none if it ended."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in process.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any(word in part for part in child.cmdline()):
+                    found.append(child)
+    return found
 
 
 @pytest.mark.soak
@@ -280,8 +294,8 @@ def test_twenty_kills_at_any_moment_of_real_jobs(tmp_path, monkeypatch):
         victim = dice.choice(["rank", "worker", "launcher", "all"])
         if kills.total() < 20:
             time.sleep(dice.uniform(0, 1.5))
-            ranks = [p for p in job.children() if "driver.py" in p.cmdline()]
-            readers = [p for rank in ranks for p in rank.children()]
+            ranks = children(job, "driver.py")
+            readers = [p for rank in ranks for p in children(rank)]
             chosen = {"rank": ranks, "worker": readers, "launcher": [job]}
             chosen = chosen.get(victim) or ranks  # there may be no workers
             if victim != "all":
@@ -388,7 +402,7 @@ def refusal(path, run):
 def test_a_checkpoint_of_another_run_is_refused(name, tmp_path):
     """Another seed, number of lanes, batch size, buffer or text: other steps."""
     path, run = tmp_path / "x.pt", RUN | {name: 99}
-    script.save(str(path), state_of(RUN))
+    script.checkpoint.save(str(path), state_of(RUN))
     assert script.resume(str(path), RUN)["step"] == 20
     assert refusal(path, run).endswith(
         f"of {RUN} instead of {run}: change flags or file"
@@ -398,7 +412,7 @@ def test_a_checkpoint_of_another_run_is_refused(name, tmp_path):
 def test_one_flipped_bit_is_refused_or_changes_nothing(tmp_path):
     """Wherever it is; torch.load itself does not look."""
     path, dice, refused, silent = tmp_path / "x.pt", random.Random(0), 0, 0
-    script.save(str(path), state_of(RUN))
+    script.checkpoint.save(str(path), state_of(RUN))
     whole, wanted = path.read_bytes(), script.digest(script.resume(str(path), RUN))
     ends = [dice.randrange(2000) for _ in range(40)]  # where zip and pickle are
     for place in [
@@ -431,13 +445,13 @@ def test_one_flipped_bit_is_refused_or_changes_nothing(tmp_path):
 def test_a_state_that_lacks_something_is_refused(damage, tmp_path):
     state = state_of(RUN)
     damage(state)
-    script.save(str(tmp_path / "x.pt"), state)
+    script.checkpoint.save(str(tmp_path / "x.pt"), state)
     assert "damaged" in refusal(tmp_path / "x.pt", RUN)
 
 
 def test_no_checkpoint_and_half_of_one_are_refused(tmp_path):
     assert "No such file or directory" in refusal(tmp_path / "no.pt", RUN)
-    script.save(str(tmp_path / "x.pt"), state_of(RUN))
+    script.checkpoint.save(str(tmp_path / "x.pt"), state_of(RUN))
     half = (tmp_path / "x.pt").read_bytes()[:300_000]
     (tmp_path / "x.pt").write_bytes(half)
     assert "damaged, or no checkpoint" in refusal(tmp_path / "x.pt", RUN)
@@ -466,9 +480,11 @@ def on_two_nodes(flags):
 
     from scripts import ch9_data as script
 
+    import tasks
+
     rank = dist.get_rank()
     if os.path.isdir(f"{flags[0]}/texts"):
-        script.__file__ = f"{flags[0]}/texts/{rank}/x.py"
+        tasks.__file__ = f"{flags[0]}/texts/{rank}/x.py"
     mine = [f"--checkpoint={flags[0]}/{rank}.pt", *flags[1:]]
     return script.train(script.parse_args(mine), rank, 2, torch.device("cpu"))
 

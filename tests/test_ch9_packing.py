@@ -13,7 +13,7 @@ from scripts import ch9_packing as script
 from tests import shown
 from tests.bench import packing
 
-LENGTHS = st.lists(st.integers(2, script.ROOM), min_size=1, max_size=60)
+LENGTHS = st.lists(st.integers(2, script.CONTEXT), min_size=1, max_size=60)
 
 
 def texts(lengths, seed=0):
@@ -25,7 +25,7 @@ def texts(lengths, seed=0):
 def network():
     """Make a small network in float64."""
     torch.manual_seed(1)
-    return script.GPT(dim=16, layers=2, heads=2, context=script.ROOM).double()
+    return script.GPT(dim=16, layers=2, heads=2, context=script.CONTEXT).double()
 
 
 @given(LENGTHS, st.integers(1, 9))
@@ -36,7 +36,7 @@ def test_buckets_and_rows_hold_each_text_once(lengths, size):
     for found in batches, rows:
         assert sorted(id(t) for some in found for t in some) == sorted(map(id, made))
     assert max(map(len, batches)) <= size
-    assert max(sum(map(len, row)) for row in rows) <= script.ROOM
+    assert max(sum(map(len, row)) for row in rows) <= script.CONTEXT
     for some in script.in_batches(batches, 16):  # sorted inside a window
         flat = [len(t) for batch in some for t in batch]
         assert flat == sorted(flat)
@@ -119,7 +119,7 @@ def test_packed_rows_in_one_batch_have_the_gradient_of_the_sentences_alone():
     """What the benchmark trains on is right, though rows are filled up."""
     texts = script.sentences(script.read_text()[0])[:24]
     torch.manual_seed(0)
-    net = script.GPT(context=script.ROOM).double()
+    net = script.GPT(context=script.CONTEXT).double()
 
     def slope(batches):
         net.zero_grad()

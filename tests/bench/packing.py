@@ -60,7 +60,7 @@ def run() -> dict:
     texts = chapter.sentences(chapter.read_text()[0])
     random.Random(0).shuffle(texts)
     texts = texts[:SENTENCES]
-    net = chapter.GPT(context=chapter.ROOM)
+    net = chapter.GPT(context=chapter.CONTEXT)
     buckets, rows = chapter.bucket(texts, BATCH), len(chapter.fill(texts))
     plain = chapter.in_batches(texts, BATCH)
     ways = {
