@@ -47,7 +47,8 @@ def watch(parent: int) -> None:
 # Importing torch takes seconds. Ctrl-C may come meanwhile, or a launcher die,
 # so a script imports this module first. (A notebook is no script.)
 MAIN = getattr(sys.modules["__main__"], "__file__", None) or ""
-if os.path.dirname(os.path.abspath(MAIN)) == os.path.dirname(__file__):
+HERE = os.path.dirname(os.path.abspath(__file__))
+if MAIN and os.path.dirname(os.path.abspath(MAIN)) == HERE:
     signal.signal(signal.SIGINT, stop)
     if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
         watch(os.getppid())
