@@ -20,6 +20,7 @@ class DDP(nn.Module):
         super().__init__()
         self.module = module
         self.params = [p for p in module.parameters() if p.requires_grad]
+        self.sizes = [p.numel() for p in self.params]
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach(), 0)
 
@@ -32,8 +33,7 @@ class DDP(nn.Module):
         flat = torch.cat([p.grad.flatten() for p in self.params])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
-        parts = flat.split([p.numel() for p in self.params])
-        for p, part in zip(self.params, parts, strict=True):
+        for p, part in zip(self.params, flat.split(self.sizes), strict=True):
             p.grad.copy_(part.view_as(p))
 
 
