@@ -4,87 +4,13 @@ Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch8_compress.py
 """
 
-import argparse
-import gc
-import os
-import re
-import signal
-import sys
-import threading
-import time
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
-
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
-    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
-        watch(os.getppid())
+import job  # first, since importing torch takes seconds
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import futures, nn
-from torch.utils.data import TensorDataset
 
-
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    agree(args)
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+from tasks import make_task
 
 
 class Hook:
@@ -137,24 +63,14 @@ class TopK(Hook):
         places = x.abs().topk(max(1, int(self.share * len(x)))).indices
         mine = places.int().view(x.dtype), x[places]  # 32 bits each
         self.num_bytes += 8 * len(places)
-        found = x.new_empty(2 * world_size, len(places))
-        dist.all_gather_single(found, torch.stack(mine))
+        gathered = x.new_empty(2 * world_size, len(places))  # (2 W, k)
+        dist.all_gather_single(gathered, torch.stack(mine))
         if self.feedback:
             rest = x.index_fill(0, places, 0).split(sizes)
             self.kept |= zip(params, rest, strict=True)
-        places = found[::2].flatten().view(torch.int32)
-        numbers = found[1::2].flatten() / world_size
+        places = gathered[::2].flatten().view(torch.int32)
+        numbers = gathered[1::2].flatten() / world_size
         return torch.zeros_like(x).index_add_(0, places, numbers)
-
-
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Read the flags."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--every", type=int, default=20, help="steps a test")
-    parser.add_argument("--seed", type=int, default=0)
-    return in_range(parser.parse_args(argv))
 
 
 def train(hook: Hook, args, rank: int, device) -> list[tuple]:
@@ -171,118 +87,38 @@ def train(hook: Hook, args, rank: int, device) -> list[tuple]:
         nn.functional.cross_entropy(ddp(x), y).backward()
         optimizer.step()
         if step % args.every == 0 or step == args.steps:
-            x, y = (part.to(device) for part in test_set[:])
+            x, y = (p.to(device) for p in test_set[:])
             loss = nn.functional.cross_entropy(net(x), y).detach()
-            finite(loss, f"step {step}")
+            job.finite(loss, f"step {step}")
             curve.append((step, hook.num_bytes, loss.item()))
     return curve
 
 
-def main() -> None:
+def try_all(hooks: dict[str, Hook], args, rank: int, device) -> None:
     """Train with each hook; print what it sends, and what the loss is."""
-    args = parse_args()
-    rank, _, device = setup(args)
-    hooks = {"all of it": Hook(), "fp16": Cast(torch.float16)}
-    hooks |= {"bf16": Cast(torch.bfloat16), "top 1 %": TopK(0.01, True)}
-    hooks["without rest"] = TopK(0.01, False)
     for name, hook in hooks.items():
         curve = train(hook, args, rank, device)
         if rank == 0:
             sent = hook.num_bytes / args.steps / 1000
             losses = " ".join(f"{loss:.3f}" for _, _, loss in curve)
-            say(f"{name:12} {sent:6.1f} kB a step, test loss: {losses}")
-        gc.collect()  # torch 2.13 may abort at exit if DDP's last work lives
-    dist.destroy_process_group()
+            job.say(f"{name:12} {sent:6.1f} kB a step, test loss: {losses}")
 
 
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
+def parse_args(argv: list[str] | None = None):
+    """Read the flags."""
+    parser = job.Flags(__doc__, steps=60, seed=0)
+    parser.add_argument("--every", type=int, default=20, help="steps a test")
+    return parser.parse_args(argv)
 
 
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+def main() -> None:
+    """Train with all of the gradient, with 16 bits, and with the largest."""
+    args = parse_args()
+    hooks = {"all of it": Hook(), "fp16": Cast(torch.float16)}
+    hooks |= {"bf16": Cast(torch.bfloat16), "top 1 %": TopK(0.01, True)}
+    hooks["without rest"] = TopK(0.01, False)
+    with job.ranks(args) as (rank, _, device):
+        try_all(hooks, args, rank, device)
 
 
 if __name__ == "__main__":

@@ -4,87 +4,16 @@ Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/ch8_per_parameter.py
 """
 
-import argparse
-import gc
-import os
-import re
-import signal
-import sys
-import threading
-import time
-from contextlib import suppress
-from datetime import timedelta
-from typing import NoReturn
+import job  # first, since importing torch takes seconds
 
-
-def watch(parent: int) -> None:
-    """End this rank when its launcher has died, even of SIGKILL.
-
-    It asks once a second: prctl watches only one thread of the launcher's.
-    """
-
-    def look():
-        while os.getppid() == parent:
-            time.sleep(1)
-        with suppress(OSError):
-            os.write(2, b"ended: the launcher of this rank is gone\n")
-        os._exit(1)
-
-    threading.Thread(target=look, daemon=True).start()
-
-
-if __name__ == "__main__":  # before the slow imports
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # no traceback
-    if "TORCHELASTIC_USE_AGENT_STORE" in os.environ:  # started by torchrun
-        watch(os.getppid())
+from collections.abc import Callable
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import TensorDataset
 
-
-def setup(args: argparse.Namespace) -> tuple[int, int, torch.device]:
-    """Join the group torchrun describes: (rank, world_size, device)."""
-    if "LOCAL_RANK" not in os.environ:
-        raise SystemExit(__doc__)  # started with python, not torchrun
-    timeout = time_limit()
-    sys.excepthook = brief
-    device = torch.device("cpu")
-    gpu = torch.accelerator.current_accelerator(check_available=True)
-    if gpu is not None and gpu.type != "mps":  # a Mac's GPU has no collectives
-        num_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-        if num_ranks > (num_gpus := torch.accelerator.device_count()):
-            why = f"{num_ranks} ranks on this machine, but {num_gpus} GPUs"
-            refuse(f"{why}: lower --nproc-per-node to {num_gpus}")
-        device = torch.device(gpu.type, int(os.environ["LOCAL_RANK"]))
-        torch.accelerator.set_device_index(device.index)
-    dist.init_process_group(
-        dist.get_default_backend_for_device(device),
-        timeout=timeout,
-        device_id=None if device.type == "cpu" else device,
-    )
-    agree(args)
-    return dist.get_rank(), dist.get_world_size(), device
-
-
-def say(text: str) -> None:
-    """Print one line in one write, so that two ranks' lines never merge."""
-    put(f"[rank {dist.get_rank()}/{dist.get_world_size()}] {text}")
-
-
-def make_task(num: int) -> tuple[TensorDataset, TensorDataset, nn.Module]:
-    """Make handwritten digits, num to train on and 357 to test, and a CNN."""
-    x, y = map(torch.as_tensor, load_digits(return_X_y=True))
-    x = x.to(torch.get_default_dtype()).view(-1, 1, 8, 8) / 16
-    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    parts = order[:1440][:num], order[1440:]
-    layers = []  # much arithmetic, but only 158,538 numbers to send
-    for channels in (1, 64), (64, 128), (128, 64):
-        layers += [nn.Conv2d(*channels, 3, padding=1), nn.ReLU()]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10)]
-    return *(TensorDataset(x[i], y[i]) for i in parts), nn.Sequential(*layers)
+from tasks import make_task
 
 
 class DDP(nn.Module):
@@ -108,137 +37,66 @@ class DDP(nn.Module):
             p.grad /= dist.get_world_size()
 
 
-def compare(ours) -> None:
-    """Train a network on digits wrapped in ours, and one wrapped in torch's.
+@contextmanager
+def on_all_reduce(note: Callable):
+    """Give note each tensor that dist.all_reduce is given meanwhile."""
+    all_reduce = dist.all_reduce
 
-    Print a step of ours: g is a gradient that is ready, M a message that
-    leaves.
+    def noted(tensor: torch.Tensor, *args, **kwargs):
+        note(tensor)
+        return all_reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = noted
+    try:
+        yield
+    finally:
+        dist.all_reduce = all_reduce
+
+
+def train(wrap, args, rank: int, device) -> tuple:
+    """Train a wrapped CNN on digits; return the CNN, a loss, and a step.
+
+    The step is a list: g is a gradient that is ready, M a message that leaves.
     """
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.error = refuse  # one sentence, not once per rank
-    parser.add_argument("--steps", type=int, default=20)
-    rank, _, device = setup(args := in_range(parser.parse_args()))
-    log, models, all_reduce = [], [], dist.all_reduce
-    dist.all_reduce = lambda *a, **k: log.append("M") or all_reduce(*a, **k)
-    for wrap in nn.parallel.DistributedDataParallel, ours:
-        torch.manual_seed(rank)  # other weights on each, until they are sent
-        train_set, _, net = make_task(1440)
-        for p in net.parameters():
-            p.register_post_accumulate_grad_hook(lambda _: log.append("g"))
-        models.append(wrap(net.to(device)))
-        optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
-        for _ in range(args.steps):
-            batch = train_set[torch.randint(1440, (32,))]
-            x, y = (part.to(device) for part in batch)
-            loss = nn.functional.cross_entropy(models[-1](x), y)
-            optimizer.zero_grad()
-            log.clear()
+    torch.manual_seed(rank)  # other weights on each, until they are sent
+    train_set, _, net = make_task(1440)
+    step = []
+    for p in net.parameters():  # g comes before what wrap's own hooks send
+        p.register_post_accumulate_grad_hook(lambda _: step.append("g"))
+    model = wrap(net.to(device))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(args.steps):
+        batch = train_set[torch.randint(1440, (32,))]
+        x, y = (part.to(device) for part in batch)  # (B, 1, 8, 8), (B,)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        step.clear()
+        with on_all_reduce(lambda _: step.append("M")):
             loss.backward()
-            if hasattr(models[-1], "average"):
-                models[-1].average()
-            optimizer.step()
-    dist.all_reduce = all_reduce
-    pairs = zip(*(model.parameters() for model in models), strict=True)
+            if hasattr(model, "average"):
+                model.average()
+        optimizer.step()
+    return net, loss.detach(), step
+
+
+def compare(ours, args, rank: int, world_size: int, device) -> None:
+    """Train two networks, one in torch's DDP and one in ours; compare them."""
+    theirs = train(nn.parallel.DistributedDataParallel, args, rank, device)[0]
+    net, loss, step = train(ours, args, rank, device)
+    pairs = zip(theirs.parameters(), net.parameters(), strict=True)
     gap = max((a - b).abs().max().item() for a, b in pairs)
-    dist.all_reduce(loss := loss.detach(), dist.ReduceOp.AVG)
-    finite(loss, f"after {args.steps} steps")
+    dist.all_reduce(loss, dist.ReduceOp.AVG)
+    job.finite(loss, f"after {args.steps} steps")
     if rank == 0:
-        say(f"one step: {' '.join(log)}; {loss=:.4f}")
-        say(f"largest difference from torch's weights: {gap:g}")
-    models.clear()  # torch 2.13 may abort at exit if DDP's last work lives
-    gc.collect()
-    dist.destroy_process_group()
+        job.say(f"one step: {' '.join(step)}; {loss=:.4f}")
+        job.say(f"largest difference from torch's weights: {gap:g}")
 
 
-# The rest stands in every script: a job that cannot go on ends in a sentence.
-def refuse(why: str) -> NoReturn:
-    """End all ranks with one sentence: all found the same fault."""
-    started = "TORCHELASTIC_USE_AGENT_STORE" in os.environ  # by a launcher
-    if started and os.environ.get("LOCAL_RANK") != "0":
-        time.sleep(9)  # rank 0 says it; then the launcher ends this rank
-    if started and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or exit may abort
-    raise SystemExit(why)
-
-
-def put(line: str) -> None:
-    """Print a line in one write; end with a sentence if stdout fails."""
-    try:
-        print(f"{line}\n", end="", flush=True)
-    except OSError as error:  # a full disk, or `| head`, which left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # no second try at exit
-        why = f"cannot print to stdout: {error.strerror}"
-        refuse(f"{why}: ended")
-
-
-def in_range(args: argparse.Namespace) -> argparse.Namespace:
-    """Refuse impossible numbers before anything is started."""
-    most = {"seed": 2**32 - 1, "samples": 1440, "nproc_per_node": 64}
-    most |= {"workers": 64, "numbers": 64, "width": 8192, "columns": 16384}
-    for name, value in vars(args).items():
-        flag, low = "--" + name.replace("_", "-"), int(name != "seed")
-        high = most.get(name, 65536)
-        if type(value) is int and not low <= value <= high:
-            refuse(f"{flag} {value}: must be {low} to {high}")
-        if type(value) is float and not 1e-30 <= value <= 1e30:
-            refuse(f"{flag} {value}: must be 1e-30 to 1e+30")
-    return args
-
-
-def finite(loss: torch.Tensor, where: str) -> None:
-    """End all ranks if the loss, which is the same on all, is not finite."""
-    if not loss.isfinite():
-        refuse(f"{where}: the loss is {loss.item()}: start with a lower --lr")
-
-
-def brief(kind, error, trace) -> None:
-    """Print a traceback, or one line if another process was first to die."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or this may be interrupted
-    why, both = "", (error, error.__context__)  # what it came of may tell it
-    pipe = any(isinstance(e, ConnectionError | EOFError) for e in both)
-    if pipe or any("DataLoader worker (pid" in str(e) for e in both):
-        why = "a DataLoader worker was killed, often for want of memory"
-    elif re.search("closed by peer|reset by peer|Broken pipe", str(error)):
-        why = "its connection to another rank is closed; look there"
-    if why:
-        sys.stderr.write(f"[rank {os.environ['RANK']}] ended: {why}\n")
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-def time_limit() -> timedelta:
-    """Check what a launcher sets; return what a collective may take."""
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
-    for name in *names, "MASTER_PORT", "MASTER_ADDR":
-        value = os.environ.get(name, "")
-        if not (value if name == "MASTER_ADDR" else value.isdecimal()):
-            why = f"{name} is {value!r}, but LOCAL_RANK is set"
-            refuse(f"{why}: unset it and start with torchrun, or set all")
-    for this, all_ in names[:2], names[2:]:
-        if (rank := int(os.environ[this])) >= (num := int(os.environ[all_])):
-            refuse(f"{this} {rank}: {all_} is {num}, so it ends at {num - 1}")
-    text = os.environ.get("GROUP_TIMEOUT_S", "300")
-    try:
-        if not 0 < float(text) < 1e7:
-            raise ValueError
-    except ValueError:
-        refuse(f"GROUP_TIMEOUT_S {text!r}: must be seconds, above 0")
-    return timedelta(seconds=float(text))
-
-
-def agree(args: argparse.Namespace) -> None:
-    """End all ranks if their flags differ: so would what they train."""
-    flags = [{}] * dist.get_world_size()
-    dist.all_gather_object(flags, vars(args))
-    for name in flags[0]:
-        ranks = {}
-        for rank, theirs in enumerate(flags):
-            ranks.setdefault(repr(theirs.get(name)), []).append(rank)
-        if len(ranks) > 1:
-            found = [f"{value} on {who}" for value, who in ranks.items()]
-            why = f"--{name.replace('_', '-')} differs between ranks"
-            refuse(f"{why}: {', '.join(found)}: give all nodes the same")
+def parse_args(argv: list[str] | None = None):
+    """Read the flags."""
+    return job.Flags(__doc__, steps=20).parse_args(argv)
 
 
 if __name__ == "__main__":
-    compare(DDP)
+    with job.ranks(args := parse_args()) as place:
+        compare(DDP, args, *place)

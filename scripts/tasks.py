@@ -91,3 +91,9 @@ def cut(text: torch.Tensor, starts: torch.Tensor, context: int):
     """Return windows of the text, (B, T), and the byte after each byte."""
     at = starts[:, None] + torch.arange(context)
     return text[at].long(), text[at + 1].long()
+
+
+def loss_on(net, text: torch.Tensor, starts, device) -> torch.Tensor:
+    """Return the mean loss per byte on windows of 64 bytes of a text."""
+    x, y = (part.to(device) for part in cut(text, starts, 64))  # (B, T)
+    return nn.functional.cross_entropy(net(x).flatten(0, 1), y.flatten())

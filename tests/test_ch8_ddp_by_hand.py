@@ -22,6 +22,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as Theirs
 from scripts import ch8_buckets, ch8_flat, ch8_per_parameter
 from scripts.ch8_ddp_by_hand import DDP
+from scripts.ch8_per_parameter import on_all_reduce
 
 class Net(nn.Module):
     # Uses its layers in another order than it has them; has a branch, a shared
@@ -142,10 +143,8 @@ def log_of(wrap):
     model = wrap(net)
     model(torch.ones(1, 6)).sum().backward()
     log.clear()
-    kept, dist.all_reduce = dist.all_reduce, lambda *a, **k: (
-        log.append("M") or kept(*a, **k))
-    model(torch.ones(1, 6)).sum().backward()
-    dist.all_reduce = kept
+    with on_all_reduce(lambda _: log.append("M")):
+        model(torch.ones(1, 6)).sum().backward()
     return "".join(log)
 
 small = 1 / 2**20
@@ -227,12 +226,11 @@ class Two(nn.Module):
     def forward(self, uses):
         return self.one.sum() * (rank + 1) + (2 * self.two.sum() if uses else 0)
 
-model, sent, kept = DDP(Two()), [], dist.all_reduce
-dist.all_reduce = lambda x, **how: sent.append(x.clone()) or kept(x, **how)
+model, sent = DDP(Two()), []
 for _ in range(2):  # the second step has the gradients in rank 0's order
     model.zero_grad()
-    model(rank == 0).backward()
-dist.all_reduce = kept
+    with on_all_reduce(lambda x: sent.append(x.clone())):
+        model(rank == 0).backward()
 bucket = model.buckets[0]
 first = list(bucket.parts)[0] is model.module.one
 order = (0, 1) if first else (1, 0)
@@ -574,6 +572,25 @@ def test_the_script_shows_a_step_and_agrees_with_torch(name):
     step, weights = launch(name, 2, "--steps", "3").lines[0]
     assert step.startswith(f"[rank 0/2] one step: {STEPS[name]}; loss=")
     assert weights == "[rank 0/2] largest difference from torch's weights: 0"
+
+
+def test_who_notes_messages_leaves_all_reduce_as_it_was():
+    """Each call is noted and made; after an error, too, torch's own is back."""
+    source = """
+own, sizes = dist.all_reduce, []
+try:
+    with on_all_reduce(lambda x: sizes.append(x.numel())):
+        dist.all_reduce(x := torch.ones(3))
+        work = dist.all_reduce(y := torch.ones(5), async_op=True)
+        work.wait()
+        raise ArithmeticError
+except ArithmeticError:
+    pass
+sizes, x[0].item(), y[0].item(), dist.all_reduce is own
+"""
+    with Ranks(2) as ranks:
+        ranks.run(START, quiet=True)
+        assert ranks.run(source, quiet=True) == [([3, 5], 2, 2, True)] * 2
 
 
 def test_the_ladder_can_be_foretold_with_a_pencil():

@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-import torch
 
 from allranks import launch
 from allranks.explorables import Buckets
@@ -74,17 +73,9 @@ def test_a_trace_without_gloo_is_told(tmp_path, monkeypatch, capsys):
     """On a GPU the messages are NCCL's, of which the script knows nothing."""
     event = {"ph": "X", "name": ch8_trace.BACKWARD + "it", "ts": 0, "dur": 1}
     path = tmp_path / "t.json"
-
-    def record(path, *_):
-        with open(path, "w") as file:
-            json.dump({"traceEvents": [event]}, file)
-
-    monkeypatch.setattr(ch8_trace, "record", record)
-    monkeypatch.setattr(ch8_trace, "setup", lambda _: (0, 1, torch.device("cpu")))
-    monkeypatch.setattr(ch8_trace, "say", print)
-    monkeypatch.setattr(ch8_trace.dist, "destroy_process_group", lambda: None)
-    monkeypatch.setattr("sys.argv", ["ch8_trace.py", "--trace", str(path)])
-    ch8_trace.main()
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    monkeypatch.setattr(ch8_trace.job, "say", print)
+    ch8_trace.report(path)
     assert "no gloo message in the trace" in capsys.readouterr().out
 
 
