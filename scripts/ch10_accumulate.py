@@ -123,7 +123,8 @@ def main(args, rank: int, world_size: int, device) -> None:
         net = make_around(middle).to(device)
         parts, count = in_parts(net, data, loss, args.parts)
         if rank == 0:
-            job.say(f"{name:25} {off(parts, whole):.0e} off, reduced {count} x")
+            wrong = f"{off(parts, whole):.0e} off, reduced {count} x"
+            job.say(f"{name:25} {wrong}")
     net = make_around(nn.Identity).to(device)
     parts, count = in_parts(net, data, by_tokens, args.parts, no_sync=False)
     if rank == 0:

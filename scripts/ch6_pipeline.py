@@ -66,7 +66,8 @@ def train(args, rank: int, world_size: int, device) -> list[torch.Tensor]:
     dice, losses = torch.Generator().manual_seed(args.seed), []
     for step in range(args.steps):
         pick = torch.randint(len(pieces), (args.batch_size,), generator=dice)
-        batch = pieces[pick[replica :: args.dp]].long().to(device)  # (B/dp, 65)
+        batch = pieces[pick[replica :: args.dp]].long()  # (B / dp, 65)
+        batch = batch.to(device)
         x = [batch[:, :-1]] if stages[0].is_first else []  # others receive
         y, found = batch[:, 1:].flatten(), []
         optimizer.zero_grad()

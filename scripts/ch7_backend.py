@@ -70,8 +70,8 @@ class SharedMemory(dist.ProcessGroup):
 
 
 SLOT = 2 << 20  # bytes that a rank puts down at once: they stay in its cache
-GLOOS = "allgather allreduce_coalesced alltoall alltoall_base barrier broadcast "
-GLOOS += "gather recv recv_anysource reduce reduce_scatter scatter send "
+GLOOS = "allgather allreduce_coalesced alltoall alltoall_base barrier gather "
+GLOOS += "broadcast recv recv_anysource reduce reduce_scatter scatter send "
 GLOOS += "all_gather_single all_to_all_single reduce_scatter_single"  # 2.15
 for name in filter(partial(hasattr, dist.ProcessGroupGloo), GLOOS.split()):
 

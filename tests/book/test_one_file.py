@@ -35,7 +35,7 @@ def test_every_name_is_defined_in_the_one_file(script):
     [
         ("ch5_ddp", "--epochs=1 --samples=64"),
         ("ch8_flat", "--steps=2"),
-        ("ch9_data", "--stop=2"),
+        ("ch9_data", "--stop=20"),
     ],
 )
 def test_runs_from_an_empty_folder(name, flags, tmp_path):

@@ -55,9 +55,14 @@ class Module:
         names = isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
         return names and part.value.id in self.modules
 
-    def uses(self, node: ast.AST) -> Iterator[tuple[str, str]]:
-        """Yield what a statement takes, as (module, name); its own names included."""
-        for part in ast.walk(node):
+    def uses(self, node: ast.AST, later: bool) -> Iterator[tuple[str, str]]:
+        """Yield what a statement takes, as (module, name); its own names included.
+
+        Args:
+            later: whether functions count that will be called, or only what is taken
+                at once, such as a base class, a decorator and an annotation.
+        """
+        for part in ast.walk(node) if later else at_once(node):
             if self._is_prefixed(part):
                 yield part.value.id, part.attr
             elif isinstance(part, ast.Name):
@@ -146,13 +151,26 @@ def early(job: Module) -> list[ast.stmt]:
     return [n for n in job.body if n.lineno < slow.lineno and n not in job.imports]
 
 
-def needed(script: Module) -> list[tuple[Module, ast.stmt]]:
-    """Return the neighbours' statements that a script needs, in their order there."""
+def at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk through what of a statement is evaluated when it is reached."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.FunctionDef) and child in node.body):
+            yield from at_once(child)
+
+
+def needed(script: Module, later: bool = True) -> list[tuple[Module, ast.stmt]]:
+    """Return the neighbours' statements that a script needs, in their order there.
+
+    Args:
+        later: whether those count that are needed only when a function is called.
+    """
     found: dict[tuple[str, int], tuple[Module, ast.stmt]] = {}
     first = script.neighbour(FIRST) if FIRST in script.modules else None
-    at_once = early(first) if first else []
-    waiting = [use for node in script.body for use in script.uses(node)]
-    waiting += [use for node in at_once for use in first.uses(node)]
+    begin = early(first) if first else []
+    own = [node for node in script.body if later or not is_main(node)]
+    waiting = [use for node in own for use in script.uses(node, later)]
+    waiting += [use for node in begin for use in first.uses(node, True) if later]
     while waiting:
         name, symbol = waiting.pop()
         if name == script.name:
@@ -164,9 +182,9 @@ def needed(script: Module) -> list[tuple[Module, ast.stmt]]:
         if symbol not in source.defined:
             raise ValueError(f"{script.name}.py: {name}.py has no {symbol!r}")
         node = source.defined[symbol]
-        if (name, node.lineno) not in found and node not in at_once:
+        if (name, node.lineno) not in found and node not in begin:
             found[name, node.lineno] = source, node
-            waiting += source.uses(node)
+            waiting += source.uses(node, later)
     return [found[key] for key in sorted(found)]
 
 
@@ -191,7 +209,7 @@ def one_file(path: Path) -> str:
     script = read(path)
     if not (script.modules or script.names):
         return script.source
-    rest = needed(script)
+    rest, soon = needed(script), needed(script, later=False)
     own = [n for n in script.body if n not in script.imports]
     job = script.neighbour(FIRST)
     begin = early(job) if FIRST in script.modules else []
@@ -206,14 +224,16 @@ def one_file(path: Path) -> str:
         if not any(map(source.is_neighbour, names_of(node)))
     ]
     slow = [line for line in lines if not is_standard(line)]
-    constants = [s.text(n) for s, n in rest if isinstance(n, ast.Assign)]
-    functions = [s.text(n) for s, n in rest if not isinstance(n, ast.Assign)]
+    soon += [
+        (s, n) for s, n in rest if isinstance(n, ast.Assign) and (s, n) not in soon
+    ]
+    functions = [s.text(n) for s, n in rest if (s, n) not in soon]
     parts = [
         script.text(script.doc),
         *(line for line in lines if is_standard(line)),
         *(job.text(n) for n in begin),
         *slow,
-        *constants,
+        *(s.text(n) for s, n in soon),
         *(script.text(n) for n in own if not is_main(n)),
         *([REST, *functions] if functions else []),
         *(script.text(n) for n in own if is_main(n)),
