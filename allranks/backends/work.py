@@ -64,6 +64,37 @@ def done(result: list[torch.Tensor]) -> Work:
     return FutureWork(future)
 
 
+class Ending(torch.futures.Future):
+    """A future whose callbacks run in the thread that ends it, however late they come.
+
+    Torch's own runs a callback where it is added if the work has ended by then. A rank
+    that is quicker would then call what the callback calls in its program, and another
+    rank in a callback: they would not meet.
+    """
+
+    def __init__(
+        self, ends: queue.SimpleQueue, in_callback: Callable[[], bool]
+    ) -> None:
+        super().__init__()
+        self._ends, self._in_callback = ends, in_callback
+
+    def then(self, callback: Callable) -> torch.futures.Future:
+        """Return the future of what the callback will return."""
+        if self._in_callback():
+            return super().then(callback)
+        later = Ending(self._ends, self._in_callback)
+
+        def run(ended: torch.futures.Future) -> None:
+            try:
+                later.set_result(callback(ended))
+            except Exception as error:
+                later.set_exception(error)
+
+        add = super().add_done_callback
+        self._ends.put(lambda: add(run))
+        return later
+
+
 class InOrder:
     """Calls of a group, which a thread makes in the order in which they came.
 
@@ -84,7 +115,6 @@ class InOrder:
 
     def put(self, call: Callable[[], None], result: list[torch.Tensor]) -> Work:
         """Return work that ends with ``result`` when ``call`` has had its turn."""
-        future = torch.futures.Future()
 
         def turn() -> None:
             error = None
@@ -104,6 +134,8 @@ class InOrder:
                 self._ending = in_thread(make_calls, self._ends)
                 for calls in self._calls, self._ends:
                     weakref.finalize(self, calls.put, None)
+            ending = self._ending  # not self, which would live as long as a future
+            future = Ending(self._ends, lambda: threading.current_thread() is ending)
             self._calls.put(turn)
         return FutureWork(future)
 

@@ -308,11 +308,13 @@ def test_powersgd_trains_on_it_in_several_buckets():
     """Its callbacks wait for collectives of their own, the same ones on all ranks.
 
     With so many buckets plain gloo hangs or aborts: its threads all wait in callbacks.
+    Often, since a rank may be so quick that the work has ended when a callback is added.
     """
     found = []
     for backend in "link:eth1", "shm":
         with Ranks(2, backend=backend) as ranks:
-            found += ranks.run(HOOKED, timeout=120, quiet=True)
+            for _ in range(20):
+                found += ranks.run(HOOKED, timeout=60, quiet=True)
     assert all(torch.equal(one, found[0]) for one in found)
 
 
