@@ -308,7 +308,7 @@ def test_powersgd_trains_on_it_in_several_buckets():
     """Its callbacks wait for collectives of their own, the same ones on all ranks.
 
     With so many buckets plain gloo hangs or aborts: its threads all wait in callbacks.
-    Often, since a rank may be so quick that the work has ended when a callback is added.
+    Often, since a quick rank adds a callback when the work has ended already.
     """
     found = []
     for backend in "link:eth1", "shm":
