@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from allranks.paths import ROOT
+from book._ext.runs import executed
 from book._ext.runs.one_file import one_file
 
 SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
@@ -63,3 +64,19 @@ def test_a_name_with_two_meanings_is_refused(tmp_path):
         os.utime(script, ns=(0, number))  # read anew
         with pytest.raises(ValueError, match=r"neighbour's name|has no 'shout'"):
             one_file(script)
+
+
+def test_a_run_is_of_what_the_script_takes_from_beside_it(tmp_path):
+    """A record is stale when a neighbour's function that it calls has changed."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    script = folder / "ch1_x.py"
+    script.write_text('"""Chapter."""\nimport job\n\njob.say()\n')
+    digests = []
+    for number, (said, other) in enumerate([(1, 1), (1, 2), (2, 2)]):
+        said, other = f"def say(): return {said}", f"def stop(): return {other}"
+        text = f'"""Job."""\nimport torch\n\n{said}\n\n{other}\n'
+        (folder / "job.py").write_text(text)
+        os.utime(folder / "job.py", ns=(0, number))  # read anew
+        digests.append(executed.digest(script))
+    assert digests[0] == digests[1] != digests[2]
