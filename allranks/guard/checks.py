@@ -69,7 +69,7 @@ class Checks:
         group: the ranks that hold the same part of the model; None takes DDP's.
         tolerance: for gradients, relative to their norm.
         patience_s: how long a check waits for a rank that does not come.
-        connect: makes the exchange between the ranks.
+        make_exchange: makes what carries the messages.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Checks:
         group: "dist.ProcessGroup | None",
         tolerance: float,
         patience_s: float,
-        connect: Callable[..., Exchange] = Exchange,
+        make_exchange: Callable[..., Exchange],
     ) -> None:
         self.training, self.tolerance = training, tolerance
         model, device = training.model, training.device
         group = group or ddp_group(model)
-        exchange = self.exchange = connect(group, device, patience_s)
+        exchange = self.exchange = make_exchange(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
         self.replicas = Replicas(exchange, training, self.buffers)
         self.gradients = LocalGradients(model, training.parameters())

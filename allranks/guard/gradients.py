@@ -50,6 +50,7 @@ class LocalGradients:
         self.handles: list[RemovableHandle] = []
         self.nodes: list[Node] = []
         self.sketches: dict[str, torch.Tensor] = {}
+        self.kept: list[torch.Tensor] | None = None  # of gradients as they were then
         self.passes: dict[str, int] = {}  # how often backward made each gradient
         self.units = units(model)
         self.unreduced = Unreduced()
@@ -78,7 +79,7 @@ class LocalGradients:
         """Remove every hook."""
         for handle in self.handles:
             handle.remove()
-        self.handles, self.nodes, self.armed = [], [], False
+        self.handles, self.nodes, self.armed, self.kept = [], [], False, None
 
     def _hook(self, name: str, parameter: torch.Tensor) -> None:
         # autograd.grad accumulates nothing, but would call what register_hook sets.
@@ -166,12 +167,19 @@ class LocalGradients:
         found = self.parameters.values()
         return any(getattr(p, "_post_accumulate_grad_hooks", None) for p in found)
 
+    def keep(self) -> None:
+        """Have the next check judge gradients as they are now, however they change."""
+        self.kept = None
+        self.kept = self.look()
+
     def look(self) -> list[torch.Tensor]:
         """Return the sketches that a check compares, still on their devices.
 
         They are two for each parameter: the local ones, (shards, 3), and that of the
         synchronised gradient, (1, 3).
         """
+        if self.kept is not None:
+            return self.kept
         found, zero = [], torch.zeros(1, device="cpu")
         for name, parameter in self.parameters.items():
             mine, grad = self.sketches.get(name), parameter.grad
