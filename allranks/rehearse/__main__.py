@@ -1,24 +1,16 @@
 """The command: ``python -m allranks.rehearse --gpus 4 torchrun ... train.py``."""
 
 import argparse
-import json
 import math
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from allranks.rehearse import (
-    annotations,
-    findings,
-    host_memory,
-    launch,
-    nvidia_smi,
-    page,
-    report,
-)
+from allranks.rehearse import findings, host_memory, launch, nvidia_smi, report
 from allranks.rehearse.command import CommandError
-from allranks.rehearse.settings import Settings
+from allranks.rehearse.failures import failures
+from allranks.rehearse.records import Stage, gather, to_json
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.sizes import to_bytes
 
@@ -74,8 +66,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
                 f"--stub {stub}: give NAME=FILE, of a Python file that is there"
             )
     for kind in args.allow:
-        if kind not in findings.LAWS:
-            parser.error(f"--allow {kind}: the kinds are {', '.join(findings.LAWS)}")
+        if kind not in findings.KINDS:
+            parser.error(f"--allow {kind}: the kinds are {', '.join(findings.KINDS)}")
     try:
         if args.memory:
             to_bytes(args.memory)
@@ -86,9 +78,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def _stub(told: str) -> tuple[str, str]:
+def _stub(option: str) -> tuple[str, str]:
     """Return a module's name, and where its stand-in is, wherever the script goes."""
-    name, _, path = told.partition("=")
+    name, _, path = option.partition("=")
     return name, os.path.abspath(path)
 
 
@@ -96,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code, or 3 for what --strict does not allow."""
     args = options(arguments)
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        stage = Settings(
+        stage = Stage(
             folder=folder,
             gpus=args.gpus,
             nodes=args.nodes,
@@ -115,24 +107,23 @@ def main(arguments: list[str] | None = None) -> int:
         except CommandError as error:
             print(f"rehearsal: {error}", file=sys.stderr)
             return 2
-        records = findings.gather(folder)
+        records = gather(folder)
     if code and killed:
-        ended += host_memory.told(killed, records)
-    found = findings.judge(records, args.gpus, args.nodes)
+        ended += host_memory.explain(killed, records)
+    found = findings.judge(records, args.gpus * args.nodes)
     found = [finding for finding in found if finding.kind not in args.allow]
     if not args.quiet:
         full = args.full or None
         print(report.text(records, found, ended, full), end="", flush=True)
     if args.annotate:
-        for line in annotations.commands(records, found, args.strict):
+        for line in report.annotations(records, found, args.strict):
             print(line, flush=True)
     if args.json:
-        told = {"ended": ended, "exit": code, "processes": records}
-        told["findings"] = [vars(finding) for finding in found]
-        Path(args.json).write_text(json.dumps(told, indent=1), "utf8")
+        told = {"ended": ended, "exit": code, "processes": records, "findings": found}
+        Path(args.json).write_text(to_json(told, indent=1), "utf8")
     if args.html:
-        Path(args.html).write_text(page.html(records, found, ended), "utf8")
-    wrong = found or report.failures(records)  # a parent may not look at its children
+        Path(args.html).write_text(report.html(records, found, ended), "utf8")
+    wrong = found or failures(records)  # a parent may not look at its children
     return 3 if code == 0 and wrong and args.strict else code
 
 

@@ -31,7 +31,7 @@ import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import packages, recorder, settings, tracebacks
+from allranks.rehearse import packages, recorder, records, tracebacks
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
@@ -45,7 +45,7 @@ BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
 def begin(of_command: bool = False) -> None:
     """Give this process GPUs that are called cuda, NCCL's rules, and a recorder."""
-    stage = settings.read()
+    stage = records.stage()
     if stage.nodes > 1:  # GPUs of the same number are other GPUs on another host
         os.environ["ALLRANKS_HOST"] = f"node{os.environ['GROUP_RANK']}"
     torch.set_num_threads(1)  # ranks share the laptop's cores
@@ -71,9 +71,8 @@ def meet(patience_s: float) -> Callable:
         host: str, port: int, rank: int, size: int, timeout: timedelta, *more: Any
     ) -> Any:
         patience = min(timeout, timedelta(seconds=patience_s))
-        recorder.meeting(True)
-        store = _store(host, port, rank, size, patience, *more)
-        recorder.meeting(False)
+        with recorder.rendezvous():
+            store = _store(host, port, rank, size, patience, *more)
         store.set_timeout(timeout)
         return store
 
@@ -138,7 +137,7 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
 
 def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
     """Start a program; in a script for this Python, this module comes first."""
-    ours = settings.VARIABLE in (how.get("env") or os.environ)
+    ours = records.VARIABLE in (how.get("env") or os.environ)
     other = more or how.get("shell") or how.get("executable")
     if ours and args and isinstance(args, (list, tuple)) and not other:
         args = reach(args)

@@ -5,7 +5,8 @@ so with an error, or Linux ends a process without a word.
 """
 
 from pathlib import Path
-from typing import Any
+
+from allranks.rehearse.records import Record
 
 FULL = "DefaultCPUAllocator: can't allocate memory"  # torch's words
 COUNTERS = Path("/proc/vmstat")  # has a line "oom_kill N" since Linux 4.13
@@ -38,7 +39,7 @@ def num_killed(counters: Path = COUNTERS) -> int:
     )
 
 
-def told(num: int, records: list[dict[str, Any]]) -> str:
+def explain(num: int, records: list[Record]) -> str:
     """Return what to add to how a run failed while Linux ended processes.
 
     Linux counts those of the whole machine. If each of the run's has an error of its
@@ -48,10 +49,10 @@ def told(num: int, records: list[dict[str, Any]]) -> str:
         num: how many Linux has ended meanwhile.
         records: of the run's processes; who was killed early has left none.
 
-    >>> told(1, [{"ended": True, "error": None}])
+    >>> explain(1, [Record(ended=True)])
     ''
     """
-    if records and all(one["ended"] or one["error"] for one in records):
+    if records and all(record.ended or record.error for record in records):
         return ""
     what = f"this machine's memory was full, and Linux ended {num} of its processes"
     return f"; {what}: {CURE}"

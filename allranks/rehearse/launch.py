@@ -16,12 +16,12 @@ from torch.distributed import TCPStore
 
 from allranks.launch.torchrun import end_with_parent, starter, stop
 from allranks.rehearse.command import rewrite, variables
-from allranks.rehearse.settings import VARIABLE, Settings
+from allranks.rehearse.records import VARIABLE, Stage
 from allranks.vgpu.cuda.functions import visible
 
 
 def run(
-    stage: Settings,
+    stage: Stage,
     words: Sequence[str],
     timeout_s: float | None = None,
     path: str = "",
@@ -88,7 +88,7 @@ def _terminated(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _clear(stage: Settings, jobs: list[subprocess.Popen]) -> None:
+def _clear(stage: Stage, jobs: list[subprocess.Popen]) -> None:
     """End what is left, in the sessions of the nodes or of the script's own.
 
     The environment of a process says to which rehearsal it belongs.

@@ -15,25 +15,26 @@ import torch
 
 from allranks.rehearse import lines
 from allranks.rehearse.memory import Holders, storage_key
+from allranks.rehearse.records import TensorOrigin
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
-def made(error: BaseException, holders: Holders) -> list[dict[str, str]]:
-    """Return device, name and line of each tensor that an error is about.
+def of_tensors(error: BaseException, holders: Holders) -> list[TensorOrigin]:
+    """Return where each tensor comes from that an error is about.
 
     Args:
         error: with the attribute ``tensors``, if it is about tensors.
         holders: which know the lines that made storages and modules.
     """
-    found = []
+    origins = []
     for tensor in getattr(error, "tensors", ()):
         name, line = _of_module(tensor, holders)
         if not line:
             name, line = _of_name(tensor, error.__traceback__)
         line = holders.places.get(storage_key(tensor), (line,))[0]
-        found.append({"device": str(tensor.device), "name": name, "line": line})
-    return found
+        origins.append(TensorOrigin(str(tensor.device), name, line))
+    return origins
 
 
 def _of_module(tensor: torch.Tensor, holders: Holders) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from allranks.rehearse import lines, settings
+from allranks.rehearse import lines, records
 
 FRAME = re.compile(
     r'^ *File "(?P<path>[^"]+)", line \d+, in [^\n]*\n(?: {4,}[^\n]*\n)*', re.M
@@ -52,7 +52,7 @@ def tell(error: BaseException, head: str = "") -> None:
         head: what comes before it.
     """
     text = "".join(traceback.format_exception(error))
-    stage = settings.read()
+    stage = records.stage()
     if not stage.full:
         text = shorten(text)
         if not _is_first(text, stage.folder):

@@ -7,6 +7,7 @@ import pytest
 
 from allranks.rehearse import host_memory
 from allranks.rehearse.__main__ import main
+from allranks.rehearse.records import Failure, Record
 from tests.allranks.rehearse.running import SCRIPTS, rehearse, sentences
 
 
@@ -36,15 +37,13 @@ def test_kills_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ended", "error", "said"), [(True, None, 0), (False, "own", 0), (False, None, 1)]
+    ("ended", "error", "said"),
+    [(True, None, 0), (False, Failure("", "own"), 0), (False, None, 1)],
 )
 def test_a_kill_of_somebody_else_is_not_told(ended, error, said):
     """Whoever was killed did not end by itself, and could not tell why."""
-    records = [
-        {"ended": False, "error": "own"},
-        {"ended": ended, "error": error},
-    ]
-    told = host_memory.told(2, records)
+    records = [Record(error=Failure("", "own")), Record(ended=ended, error=error)]
+    told = host_memory.explain(2, records)
     assert ("Linux ended 2 of its processes" in told) == bool(said)
 
 

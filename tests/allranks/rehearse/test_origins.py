@@ -56,8 +56,8 @@ def made(act, **known):
     try:
         act()
     except Apart as error:
-        (found,) = origins.made(error, holders)
-    return found["name"], Path(found["line"]).name
+        (found,) = origins.of_tensors(error, holders)
+    return found.name, Path(found.line).name
 
 
 @pytest.mark.parametrize(

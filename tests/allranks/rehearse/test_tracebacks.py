@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from allranks.rehearse import lines, settings, tracebacks
+from allranks.rehearse import lines, records, tracebacks
 
 OURS = f"{lines.HERE}rehearse/child.py"
 TORCH = f"{lines.TORCHS}nn/modules/module.py"
@@ -40,7 +40,7 @@ def stage(tmp_path, monkeypatch):
     """Yield a function that sets the stage."""
 
     def setup(**changes):
-        made = settings.Settings(folder=str(tmp_path), gpus=2, **changes)
+        made = records.Stage(folder=str(tmp_path), gpus=2, **changes)
         for name, value in made.environment().items():
             monkeypatch.setenv(name, value)
 
