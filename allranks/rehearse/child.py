@@ -31,7 +31,7 @@ import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import packages, recorder, records, tracebacks
+from allranks.rehearse import recorder, records, script_errors
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
@@ -53,7 +53,7 @@ def begin(of_command: bool = False) -> None:
     nccl.install()
     nccl.set_patience(stage.watch_s)
     rendezvous._create_c10d_store = meet(2 * stage.watch_s)
-    sys.meta_path.insert(0, packages.Refusing())
+    sys.meta_path.insert(0, script_errors.RefusingCuda())
     for name, path in stage.stubs.items():
         _put_in_place(name, path)
     multiprocessing.spawn.get_command_line = get_command_line
@@ -128,7 +128,7 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
             with recorder.failures():
                 run()
         except Exception as error:  # which multiprocessing would print
-            tracebacks.tell(error, f"Process {self.name}:\n")
+            script_errors.tell(error, f"Process {self.name}:\n")
             raise SystemExit(1) from None
 
     self.run = noted
@@ -171,7 +171,7 @@ def main(words: list[str]) -> NoReturn:
     except Exception as error:
         own = sys.excepthook is sys.__excepthook__
         if own or sys.excepthook.__module__.startswith("torch."):  # to mark the rank
-            tracebacks.tell(error)
+            script_errors.tell(error)
         else:
             sys.excepthook(*sys.exc_info())
         code = 1

@@ -1,7 +1,12 @@
-"""Who failed in a rehearsal, who waited for whom, and what the clinic knows of it."""
+"""Who failed in a rehearsal, who waited for whom, and what the clinic knows of it.
+
+If the laptop's memory ends before the virtual GPUs', Linux ends a process without a
+word, so that is counted, too.
+"""
 
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from allranks.clinic import folder
 from allranks.diagnose.command import CASES
@@ -10,10 +15,12 @@ from allranks.diagnose.text import Log
 from allranks.diagnose.words import found
 from allranks.rehearse.lines import short
 from allranks.rehearse.records import BegunCollective, Record, jobs
+from allranks.rehearse.script_errors import HOST_MEMORY_CURE
 from allranks.report import describe_death, name_ranks
 
 MOST_WORDS = 400  # characters of an error
 TIMEOUT = "Watchdog caught collective operation timeout"
+VMSTAT = Path("/proc/vmstat")  # has a line "oom_kill N" since Linux 4.13
 
 
 def failures(records: list[Record]) -> list[str]:
@@ -51,14 +58,14 @@ def waits(records: list[Record]) -> Iterator[str]:
 
 
 def _waits_of_job(ranks: dict[int, Record]) -> Iterator[str]:
-    said = set()
+    named = set()  # keys of collectives
     for rank, record in ranks.items():
         call = record.last_collective
         hung = call and record.error and TIMEOUT in record.error.text
         # A message has two ends that wait apart; a collective is told of once.
-        if not hung or (call.peer is None and _key(call) in said):
+        if not hung or (call.peer is None and _key(call) in named):
             continue
-        said.add(_key(call))
+        named.add(_key(call))
         if call.peer is not None:
             came, late, what = [rank], [call.peer], call.op
         else:
@@ -106,3 +113,34 @@ def diagnosis(records: list[Record]) -> list[str]:
     case = found(Log(*logs), suspects[0])
     parts = [f"{part.capitalize()}: {case[part]}" for part in ("cause", "cure")]
     return [case["title"], *parts, f"Read on: {case['read']}"]
+
+
+def num_killed(counters: Path = VMSTAT) -> int:
+    """Return how many processes Linux has ended for want of memory since it started.
+
+    Args:
+        counters: a file of names and numbers; one that is not there counts none.
+    """
+    text = counters.read_text("utf8") if counters.is_file() else ""
+    return sum(
+        int(n) for name, n in map(str.split, text.splitlines()) if name == "oom_kill"
+    )
+
+
+def killed_by_linux(num: int, records: list[Record]) -> str:
+    """Return what to add to how a run failed while Linux ended processes.
+
+    Linux counts those of the whole machine. If each of the run's has an error of its
+    own or came to its end, it was none of them.
+
+    Args:
+        num: how many Linux has ended meanwhile.
+        records: of the run's processes; who was killed early has left none.
+
+    >>> killed_by_linux(1, [Record(ended=True)])
+    ''
+    """
+    if records and all(record.ended or record.error for record in records):
+        return ""
+    what = f"this machine's memory was full, and Linux ended {num} of its processes"
+    return f"; {what}: {HOST_MEMORY_CURE}"

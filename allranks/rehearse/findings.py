@@ -52,13 +52,13 @@ def judge(records: list[Record], num_gpus: int) -> list[Finding]:
         num_gpus: of all nodes together.
     """
     scopes = {"job": jobs(records), "run": [laws.Run(records, num_gpus)]}
-    found = (
+    findings = (
         Finding(law.kind, *broken)
         for law in LAWS
         for part in scopes[law.scope]
         for broken in law.check(part)
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(findings))
 
 
 LAWS = (  # in the order in which a report names them

@@ -262,9 +262,10 @@ def _replicas_by_hand(job: Job) -> Broken:
         counts = {sums.num_parameters for sums in same_step}
         gradients = {sums.gradients for sums in same_step}
         weights = {sums.weights for sums in same_step}
-        # Gradients of 0, or NaN, are equal without any averaging.
-        told = len(same_step) == len(ranks) and all(g == g and g for g in gradients)
-        if told and len(counts) == len(gradients) == 1 and len(weights) > 1:
+        # Gradients of 0 are equal without any averaging, NaNs differ from themselves,
+        # and with other counts of them the ranks hold parts of one model.
+        known = len(same_step) == len(ranks) and all(g == g and g for g in gradients)
+        if known and len(counts) == len(gradients) == 1 and len(weights) > 1:
             yield (
                 f"before step {first.step + 1} all ranks have the same gradients, so "
                 "the program averages them, but their parameters differ: nobody made "

@@ -47,22 +47,26 @@ class Holders:
     def __init__(self, machine: Machine, batch: Callable[[], int] = int) -> None:
         self.machine, self.batch = machine, batch
         self.shapes: set[tuple[int, ...]] = set()  # of parameters and buffers
-        self.growths: dict[int, Growth] = {}  # by device
-        self.places: dict[int, tuple[str, str]] = {}  # by storage: line and holder
-        self.first: dict[int, str] = {}  # by device: the line that used it first
-        self.peaks: dict[int, Peak] = {}  # by device
-        self.most: Counter = Counter()  # bytes by device, though the script resets that
-        self.known: dict[int, str] = {}  # by storage: who held it, when last looked at
-        self.aged = False  # whether that should be looked at again
-        # Devices that hold more than ever, for which it was looked at already.
+        # By storage: the line that made it, and its holder by what torch was doing.
+        self.places: dict[int, tuple[str, str]] = {}
+        # By storage: the model's or optimizer's that owned it, when last looked at.
+        # Looking takes a walk over all modules, so it is done at peaks alone.
+        self.owners: dict[int, str] = {}
+        self.owners_aged = False  # whether that should be looked at again
+        self.watching_thread = 0  # which may not read what another one changes
+        # By device.
+        self.growths: dict[int, Growth] = {}
+        self.first_lines: dict[int, str] = {}  # that used it
+        self.peaks: dict[int, Peak] = {}
+        self.max_bytes: Counter = Counter()  # a script may reset the device's peak
+        # Devices whose peak still rises, and whose owners were looked at since.
         self.rising: set[int] = set()
-        self.bystander = 0  # a thread that may not read what another one changes
         # By module: the line that made it.
         self.modules: weakref.WeakKeyDictionary[nn.Module, str]
         self.modules = weakref.WeakKeyDictionary()
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        modules.register_module_parameter_registration_hook(self._registered)
-        modules.register_module_buffer_registration_hook(self._registered)
+        modules.register_module_parameter_registration_hook(self._note_shape)
+        modules.register_module_buffer_registration_hook(self._note_shape)
         set_state, holders = nn.Module.__setstate__, self
 
         def __setstate__(module: nn.Module, state: dict[str, Any]) -> None:
@@ -70,24 +74,26 @@ class Holders:
             holders.adopt(module)
 
         nn.Module.__setstate__ = functools.wraps(set_state)(__setstate__)
-        register_optimizer_step_pre_hook(self._steps)
+        register_optimizer_step_pre_hook(self._before_step)
 
     def adopt(self, module: nn.Module) -> None:
         """Know a module that was copied or unpickled, without any registration."""
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            self._registered(module, name, tensor)
+            self._note_shape(module, name, tensor)
 
-    def _registered(self, module: nn.Module, name: str, tensor: Any) -> None:
+    def _note_shape(self, module: nn.Module, name: str, tensor: Any) -> None:
         if module not in self.modules:
             self.modules[module] = lines.place()[0]
         if tensor is not None and not torch.nn.parameter.is_lazy(tensor):
             local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's
             self.shapes |= {tuple(tensor.shape), tuple(local.shape)}
 
-    def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.optimizers.add(optimizer)
-        if any(self._is_new(device) for device in self.machine.devices):
-            self.known.update(self._known())  # a gradient's free may end the peak
+        if any(self._is_new_peak(device) for device in self.machine.devices):
+            self.owners.update(
+                self._owned_storages()
+            )  # a gradient's free may end the peak
 
     def took(
         self, device: Device, key: int, shape: Sequence[int], num_bytes: int
@@ -96,15 +102,21 @@ class Holders:
         line, doing, _ = lines.place()
         holder = _holder(doing)
         self.places[key] = line, holder
-        self.most[device.index] = max(self.most[device.index], device.allocated)
+        in_use = device.allocated
+        self.max_bytes[device.index] = max(self.max_bytes[device.index], in_use)
         self.growth(device).took(key, shape, num_bytes, holder in STAY)
         if line:
-            self.first.setdefault(device.index, line)
-        begins = device.index not in self.rising and self._is_new(device)
-        if (begins or self.aged) and threading.get_ident() != self.bystander:
-            self.aged = False
+            self.first_lines.setdefault(device.index, line)
+        # Look when a peak begins to rise: when it has ended, a gradient may be gone.
+        begins = device.index not in self.rising and self._is_new_peak(device)
+        if (begins or self.owners_aged) and not self._only_watches():
+            self.owners_aged = False
             self.rising |= {device.index} if begins else set()
-            self.known.update(self._known())
+            self.owners.update(self._owned_storages())
+
+    def _only_watches(self) -> bool:
+        """Tell whether this thread may read no gradient, which C++ may be replacing."""
+        return threading.get_ident() == self.watching_thread
 
     def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
         """Note that a storage does not fit."""
@@ -122,15 +134,12 @@ class Holders:
         self.look(device)
         self.growth(device).frees(key, device.allocated)
         self.places.pop(key, None)
-        self.known.pop(key, None)
+        self.owners.pop(key, None)
 
     def look(self, device: Device) -> None:
-        """Note who holds what, if the device has never held more.
-
-        Not in a thread that only watches: C++ may be replacing a gradient meanwhile.
-        """
-        if self._is_new(device) and threading.get_ident() != self.bystander:
-            self.known.update(self._known())
+        """Note who holds what, if the device has never held more."""
+        if self._is_new_peak(device) and not self._only_watches():
+            self.owners.update(self._owned_storages())
             self.peaks[device.index] = self._count(device)
             self.rising.discard(device.index)
 
@@ -139,36 +148,37 @@ class Holders:
 
         One that has not ended is told from what was known when anybody last looked.
         """
-        if self._is_new(device):
-            self.aged = True
+        if self._is_new_peak(device):
+            self.owners_aged = True
             return self._count(device)
         return self.peaks.get(device.index, (0, Counter(), Counter()))
 
-    def _is_new(self, device: Device) -> bool:
+    def _is_new_peak(self, device: Device) -> bool:
         before = self.peaks.get(device.index, (0,))[0]
         return device.peak <= device.allocated and before * RISE < device.allocated
 
     def _count(self, device: Device) -> Peak:
-        holders, places = Counter(), Counter()
+        """Sum up the storages that are there now; an owner is surer than a guess."""
+        by_holder, by_line = Counter(), Counter()
         for key, num_bytes in self.machine.blocks(device).items():
             line, holder = self.places.get(key, ("", OTHER))
-            holders[self.known.get(key, holder)] += num_bytes
-            places[line] += num_bytes
-        return device.allocated, holders, places
+            by_holder[self.owners.get(key, holder)] += num_bytes
+            by_line[line] += num_bytes
+        return device.allocated, by_holder, by_line
 
-    def _known(self) -> Iterator[tuple[int, str]]:
+    def _owned_storages(self) -> Iterator[tuple[int, str]]:
         """Yield the storages that belong to a model or an optimizer, and to what."""
         for optimizer in tuple(self.optimizers):
             for state in optimizer.state.values():
                 for value in state.values() if isinstance(state, dict) else ():
-                    yield from _storage(value, OPTIMIZER)
+                    yield from _owned(value, OPTIMIZER)
         for module in tuple(self.modules):
             for buffer in module._buffers.values():
-                yield from _storage(buffer, BUFFERS)
+                yield from _owned(buffer, BUFFERS)
             for parameter in module._parameters.values():
-                yield from _storage(parameter, PARAMETERS)
+                yield from _owned(parameter, PARAMETERS)
                 if parameter is not None and parameter.is_leaf:
-                    yield from _storage(parameter.grad, GRADIENTS)
+                    yield from _owned(parameter.grad, GRADIENTS)
 
 
 def _holder(doing: Container[str]) -> str:
@@ -182,7 +192,7 @@ def _holder(doing: Container[str]) -> str:
     return ACTIVATIONS if "op" in doing and torch.is_grad_enabled() else OTHER
 
 
-def _storage(tensor: Any, holder: str) -> Iterator[tuple[int, str]]:
+def _owned(tensor: Any, holder: str) -> Iterator[tuple[int, str]]:
     tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's
     if (key := storage_key(tensor)) is not None:
         yield key, holder
@@ -206,8 +216,8 @@ class Growth:
         self, batch: Callable[[], int], fixed: Container[tuple[int, ...]]
     ) -> None:
         self.batch, self.fixed = batch, fixed
-        self.blocks: dict[int, int] = {}  # by storage, those that grow
-        self.growing = 0  # bytes
+        self.growing_blocks: dict[int, int] = {}  # by storage: bytes
+        self.growing = 0  # bytes of all of them
         self.rising = False  # whether something was taken since the last look
         self.worst: dict[int, list[Moment]] = {}  # by batch, one for each factor
         self.lacking: list[tuple[int, *Moment]] = []  # each time that it did not fit
@@ -216,13 +226,13 @@ class Growth:
         """Note a new storage; one of the optimizer or of a collective ``stays``."""
         self.rising = True
         if not stays and grows(shape, self.batch(), self.fixed):
-            self.blocks[key] = num_bytes
+            self.growing_blocks[key] = num_bytes
             self.growing += num_bytes
 
     def frees(self, key: int, in_use: int) -> None:
         """Look at this moment, if a free ends a rise, and forget a storage."""
         self.look(in_use)
-        self.growing -= self.blocks.pop(key, 0)
+        self.growing -= self.growing_blocks.pop(key, 0)
 
     def lacks(
         self, in_use: int, shape: Sequence[int], num_bytes: int, stays: bool

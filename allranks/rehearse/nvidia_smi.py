@@ -46,17 +46,17 @@ def answer(words: list[str], stage: Stage) -> tuple[str, int]:
         words: the arguments.
         stage: the rehearsal, with the number of GPUs and their memory.
     """
-    told, apps = " ".join(words), _apps(stage)
+    line, apps = " ".join(words), _apps(stage)
     gpus = _gpus(stage, apps)
-    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", told):
-        names, told = chosen[1].split(","), told.replace(chosen[0], "").strip()
+    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", line):
+        names, line = chosen[1].split(","), line.replace(chosen[0], "").strip()
         gpus = [gpu for gpu in gpus if {gpu["index"], gpu["uuid"]} & {*names}]
         if not gpus:
             return "No devices were found\n", 6
-    if told in ("-L", "--list-gpus"):
+    if line in ("-L", "--list-gpus"):
         lines = [f"GPU {g['index']}: {g['name']} (UUID: {g['uuid']})" for g in gpus]
         return "\n".join(lines) + "\n", 0
-    if not told:
+    if not line:  # the table that a person looks at
         rows = [
             (
                 f"{gpu['index']:>3}  {gpu['name']}",
@@ -67,11 +67,11 @@ def answer(words: list[str], stage: Stage) -> tuple[str, int]:
             for gpu in gpus
         ]
         return f"{VERSIONS}\n{memory_table(rows, 'not measured')}\n", 0
-    flags = dict(word.partition("=")[::2] for word in told.split())
+    flags = dict(word.partition("=")[::2] for word in line.split())
     form = flags.get("--format", "csv").split(",")
     if names := flags.get("--query-compute-apps"):
-        shown = {gpu["uuid"] for gpu in gpus}
-        apps = [app for app in apps if app["gpu_uuid"] in shown]
+        chosen_uuids = {gpu["uuid"] for gpu in gpus}
+        apps = [app for app in apps if app["gpu_uuid"] in chosen_uuids]
         return _csv(names.split(","), apps, APP, form)
     if names := flags.get("--query-gpu"):
         return _csv(names.split(","), gpus, gpus[0], form)
@@ -96,7 +96,7 @@ def _gpus(stage: Stage, apps: list[Row]) -> list[Row]:
         uuid = _uuid(stage, index)
         used = sum(int(a["used_memory"]) for a in apps if a["gpu_uuid"] == uuid)
         rows.append(
-            {
+            {  # all columns that --query-gpu knows, in the names that it has for them
                 "index": str(index),
                 "name": card.name,
                 "gpu_name": card.name,

@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 import time
-import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.multiprocessing import ProcessExitedException
 
 from allranks.backends import nccl
-from allranks.rehearse import host_memory, lines, origins, packages, records
+from allranks.rehearse import lines, records, script_errors
 from allranks.rehearse.memory import Holders
 from allranks.rehearse.records import Failure, Gpu, NotEntered, Record, Stage
 from allranks.rehearse.replicas import Replicas
@@ -32,7 +31,8 @@ from allranks.rehearse.samples import Samples
 from allranks.rehearse.traffic import SavedFiles, Traffic
 from allranks.vgpu.machine import Device, Machine, current
 
-PERIOD_S = 0.5
+PERIOD_S = 0.5  # between two writings of the record
+MOST_LINES = 8  # of a GPU's memory
 _recorder: "Recorder | None" = None
 
 
@@ -76,6 +76,7 @@ class Recorder:
         for device in self.machine.devices:
             self.holders.look(device)
         clocks = [self.machine.host_s, *(d.free_s for d in self.machine.devices)]
+        # Whoever has not joined a group yet, or never will, is told by the launcher.
         rank = _number("RANK") if traffic.rank is None else traffic.rank
         return Record(
             host=os.environ.get("ALLRANKS_HOST") or socket.gethostname(),
@@ -118,19 +119,19 @@ class Recorder:
         )
 
     def _is_used(self, device: Device) -> bool:
-        return bool(device.taken or self.holders.most[device.index])
+        return bool(device.taken or self.holders.max_bytes[device.index])
 
     def _gpu(self, device: Device) -> Gpu:
-        _, holders, places = self.holders.peak(device)
+        _, by_holder, by_line = self.holders.peak(device)
         return Gpu(
             index=device.index,
             physical=device.physical,
-            peak_bytes=max(device.peak, self.holders.most[device.index]),
+            peak_bytes=max(device.peak, self.holders.max_bytes[device.index]),
             capacity_bytes=device.capacity,
             reserved_bytes=device.reserved,
-            first_line=self.holders.first.get(device.index, ""),
-            holders=holders,
-            lines=places.most_common(8),
+            first_line=self.holders.first_lines.get(device.index, ""),
+            holders=by_holder,
+            lines=by_line.most_common(MOST_LINES),
             growth=self.holders.growth(device).of_batch(self.samples.trained()),
         )
 
@@ -139,7 +140,7 @@ class Recorder:
         self.lock = threading.RLock()  # a signal may end who holds it
 
         def write() -> None:
-            self.holders.bystander = threading.get_ident()
+            self.holders.watching_thread = threading.get_ident()
             while not self.ended:
                 with contextlib.suppress(RuntimeError):  # it changed meanwhile
                     if self.worth_writing():
@@ -215,7 +216,7 @@ def _forked() -> None:
         part.forget()
     for device in recorder.machine.devices:
         device.taken = 0
-    recorder.holders.most.clear()
+    recorder.holders.max_bytes.clear()
     recorder.error, recorder.exit_code, recorder.began = None, 0, time.time()
     recorder.keep_writing()
 
@@ -239,8 +240,7 @@ def failures() -> Iterator[None]:
 def rendezvous() -> Iterator[None]:
     """Note that this process waits for the other ranks of its job to come.
 
-    If they do not, it still waits when the record is read: an error ends the wait, too,
-    but then the note stays.
+    If an error ends the wait, the note stays, as they have not come.
     """
     if _recorder is not None:
         _recorder.in_rendezvous = True
@@ -251,24 +251,11 @@ def rendezvous() -> Iterator[None]:
 
 def note(error: BaseException) -> None:
     """Note an error as the end of this process, with what to do if that is known."""
-    advice = packages.advice(error) or host_memory.advice(error)
-    if advice:
-        error.add_note(f"rehearsal: {advice}")
+    holders = None if _recorder is None else _recorder.holders
+    failure = script_errors.describe(error, holders)
     if _recorder is None:
         return
-    frames = traceback.walk_tb(error.__traceback__)
-    own = [
-        f"{frame.f_code.co_filename}:{number}"
-        for frame, number in frames
-        if lines.whose(frame.f_code)[0] == lines.READER
-    ]
-    _recorder.error = Failure(
-        type=type(error).__name__,
-        text=f"{error}: {advice}" if advice else str(error),
-        line=own[-1] if own else "",
-        log="".join(traceback.format_exception(error)),
-        tensors=origins.of_tensors(error, _recorder.holders),
-    )
+    _recorder.error = failure
     if isinstance(error, ChildFailedError):
         failed = error.failures.values()
         _recorder.exit_codes |= {process.pid: process.exitcode for process in failed}

@@ -68,6 +68,7 @@ def text(
         parts += ["\nFound", *(_wrapped(line, more="  ") for line in sentences)]
     looked, *remarks = guarded(records)
     parts += ["", _wrapped(looked, first=""), *map(_wrapped, remarks)]
+    # When something failed, its error should not scroll away under the tables.
     for table in [*tables(records)][: 1 if brief else None]:
         rows = table.rows if full else table.rows[:MOST_ROWS]
         parts += [f"\n{table.title}", _text_table(table.head, rows)]
@@ -198,7 +199,7 @@ def html(records: list[Record], findings: Sequence[Finding], ended: str = "") ->
         for finding in findings
     )
     parts += [f'<ul class="bad">{items}</ul>'] if items else []
-    if records:
+    if records:  # there are none if the command never started
         parts += [f"<p>{escape(line)}</p>" for line in guarded(records)]
         for title, head, rows, note in tables(records):
             parts.append(f"<h2>{escape(title)}</h2>{_html_table(head, rows)}")
@@ -234,8 +235,8 @@ def annotations(
         strict: whether a finding is an error too, and not a warning.
     """
     errors = [record.error for record in records if record.error]
-    told = dict.fromkeys((error.type, error.text, error.line) for error in errors)
-    for kind, text, line in told:
+    # Ranks mostly fail alike, and a line is marked once.
+    for kind, text, line in dict.fromkeys((e.type, e.text, e.line) for e in errors):
         yield _command("error", kind, text, line)
     for finding in findings:
         level = "error" if strict else "warning"

@@ -40,30 +40,44 @@ class Samples:
     def watch(self) -> None:
         """Follow each iterator that a DataLoader makes from now on, and all models."""
         register_module_forward_pre_hook(self.give)
+        self._follow_passes()
+        self._follow_batches()
+
+    def _follow_passes(self) -> None:
+        """Begin an epoch when an iterator is made, or starts over."""
         get_iterator = DataLoader._get_iterator
-        next_index = torch_loader._BaseDataLoaderIter._next_index
-        next_batch = torch_loader._BaseDataLoaderIter.__next__
         reset = torch_loader._MultiProcessingDataLoaderIter._reset
-        samples = self
 
         @functools.wraps(get_iterator)
         def _get_iterator(loader: DataLoader) -> Any:
-            samples.begin(loader)
-            made = get_iterator(loader)
-            made._rehearsed = samples.newest()
-            return made
+            self.begin(loader)
+            iterator = get_iterator(loader)
+            iterator._rehearsed = self.newest()
+            return iterator
 
         @functools.wraps(reset)
         def _reset(iterator: Any, loader: DataLoader, first_iter: bool = False) -> None:
             if not first_iter:  # workers that persist begin another pass
-                samples.begin(loader)
-                iterator._rehearsed = samples.newest()
+                self.begin(loader)
+                iterator._rehearsed = self.newest()
             reset(iterator, loader, first_iter)
+
+        DataLoader._get_iterator = _get_iterator
+        torch_loader._MultiProcessingDataLoaderIter._reset = _reset
+
+    def _follow_batches(self) -> None:
+        """Note the indices that a sampler gives, and the batches that come of them.
+
+        With workers, indices are ahead of batches: they are fetched while the iterator
+        is made, before it knows its epoch.
+        """
+        next_index = torch_loader._BaseDataLoaderIter._next_index
+        next_batch = torch_loader._BaseDataLoaderIter.__next__
 
         @functools.wraps(next_index)
         def _next_index(iterator: Any) -> Any:
             batch = next_index(iterator)
-            epoch = getattr(iterator, "_rehearsed", None) or samples.newest()
+            epoch = getattr(iterator, "_rehearsed", None) or self.newest()
             if epoch is not None:
                 epoch.add(batch)
             return batch
@@ -74,20 +88,18 @@ class Samples:
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
-                epoch.last_step = samples.steps()
+                epoch.last_step = self.steps()
             try:
                 batch = next_batch(iterator)
-                samples.batch = loaders.batch_rows(batch)
-                if epoch is not None:
-                    epoch.batch = max(epoch.batch, samples.batch)
-                return batch
             except StopIteration:
                 if epoch is not None:
                     epoch.finished = True
                 raise
+            self.batch = loaders.batch_rows(batch)
+            if epoch is not None:
+                epoch.batch = max(epoch.batch, self.batch)
+            return batch
 
-        DataLoader._get_iterator = _get_iterator
-        torch_loader._MultiProcessingDataLoaderIter._reset = _reset
         torch_loader._BaseDataLoaderIter._next_index = _next_index
         torch_loader._BaseDataLoaderIter.__next__ = _next
 
@@ -121,7 +133,7 @@ class Samples:
             self.given.setdefault(rows[0], step)
 
     def newest(self) -> Epoch | None:
-        """Return the epoch that began last; workers fetch ahead before it is named."""
+        """Return the epoch that began last."""
         return self.epochs[-1] if self.epochs else None
 
     def trained(self) -> int:

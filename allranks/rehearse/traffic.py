@@ -104,6 +104,7 @@ class Traffic:
         """
         line, _, direct = lines.place()
         left_at = ""
+        # Which memory it is, and not which tensor: views and NumPy arrays share it.
         if direct and line and ends is not None:
             if target == "cpu":
                 self._follow(ends[1], line)

@@ -1,7 +1,15 @@
-"""Who waited in a collective or for a message, where, and for whom."""
+"""Who waited in a collective or for whom, and whom Linux has ended."""
 
+import re
+import signal
+
+import pytest
+
+from allranks.rehearse import failures
+from allranks.rehearse.__main__ import main
 from allranks.rehearse.failures import TIMEOUT, waits
 from allranks.rehearse.records import BegunCollective, Failure, Record
+from tests.allranks.rehearse.running import SCRIPTS, sentences
 
 
 def rank(number, last=None, error="", standing_line=""):
@@ -48,3 +56,35 @@ def test_a_message_is_waited_for_from_its_other_rank():
 def test_who_failed_otherwise_waited_for_nobody():
     """Its last call was done."""
     assert list(waits([rank(0, call(3), "ValueError"), rank(1, call(3))])) == []
+
+
+def test_the_report_begins_with_what_linux_has_ended(monkeypatch, capsys):
+    """A process that is killed can say nothing itself."""
+    counts = iter([3, 4])
+    monkeypatch.setattr(failures, "num_killed", lambda: next(counts))
+    assert main(["--gpus=1", str(SCRIPTS / "killed.py")]) == 128 + signal.SIGKILL
+    said = sentences(capsys.readouterr().out)
+    assert re.search(r"Rehearsal: exit code 137 after .* s; .* Linux ended 1", said)
+
+
+def test_kills_are_counted(tmp_path):
+    """Linux has one line of many for them."""
+    counters = tmp_path / "vmstat"
+    counters.write_text("pgfault 17\noom_kill 5\n", "utf8")
+    assert failures.num_killed(counters) == 5
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "said"),
+    [(True, None, 0), (False, Failure("", "own"), 0), (False, None, 1)],
+)
+def test_a_kill_of_somebody_else_is_not_told(ended, error, said):
+    """Whoever was killed did not end by itself, and could not tell why."""
+    records = [Record(error=Failure("", "own")), Record(ended=ended, error=error)]
+    told = failures.killed_by_linux(2, records)
+    assert ("Linux ended 2 of its processes" in told) == bool(said)
+
+
+def test_a_system_that_counts_none_tells_none(tmp_path):
+    """macOS has no such file."""
+    assert failures.num_killed(tmp_path / "vmstat") == 0

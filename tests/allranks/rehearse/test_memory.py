@@ -85,7 +85,7 @@ held, seen, readers = torch.ones(1024, device="cuda"), [], []
 holders._known = lambda: readers.append(threading.get_ident()) or ()
 
 def watch():
-    holders.bystander = threading.get_ident()
+    holders.watching_thread = threading.get_ident()
     holders.look(machine.devices[0])
     seen.append(holders.peak(machine.devices[0])[0])
 
