@@ -30,7 +30,6 @@ CASES = clinic.folder(ROOT / "clinic")
 LEVELS = ["full", "maybe", "echo"]
 SHARED = {  # their output does not name them: what it names instead, or nothing
     "ddp-pickled-whole": {"pg-not-initialized"},  # unpickling DDP needs a group
-    "detail-segfault": set(),  # only a traceback of faulthandler names the function
     "dp-list-inputs": set(),  # an IndexError; only on GPUs does it name replicas
     "dp-gather-lengths": set(),  # virtual GPUs, as here, have other words
     "loss-nan": set(),  # any script may print this, unless torch is named
