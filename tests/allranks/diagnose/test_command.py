@@ -22,6 +22,7 @@ from allranks.diagnose.suspects import diagnose as suspects_of
 from allranks.diagnose.suspects import first_error
 from allranks.diagnose.text import Log, bare
 from allranks.diagnose.watchdog import compared
+from allranks.diagnose.words import flat
 from allranks.paths import ROOT
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
@@ -869,3 +870,9 @@ def test_what_follows_from_control_c_is_no_cause():
 def test_a_log_tells_that_somebody_ended_the_job(line, told):
     """A log shows that somebody ended the job, in the words of Python or torchrun."""
     assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})
+
+
+def test_code_in_an_answer_keeps_its_asterisks():
+    """Emphasis and links are taken out of an answer, but what is in backticks stays."""
+    text = "*pass* **this**: `lambda *a, **k: None`, see [the page](https://x.org/*y*)"
+    assert flat(text) == "pass this: `lambda *a, **k: None`, see the page"
