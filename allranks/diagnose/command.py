@@ -27,6 +27,7 @@ import sys
 from collections.abc import Iterator
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose.ask import ask
 from allranks.diagnose.described import candidates, table
 from allranks.diagnose.evidence import ended
@@ -44,7 +45,6 @@ from allranks.diagnose.words import (
     stopped,
     unknown,
 )
-from allranks.paths import ROOT
 
 CASES = ROOT / "clinic"
 _SPOKEN = re.compile(r"[A-Za-z0-9']{2,}|[\u4e00-\u9fff]{2}")

@@ -38,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 FOLDER = ROOT / "exercises"
 KINDS = "stub", "check", "solution", "right", "wrong"

@@ -12,6 +12,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose import command as diagnose
 from allranks.diagnose import reading as log_input
 from allranks.diagnose.evidence import ended
@@ -23,7 +24,6 @@ from allranks.diagnose.suspects import first_error
 from allranks.diagnose.text import Log, bare
 from allranks.diagnose.watchdog import compared
 from allranks.diagnose.words import flat
-from allranks.paths import ROOT
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
 
