@@ -28,10 +28,24 @@ Hint 3: `kind, digits = arch.split("_")`, then `built = int(digits[:-1]),
 """
 
 
-# %% stub
+# %% solution
 def ex1_2(driver_cuda, capability, wheels):
     """Return the newest CUDA version in `wheels` that runs here, or None."""
-    raise NotImplementedError
+
+    def pair(text):
+        return tuple(int(part) for part in text.split("."))
+
+    def has_code(archs):
+        for arch in archs:
+            kind, digits = arch.split("_")
+            built = int(digits[:-1]), int(digits[-1])
+            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
+                return True
+        return False
+
+    gpu, driver = pair(capability), pair(driver_cuda)
+    runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
+    return max(runs, key=pair, default=None)
 
 
 # %% check
@@ -75,26 +89,6 @@ def check(answer, case):
             )
 
 
-# %% solution
-def ex1_2(driver_cuda, capability, wheels):
-    """Return the newest CUDA version in `wheels` that runs here, or None."""
-
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    def has_code(archs):
-        for arch in archs:
-            kind, digits = arch.split("_")
-            built = int(digits[:-1]), int(digits[-1])
-            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
-                return True
-        return False
-
-    gpu, driver = pair(capability), pair(driver_cuda)
-    runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
-    return max(runs, key=pair, default=None)
-
-
 # %% right: numbers instead of pairs, and the first that runs from the newest down
 def ex1_2(driver_cuda, capability, wheels):
     def number(version):
@@ -131,69 +125,48 @@ def ex1_2(driver_cuda, capability, wheels):
 
 
 # %% wrong: compares versions as text
-def ex1_2(driver_cuda, capability, wheels):
-    gpu = capability.replace(".", "")
-    for wheel in sorted(wheels, reverse=True):
-        if wheel.split(".")[0] <= driver_cuda.split(".")[0]:
-            for kind, built in (arch.split("_") for arch in wheels[wheel]):
-                if int(built) <= int(gpu) and (
-                    kind == "compute" or built[:-1] == gpu[:-1]
-                ):
-                    return wheel
-
-
+# = gpu = capability.replace(".", "")
+# = for wheel in sorted(wheels, reverse=True):
+# =     if wheel.split(".")[0] <= driver_cuda.split(".")[0]:
+# =         for kind, built in (arch.split("_") for arch in wheels[wheel]):
+# =             if int(built) <= int(gpu) and (
+# =                 kind == "compute" or built[:-1] == gpu[:-1]
+# =             ):
+# =                 return wheel
 # %% wrong: asks for a driver that is at least as new as the wheel, to the minor version
-def ex1_2(driver_cuda, capability, wheels):
-    def number(version):
-        major, minor = map(int, version.split("."))
-        return 10 * major + minor
-
-    gpu = number(capability)
-    for wheel in sorted(wheels, key=number, reverse=True):
-        for kind, built in (arch.split("_") for arch in wheels[wheel]):
-            same = int(built) // 10 == gpu // 10 or kind == "compute"
-            if same and int(built) <= gpu and number(wheel) <= number(driver_cuda):
-                return wheel
-
-
+# = def number(version):
+# =     major, minor = map(int, version.split("."))
+# =     return 10 * major + minor
+# = gpu = number(capability)
+# = for wheel in sorted(wheels, key=number, reverse=True):
+# =     for kind, built in (arch.split("_") for arch in wheels[wheel]):
+# =         same = int(built) // 10 == gpu // 10 or kind == "compute"
+# =         if same and int(built) <= gpu and number(wheel) <= number(driver_cuda):
+# =             return wheel
 # %% wrong: wants code for exactly this GPU
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    name = "sm_" + capability.replace(".", "")
-    runs = [
-        w for w in wheels if pair(w)[0] <= pair(driver_cuda)[0] and name in wheels[w]
-    ]
-    return max(runs, key=pair, default=None)
-
-
+# = def pair(text):
+# =     return tuple(int(part) for part in text.split("."))
+# = name = "sm_" + capability.replace(".", "")
+# = runs = [
+# =     w for w in wheels if pair(w)[0] <= pair(driver_cuda)[0] and name in wheels[w]
+# = ]
+# = return max(runs, key=pair, default=None)
 # %% wrong: any older code will do, as if it were source
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    gpu = int(capability.replace(".", ""))
-    runs = [
-        w
-        for w in wheels
-        if pair(w)[0] <= pair(driver_cuda)[0]
-        and any(int(a.split("_")[1]) <= gpu for a in wheels[w])
-    ]
-    return max(runs, key=pair, default=None)
-
-
+# = def pair(text):
+# =     return tuple(int(part) for part in text.split("."))
+# = gpu = int(capability.replace(".", ""))
+# = runs = [
+# =     w
+# =     for w in wheels
+# =     if pair(w)[0] <= pair(driver_cuda)[0]
+# =     and any(int(a.split("_")[1]) <= gpu for a in wheels[w])
+# = ]
+# = return max(runs, key=pair, default=None)
 # %% wrong: forgets the driver
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    def has_code(archs):
-        gpu = pair(capability)
-        for arch in archs:
-            kind, digits = arch.split("_")
-            built = int(digits[:-1]), int(digits[-1])
-            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
-                return True
-
-    return max((w for w in wheels if has_code(wheels[w])), key=pair, default=None)
+#   def has_code(archs):
+# +     gpu = pair(capability)
+# -     return False
+# - gpu, driver = pair(capability), pair(driver_cuda)
+# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
+# - return max(runs, key=pair, default=None)
+# + return max((w for w in wheels if has_code(wheels[w])), key=pair, default=None)
