@@ -56,37 +56,36 @@ WHEELS = {
     "12.8": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
     "13.0": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"],
 }
+SOME = {key: WHEELS[key] for key in ("11.8", "9.2")}
+SOURCE = {"12.6": ["sm_80", "compute_80"], "11.8": ["sm_86"]}
+EXACT = {"12.8": ["sm_86"], "11.8": ["sm_80"]}
+CASES = {  # driver, capability, wheels, answer
+    "a new driver, a new GPU": ("13.1", "9.0", WHEELS, "13.0"),
+    "a driver of the same major version": ("12.4", "8.6", WHEELS, "12.8"),
+    "an older driver": ("11.4", "8.0", WHEELS, "11.8"),
+    "a driver that is too old for all": ("9.1", "6.1", {"12.6": ["sm_60"]}, None),
+    "a GPU that the newest wheel left out": ("13.0", "6.1", WHEELS, "12.6"),
+    "9.2 is older than 11.8": ("12.4", "7.0", SOME, "11.8"),
+    "code of an older minor version": ("12.4", "8.9", EXACT, "12.8"),
+    "code of a newer minor version": ("12.4", "8.0", EXACT, "11.8"),
+    "capability 10.3": ("12.8", "10.3", WHEELS, "12.8"),
+    "capability 11.0, no code of its major version": ("12.8", "11.0", WHEELS, None),
+    "source serves a later GPU": ("12.6", "9.0", SOURCE, "12.6"),
+    "source serves no earlier GPU": ("12.8", "7.5", SOURCE, None),
+    "no wheel": ("12.4", "9.0", {}, None),
+}
 
 
 def check(answer, case):
-    some = {key: WHEELS[key] for key in ("11.8", "9.2")}
-    source = {"12.6": ["sm_80", "compute_80"], "11.8": ["sm_86"]}
-    exact = {"12.8": ["sm_86"], "11.8": ["sm_80"]}
-    for name, driver, capability, wheels, want in (
-        ("a new driver, a new GPU", "13.1", "9.0", WHEELS, "13.0"),
-        ("a driver of the same major version", "12.4", "8.6", WHEELS, "12.8"),
-        ("an older driver", "11.4", "8.0", WHEELS, "11.8"),
-        ("a driver that is too old for all", "9.1", "6.1", {"12.6": ["sm_60"]}, None),
-        ("a GPU that the newest wheel left out", "13.0", "6.1", WHEELS, "12.6"),
-        ("9.2 is older than 11.8", "12.4", "7.0", some, "11.8"),
-        ("code of an older minor version", "12.4", "8.9", exact, "12.8"),
-        ("code of a newer minor version", "12.4", "8.0", exact, "11.8"),
-        ("capability 10.3", "12.8", "10.3", WHEELS, "12.8"),
-        ("capability 11.0, no code of its major version", "12.8", "11.0", WHEELS, None),
-        ("source serves a later GPU", "12.6", "9.0", source, "12.6"),
-        ("source serves no earlier GPU", "12.8", "7.5", source, None),
-        ("no wheel", "12.4", "9.0", {}, None),
-    ):
+    for name, (driver, capability, wheels, want) in CASES.items():
         case(name)
         untouched = Untouched(wheels=wheels)
         got = answer(driver, capability, wheels)
         untouched()
         if got != want:
-            listed = ", ".join(wheels) or "nothing"
-            raise Wrong(
-                f"for a driver with CUDA {driver}, capability {capability} and wheels "
-                f"for {listed} you return {got!r}; it should be {want!r}."
-            )
+            raise Wrong(f"""for a driver with CUDA {driver}, capability {capability} and
+                wheels for {", ".join(wheels) or "nothing"} you return {got!r}; it
+                should be {want!r}.""")
 
 
 # %% right: numbers instead of pairs, and the first that runs from the newest down

@@ -32,42 +32,34 @@ def ex2_3(losses, counts):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 NAN = float("nan")
+CASES = {  # losses, samples
+    "shards of one size": ([1.0, 3.0], [4, 4]),
+    "one device": ([2.5], [3]),
+    "uneven shards": ([1.0, 2.0, 7.0], [3, 3, 1]),
+    "almost no labels on one device": ([0.5, 4.0], [1000, 1]),
+    "no label on a device": ([2.0, NAN, 5.0], [3, 0, 1]),
+    "no label on the first device": ([NAN, 4.0], [0, 2]),
+}
 
 
 def check(answer, case):
-    for name, values, numbers in (
-        ("shards of one size", [1.0, 3.0], [4, 4]),
-        ("one device", [2.5], [3]),
-        ("uneven shards", [1.0, 2.0, 7.0], [3, 3, 1]),
-        ("almost no labels on one device", [0.5, 4.0], [1000, 1]),
-        ("no label on a device", [2.0, NAN, 5.0], [3, 0, 1]),
-        ("no label on the first device", [NAN, 4.0], [0, 2]),
-    ):
+    for name, (values, numbers) in CASES.items():
         case(name)
-        losses = torch.tensor(values, requires_grad=True)
-        counts = torch.tensor(numbers)
+        losses, counts = torch.tensor(values, requires_grad=True), torch.tensor(numbers)
         untouched = Untouched(counts=counts)
         weights = counts / counts.sum()
         known = losses.detach().nan_to_num()
-        want = (known * weights).sum()
         got = answer(losses, counts)
         untouched()
         what = f"with losses {values} of {numbers} samples, the result"
-        compare(
-            what,
-            got,
-            want,
-            {
-                "This is the mean of the means.": known.mean(),
-                "This is the sum over the samples.": (known * counts).sum(),
-                "This divides by the number of devices.": (known * counts).mean(),
-                "This is the mean over the devices that have a loss.": losses.nanmean(),
-                "NaN times 0 is NaN.": torch.tensor(NAN),
-            },
-        )
+        compare(what, got, (known * weights).sum(), {
+            "This is the mean of the means.": known.mean(),
+            "This is the sum over the samples.": (known * counts).sum(),
+            "This divides by the number of devices.": (known * counts).mean(),
+            "This is the mean over the devices that have a loss.": losses.nanmean(),
+            "NaN times 0 is NaN.": torch.tensor(NAN),
+        })  # fmt: skip
         if not got.requires_grad:
             raise Wrong("the result has no graph: nothing can be trained with it.")
         got.backward()
@@ -75,10 +67,8 @@ def check(answer, case):
     case("a real NaN")
     got = answer(torch.tensor([2.0, NAN]), torch.tensor([3, 1]))
     if not got.isnan():
-        raise Wrong(
-            f"device 1 counted a sample and its loss is NaN, but you return {got:.4g}: "
-            "a model that breaks would go unnoticed."
-        )
+        raise Wrong(f"""device 1 counted a sample and its loss is NaN, but you return
+            {got:.4g}: a model that breaks would go unnoticed.""")
 
 
 # %% right: a scalar product, after the empty devices' losses were replaced

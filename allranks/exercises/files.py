@@ -220,11 +220,10 @@ def _completed(cell: Cell, solution: str) -> Cell:
 
 def _imports(code: str) -> list[str]:
     """Return the lines of the imports, and two empty ones if there are any."""
-    lines, kept = code.splitlines(), []
-    for node in ast.parse(code).body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            kept += lines[node.lineno - 1 : node.end_lineno]
-    return [*kept, "", ""] if kept else []
+    tree = ast.parse(code).body
+    found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = code.splitlines()[: found[-1].end_lineno] if found else []
+    return [*lines, "", ""] if lines else []
 
 
 def _edited(solution: str, cell: Cell) -> str:
