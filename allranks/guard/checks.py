@@ -132,7 +132,7 @@ class Checks:
         where = JOINED if joined else f"step {num_steps}"
         stage = self.settings.stage()
         ready = self.gradients.armed and stage is not None
-        sketches = self.gradients.look() if ready else []
+        sketches = self.gradients.sketch_all() if ready else []
         found = self.compare(where, num_steps, KINDS, sketches)
         if found and not joined and not self.replicas.later:
             self._gradients(where, stage == "scaled", found)
@@ -217,13 +217,13 @@ class Checks:
             tolerance=self.tolerance,
             hint=self.health.hint,
         )
-        found = self.gradients.table(self.exchange, where, sketches)
-        late = self._resting(one.name for one in found)
+        gradients = self.gradients.gather(self.exchange, where, sketches)
+        late = self._resting(one.name for one in gradients)
         past, self.ratio = self.ratio, 1.0
         try:
-            self.ratio = verdict([one for one in found if one.name not in late])
+            self.ratio = verdict([one for one in gradients if one.name not in late])
             with self.optimizer_steps.lenient():
-                verdict([one for one in found if one.name in late])
+                verdict([one for one in gradients if one.name in late])
         except GuardError as error:
             summed = is_close(error.ratio, self.exchange.size)
             if why:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from allranks.base.report import describe_death, name_ranks
 from allranks.clinic import folder
 from allranks.diagnose.command import CASES
 from allranks.diagnose.suspects import diagnose
@@ -16,7 +17,6 @@ from allranks.diagnose.words import found
 from allranks.rehearse.lines import short
 from allranks.rehearse.records import BegunCollective, Record, jobs
 from allranks.rehearse.script_errors import HOST_MEMORY_CURE
-from allranks.report import describe_death, name_ranks
 
 MOST_WORDS = 400  # characters of an error
 TIMEOUT = "Watchdog caught collective operation timeout"

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 from allranks.rehearse.lines import short
 from allranks.rehearse.records import (
     GUARD,
@@ -17,8 +19,6 @@ from allranks.rehearse.records import (
     Epoch,
     Record,
 )
-from allranks.report import name_ranks
-from allranks.sums.units import amount
 
 Job = list[Record]  # in the order of ranks; all its processes ran at one time
 Broken = Iterator[tuple[str, str]]  # a sentence, and the line that it is about, or ""

@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 from allranks.rehearse.failures import explanations, failures
 from allranks.rehearse.findings import Finding
 from allranks.rehearse.lines import short
 from allranks.rehearse.records import Record
 from allranks.rehearse.tables import tables
-from allranks.report import name_ranks
-from allranks.sums.units import amount
 
 WIDTH = 88  # columns of the text; what has no space in it may be longer
 TIED = "\N{NO-BREAK SPACE}"

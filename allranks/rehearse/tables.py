@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 from allranks.rehearse.lines import short
 from allranks.rehearse.memory import estimate_batch
 from allranks.rehearse.records import Copy, Gpu, Record
-from allranks.report import name_ranks
-from allranks.sums.units import amount
 
 MOST_LINES = 3  # of a GPU's memory
 SAME = 0.005  # relative difference of counted bytes from the formula's
