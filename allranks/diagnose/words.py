@@ -5,7 +5,7 @@ from textwrap import fill
 
 from allranks import clinic
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.pipe import Received
+from allranks.diagnose.reading import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
 from allranks.diagnose.watchdog import compared

@@ -14,14 +14,13 @@ from playwright._impl._driver import compute_driver_executable
 from allranks import clinic
 from allranks.base.paths import ROOT
 from allranks.diagnose import command as diagnose
-from allranks.diagnose import reading as log_input
-from allranks.diagnose.evidence import ended
-from allranks.diagnose.lines import BLOCK, CHUNK
+from allranks.diagnose import reading
+from allranks.diagnose.page import table
 from allranks.diagnose.reading import decoded, read
-from allranks.diagnose.signs import CUT, sign, signs_of, table
+from allranks.diagnose.signs import CUT, sign, signs_of
 from allranks.diagnose.suspects import diagnose as suspects_of
-from allranks.diagnose.suspects import first_error
-from allranks.diagnose.text import Log, bare
+from allranks.diagnose.suspects import ended, first_error
+from allranks.diagnose.text import BLOCK, CHUNK, Log, bare
 from allranks.diagnose.watchdog import compared
 from allranks.diagnose.words import flat
 from book._ext.clinic.diagnose import headline, share, wilson
@@ -721,7 +720,7 @@ def test_not_known_says_what_to_do(capsys, tmp_path):
 )
 def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
     """The sentence names the file, and the exit code is 2."""
-    monkeypatch.setattr(log_input, "LIMIT", 1000)
+    monkeypatch.setattr(reading, "LIMIT", 1000)
     path = tmp_path / "train.log"
     if content == "folder":
         path.mkdir()
