@@ -181,17 +181,54 @@ def test_the_files_that_begin_first_exist():
     assert {name for name in FIRST if name.endswith("/")} == {*GROUPS}
 
 
-def test_no_file_holds_a_path_of_one_machine():
-    """Tracked files hold no path that is right on one machine only."""
+def tracked() -> dict[str, str]:
+    """Return the text of each file of the repository that has one, by its path."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )
     if listed.returncode:
         pytest.skip("not a git checkout: no list of the files that are ours")
+    paths = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
+    data = {path: (ROOT / path).read_bytes() for path in paths}
+    return {
+        path: all_.decode("utf8") for path, all_ in data.items() if b"\0" not in all_
+    }
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    """Tracked files hold no path that is right on one machine only."""
     path = re.compile(rf"(?<![\w.])(?:{re.escape(str(ROOT))}|/home/\w+|/Users/\w+)/")
-    found = []
-    for file in filter(None, listed.stdout.split("\0")):
-        data = (ROOT / file).read_bytes() if (ROOT / file).is_file() else b""
-        if b"\0" not in data and path.search(data.decode("utf8")):
-            found.append(file)
-    assert found == []
+    assert [file for file, text in tracked().items() if path.search(text)] == []
+
+
+OWN = re.compile(r"(?:.*/)?(?:test_)?(?:ch|ex)\d+_\w+\.\w+")  # a chapter's own file
+NAMED = re.compile(r"\b(?:ch|ex)(\d+)_\w+")
+EXAMPLES = 4  # so many chapters may a file name that is no chapter's own
+LISTS = {  # may name more, for a reason
+    "_toc.yml": "has the order of the chapters",
+    "CHANGELOG.md": "says what changed",
+    "README.md": "says which chapter answers which question",
+    "book/app_errata.md": "refers to what explains a claim",
+    "allranks/diagnose/symptoms.toml": "refers to what explains a symptom",
+    "tests/book/queries.json": "has queries, with the sections that answer them",
+    "book/_data/bench.json": "is written by make bench",
+    "book/_data/status.json": "is written by what executes",
+}
+
+
+def test_a_chapter_touches_its_own_files_the_contents_and_the_change_log():
+    """What all chapters have is read off them, so that no list has to name a new one.
+
+    A file that names a few gives examples, or belongs to what they explain.
+    """
+    texts = tracked()
+    own = {
+        Path(path).stem.removeprefix("test_") for path in texts if OWN.fullmatch(path)
+    }
+    lists = {}
+    for path, text in texts.items():
+        named = {match[1] for match in NAMED.finditer(text) if match[0] in own}
+        if len(named) > EXAMPLES and not OWN.fullmatch(path):
+            lists[path] = sorted(named, key=int)
+    assert lists.keys() - LISTS.keys() == set(), lists
+    assert LISTS.keys() - texts.keys() == set()
