@@ -18,8 +18,9 @@ from book._tools import notebooks
 from tests.conftest import FIRST, GROUPS
 
 RUNS = ROOT / "book" / "_runs"
-SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
-ALL_SCRIPTS = sorted(ROOT.glob("scripts/[a-z]*.py"))
+DRAFTS = sorted(ROOT.glob("scripts/draft_*.py"))
+SCRIPTS = [*sorted(ROOT.glob("scripts/ch[0-9]*.py")), *DRAFTS]
+ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
@@ -31,8 +32,8 @@ def name(path: Path) -> str:
 
 
 def chapter(stem: str) -> str:
-    """Return the chapter of a name: ``ch5`` for ``ch5_ddp_spawn``."""
-    return stem.partition("_")[0]
+    """Return the chapter of a name: ``ch5`` for ``ch5_ddp_spawn``; a draft's name."""
+    return stem if stem.startswith("draft_") else stem.partition("_")[0]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name)
@@ -61,8 +62,9 @@ class TestScript:
         The page may add flags: it is built on machines that are never quiet.
         """
         text = ast.get_docstring(ast.parse(script.read_text("utf8")))
-        number = chapter(script.stem).removeprefix("ch")
-        assert re.match(rf"Chapter {number} - [^\n]+\.\n", text)
+        number = re.match(r"ch(\d+)_", script.stem)
+        kind = f"Chapter {number[1]}" if number else "Draft"
+        assert re.match(rf"{kind} - [^\n]+\.\n", text)
         stated = re.findall(r"^    ((?:torchrun|python) .+)$", text, re.MULTILINE)
         assert stated, "no command in the docstring"
         run = [
@@ -100,11 +102,16 @@ def test_nothing_stands_in_two_scripts():
 
 @pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS}))
 def test_a_chapter_has_three_doors_and_a_test(number):
-    """One stem names page, notebook, script and test; the page has all variants."""
+    """One stem names page, notebook, script and test; the page has all variants.
+
+    Only a draft has no notebook.
+    """
     stems = [p.stem for p in PAGES if chapter(p.stem) == number]
     assert len(stems) == 1, f"{number} needs exactly one page"
     stem = stems[0]
-    for path in ("notebooks/{}.ipynb", "scripts/{}.py", "tests/test_{}.py"):
+    paths = ["scripts/{}.py", "tests/test_{}.py"]
+    paths += [] if stem.startswith("draft_") else ["notebooks/{}.ipynb"]
+    for path in paths:
         assert (ROOT / path.format(stem)).is_file(), path.format(stem)
     text = (ROOT / "book" / f"{stem}.md").read_text("utf8")
     variants = [s.name for s in SCRIPTS if chapter(s.stem) == number]
