@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.utils import collect_env
 
+from allranks.base.paths import ROOT
 from allranks.doctor.wheels import driver_runs
-from allranks.paths import ROOT
-from allranks.pictures.openings import ch1_environment as picture
-from allranks.pictures.openings import opening
+from allranks.openings import ch1_environment as picture
+from allranks.openings import opening
 from scripts import ch1_environment as lesson
 
 MACHINES = ROOT / "tests/allranks/doctor/machines"

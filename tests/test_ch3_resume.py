@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from allranks import Ranks
-from allranks.paths import ROOT
-from allranks.pictures.openings import ch3_save_load as picture
+from allranks.base.paths import ROOT
+from allranks.openings import ch3_save_load as picture
 from scripts import ch3_resume
 
 checkpoint = ch3_resume.checkpoint

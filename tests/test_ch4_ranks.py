@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch.distributed import distributed_c10d
 
 from allranks import launch
-from allranks.pictures.openings import opening
-from allranks.sums.topology import (
+from allranks.openings import opening
+from allranks.topics.topology.sums import (
     coordinates_of,
     rank_of,
     visible_devices,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
-from allranks.paths import ROOT
-from allranks.pictures.openings import ch5_ddp as picture
+from allranks.base.paths import ROOT
+from allranks.openings import ch5_ddp as picture
 from book._ext.runs import records
 from scripts import ch5_ddp
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.chapters import terms
 
 GLOSSARY = terms.terms(ROOT)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from allranks import Ranks, clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.front import fronts
 
 SMI = ROOT / "tests/allranks/doctor/machines"

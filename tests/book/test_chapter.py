@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.chapters import chapter_map, draft
 from book._tools import chapter
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.book.quizzes import NUMBERS, QUIZZES
 
 TEST = re.compile(r"^(@law\n)?def test_(ch\d+_\w+)\(", re.MULTILINE)

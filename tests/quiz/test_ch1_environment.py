@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from allranks.doctor.wheels import driver_runs
-from allranks.sums.topology import visible_devices
+from allranks.topics.topology.sums import visible_devices
 from tests.quiz.proofs import law
 
 BACKED = {  # by something that can't run here, or that runs elsewhere

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from allranks import vgpu
-from allranks.sums.batches import global_batch_size
-from allranks.sums.data_parallel import step_bytes
+from allranks.topics.batches.sums import global_batch_size
+from allranks.topics.data_parallel.sums import step_bytes
 from tests.quiz.proofs import law
 
 

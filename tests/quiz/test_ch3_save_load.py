@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from allranks import vgpu
-from allranks.sums.topology import equal_nodes, rank_of
+from allranks.topics.topology.sums import equal_nodes, rank_of
 from tests.quiz.proofs import hang, law
 
 

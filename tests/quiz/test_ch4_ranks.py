@@ -10,9 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
-from allranks.paths import ROOT
-from allranks.sums.batches import global_batch_size, steps_per_epoch
-from allranks.sums.topology import device_of, equal_nodes, rank_of, visible_devices
+from allranks.base.paths import ROOT
+from allranks.topics.batches.sums import global_batch_size, steps_per_epoch
+from allranks.topics.topology.sums import (
+    device_of,
+    equal_nodes,
+    rank_of,
+    visible_devices,
+)
 from tests.quiz.proofs import C10D, hang, law, rendezvous
 
 BACKED = {  # by something that can't run here, or that runs elsewhere

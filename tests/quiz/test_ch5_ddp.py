@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from allranks.paths import ROOT
-from allranks.sums.data_parallel import ring_bytes
+from allranks.base.paths import ROOT
+from allranks.topics.data_parallel.sums import ring_bytes
 from tests.quiz.proofs import C10D, hang, law, rendezvous
 
 

@@ -7,9 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from allranks.paths import ROOT
-from allranks.sums.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
-from allranks.sums.schedules import stages_of, write_orders
+from allranks.base.paths import ROOT
+from allranks.topics.pipelines.schedules import stages_of, write_orders
+from allranks.topics.pipelines.sums import (
+    bubble,
+    gpipe,
+    one_f_one_b,
+    peak_held,
+    timetable,
+)
 from tests.quiz.proofs import law
 
 BACKED = {  # by something that can't run here, or that runs elsewhere

@@ -2,8 +2,8 @@
 
 import pytest
 
-from allranks.sums.collectives import schedule
-from allranks.sums.costs import cost, messages
+from allranks.topics.collectives.costs import cost, messages
+from allranks.topics.collectives.sums import schedule
 from tests.quiz.proofs import law
 
 BACKED = {  # by something that can't run here, or that runs elsewhere

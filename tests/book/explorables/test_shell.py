@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 FIGURE = re.compile(r"^```\{explorable\} (\w+)$", re.MULTILINE)
 PAGES = {  # where each explorable is shown
