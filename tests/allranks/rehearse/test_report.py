@@ -13,8 +13,9 @@ import yaml
 from packaging.requirements import Requirement
 
 from allranks.base.paths import ROOT
-from allranks.rehearse.annotations import commands
 from allranks.rehearse.findings import Finding
+from allranks.rehearse.records import Failure, Record
+from allranks.rehearse.report import annotations
 
 EXAMPLES = ROOT / "book" / "_examples"
 LOOP = "    for x, y in loader:"
@@ -87,9 +88,9 @@ def test_the_workflow_installs_what_it_runs(repository):
 def test_a_failure_is_an_error_and_a_finding_a_warning(monkeypatch, tmp_path):
     """An error of several ranks is told once; no text can end a command early."""
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
-    error = {"type": "ValueError", "text": "50 %\nof: it", "line": f"{tmp_path}/a.py:3"}
-    records = [{"error": error}, {"error": error}, {"error": None}]
-    assert list(commands(records, [Finding("idle-gpu", "one, idle")], False)) == [
+    error = Failure("ValueError", "50 %\nof: it", f"{tmp_path}/a.py:3")
+    records = [Record(error=error), Record(error=error), Record()]
+    assert list(annotations(records, [Finding("idle-gpu", "one, idle")], False)) == [
         "::error file=a.py,line=3,title=rehearsal%3A ValueError::50 %25%0Aof: it",
         "::warning title=rehearsal%3A idle-gpu::one, idle",
     ]
