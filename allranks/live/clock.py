@@ -25,7 +25,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from allranks.live.calls import SIZED, UNSIZED, Recorder
-from allranks.live.steps import count_inner, count_posts, failed, issued
+from allranks.live.desync import count_inner, count_posts, failed, issued
 from allranks.report import is_user_code
 from allranks.sums.timelines import Job, Span
 

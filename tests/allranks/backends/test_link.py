@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from allranks import Ranks
-from allranks.live.room import check_possible
+from allranks.live.capacity import check_possible
 from allranks.report import RanksError
 from allranks.sums.link_times import seconds
 from allranks.sums.network import parse

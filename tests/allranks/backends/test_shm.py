@@ -10,7 +10,7 @@ import torch
 from allranks import Ranks
 from allranks.backends import OURS, register
 from allranks.backends.segment import CHUNK
-from allranks.live.room import BACKENDS
+from allranks.live.capacity import BACKENDS
 from allranks.paths import ROOT
 from allranks.report import RanksError
 
