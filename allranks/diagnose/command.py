@@ -27,6 +27,7 @@ import sys
 from collections.abc import Iterator
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.clinic.specimens import Specimen
 from allranks.diagnose.described import candidates, symptoms, table
 from allranks.diagnose.reading import Received, complain, decoded, read, receive
@@ -42,7 +43,6 @@ from allranks.diagnose.words import (
     stopped,
     unknown,
 )
-from allranks.paths import ROOT
 
 CASES = ROOT / "clinic"
 _SPOKEN = re.compile(r"[A-Za-z0-9']{2,}|[\u4e00-\u9fff]{2}")

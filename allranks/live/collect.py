@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from allranks.live.calls import difference
-from allranks.live.desync import Issued, find_desync
-from allranks.live.patience import GRACE, Patience
-from allranks.live.processes import RankProcesses
-from allranks.live.screen import TICK, Screen
-from allranks.report import (
+from allranks.base.report import (
     RanksError,
     RanksInterrupted,
     describe_death,
@@ -20,6 +15,11 @@ from allranks.report import (
     group_ranks,
     name_ranks,
 )
+from allranks.live.calls import difference
+from allranks.live.desync import Issued, find_desync
+from allranks.live.patience import GRACE, Patience
+from allranks.live.processes import RankProcesses
+from allranks.live.screen import TICK, Screen
 
 OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt
 STATUS_S = 1.0  # seconds between two looks at where the ranks stand

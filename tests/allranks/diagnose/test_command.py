@@ -12,6 +12,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose import command as diagnose
 from allranks.diagnose import reading
 from allranks.diagnose.page import table
@@ -21,7 +22,7 @@ from allranks.diagnose.suspects import diagnose as suspects_of
 from allranks.diagnose.suspects import ended, first_error
 from allranks.diagnose.text import BLOCK, CHUNK, Log, bare
 from allranks.diagnose.watchdog import compared
-from allranks.paths import ROOT
+from allranks.diagnose.words import flat
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
 
@@ -29,7 +30,6 @@ CASES = clinic.folder(ROOT / "clinic")
 LEVELS = ["full", "maybe", "echo"]
 SHARED = {  # their output does not name them: what it names instead, or nothing
     "ddp-pickled-whole": {"pg-not-initialized"},  # unpickling DDP needs a group
-    "detail-segfault": set(),  # only a traceback of faulthandler names the function
     "dp-list-inputs": set(),  # an IndexError; only on GPUs does it name replicas
     "dp-gather-lengths": set(),  # virtual GPUs, as here, have other words
     "loss-nan": set(),  # any script may print this, unless torch is named
@@ -869,3 +869,9 @@ def test_what_follows_from_control_c_is_no_cause():
 def test_a_log_tells_that_somebody_ended_the_job(line, told):
     """A log shows that somebody ended the job, in the words of Python or torchrun."""
     assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})
+
+
+def test_code_in_an_answer_keeps_its_asterisks():
+    """Emphasis and links are taken out of an answer, but what is in backticks stays."""
+    text = "*pass* **this**: `lambda *a, **k: None`, see [the page](https://x.org/*y*)"
+    assert flat(text) == "pass this: `lambda *a, **k: None`, see the page"

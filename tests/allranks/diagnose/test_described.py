@@ -14,11 +14,11 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose import described, page
 from allranks.diagnose.command import main, spoken
 from allranks.diagnose.described import candidates, ranked, symptoms, table
 from allranks.diagnose.text import Log
-from allranks.paths import ROOT
 from tests.allranks.diagnose.answering import (
     FIVE,
     THREE,

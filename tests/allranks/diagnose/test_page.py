@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.diagnose import described, page, signs
-from allranks.paths import ROOT
 
 STATIC = ROOT / "book" / "_static"
 SCRIPTS = "diagnose.js", "described.js", "diagnose_box.js"

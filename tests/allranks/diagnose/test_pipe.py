@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.diagnose import reading
-from allranks.paths import ROOT
 
 DIAGNOSE = [sys.executable, "-m", "allranks.diagnose"]
 LOG = b"Epoch 1\n[rank1]: KeyError: 'LOCAL_RANK'\n"
