@@ -21,12 +21,12 @@ from allranks.base.report import (
     plain,
     say,
 )
+from allranks.live import jobs
 from allranks.live.capacity import check_possible, where
-from allranks.live.predictions import asking
 from allranks.live.ranks import Ranks
 from allranks.live.screen import Hidden, Part, choose
 from allranks.live.server import warm_up
-from allranks.live.values import same
+from allranks.predict.forms import asking
 
 
 class _Parser(argparse.ArgumentParser):
@@ -162,7 +162,7 @@ class RanksMagics(Magics):
                 except RanksError as error:
                     who, text = next(iter(group_ranks(error.errors)))
                     raise ValueError(f"%pull {name}: {who}: {text}") from None
-                equal = all(same(values[0], value) for value in values[1:])
+                equal = all(jobs.are_equal(values[0], value) for value in values[1:])
                 self.shell.user_ns[name] = values[0] if equal else values
                 how = "one value" if equal else f"a list of {len(values)}, by rank"
                 say(f"{name}: {how}")
