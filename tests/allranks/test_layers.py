@@ -20,7 +20,16 @@ LAYERS = {
     "topics.timelines": ("base",),
     "backends": ("topics.links", "vgpu"),
     "launch": ("base",),
-    "live": ("backends", "base", "launch", "topics.links", "topics.timelines", "vgpu"),
+    "predict": (),
+    "live": (
+        "backends",
+        "base",
+        "launch",
+        "predict",
+        "topics.links",
+        "topics.timelines",
+        "vgpu",
+    ),
     "topics.kit": ("base",),
     "topics.arrivals": ("base", "live", "topics.kit"),
     "topics.batches": ("base", "live", "topics.kit"),
@@ -60,7 +69,7 @@ LAYERS = {
     ),
     "hangs": ("base", "clinic", "live"),
     "exercises": ("base", "live"),
-    "__init__": ("base", "launch", "live"),
+    "__init__": ("base", "launch", "live", "predict"),
 }
 WITH_TORCH = {"runs.py", "figure.py"}  # of a topic; all else in it knows no torch
 MOST = 600  # lines; a shorter one is not better if it cuts an idea in two
