@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from allranks.base.paths import ROOT
-from allranks.live import predictions as module
-from allranks.live.predictions import Forms, Prediction, form, predictions
+from allranks.predict import forms as module
+from allranks.predict.forms import Forms, Prediction, form, predictions
 
 
 def cell(kind: str, name: str, source: str, **metadata: str) -> dict:

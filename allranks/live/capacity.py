@@ -36,6 +36,8 @@ def check_possible(
         RuntimeError: on Windows.
     """
     need_unix("live ranks")
+    # What costs nothing to find out comes first, and torch, whose import takes seconds,
+    # is asked last: a typo is answered at once.
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise ValueError(f"the number of ranks must be an integer, not {world_size!r}")
     if not 1 <= world_size <= MAX_RANKS:

@@ -3,7 +3,7 @@
 A Markdown cell that says **Predict** asks; the code cells up to the next text answer.
 The kernel knows which notebook it belongs to and which cell it runs, so ``%load_ext
 allranks`` is all that a notebook needs. Before such a cell runs, a small form goes into
-its output, and hides what follows until the reader has guessed; ``predict_lab.js`` does
+its output, and hides what follows until the reader has guessed; ``lab.js`` does
 that, and remembers the guess in the browser. Where nobody watches, as in nbval, or
 where the notebook is unknown, nothing is shown and nothing is hidden.
 
@@ -109,9 +109,9 @@ def form(prediction: Prediction, cell: str, notebook: str) -> str:
         "answer": prediction.answer,
     }
     words = json.dumps(settings).replace("<", "\\u003c")
-    verdict = (HERE / "predict_verdict.js").read_text("utf8")
-    script = (HERE / "predict_lab.js").read_text("utf8")
-    style = (HERE / "predict_lab.css").read_text("utf8")
+    verdict = (HERE / "verdict.js").read_text("utf8")
+    script = (HERE / "lab.js").read_text("utf8")
+    style = (HERE / "lab.css").read_text("utf8")
     return (
         f'<div class="ar-predict"><style>{style}</style></div>'
         f"<script>(() => {{\n{verdict}{script}start({words});\n}})();</script>"

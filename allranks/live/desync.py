@@ -1,7 +1,7 @@
 """Whether ranks are in step: all have joined the same collectives, all sends are met.
 
-If they are, no rank can still wait for another one. On each rank ``issued`` counts
-what the rank has issued; the parent, which has not imported torch, asks ``in_step``.
+If they are, no rank can still wait for another one. On each rank ``issued`` counts what
+the rank has issued; the parent, which has not imported torch, asks ``find_desync``.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ def failed(name: str, error: Exception) -> bool:
     return halfway
 
 
-def in_step(ranks: Iterable[Issued], messages: bool = True) -> str | None:
+def find_desync(ranks: Iterable[Issued], messages: bool = True) -> str | None:
     """Return None if no rank can still wait for another, else one sentence on why not.
 
     Args:
@@ -137,18 +137,21 @@ def in_step(ranks: Iterable[Issued], messages: bool = True) -> str | None:
             may be received in the next cell.
 
     >>> joined = [2, 3, 3]
-    >>> in_step(Issued(r, 1, {"0": Group((0, 1, 2), joined[r])}) for r in range(3))
+    >>> find_desync(Issued(r, 1, {"0": Group((0, 1, 2), joined[r])}) for r in range(3))
     'rank 0 has joined 2 collectives, ranks 1–2 have joined 3'
     """
     by_rank = {issued.rank: issued for issued in ranks}
     for rank, issued in by_rank.items() if messages else ():
         if issued.failed:
             return f"{issued.failed[0]} failed on rank {rank}, perhaps halfway"
+    # Torch names a group after this count, so ranks that disagree in it give the next
+    # group different names, and wait for each other for ever.
     counts = {rank: issued.group_count for rank, issued in by_rank.items()}
     if len(set(counts.values())) > 1:
         return _compare(counts, lambda n: f"made {_number(n, 'process group')}")
     names = {name: None for issued in by_rank.values() for name in issued.groups}
     for name in names:
+        # Only members count a group's collectives; the others have nothing to join.
         holders = {r: i.groups[name] for r, i in by_rank.items() if name in i.groups}
         counts = {rank: group.collectives for rank, group in holders.items()}
         where = _where(next(iter(holders.values())), by_rank)
