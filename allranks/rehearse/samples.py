@@ -93,14 +93,14 @@ class Samples:
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
-            from allranks.guard import loaders  # late: it takes a second to import
+            from allranks.guard import datasets  # late: it takes a second to import
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
                 epoch.last_step = samples.steps()
             try:
                 batch = next_batch(iterator)
-                samples.batch = loaders.batch_rows(batch)
+                samples.batch = datasets.batch_rows(batch)
                 if epoch is not None:
                     epoch.batch = max(epoch.batch, samples.batch)
                 return batch
