@@ -31,7 +31,7 @@ import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import packages, recorder, settings, tracebacks
+from allranks.rehearse import recorder, records, script_errors
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
@@ -45,7 +45,7 @@ BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
 def begin(of_command: bool = False) -> None:
     """Give this process GPUs that are called cuda, NCCL's rules, and a recorder."""
-    stage = settings.read()
+    stage = records.stage()
     if stage.nodes > 1:  # GPUs of the same number are other GPUs on another host
         os.environ["ALLRANKS_HOST"] = f"node{os.environ['GROUP_RANK']}"
     torch.set_num_threads(1)  # ranks share the laptop's cores
@@ -53,7 +53,7 @@ def begin(of_command: bool = False) -> None:
     nccl.install()
     nccl.set_patience(stage.watch_s)
     rendezvous._create_c10d_store = meet(2 * stage.watch_s)
-    sys.meta_path.insert(0, packages.Refusing())
+    sys.meta_path.insert(0, script_errors.RefusingCuda())
     for name, path in stage.stubs.items():
         _put_in_place(name, path)
     multiprocessing.spawn.get_command_line = get_command_line
@@ -71,9 +71,8 @@ def meet(patience_s: float) -> Callable:
         host: str, port: int, rank: int, size: int, timeout: timedelta, *more: Any
     ) -> Any:
         patience = min(timeout, timedelta(seconds=patience_s))
-        recorder.meeting(True)
-        store = _store(host, port, rank, size, patience, *more)
-        recorder.meeting(False)
+        with recorder.rendezvous():
+            store = _store(host, port, rank, size, patience, *more)
         store.set_timeout(timeout)
         return store
 
@@ -129,7 +128,7 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
             with recorder.failures():
                 run()
         except Exception as error:  # which multiprocessing would print
-            tracebacks.tell(error, f"Process {self.name}:\n")
+            script_errors.tell(error, f"Process {self.name}:\n")
             raise SystemExit(1) from None
 
     self.run = noted
@@ -138,7 +137,7 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
 
 def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
     """Start a program; in a script for this Python, this module comes first."""
-    ours = settings.VARIABLE in (how.get("env") or os.environ)
+    ours = records.VARIABLE in (how.get("env") or os.environ)
     other = more or how.get("shell") or how.get("executable")
     if ours and args and isinstance(args, (list, tuple)) and not other:
         args = reach(args)
@@ -172,7 +171,7 @@ def main(words: list[str]) -> NoReturn:
     except Exception as error:
         own = sys.excepthook is sys.__excepthook__
         if own or sys.excepthook.__module__.startswith("torch."):  # to mark the rank
-            tracebacks.tell(error)
+            script_errors.tell(error)
         else:
             sys.excepthook(*sys.exc_info())
         code = 1
