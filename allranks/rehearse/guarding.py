@@ -100,7 +100,7 @@ class Guards:
         """Let each guard of the optimizer's model check what is due."""
         if self.busy or not dist.is_initialized() or dist.get_world_size() < 2:
             return
-        in_backward = "backward" in lines.place()[1]
+        in_backward = "backward" in lines.place().doing
         for model in self._models(_parameter_ids([optimizer])):
             if model not in self.observers:
                 self.observers[model] = None
@@ -162,7 +162,7 @@ class Guards:
     @contextmanager
     def _quietly(self, model: nn.Module) -> Iterator[None]:
         """Note what a guard finds, and end it then; no error reaches the script."""
-        line, _, _ = lines.place()
+        line = lines.place().line
         self.busy = True
         try:
             yield
