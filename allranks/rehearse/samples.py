@@ -84,7 +84,7 @@ class Samples:
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
-            from allranks.guard import loaders  # late: it takes a second to import
+            from allranks.guard import datasets  # late: it takes a second to import
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
@@ -95,7 +95,7 @@ class Samples:
                 if epoch is not None:
                     epoch.finished = True
                 raise
-            self.batch = loaders.batch_rows(batch)
+            self.batch = datasets.batch_rows(batch)
             if epoch is not None:
                 epoch.batch = max(epoch.batch, self.batch)
             return batch

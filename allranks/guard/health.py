@@ -20,7 +20,7 @@ from allranks.guard.digests import fetch, local, number, sums
 from allranks.guard.exchange import Exchange, GuardError
 from allranks.guard.gradients import LocalGradients
 from allranks.guard.hooks import ForwardHooks
-from allranks.guard.training import Training
+from allranks.guard.targets import Targets
 
 WHERE = "optimizer.step(), with no watch.step() before it"
 EVALUATES = (
@@ -128,12 +128,12 @@ class Health:
     def __init__(
         self,
         exchange: Exchange,
-        training: Training,
+        targets: Targets,
         gradients: LocalGradients,
         steps: OptimizerSteps,
         forward: ForwardHooks,
     ) -> None:
-        self.exchange, self.training = exchange, training
+        self.exchange, self.targets = exchange, targets
         self.gradients, self.steps, self.forward = gradients, steps, forward
         self.trained = False  # whether it was in training at the check before
         self.dead = self.hint = ""
@@ -141,7 +141,7 @@ class Health:
         self.stuck = 0  # checks in a row that found the weights as they were before
         self.moved = not steps.handles  # whether the weights have changed; if so, rest
         self.last = 0, 0  # a digest of the weights; the optimizers' steps so far
-        self.settings = constants(attributes(training.model))
+        self.settings = constants(attributes(targets.model))
 
     def numbers(
         self,
@@ -159,7 +159,7 @@ class Health:
             sketches: of gradients, on the CPU. If these are finite, so are the weights.
             weights: what ``weights`` returned, as a number.
         """
-        training, model = self.training, self.training.model
+        targets, model = self.targets, self.targets.model
         if where == "the start":
             return [0] * 9
         suspect = any(not x.isfinite().all() for x in sketches)
@@ -173,9 +173,9 @@ class Health:
         leaves = [m for m in model.modules() if not list(m.children())]
         trains = any(m.training for m in leaves)
         trained, self.trained = self.trained, trains
-        silent = "gradients" not in training.skip and self.gradients.armed
+        silent = "gradients" not in targets.skip and self.gradients.armed
         waits = self.gradients.units and not any(
-            p.grad is not None for p in training.parameters().values()
+            p.grad is not None for p in targets.parameters().values()
         )
         silent = silent and bool(waits or not self.gradients.reached())
         self.silent = self.silent + 1 if silent else 0
@@ -188,7 +188,7 @@ class Health:
         """Return a digest of this rank's weights; 0 if they have moved already."""
         if self.moved:
             return 0
-        found = self.training.parameters().values()
+        found = self.targets.parameters().values()
         return sums([local(p) for p in found if p.requires_grad])
 
     def _stands_still(
@@ -205,14 +205,14 @@ class Health:
 
     def _constants(self) -> str:
         """Write those of the model's constants that are unchanged since the start."""
-        now = constants(attributes(self.training.model))
+        now = constants(attributes(self.targets.model))
         return as_lines({n: v for n, v in self.settings.items() if now.get(n) == v})
 
     def _dead(self) -> str:
         """Name a trained parameter that holds NaN; "" if there is none."""
         found = [
             (name, local(p).isnan().sum())
-            for name, p in self.training.parameters().items()
+            for name, p in self.targets.parameters().items()
             if p.requires_grad and p.is_floating_point() and not p.is_meta
         ]
         counts = fetch([count for _, count in found])
@@ -224,7 +224,7 @@ class Health:
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise if weights are NaN; warn about what may be on purpose."""
-        exchange, skip = self.exchange, self.training.skip
+        exchange, skip = self.exchange, self.targets.skip
         columns = zip(*rows, strict=True)
         dead, again, unsynced, trains, trained, silent, text, stuck, how = columns
         if any(dead):
