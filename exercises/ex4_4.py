@@ -39,8 +39,6 @@ def ex4_4(x):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {  # samples by rank, where they lie, how far apart
     "uneven shares": ([1, 9, 3, 20], 0, 1),
     "equal shares": ([6, 6, 6, 6], 0, 1),

@@ -36,10 +36,6 @@ def ex5_1(model):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
 def small():
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 

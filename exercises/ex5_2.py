@@ -27,18 +27,6 @@ Hint 3: `dice = torch.Generator().manual_seed(seed + epoch)`,
 list; `order[rank::world_size]`.
 """
 
-# %% stub
-import itertools
-
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    """Return the list of indices that this rank draws in this epoch."""
-    raise NotImplementedError
-
-
 # %% solution
 import itertools
 

@@ -47,9 +47,6 @@ def ex5_3(model, x, y, batch_size):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
 FROZEN = "a frozen norm in a model that trains"
 CASES = {  # samples, and which the model gets wrong
     "a remainder": (10, {0}),

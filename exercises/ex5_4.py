@@ -36,10 +36,6 @@ def ex5_4(model):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
 def norms():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
 

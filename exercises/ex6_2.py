@@ -38,10 +38,6 @@ def ex6_2(model, x, y, num):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
-
 CASES = {  # samples, micro-batches, samples without a label
     "one micro-batch": (8, 1, ()),
     "equal micro-batches": (12, 3, ()),

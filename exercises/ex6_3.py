@@ -41,9 +41,6 @@ def ex6_3(weight):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
 CASES = "float32", "float64", "a gradient with transposed memory"
 
 

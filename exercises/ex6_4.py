@@ -75,9 +75,6 @@ def ex6_4(x, up, down):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
 CASES = {  # hidden features, batch, whether x needs a gradient
     "equal parts": (8, 5, True),
     "unequal parts": (6, 3, True),

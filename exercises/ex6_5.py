@@ -71,9 +71,6 @@ def ex6_5(stage, order, pieces, width):
 
 # %% check
 from allranks.sums import pipelines
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
 
 WIDTH = 5
 CASES = {  # the order on each rank, the sizes of the micro-batches

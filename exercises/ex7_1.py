@@ -29,8 +29,6 @@ def ex7_1(collective, num_bytes, world_size, seconds):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINES = {
     "an all_reduce on eight ranks": ("all_reduce", 10**9, 8, 0.01),
     "an all_reduce on two ranks": ("all_reduce", 4_000_000, 2, 0.003),

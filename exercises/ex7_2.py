@@ -33,7 +33,6 @@ def ex7_2(x, root):
 
 
 # %% check
-from allranks.exercises.oracle import compare
 from allranks.exercises.patches import communications
 
 sent, received = [], []

@@ -30,8 +30,6 @@ def ex7_3(num_bytes, seconds):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINKS = {
     "a fast network": (5e-6, 50e9),
     "a slow network": (50e-6, 125e6),

@@ -44,7 +44,6 @@ def ex8_2(gradient, residual, k):
 
 
 # %% check
-from allranks.exercises.oracle import compare
 from allranks.exercises.patches import communications
 
 GATHERS = "all_gather all_gather_single all_gather_into_tensor"

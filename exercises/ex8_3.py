@@ -50,7 +50,6 @@ def ex8_3(x):
 # %% check
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as old
-from allranks.exercises.oracle import compare
 
 CASES = {
     "a vector": ((3,), "weighted"),

@@ -45,8 +45,6 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {
     "one round": ((7,), torch.float32, 1, 0.7, 0.9),
     "three rounds": ((3, 4), torch.float32, 3, 0.7, 0.9),
