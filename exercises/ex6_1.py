@@ -41,7 +41,7 @@ def ex6_1(costs, num_stages):
 
 
 # %% check
-from allranks.sums import pipelines
+from allranks.topics.pipelines import sums as pipelines
 
 CASES = {
     "equal layers": ([1] * 8, 4),

@@ -70,7 +70,7 @@ def ex6_5(stage, order, pieces, width):
 
 
 # %% check
-from allranks.sums import pipelines
+from allranks.topics.pipelines import sums as pipelines
 
 WIDTH = 5
 CASES = {  # the order on each rank, the sizes of the micro-batches

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from allranks import check, hints
+from allranks.base.paths import ROOT
 from allranks.exercises import files, grader
 from allranks.live.processes import RankProcesses
-from allranks.paths import ROOT
 from book._tools import exercises as book
 
 NAMES = files.names()

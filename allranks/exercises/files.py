@@ -52,7 +52,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 FOLDER = ROOT / "exercises"
 KINDS = "stub", "solution", "check", "right", "wrong"
