@@ -79,8 +79,8 @@ def check(answer, case):
     if os.path.samefile("reader", path):
         raise Wrong("the old file was written over: who reads it gets half of each.")
     if ("rename", False) in events:
-        raise Wrong("""the old file was gone when the new one got its name. A job
-            that dies between has neither: os.replace puts one over the other in one
+        raise Wrong("""the old file was gone when the new one got its name. A job that
+            dies between has neither: os.replace puts one over the other in one
             step.""")
     case("power failure")
     if ("rename", True) not in events:
@@ -114,8 +114,8 @@ def watch():
     def look(obj, f, *args, **kwargs):
         if isinstance(f, io.RawIOBase):
             raise Wrong("""torch.save writes into an unbuffered file: of more than 2
-                GiB, the rest would be lost without an exception. Leave
-                buffering=0 out.""")
+                GiB, the rest would be lost without an exception. Leave buffering=0
+                out.""")
 
     def note_sync(file):
         sync(file)
