@@ -43,8 +43,7 @@ def check(answer, case):
     for name, (collective, num_bytes, size, seconds) in LINES.items():
         case(name)
         got = answer(collective, num_bytes, size, seconds)
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong(f"it returned {got!r}, not a pair of bandwidths.")
+        got = unpack(got, 2, "a pair of bandwidths")
         speed, share = num_bytes / seconds / 1e9, (size - 1) / size
         factor = {"all_reduce": 2 * share, "broadcast": 1}.get(collective, share)
         compare("the algorithm bandwidth", float(got[0]), speed, {
