@@ -326,7 +326,7 @@ class TestFile:
             (
                 "# = return losses.mean()",
                 "# - total = 0",
-                "'total = 0' in the solution",
+                "right answers with the lines",
             ),
             ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
             ("# = return losses.mean()", "x = 1", "def ex2_3"),
