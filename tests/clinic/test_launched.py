@@ -21,6 +21,7 @@ STARTED = {  # really started, because a fork doesn't have what these are about
 }
 
 
+@pytest.mark.replay("clinic/{case.slug}.py")
 @pytest.mark.parametrize("case", LAUNCHED, ids=slug)
 def test_fails_as_it_says_and_is_cured(case, monkeypatch):
     """A case's signature appears, and is gone with the cure."""
