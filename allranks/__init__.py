@@ -7,8 +7,8 @@ In Python: ``with Ranks(4) as ranks: ranks.run(fn)`` and ``launch("ch5_ddp", 2)`
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from allranks.base.report import RanksError
 from allranks.launch import LaunchError, launch
-from allranks.report import RanksError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -34,10 +34,19 @@ Hint 3: Make a list of all valid names, `known = [str(gpu) for gpu in range(num_
 """
 
 
-# %% stub
+# %% solution
 def ex1_1(value, num_gpus):
     """Return the physical GPU behind each cuda:i that a job sees."""
-    raise NotImplementedError
+    if value is None:
+        return list(range(num_gpus))
+    known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+    for entry in map(str.strip, value.split(",")):
+        if entry not in known:
+            break
+        if int(entry) in gpus:
+            return []
+        gpus.append(int(entry))
+    return gpus
 
 
 # %% check
@@ -74,21 +83,6 @@ def check(answer, case):
             expect(f"{what}, entry {i},", gpu, want[i])
 
 
-# %% solution
-def ex1_1(value, num_gpus):
-    """Return the physical GPU behind each cuda:i that a job sees."""
-    if value is None:
-        return list(range(num_gpus))
-    known, gpus = [str(gpu) for gpu in range(num_gpus)], []
-    for entry in map(str.strip, value.split(",")):
-        if entry not in known:
-            break
-        if int(entry) in gpus:
-            return []
-        gpus.append(int(entry))
-    return gpus
-
-
 # %% right: a pattern for the entry, and a dictionary that keeps the order
 import re
 
@@ -121,92 +115,62 @@ def ex1_1(value, num_gpus):
 
 
 # %% wrong: an empty variable is taken for none
-def ex1_1(value, num_gpus):
-    if not value:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
-            break
-        if int(entry) in gpus:
-            return []
-        gpus.append(int(entry))
-    return gpus
-
-
+# - if value is None:
+# + if not value:
+# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+# - for entry in map(str.strip, value.split(",")):
+# -     if entry not in known:
+# + gpus = []
+# + for entry in value.split(","):
+# +     if not entry.strip().isdecimal() or int(entry) >= num_gpus:
 # %% wrong: a mask of which GPUs are visible, so their order is lost
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    entries = [e.strip() for e in value.split(",")]
-    return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
-
-
+# = if value is None:
+# =     return list(range(num_gpus))
+# = entries = [e.strip() for e in value.split(",")]
+# = return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
 # %% wrong: leaves out what is wrong, and reads on
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    entries = [e.strip() for e in value.split(",")]
-    gpus = [int(e) for e in entries if e.isdecimal() and int(e) < num_gpus]
-    return gpus if len(set(gpus)) == len(gpus) else []
-
-
+# = if value is None:
+# =     return list(range(num_gpus))
+# = entries = [e.strip() for e in value.split(",")]
+# = gpus = [int(e) for e in entries if e.isdecimal() and int(e) < num_gpus]
+# = return gpus if len(set(gpus)) == len(gpus) else []
 # %% wrong: believes each number, as int() does
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    return [int(entry) for entry in value.split(",") if entry]
-
-
+# = if value is None:
+# =     return list(range(num_gpus))
+# = return [int(entry) for entry in value.split(",") if entry]
 # %% wrong: a GPU that is named twice counts once
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
-            break
-        if int(entry) not in gpus:
-            gpus.append(int(entry))
-    return gpus
-
-
+# = if value is None:
+# =     return list(range(num_gpus))
+# = gpus = []
+# = for entry in value.split(","):
+# =     if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+# =         break
+# =     if int(entry) not in gpus:
+# =         gpus.append(int(entry))
+# = return gpus
 # %% wrong: returns the entries as text
-def ex1_1(value, num_gpus):
-    if value is None:
-        return [str(gpu) for gpu in range(num_gpus)]
-    return [entry.strip() for entry in value.split(",") if entry]
-
-
+# = if value is None:
+# =     return [str(gpu) for gpu in range(num_gpus)]
+# = return [entry.strip() for entry in value.split(",") if entry]
 # %% wrong: takes what int() takes: +2, 1_0, 07
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        try:
-            gpu = int(entry)
-        except ValueError:
-            break
-        if not 0 <= gpu < num_gpus:
-            break
-        if gpu in gpus:
-            return []
-        gpus.append(gpu)
-    return gpus
-
-
+# = if value is None:
+# =     return list(range(num_gpus))
+# = gpus = []
+# = for entry in value.split(","):
+# =     try:
+# =         gpu = int(entry)
+# =     except ValueError:
+# =         break
+# =     if not 0 <= gpu < num_gpus:
+# =         break
+# =     if gpu in gpus:
+# =         return []
+# =     gpus.append(gpu)
+# = return gpus
 # %% wrong: takes the decimal digits of any script
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in map(str.strip, value.split(",")):
-        if not entry.isdecimal() or (entry[0] == "0" and entry[1:] > "0"):
-            break
-        if int(entry) >= num_gpus:
-            break
-        if int(entry) in gpus:
-            return []
-        gpus.append(int(entry))
-    return gpus
+# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+# + gpus = []
+# - if entry not in known:
+# + if not entry.isdecimal() or (entry[0] == "0" and entry[1:] > "0"):
+# +     break
+# + if int(entry) >= num_gpus:

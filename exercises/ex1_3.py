@@ -35,10 +35,23 @@ Hint 3: Sort by a tuple: `(utilization, -free, index)`.
 """
 
 
-# %% stub
+# %% solution
 def ex1_3(text, need_mib):
     """Return the indices of the GPUs that will do, the best first."""
-    raise NotImplementedError
+
+    def number(cell):
+        word = cell.split(" ")[0]
+        return int(word) if word.isdecimal() else None
+
+    header, *rows = [line.split(", ") for line in text.splitlines()]
+    names, found = [name.split(" ")[0] for name in header], []
+    for row in rows:
+        gpu = {name: number(cell) for name, cell in zip(names, row)}
+        free, used = gpu["memory.free"], gpu["utilization.gpu"]
+        errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+        if free is not None and free >= need_mib and not errors:
+            found.append((100 if used is None else used, -free, gpu["index"]))
+    return [index for *_, index in sorted(found)]
 
 
 # %% check
@@ -95,25 +108,6 @@ def check(answer, case):
     ask("no GPU at all", [], [], "there is only a header")
 
 
-# %% solution
-def ex1_3(text, need_mib):
-    """Return the indices of the GPUs that will do, the best first."""
-
-    def number(cell):
-        word = cell.split(" ")[0]
-        return int(word) if word.isdecimal() else None
-
-    header, *rows = [line.split(", ") for line in text.splitlines()]
-    names, found = [name.split(" ")[0] for name in header], []
-    for row in rows:
-        gpu = {name: number(cell) for name, cell in zip(names, row)}
-        free, used = gpu["memory.free"], gpu["utilization.gpu"]
-        errors = gpu.get("ecc.errors.uncorrected.volatile.total")
-        if free is not None and free >= need_mib and not errors:
-            found.append((100 if used is None else used, -free, gpu["index"]))
-    return [index for *_, index in sorted(found)]
-
-
 # %% right: csv and regular expressions, and three sorts, which keep the order of equals
 import csv
 import re
@@ -158,100 +152,57 @@ def ex1_3(text, need_mib):
 
 
 # %% wrong: takes the columns as they come
-def ex1_3(text, need_mib):
-    found = []
-    for line in text.splitlines()[1:]:
-        index, free, used, *errors = (c.split(" ")[0] for c in line.split(", "))
-        if (
-            free.isdecimal()
-            and int(free) >= need_mib
-            and errors in ([], ["0"], ["[N/A]"])
-        ):
-            found.append(
-                (int(used) if used.isdecimal() else 100, -int(free), int(index))
-            )
-    return [index for *_, index in sorted(found)]
-
-
+# = found = []
+# = for line in text.splitlines()[1:]:
+# =     index, free, used, *errors = (c.split(" ")[0] for c in line.split(", "))
+# =     if (
+# =         free.isdecimal()
+# =         and int(free) >= need_mib
+# =         and errors in ([], ["0"], ["[N/A]"])
+# =     ):
+# =         found.append(
+# =             (int(used) if used.isdecimal() else 100, -int(free), int(index))
+# =         )
+# = return [index for *_, index in sorted(found)]
 # %% wrong: compares text
-def ex1_3(text, need_mib):
-    header, *rows = [line.split(", ") for line in text.splitlines()]
-    names, found = [name.split(" ")[0] for name in header], []
-    for row in rows:
-        gpu = {name: cell.split(" ")[0] for name, cell in zip(names, row)}
-        errors = gpu.get("ecc.errors.uncorrected.volatile.total", "0")
-        if gpu["memory.free"] >= str(need_mib) and errors in ("0", "[N/A]"):
-            found.append((gpu["utilization.gpu"], gpu["index"]))
-    return [int(index) for _, index in sorted(found)]
-
-
+# = header, *rows = [line.split(", ") for line in text.splitlines()]
+# = names, found = [name.split(" ")[0] for name in header], []
+# = for row in rows:
+# =     gpu = {name: cell.split(" ")[0] for name, cell in zip(names, row)}
+# =     errors = gpu.get("ecc.errors.uncorrected.volatile.total", "0")
+# =     if gpu["memory.free"] >= str(need_mib) and errors in ("0", "[N/A]"):
+# =         found.append((gpu["utilization.gpu"], gpu["index"]))
+# = return [int(index) for _, index in sorted(found)]
 # %% wrong: takes the most free memory first, however busy
-def ex1_3(text, need_mib):
-    def number(cell):
-        word = cell.split(" ")[0]
-        return int(word) if word.isdecimal() else None
-
-    header, *rows = [line.split(", ") for line in text.splitlines()]
-    names, found = [name.split(" ")[0] for name in header], []
-    for row in rows:
-        gpu = {name: number(cell) for name, cell in zip(names, row)}
-        free, used = gpu["memory.free"], gpu["utilization.gpu"]
-        errors = gpu.get("ecc.errors.uncorrected.volatile.total")
-        if free is not None and free >= need_mib and not errors:
-            found.append((-free, 100 if used is None else used, gpu["index"]))
-    return [index for *_, index in sorted(found)]
-
-
+# - found.append((100 if used is None else used, -free, gpu["index"]))
+# + found.append((-free, 100 if used is None else used, gpu["index"]))
 # %% wrong: what is not a number is 0
-def ex1_3(text, need_mib):
-    def number(cell):
-        word = cell.split(" ")[0]
-        return int(word) if word.isdecimal() else 0
-
-    header, *rows = [line.split(", ") for line in text.splitlines()]
-    names, found = [name.split(" ")[0] for name in header], []
-    for row in rows:
-        gpu = {name: number(cell) for name, cell in zip(names, row)}
-        free, used = gpu["memory.free"], gpu["utilization.gpu"]
-        if free >= need_mib and not gpu.get("ecc.errors.uncorrected.volatile.total"):
-            found.append((used, -free, gpu["index"]))
-    return [index for *_, index in sorted(found)]
-
-
+# - return int(word) if word.isdecimal() else None
+# + return int(word) if word.isdecimal() else 0
+# - errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+# - if free is not None and free >= need_mib and not errors:
+# -     found.append((100 if used is None else used, -free, gpu["index"]))
+# + if free >= need_mib and not gpu.get("ecc.errors.uncorrected.volatile.total"):
+# +     found.append((used, -free, gpu["index"]))
 # %% wrong: does not look at ECC errors
-def ex1_3(text, need_mib):
-    def number(cell):
-        word = cell.split(" ")[0]
-        return int(word) if word.isdecimal() else None
-
-    header, *rows = [line.split(", ") for line in text.splitlines()]
-    names, found = [name.split(" ")[0] for name in header], []
-    for row in rows:
-        gpu = {name: number(cell) for name, cell in zip(names, row)}
-        free, used = gpu["memory.free"], gpu["utilization.gpu"]
-        if free is not None and free >= need_mib:
-            found.append((100 if used is None else used, -free, gpu["index"]))
-    return [index for *_, index in sorted(found)]
-
-
+# - errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+# - if free is not None and free >= need_mib and not errors:
+# + if free is not None and free >= need_mib:
 # %% wrong: what has no utilisation comes behind all others
-def ex1_3(text, need_mib):
-    head, *rows = [line.split(",") for line in text.strip().splitlines()]
-    place = {cell.split()[0]: i for i, cell in enumerate(head)}
-
-    def number(row, name, otherwise):
-        if name not in place:
-            return otherwise
-        try:
-            return int(row[place[name]].split()[0])
-        except ValueError:
-            return otherwise
-
-    found = []
-    for row in rows:
-        free = number(row, "memory.free", -1)
-        bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
-        if free >= need_mib and bad == 0:
-            used = number(row, "utilization.gpu", 999)
-            found.append((used, -free, number(row, "index", 0)))
-    return tuple(index for *_, index in sorted(found))
+# = head, *rows = [line.split(",") for line in text.strip().splitlines()]
+# = place = {cell.split()[0]: i for i, cell in enumerate(head)}
+# = def number(row, name, otherwise):
+# =     if name not in place:
+# =         return otherwise
+# =     try:
+# =         return int(row[place[name]].split()[0])
+# =     except ValueError:
+# =         return otherwise
+# = found = []
+# = for row in rows:
+# =     free = number(row, "memory.free", -1)
+# =     bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
+# =     if free >= need_mib and bad == 0:
+# =         used = number(row, "utilization.gpu", 999)
+# =         found.append((used, -free, number(row, "index", 0)))
+# = return tuple(index for *_, index in sorted(found))

@@ -32,13 +32,29 @@ Hint 3: Give each thread a list of its own for its result. After `thread.join(se
     In the thread, `except BaseException as error:` also catches `SystemExit`.
 """
 
-# %% stub
+# %% solution
 import threading
 
 
 def ex1_4(checks, seconds):
     """Run every check, whatever it does; return {name: (status, found)}."""
-    raise NotImplementedError
+
+    def run(check, box):
+        try:
+            found = check()
+            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
+            box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
+        except BaseException as error:
+            box.append(("warn", f"broke: {type(error).__name__}: {error}"))
+
+    report = {}
+    for name, check in checks.items():
+        box = []
+        thread = threading.Thread(target=run, args=(check, box), daemon=True)
+        thread.start()
+        thread.join(seconds)
+        report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+    return report
 
 
 # %% check
@@ -142,34 +158,8 @@ def compare(answer, checks, wanted):
     return report
 
 
-# %% solution
-import threading
-
-
-def ex1_4(checks, seconds):
-    """Run every check, whatever it does; return {name: (status, found)}."""
-
-    def run(check, box):
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-        except BaseException as error:
-            box.append(("warn", f"broke: {type(error).__name__}: {error}"))
-
-    report = {}
-    for name, check in checks.items():
-        box = []
-        thread = threading.Thread(target=run, args=(check, box), daemon=True)
-        thread.start()
-        thread.join(seconds)
-        report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-    return report
-
-
 # %% right: all checks at once, each with a queue of its own
 import queue
-import threading
 import time
 
 
@@ -197,152 +187,74 @@ def ex1_4(checks, seconds):
 
 
 # %% wrong: no thread, so a check that hangs keeps the doctor
-def ex1_4(checks, seconds):
-    report = {}
-    for name, check in checks.items():
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-        except BaseException as error:
-            report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-    return report
-
-
+# = report = {}
+# = for name, check in checks.items():
+# =     try:
+# =         found = check()
+# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
+# =         report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
+# =     except BaseException as error:
+# =         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
+# = return report
 # %% wrong: except Exception lets sys.exit through
-import threading
-
-
-def ex1_4(checks, seconds):
-    def run(check, box):
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-        except Exception as error:
-            box.append(("warn", f"broke: {type(error).__name__}: {error}"))
-
-    report = {}
-    for name, check in checks.items():
-        box = []
-        thread = threading.Thread(target=run, args=(check, box), daemon=True)
-        thread.start()
-        thread.join(seconds)
-        report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-    return report
-
-
+# - except BaseException as error:
+# + except Exception as error:
 # %% wrong: the thread writes into the report, also when it is late
-import threading
-
-
-def ex1_4(checks, seconds):
-    report = {}
-
-    def run(name, check):
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-        except BaseException as error:
-            report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-
-    for name, check in checks.items():
-        report[name] = "warn", f"no answer in {seconds} s"
-        thread = threading.Thread(target=run, args=(name, check), daemon=True)
-        thread.start()
-        thread.join(seconds)
-    return report
-
-
+# - def run(check, box):
+# + report = {}
+# + def run(name, check):
+# - box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
+# + report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
+# -         box.append(("warn", f"broke: {type(error).__name__}: {error}"))
+# - report = {}
+# +         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
+# - box = []
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# + report[name] = "warn", f"no answer in {seconds} s"
+# + thread = threading.Thread(target=run, args=(name, check), daemon=True)
+# - report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
 # %% wrong: a pool of threads, which waits for all of them when it is closed
-from concurrent.futures import ThreadPoolExecutor
-
-
-def ex1_4(checks, seconds):
-    def run(check):
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            return found if pair else ("warn", f"broke: it returned {found!r}")
-        except BaseException as error:
-            return "warn", f"broke: {type(error).__name__}: {error}"
-
-    report = {}
-    with ThreadPoolExecutor() as pool:
-        for name, check in checks.items():
-            future = pool.submit(run, check)
-            try:
-                report[name] = future.result(seconds)
-            except TimeoutError:
-                report[name] = "warn", f"no answer in {seconds} s"
-    return report
-
-
+# + from concurrent.futures import ThreadPoolExecutor
+# = def run(check):
+# =     try:
+# =         found = check()
+# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
+# =         return found if pair else ("warn", f"broke: it returned {found!r}")
+# =     except BaseException as error:
+# =         return "warn", f"broke: {type(error).__name__}: {error}"
+# = report = {}
+# = with ThreadPoolExecutor() as pool:
+# =     for name, check in checks.items():
+# =         future = pool.submit(run, check)
+# =         try:
+# =             report[name] = future.result(seconds)
+# =         except TimeoutError:
+# =             report[name] = "warn", f"no answer in {seconds} s"
+# = return report
 # %% wrong: the thread is no daemon, so Python cannot end
-import threading
-
-
-def ex1_4(checks, seconds):
-    def run(check, box):
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-        except BaseException as error:
-            box.append(("warn", f"broke: {type(error).__name__}: {error}"))
-
-    report = {}
-    for name, check in checks.items():
-        box = []
-        thread = threading.Thread(target=run, args=(check, box))
-        thread.start()
-        thread.join(seconds)
-        report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-    return report
-
-
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# + thread = threading.Thread(target=run, args=(check, box))
 # %% wrong: believes what the check returns
-import threading
-
-
-def ex1_4(checks, seconds):
-    def run(check, box):
-        try:
-            box.append(check())
-        except BaseException as error:
-            box.append(("warn", f"broke: {type(error).__name__}: {error}"))
-
-    report = {}
-    for name, check in checks.items():
-        box = []
-        thread = threading.Thread(target=run, args=(check, box), daemon=True)
-        thread.start()
-        thread.join(seconds)
-        report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
-    return report
-
-
+# - found = check()
+# - pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
+# - box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
+# + box.append(check())
 # %% wrong: an alarm, whose exception the hanging check never hears
-import signal
-
-
-def ex1_4(checks, seconds):
-    def ring(number, frame):
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, ring)
-    report = {}
-    for name, check in checks.items():
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            found = check()
-            pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-            report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-        except TimeoutError:
-            report[name] = "warn", f"no answer in {seconds} s"
-        except BaseException as error:
-            report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-    return report
+# + import signal
+# = def ring(number, frame):
+# =     raise TimeoutError
+# = signal.signal(signal.SIGALRM, ring)
+# = report = {}
+# = for name, check in checks.items():
+# =     signal.setitimer(signal.ITIMER_REAL, seconds)
+# =     try:
+# =         found = check()
+# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
+# =         report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
+# =     except TimeoutError:
+# =         report[name] = "warn", f"no answer in {seconds} s"
+# =     except BaseException as error:
+# =         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
+# =     finally:
+# =         signal.setitimer(signal.ITIMER_REAL, 0)
+# = return report

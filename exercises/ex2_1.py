@@ -24,10 +24,11 @@ Hint 3: The shards begin at `range(0, len(batch), size)`, and `batch[i : i + siz
 """
 
 
-# %% stub
+# %% solution
 def ex2_1(batch, num_devices):
     """Return the shards of `batch` for `num_devices` devices, as views."""
-    raise NotImplementedError
+    size = -(-len(batch) // num_devices)  # rounded up
+    return [batch[i : i + size] for i in range(0, len(batch), size)]
 
 
 # %% check
@@ -95,13 +96,6 @@ def check(answer, case):
                 raise Wrong(f"shard {i} is a copy; it should be a view of the batch.")
 
 
-# %% solution
-def ex2_1(batch, num_devices):
-    """Return the shards of `batch` for `num_devices` devices, as views."""
-    size = -(-len(batch) // num_devices)  # rounded up
-    return [batch[i : i + size] for i in range(0, len(batch), size)]
-
-
 # %% right: narrow() instead of a slice, and a tuple, which is as good as a list
 import math
 
@@ -116,55 +110,29 @@ def ex2_1(batch, num_devices):
 
 
 # %% wrong: rounds down, and the rest is lost or makes one shard too many
-def ex2_1(batch, num_devices):
-    size = max(1, len(batch) // num_devices)
-    return [batch[i : i + size] for i in range(0, len(batch), size)]
-
-
+# = size = max(1, len(batch) // num_devices)
+# = return [batch[i : i + size] for i in range(0, len(batch), size)]
 # %% wrong: shares the rest evenly, as tensor_split does
-def ex2_1(batch, num_devices):
-    small, rest = divmod(len(batch), num_devices)
-    sizes = [small + 1 if i < rest else small for i in range(num_devices)]
-    starts = [sum(sizes[:i]) for i in range(num_devices)]
-    return [batch[a : a + n] for a, n in zip(starts, sizes) if n]
-
-
+# = small, rest = divmod(len(batch), num_devices)
+# = sizes = [small + 1 if i < rest else small for i in range(num_devices)]
+# = starts = [sum(sizes[:i]) for i in range(num_devices)]
+# = return [batch[a : a + n] for a, n in zip(starts, sizes) if n]
 # %% wrong: deals the samples out like cards
-def ex2_1(batch, num_devices):
-    return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
-
-
+# = return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
 # %% wrong: copies
-def ex2_1(batch, num_devices):
-    size = -(-len(batch) // num_devices)
-    return [batch[i : i + size].clone() for i in range(0, len(batch), size)]
-
-
+# = size = -(-len(batch) // num_devices)
+# = return [batch[i : i + size].clone() for i in range(0, len(batch), size)]
 # %% wrong: empty shards for the devices that get nothing
-def ex2_1(batch, num_devices):
-    size = -(-len(batch) // num_devices)
-    return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
-
-
+# = size = -(-len(batch) // num_devices)
+# = return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
 # %% wrong: calls chunk
-def ex2_1(batch, num_devices):
-    return list(batch.chunk(num_devices))
-
-
+# = return list(batch.chunk(num_devices))
 # %% wrong: calls split, by its own name
-from torch import split
-
-
-def ex2_1(batch, num_devices):
-    return split(batch, -(-len(batch) // num_devices))
-
-
+# + from torch import split
+# = return split(batch, -(-len(batch) // num_devices))
 # %% wrong: lets NumPy split, which knows no GPU
-import numpy as np
-import torch
-
-
-def ex2_1(batch, num_devices):
-    size = -(-len(batch) // num_devices)
-    parts = np.split(batch.numpy(), range(size, len(batch), size))
-    return [torch.from_numpy(part) for part in parts]
+# + import numpy as np
+# + import torch
+# = size = -(-len(batch) // num_devices)
+# = parts = np.split(batch.numpy(), range(size, len(batch), size))
+# = return [torch.from_numpy(part) for part in parts]

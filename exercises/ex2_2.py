@@ -26,13 +26,21 @@ Hint 3: `torch.cat([t.to(device).reshape(-1, *t.shape[1:]) for t in outputs])` t
     scalar into a vector of one element, and leaves all other tensors as they are.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex2_2(outputs, device):
     """Join the outputs of all devices on one."""
-    raise NotImplementedError
+    head = outputs[0]
+    if head is None:
+        return None
+    if isinstance(head, tuple):
+        return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+    if isinstance(head, dict):
+        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
+    tensors = [tensor.to(device) for tensor in outputs]
+    return torch.cat(tensors) if head.dim() else torch.stack(tensors)
 
 
 # %% check
@@ -102,25 +110,7 @@ def check(answer, case):
     back("`loss`", got[0]["loss"], b)
 
 
-# %% solution
-import torch
-
-
-def ex2_2(outputs, device):
-    """Join the outputs of all devices on one."""
-    head = outputs[0]
-    if head is None:
-        return None
-    if isinstance(head, tuple):
-        return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-    if isinstance(head, dict):
-        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
-    tensors = [tensor.to(device) for tensor in outputs]
-    return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-
-
 # %% right: flattens every structure with pytree, and fills one tensor in place
-import torch
 from torch.utils import _pytree as pytree
 
 
@@ -142,87 +132,37 @@ def ex2_2(outputs, device):
 
 
 # %% wrong: stacks, as if all shards were equally long
-import torch
-
-
-def ex2_2(outputs, device):
-    if isinstance(outputs[0], tuple):
-        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-    return torch.stack([o.to(device) for o in outputs]).flatten(0, 1)
-
-
+# = if isinstance(outputs[0], tuple):
+# =     return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+# = return torch.stack([o.to(device) for o in outputs]).flatten(0, 1)
 # %% wrong: joins where each tensor is
-import torch
-
-
-def ex2_2(outputs, device):
-    return torch.cat(outputs).to(device)
-
-
+# = return torch.cat(outputs).to(device)
 # %% wrong: goes through numbers, and cuts the graph
-import torch
-
-
-def ex2_2(outputs, device):
-    return torch.cat([o.detach().to(device) for o in outputs])
-
-
+# = return torch.cat([o.detach().to(device) for o in outputs])
 # %% wrong: takes the mean of the losses
-import torch
-
-
-def ex2_2(outputs, device):
-    head = outputs[0]
-    if isinstance(head, tuple):
-        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-    if isinstance(head, dict):
-        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
-    tensors = [tensor.to(device) for tensor in outputs]
-    return torch.cat(tensors) if head.dim() else torch.stack(tensors).mean()
-
-
+# - if head is None:
+# -     return None
+# - return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+# + return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
+# + return torch.cat(tensors) if head.dim() else torch.stack(tensors).mean()
 # %% wrong: always on the first device
-import torch
-
-
-def ex2_2(outputs, device):
-    return torch.cat([o.to(outputs[0].device) for o in outputs])
-
-
+# = return torch.cat([o.to(outputs[0].device) for o in outputs])
 # %% wrong: knows no dictionaries
-import torch
-
-
-def ex2_2(outputs, device):
-    if isinstance(outputs[0], tuple):
-        return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-    return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
-
-
+# = if isinstance(outputs[0], tuple):
+# =     return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+# = return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
 # %% wrong: makes a new tensor out of the losses' numbers
-import torch
-
-
-def ex2_2(outputs, device):
-    head = outputs[0]
-    if head is None:
-        return None
-    if isinstance(head, tuple):
-        return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-    if isinstance(head, dict):
-        return {key: ex2_2([o[key] for o in outputs], device) for key in head}
-    if head.dim() == 0:
-        return torch.tensor([o.item() for o in outputs]).to(device)
-    return torch.cat([o.to(device) for o in outputs])
-
-
+# - return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+# + return tuple(ex2_2(parts, device) for parts in zip(*outputs))
+# - tensors = [tensor.to(device) for tensor in outputs]
+# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
+# + if head.dim() == 0:
+# +     return torch.tensor([o.item() for o in outputs]).to(device)
+# + return torch.cat([o.to(device) for o in outputs])
 # %% wrong: detaches what stands in a tuple
-import torch
-
-
-def ex2_2(outputs, device):
-    head = outputs[0]
-    if isinstance(head, tuple):
-        parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
-        return tuple(ex2_2(part, device) for part in parts)
-    return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
+# = head = outputs[0]
+# = if isinstance(head, tuple):
+# =     parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
+# =     return tuple(ex2_2(part, device) for part in parts)
+# = return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])

@@ -29,10 +29,17 @@ Hint 3: `t.numel() * t.element_size()`, over `module.parameters()` and
 """
 
 
-# %% stub
+# %% solution
 def ex2_4(module, output_bytes, num_devices):
     """Return the bytes that device 0 sends and receives in one training step."""
-    raise NotImplementedError
+
+    def size(tensors):
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    others, share = num_devices - 1, output_bytes // num_devices
+    gradients = size(module.parameters())
+    sent = size(module.parameters()) + size(module.buffers()) + share
+    return others * sent, others * (gradients + share)
 
 
 # %% check
@@ -128,19 +135,6 @@ def explain(number, want, module, n, out):
     return f"Per other device, {abs(off):g} bytes are {fault}{what}."
 
 
-# %% solution
-def ex2_4(module, output_bytes, num_devices):
-    """Return the bytes that device 0 sends and receives in one training step."""
-
-    def size(tensors):
-        return sum(t.numel() * t.element_size() for t in tensors)
-
-    others, share = num_devices - 1, output_bytes // num_devices
-    gradients = size(module.parameters())
-    sent = size(module.parameters()) + size(module.buffers()) + share
-    return others * sent, others * (gradients + share)
-
-
 # %% right: adds up what each of the other devices gets and gives, storage by storage
 def ex2_4(module, output_bytes, num_devices):
     sent = received = 0
@@ -157,46 +151,25 @@ def ex2_4(module, output_bytes, num_devices):
 
 
 # %% wrong: forgets the buffers
-def ex2_4(module, output_bytes, num_devices):
-    def size(tensors):
-        return sum(t.numel() * t.element_size() for t in tensors)
-
-    others, share = num_devices - 1, output_bytes // num_devices
-    gradients = size(module.parameters())
-    return others * (size(module.parameters()) + share), others * (gradients + share)
-
-
+# - sent = size(module.parameters()) + size(module.buffers()) + share
+# - return others * sent, others * (gradients + share)
+# + return others * (size(module.parameters()) + share), others * (gradients + share)
 # %% wrong: every element has four bytes
-def ex2_4(module, output_bytes, num_devices):
-    def size(tensors):
-        return sum(4 * t.numel() for t in tensors)
-
-    others, share = num_devices - 1, output_bytes // num_devices
-    gradients = size(module.parameters())
-    sent = size(module.parameters()) + size(module.buffers()) + share
-    return others * sent, others * (gradients + share)
-
-
+# - return sum(t.numel() * t.element_size() for t in tensors)
+# + return sum(4 * t.numel() for t in tensors)
 # %% wrong: adds up the state dict, in which tied parameters stand twice
-def ex2_4(module, output_bytes, num_devices):
-    state = module.state_dict(keep_vars=True)
-    others, share = num_devices - 1, output_bytes // num_devices
-    sent = sum(t.nbytes for t in state.values()) + share
-    received = sum(t.nbytes for t in state.values() if t.requires_grad) + share
-    return others * sent, others * received
-
-
+# = state = module.state_dict(keep_vars=True)
+# = others, share = num_devices - 1, output_bytes // num_devices
+# = sent = sum(t.nbytes for t in state.values()) + share
+# = received = sum(t.nbytes for t in state.values() if t.requires_grad) + share
+# = return others * sent, others * received
 # %% wrong: sends everything to itself as well
-def ex2_4(module, output_bytes, num_devices):
-    weights = sum(p.nbytes for p in module.parameters())
-    weights += sum(b.nbytes for b in module.buffers())
-    gradients = sum(p.nbytes for p in module.parameters())
-    return num_devices * weights + output_bytes, num_devices * gradients + output_bytes
-
-
+# = weights = sum(p.nbytes for p in module.parameters())
+# = weights += sum(b.nbytes for b in module.buffers())
+# = gradients = sum(p.nbytes for p in module.parameters())
+# = return num_devices * weights + output_bytes, num_devices * gradients + output_bytes
 # %% wrong: forward only: nothing of what backward moves
-def ex2_4(module, output_bytes, num_devices):
-    others, share = num_devices - 1, output_bytes // num_devices
-    weights = sum(p.nbytes for p in module.parameters())
-    weights += sum(b.nbytes for b in module.buffers())
-    return others * weights, others * share
+# = others, share = num_devices - 1, output_bytes // num_devices
+# = weights = sum(p.nbytes for p in module.parameters())
+# = weights += sum(b.nbytes for b in module.buffers())
+# = return others * weights, others * share

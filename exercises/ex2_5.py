@@ -45,6 +45,22 @@ def ex2_5(module, batch, devices):
     raise NotImplementedError
 
 
+# %% solution
+import torch
+from torch.func import functional_call
+
+
+def ex2_5(module, batch, devices):
+    """Return module(batch), computed on all devices, on the first one."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    outputs = []
+    for device, shard in zip(devices, batch.chunk(len(devices))):
+        replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+        output = functional_call(module, replica, (shard.to(device),))
+        outputs.append(output.to(devices[0]))
+    return torch.cat(outputs)
+
+
 # %% check
 import copy
 
@@ -200,26 +216,8 @@ def step(answer, module, num_samples, num_devices):
         compare(what, now[name].grad, grad, mistake, rtol=1e-4, atol=1e-5)
 
 
-# %% solution
-import torch
-from torch.func import functional_call
-
-
-def ex2_5(module, batch, devices):
-    """Return module(batch), computed on all devices, on the first one."""
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    outputs = []
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-        output = functional_call(module, replica, (shard.to(device),))
-        outputs.append(output.to(devices[0]))
-    return torch.cat(outputs)
-
-
 # %% right: real copies, whose gradients hooks bring home
 import copy
-
-import torch
 
 
 def ex2_5(module, batch, devices):
@@ -242,53 +240,26 @@ def ex2_5(module, batch, devices):
 
 
 # %% wrong: copies, whose gradients stay with the copies
-import copy
-
-import torch
-
-
-def ex2_5(module, batch, devices):
-    outputs = []
-    for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
-        replica = module if i == 0 else copy.deepcopy(module).to(device)
-        outputs.append(replica(shard.to(device)).to(devices[0]))
-    return torch.cat(outputs)
-
-
+# + import copy
+# = outputs = []
+# = for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
+# =     replica = module if i == 0 else copy.deepcopy(module).to(device)
+# =     outputs.append(replica(shard.to(device)).to(devices[0]))
+# = return torch.cat(outputs)
 # %% wrong: carries the module itself from device to device
-import torch
-
-
-def ex2_5(module, batch, devices):
-    outputs = []
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        outputs.append(module.to(device)(shard.to(device)).to(devices[0]))
-    return torch.cat(outputs)
-
-
+# = outputs = []
+# = for device, shard in zip(devices, batch.chunk(len(devices))):
+# =     outputs.append(module.to(device)(shard.to(device)).to(devices[0]))
+# = return torch.cat(outputs)
 # %% wrong: detaches what it sends
-import torch
-from torch.func import functional_call
-
-
-def ex2_5(module, batch, devices):
-    outputs = []
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        replica = {name: t.to(device) for name, t in module.state_dict().items()}
-        output = functional_call(module, replica, (shard.to(device),))
-        outputs.append(output.to(devices[0]))
-    return torch.cat(outputs)
-
-
+# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+# + replica = {name: t.to(device) for name, t in module.state_dict().items()}
 # %% wrong: everything on the first device
-def ex2_5(module, batch, devices):
-    return module(batch.to(devices[0]))
+# = return module(batch.to(devices[0]))
 
 
 # %% wrong: copies that are kept, with the weights of the first call
-import torch
-from torch.func import functional_call
-
 replicas = {}
 
 
@@ -305,46 +276,18 @@ def ex2_5(module, batch, devices):
 
 
 # %% wrong: parameters only, so that buffers stay on the first device
-import torch
-from torch.func import functional_call
-
-
-def ex2_5(module, batch, devices):
-    outputs = []
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        replica = {name: p.to(device) for name, p in module.named_parameters()}
-        output = functional_call(module, replica, (shard.to(device),))
-        outputs.append(output.to(devices[0]))
-    return torch.cat(outputs)
-
-
+# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+# + replica = {name: p.to(device) for name, p in module.named_parameters()}
 # %% wrong: clones the buffers, so that the running mean never moves
-import torch
-from torch.func import functional_call
-
-
-def ex2_5(module, batch, devices):
-    tensors = dict(module.named_parameters())
-    outputs = []
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-        buffers = {n: b.clone().to(device) for n, b in module.named_buffers()}
-        output = functional_call(module, replica | buffers, (shard.to(device),))
-        outputs.append(output.to(devices[0]))
-    return torch.cat(outputs)
-
-
+# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+# + tensors = dict(module.named_parameters())
+# - output = functional_call(module, replica, (shard.to(device),))
+# + buffers = {n: b.clone().to(device) for n, b in module.named_buffers()}
+# + output = functional_call(module, replica | buffers, (shard.to(device),))
 # %% wrong: torch's own
-from torch import nn
-
-
-def ex2_5(module, batch, devices):
-    return nn.DataParallel(module, devices)(batch.to(devices[0]))
-
-
+# + from torch import nn
+# = return nn.DataParallel(module, devices)(batch.to(devices[0]))
 # %% wrong: torch's own function, by its own name
-from torch.nn.parallel import data_parallel
-
-
-def ex2_5(module, batch, devices):
-    return data_parallel(module, batch.to(devices[0]), devices)
+# + from torch.nn.parallel import data_parallel
+# = return data_parallel(module, batch.to(devices[0]), devices)

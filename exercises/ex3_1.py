@@ -29,10 +29,21 @@ Hint 3: `key.removeprefix("module.")` takes exactly one off, where there is one.
 """
 
 
-# %% stub
+# %% solution
 def ex3_1(saved, names):
     """Return the values of `saved` under the names that the model expects."""
-    raise NotImplementedError
+
+    def wrappers(keys):
+        count = 0
+        while keys and all(key.startswith("module.") for key in keys):
+            keys = [key.removeprefix("module.") for key in keys]
+            count += 1
+        return count
+
+    more = wrappers(list(saved)) - wrappers(list(names))
+    if more > 0:
+        return {key[len("module.") * more :]: saved[key] for key in saved}
+    return {"module." * -more + key: saved[key] for key in saved}
 
 
 # %% check
@@ -74,23 +85,6 @@ def check(answer, case):
         expect("the result", got, want)
 
 
-# %% solution
-def ex3_1(saved, names):
-    """Return the values of `saved` under the names that the model expects."""
-
-    def wrappers(keys):
-        count = 0
-        while keys and all(key.startswith("module.") for key in keys):
-            keys = [key.removeprefix("module.") for key in keys]
-            count += 1
-        return count
-
-    more = wrappers(list(saved)) - wrappers(list(names))
-    if more > 0:
-        return {key[len("module.") * more :]: saved[key] for key in saved}
-    return {"module." * -more + key: saved[key] for key in saved}
-
-
 # %% right: the longest common prefix, and a regular expression
 import os
 import re
@@ -105,44 +99,25 @@ def ex3_1(saved, names):
 
 
 # %% wrong: lstrip takes letters, not a word
-def ex3_1(saved, names):
-    return {key.lstrip("module."): value for key, value in saved.items()}
-
-
+# = return {key.lstrip("module."): value for key, value in saved.items()}
 # %% wrong: takes module. out everywhere
-def ex3_1(saved, names):
-    return {key.replace("module.", ""): value for key, value in saved.items()}
-
-
+# = return {key.replace("module.", ""): value for key, value in saved.items()}
 # %% wrong: takes one off wherever there is one, and never looks at the model
-def ex3_1(saved, names):
-    return {key.removeprefix("module."): value for key, value in saved.items()}
-
-
+# = return {key.removeprefix("module."): value for key, value in saved.items()}
 # %% wrong: goes by the order of the names
-def ex3_1(saved, names):
-    return dict(zip(names, saved.values()))
-
-
+# = return dict(zip(names, saved.values()))
 # %% wrong: changes the dictionary in place
-def ex3_1(saved, names):
-    while saved and not set(saved) & set(names):
-        for key in list(saved):
-            saved[key.removeprefix("module.")] = saved.pop(key)
-    return saved
-
-
+# = while saved and not set(saved) & set(names):
+# =     for key in list(saved):
+# =         saved[key.removeprefix("module.")] = saved.pop(key)
+# = return saved
 # %% wrong: takes one off from every name that the model does not know; puts none on
-def ex3_1(saved, names):
-    found = {}
-    for key, value in saved.items():
-        while key not in names and key.startswith("module."):
-            key = key.removeprefix("module.")
-        found[key] = value
-    return found
-
-
+# = found = {}
+# = for key, value in saved.items():
+# =     while key not in names and key.startswith("module."):
+# =         key = key.removeprefix("module.")
+# =     found[key] = value
+# = return found
 # %% wrong: matches the names without any module. in them
-def ex3_1(saved, names):
-    ours = {name.replace("module.", ""): name for name in names}
-    return {ours[key.replace("module.", "")]: value for key, value in saved.items()}
+# = ours = {name.replace("module.", ""): name for name in names}
+# = return {ours[key.replace("module.", "")]: value for key, value in saved.items()}

@@ -29,10 +29,18 @@ Hint 3: `model.load_state_dict(fit, strict=False)` copies. Its `missing_keys` al
 """
 
 
-# %% stub
+# %% solution
 def ex3_2(model, saved):
     """Copy what fits into `model`; return what does not."""
-    raise NotImplementedError
+    own = model.state_dict()
+    both = [name for name in own if name in saved]
+    shapes = {name: (tuple(saved[name].shape), tuple(own[name].shape)) for name in both}
+    shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
+    fit = {name: saved[name] for name in both if name not in shapes}
+    model.load_state_dict(fit, strict=False)
+    missing = [name for name in own if name not in saved]
+    unexpected = [name for name in saved if name not in own]
+    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 
 
 # %% check
@@ -134,20 +142,6 @@ def check(answer, case):
     ask("all of it", net(), saved, missing=missing, unexpected=["old"], shapes=shapes)
 
 
-# %% solution
-def ex3_2(model, saved):
-    """Copy what fits into `model`; return what does not."""
-    own = model.state_dict()
-    both = [name for name in own if name in saved]
-    shapes = {name: (tuple(saved[name].shape), tuple(own[name].shape)) for name in both}
-    shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-    fit = {name: saved[name] for name in both if name not in shapes}
-    model.load_state_dict(fit, strict=False)
-    missing = [name for name in own if name not in saved]
-    unexpected = [name for name in saved if name not in own]
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
 # %% right: copies by hand into the tensors of the state dict, which are the model's own
 import torch
 
@@ -168,133 +162,91 @@ def ex3_2(model, saved):
 
 
 # %% wrong: trusts strict=False with shapes
-def ex3_2(model, saved):
-    found = model.load_state_dict(saved, strict=False)
-    return {
-        "missing": found.missing_keys,
-        "unexpected": found.unexpected_keys,
-        "shapes": {},
-    }
-
-
+# = found = model.load_state_dict(saved, strict=False)
+# = return {
+# =     "missing": found.missing_keys,
+# =     "unexpected": found.unexpected_keys,
+# =     "shapes": {},
+# = }
 # %% wrong: copies whatever can be broadcast
-import torch
-
-
-def ex3_2(model, saved):
-    own, shapes = model.state_dict(), {}
-    for name in own.keys() & saved.keys():
-        try:
-            own[name].copy_(saved[name])
-        except RuntimeError:
-            shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
-    names = {
-        "missing": own.keys() - saved.keys(),
-        "unexpected": saved.keys() - own.keys(),
-    }
-    return {key: list(found) for key, found in names.items()} | {"shapes": shapes}
-
-
+# + import torch
+# = own, shapes = model.state_dict(), {}
+# = for name in own.keys() & saved.keys():
+# =     try:
+# =         own[name].copy_(saved[name])
+# =     except RuntimeError:
+# =         shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
+# = names = {
+# =     "missing": own.keys() - saved.keys(),
+# =     "unexpected": saved.keys() - own.keys(),
+# = }
+# = return {key: list(found) for key, found in names.items()} | {"shapes": shapes}
 # %% wrong: a wrong shape counts as missing, too
-def ex3_2(model, saved):
-    own = model.state_dict()
-    pairs = {n: (tuple(saved[n].shape), tuple(own[n].shape)) for n in own if n in saved}
-    shapes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    fit = {name: t for name, t in saved.items() if name not in shapes}
-    found = model.load_state_dict(fit, strict=False)
-    missing, unexpected = found.missing_keys, found.unexpected_keys
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# = own = model.state_dict()
+# = pairs = {n: (tuple(saved[n].shape), tuple(own[n].shape)) for n in own if n in saved}
+# = shapes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+# = fit = {name: t for name, t in saved.items() if name not in shapes}
+# = found = model.load_state_dict(fit, strict=False)
+# = missing, unexpected = found.missing_keys, found.unexpected_keys
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 # %% wrong: parameters only
-import torch
-
-
-def ex3_2(model, saved):
-    own, shapes, missing = dict(model.named_parameters()), {}, []
-    with torch.no_grad():
-        for name, param in own.items():
-            if name not in saved:
-                missing.append(name)
-            elif param.shape != saved[name].shape:
-                shapes[name] = tuple(saved[name].shape), tuple(param.shape)
-            else:
-                param.copy_(saved[name])
-    known = model.state_dict()
-    unexpected = [name for name in saved if name not in known]
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# + import torch
+# = own, shapes, missing = dict(model.named_parameters()), {}, []
+# = with torch.no_grad():
+# =     for name, param in own.items():
+# =         if name not in saved:
+# =             missing.append(name)
+# =         elif param.shape != saved[name].shape:
+# =             shapes[name] = tuple(saved[name].shape), tuple(param.shape)
+# =         else:
+# =             param.copy_(saved[name])
+# = known = model.state_dict()
+# = unexpected = [name for name in saved if name not in known]
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 # %% wrong: assign=True puts the file's tensors in place of the parameters
-def ex3_2(model, saved):
-    own = model.state_dict()
-    both = [name for name in own if name in saved]
-    shapes = {name: (tuple(saved[name].shape), tuple(own[name].shape)) for name in both}
-    shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-    fit = {name: saved[name] for name in both if name not in shapes}
-    model.load_state_dict(fit, strict=False, assign=True)
-    missing = [name for name in own if name not in saved]
-    unexpected = [name for name in saved if name not in own]
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# - model.load_state_dict(fit, strict=False)
+# + model.load_state_dict(fit, strict=False, assign=True)
 # %% wrong: takes what does not fit out of the file itself
-def ex3_2(model, saved):
-    own = model.state_dict()
-    missing = [name for name in own if name not in saved]
-    unexpected, shapes = [name for name in saved if name not in own], {}
-    for name in list(saved):
-        if name in own and saved[name].shape != own[name].shape:
-            shapes[name] = tuple(saved.pop(name).shape), tuple(own[name].shape)
-    model.load_state_dict(saved, strict=False)
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# = own = model.state_dict()
+# = missing = [name for name in own if name not in saved]
+# = unexpected, shapes = [name for name in saved if name not in own], {}
+# = for name in list(saved):
+# =     if name in own and saved[name].shape != own[name].shape:
+# =         shapes[name] = tuple(saved.pop(name).shape), tuple(own[name].shape)
+# = model.load_state_dict(saved, strict=False)
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 # %% wrong: the parameters stay, but share the file's memory
-def ex3_2(model, saved):
-    own = dict(model.named_parameters()) | dict(model.named_buffers())
-    both = [name for name in own if name in saved]
-    shapes = {name: (tuple(saved[name].shape), tuple(own[name].shape)) for name in both}
-    shapes = {name: pair for name, pair in shapes.items() if pair[0] != pair[1]}
-    for name in both:
-        if name not in shapes:
-            own[name].data = saved[name].to(own[name].dtype)
-    missing = [name for name in own if name not in saved]
-    unexpected = [name for name in saved if name not in own]
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# - own = model.state_dict()
+# + own = dict(model.named_parameters()) | dict(model.named_buffers())
+# - fit = {name: saved[name] for name in both if name not in shapes}
+# - model.load_state_dict(fit, strict=False)
+# + for name in both:
+# +     if name not in shapes:
+# +         own[name].data = saved[name].to(own[name].dtype)
 # %% wrong: compares numbers of elements, not shapes
-def ex3_2(model, saved):
-    own, shapes = model.state_dict(), {}
-    for name in own.keys() & saved.keys():
-        if saved[name].numel() == own[name].numel():
-            own[name].copy_(saved[name].view_as(own[name]))
-        else:
-            shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
-    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# = own, shapes = model.state_dict(), {}
+# = for name in own.keys() & saved.keys():
+# =     if saved[name].numel() == own[name].numel():
+# =         own[name].copy_(saved[name].view_as(own[name]))
+# =     else:
+# =         shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
+# = missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 # %% wrong: lets load_state_dict try, which takes a vector of one for a number
-def ex3_2(model, saved):
-    own, shapes = model.state_dict(), {}
-    for name in own.keys() & saved.keys():
-        try:
-            model.load_state_dict({name: saved[name]}, strict=False)
-        except RuntimeError:
-            shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
-    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
-
-
+# = own, shapes = model.state_dict(), {}
+# = for name in own.keys() & saved.keys():
+# =     try:
+# =         model.load_state_dict({name: saved[name]}, strict=False)
+# =     except RuntimeError:
+# =         shapes[name] = tuple(saved[name].shape), tuple(own[name].shape)
+# = missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
 # %% wrong: reports one shape where two are asked for
-def ex3_2(model, saved):
-    own = model.state_dict()
-    both = own.keys() & saved.keys()
-    other = [name for name in both if saved[name].shape != own[name].shape]
-    fit = {name: saved[name] for name in both if name not in other}
-    model.load_state_dict(fit, strict=False)
-    missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
-    shapes = {name: tuple(saved[name].shape) for name in other}
-    return {"missing": missing, "unexpected": unexpected, "shapes": shapes}
+# = own = model.state_dict()
+# = both = own.keys() & saved.keys()
+# = other = [name for name in both if saved[name].shape != own[name].shape]
+# = fit = {name: saved[name] for name in both if name not in other}
+# = model.load_state_dict(fit, strict=False)
+# = missing, unexpected = own.keys() - saved.keys(), saved.keys() - own.keys()
+# = shapes = {name: tuple(saved[name].shape) for name in other}
+# = return {"missing": missing, "unexpected": unexpected, "shapes": shapes}

@@ -39,6 +39,27 @@ def ex3_3(state, path):
     raise NotImplementedError
 
 
+# %% solution
+import os
+
+import torch
+
+
+def ex3_3(state, path):
+    """Save `state` so that `path` is always a whole file, or none."""
+    new = f"{path}.new"
+    try:
+        with open(new, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        if os.path.exists(new):
+            os.remove(new)
+        raise
+
+
 # %% check
 import errno
 import io
@@ -164,33 +185,9 @@ def fail(answer, path):
     raise Wrong("the save failed (no space left), and your function tells nobody.")
 
 
-# %% solution
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    """Save `state` so that `path` is always a whole file, or none."""
-    new = f"{path}.new"
-    try:
-        with open(new, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.remove(new)
-        raise
-
-
 # %% right: into memory first, so that a failure has written nothing yet
 import io
-import os
 import tempfile
-
-import torch
 
 
 def ex3_3(state, path):
@@ -206,7 +203,6 @@ def ex3_3(state, path):
 
 # %% right: the functions by their own names
 from os import fsync, remove, replace
-
 from torch import save
 
 
@@ -224,141 +220,57 @@ def ex3_3(state, path):
 
 
 # %% wrong: writes over the old file
-import torch
-
-
-def ex3_3(state, path):
-    torch.save(state, path)
-
-
+# = torch.save(state, path)
 # %% wrong: the new file is in another folder
-import os
-import tempfile
-
-import torch
-
-
-def ex3_3(state, path):
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-
-
+# + import tempfile
+# = with tempfile.NamedTemporaryFile(delete=False) as file:
+# =     torch.save(state, file)
+# =     file.flush()
+# =     os.fsync(file.fileno())
+# = os.replace(file.name, path)
 # %% wrong: no fsync
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    try:
-        torch.save(state, f"{path}.new")
-        os.replace(f"{path}.new", path)
-    except BaseException:
-        os.path.exists(f"{path}.new") and os.remove(f"{path}.new")
-        raise
-
-
+# = try:
+# =     torch.save(state, f"{path}.new")
+# =     os.replace(f"{path}.new", path)
+# = except BaseException:
+# =     os.path.exists(f"{path}.new") and os.remove(f"{path}.new")
+# =     raise
 # %% wrong: fsync, but the bytes are still in Python's buffer
-import io
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    with open(f"{path}.new", "wb") as file:
-        file.write(buffer.getvalue())
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-
-
+# + import io
+# = buffer = io.BytesIO()
+# = torch.save(state, buffer)
+# = with open(f"{path}.new", "wb") as file:
+# =     file.write(buffer.getvalue())
+# =     os.fsync(file.fileno())
+# = os.replace(f"{path}.new", path)
 # %% wrong: leaves half a file behind when the disk is full
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    with open(f"{path}.new", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-
-
+# = with open(f"{path}.new", "wb") as file:
+# =     torch.save(state, file)
+# =     file.flush()
+# =     os.fsync(file.fileno())
+# = os.replace(f"{path}.new", path)
 # %% wrong: hides the failure from the caller
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    try:
-        with open(f"{path}.new", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)
-    except OSError:
-        os.remove(f"{path}.new")
-
-
+# = try:
+# =     with open(f"{path}.new", "wb") as file:
+# =         torch.save(state, file)
+# =         file.flush()
+# =         os.fsync(file.fileno())
+# =     os.replace(f"{path}.new", path)
+# = except OSError:
+# =     os.remove(f"{path}.new")
 # %% wrong: removes the old file, then writes
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    if os.path.exists(path):
-        os.remove(path)
-    with open(path, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
+# = if os.path.exists(path):
+# =     os.remove(path)
+# = with open(path, "wb") as file:
+# =     torch.save(state, file)
+# =     file.flush()
+# =     os.fsync(file.fileno())
 # %% wrong: removes the old file before the new one has its name
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    new = f"{path}.new"
-    try:
-        with open(new, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(path):
-            os.remove(path)
-        os.rename(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.remove(new)
-        raise
-
-
+# - os.replace(new, path)
+# + if os.path.exists(path):
+# +     os.remove(path)
+# + os.rename(new, path)
 # %% wrong: an unbuffered file, which loses what is beyond 2 GiB
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    new = f"{path}.new"
-    try:
-        with open(new, "wb", buffering=0) as file:
-            torch.save(state, file)
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.remove(new)
-        raise
+# - with open(new, "wb") as file:
+# + with open(new, "wb", buffering=0) as file:
+# - file.flush()

@@ -24,14 +24,18 @@ Hint 3: Save (rank 0), barrier, load (all), barrier. Neither barrier belongs in 
     `if`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex3_4(model, path):
     """Give every rank the weights of rank 0, through a file."""
-    raise NotImplementedError
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), path)
+    dist.barrier()  # the file is whole
+    model.load_state_dict(torch.load(path))
+    dist.barrier()  # all have read it
 
 
 # %% check
@@ -120,22 +124,7 @@ def same(model, want, what, other, when):
         compare(f"`{key}` of {what}", model.state_dict()[key], value, mistake)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    """Give every rank the weights of rank 0, through a file."""
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-    dist.barrier()  # the file is whole
-    model.load_state_dict(torch.load(path))
-    dist.barrier()  # all have read it
-
-
 # %% right: rank 0 alone reads, too, and sends what it has read
-import torch.distributed as dist
 from torch import load, save
 
 
@@ -150,7 +139,6 @@ def ex3_4(model, path):
 # %% right: saves into memory, writes the bytes itself, and imports names
 from io import BytesIO
 from pathlib import Path
-
 from torch import load, save
 from torch.distributed import barrier, get_rank
 
@@ -166,115 +154,47 @@ def ex3_4(model, path):
 
 
 # %% wrong: nobody waits
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-    model.load_state_dict(torch.load(path))
-
-
+# - dist.barrier()  # the file is whole
+# - dist.barrier()  # all have read it
 # %% wrong: a barrier on rank 0 only
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-        dist.barrier()
-    else:
-        model.load_state_dict(torch.load(path))
-
-
+# = if dist.get_rank() == 0:
+# =     torch.save(model.state_dict(), path)
+# =     dist.barrier()
+# = else:
+# =     model.load_state_dict(torch.load(path))
 # %% wrong: everybody saves
-import torch.distributed as dist
-from torch import load, save
-
-
-def ex3_4(model, path):
-    save(model.state_dict(), path)
-    dist.barrier()
-    model.load_state_dict(load(path))
-    dist.barrier()
-
-
+# + from torch import load, save
+# = save(model.state_dict(), path)
+# = dist.barrier()
+# = model.load_state_dict(load(path))
+# = dist.barrier()
 # %% wrong: waits until there is a file
-import os
-import time
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path + "~")
-        os.replace(path + "~", path)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    model.load_state_dict(torch.load(path))
-
-
+# + import os
+# + import time
+# = if dist.get_rank() == 0:
+# =     torch.save(model.state_dict(), path + "~")
+# =     os.replace(path + "~", path)
+# = while not os.path.exists(path):
+# =     time.sleep(0.01)
+# = model.load_state_dict(torch.load(path))
 # %% wrong: one barrier, so that a slow reader gets the next file
-import torch.distributed as dist
-from torch import load, save
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        save(model.state_dict(), path)
-    dist.barrier()
-    model.load_state_dict(load(path))
-
-
+# + from torch import load, save
+# = if dist.get_rank() == 0:
+# =     save(model.state_dict(), path)
+# = dist.barrier()
+# = model.load_state_dict(load(path))
 # %% wrong: rank 0 is done when it has saved, and the others wait for it
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        torch.save(model.state_dict(), path)
-        return
-    dist.barrier()
-    model.load_state_dict(torch.load(path))
-    dist.barrier()
-
-
+#   torch.save(model.state_dict(), path)
+# + return
 # %% wrong: sends the weights and writes no file
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    box = [model.state_dict()]
-    dist.broadcast_object_list(box, src=0)
-    model.load_state_dict(box[0])
-
-
+# = box = [model.state_dict()]
+# = dist.broadcast_object_list(box, src=0)
+# = model.load_state_dict(box[0])
 # %% wrong: the last rank saves its own
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == dist.get_world_size() - 1:
-        torch.save(model.state_dict(), path)
-    dist.barrier()
-    model.load_state_dict(torch.load(path))
-    dist.barrier()
-
-
+# - if dist.get_rank() == 0:
+# + if dist.get_rank() == dist.get_world_size() - 1:
 # %% wrong: saves the model itself, with its class
-import torch
-import torch.distributed as dist
-
-
-def ex3_4(model, path):
-    if dist.get_rank() == 0:
-        torch.save(model, path)
-    dist.barrier()
-    model.load_state_dict(torch.load(path, weights_only=False).state_dict())
-    dist.barrier()
+# - torch.save(model.state_dict(), path)
+# + torch.save(model, path)
+# - model.load_state_dict(torch.load(path))
+# + model.load_state_dict(torch.load(path, weights_only=False).state_dict())

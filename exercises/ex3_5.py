@@ -44,6 +44,30 @@ def ex3_5(run, saved=None):
     raise NotImplementedError
 
 
+# %% solution
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+
+
+def ex3_5(run, saved=None):
+    """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
+    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+    if saved is None:
+        rng = [None] * dist.get_world_size()
+        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    run.epoch, run.step = saved["epoch"], saved["step"]
+    own = saved["rng"][dist.get_rank()]
+    torch.set_rng_state(own[0])
+    random.setstate(own[1])
+
+
 # %% check
 import copy
 import random
@@ -189,36 +213,8 @@ def expect_same(what, run, facts):
             raise Wrong(f"{what} {name}{end}.")
 
 
-# %% solution
-import copy
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
-    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-    if saved is None:
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    own = saved["rng"][dist.get_rank()]
-    torch.set_rng_state(own[0])
-    random.setstate(own[1])
-
-
 # %% right: tensors of random numbers, gathered as tensors, and a copy through a file
 import io
-import random
-
-import torch
-import torch.distributed as dist
 
 
 def ex3_5(run, saved=None):
@@ -245,152 +241,57 @@ def ex3_5(run, saved=None):
 
 
 # %% wrong: shares memory with the run
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-    if saved is None:
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-        states = {name: p.state_dict() for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-    random.setstate(saved["rng"][dist.get_rank()][1])
-
-
+# - states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+# + states = {name: p.state_dict() for name, p in parts.items()}
+# - own = saved["rng"][dist.get_rank()]
+# - torch.set_rng_state(own[0])
+# - random.setstate(own[1])
+# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+# + random.setstate(saved["rng"][dist.get_rank()][1])
 # %% wrong: weights and the epoch only
-import copy
-
-
-def ex3_5(run, saved=None):
-    if saved is None:
-        return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}
-    run.model.load_state_dict(saved["model"])
-    run.epoch = saved["epoch"]
-
-
+# = if saved is None:
+# =     return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}
+# = run.model.load_state_dict(saved["model"])
+# = run.epoch = saved["epoch"]
 # %% wrong: every rank gets rank 0's random numbers
-import copy
-import random
-
-import torch
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-    if saved is None:
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        rng = torch.get_rng_state(), random.getstate()
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    torch.set_rng_state(saved["rng"][0])
-    random.setstate(saved["rng"][1])
-
-
+# - rng = [None] * dist.get_world_size()
+# - dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+#   states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
+# + rng = torch.get_rng_state(), random.getstate()
+# - own = saved["rng"][dist.get_rank()]
+# - torch.set_rng_state(own[0])
+# - random.setstate(own[1])
+# + torch.set_rng_state(saved["rng"][0])
+# + random.setstate(saved["rng"][1])
 # %% wrong: no momentum
-import copy
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "schedule": run.scheduler}
-    if saved is None:
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    run.optimizer.param_groups[0]["lr"] = run.scheduler.get_last_lr()[0]
-    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-    random.setstate(saved["rng"][dist.get_rank()][1])
-
-
+# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+# + parts = {"model": run.model, "schedule": run.scheduler}
+# - own = saved["rng"][dist.get_rank()]
+# - torch.set_rng_state(own[0])
+# - random.setstate(own[1])
+# + run.optimizer.param_groups[0]["lr"] = run.scheduler.get_last_lr()[0]
+# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+# + random.setstate(saved["rng"][dist.get_rank()][1])
 # %% wrong: forgets that Python draws numbers, too
-import copy
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-    if saved is None:
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, torch.get_rng_state())
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    torch.set_rng_state(saved["rng"][dist.get_rank()])
-
-
+# - dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
+# + dist.all_gather_object(rng, torch.get_rng_state())
+# - own = saved["rng"][dist.get_rank()]
+# - torch.set_rng_state(own[0])
+# - random.setstate(own[1])
+# + torch.set_rng_state(saved["rng"][dist.get_rank()])
 # %% wrong: pickles the objects themselves
-import copy
-
-
-def ex3_5(run, saved=None):
-    if saved is None:
-        return copy.deepcopy([run.model, run.optimizer, run.scheduler, run.step])
-    run.model, run.optimizer, run.scheduler, run.step = saved
-
-
+# = if saved is None:
+# =     return copy.deepcopy([run.model, run.optimizer, run.scheduler, run.step])
+# = run.model, run.optimizer, run.scheduler, run.step = saved
 # %% wrong: the scheduler starts over
-import copy
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "optim": run.optimizer}
-    if saved is None:
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-    random.setstate(saved["rng"][dist.get_rank()][1])
-
-
+# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
+# + parts = {"model": run.model, "optim": run.optimizer}
+# - own = saved["rng"][dist.get_rank()]
+# - torch.set_rng_state(own[0])
+# - random.setstate(own[1])
+# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
+# + random.setstate(saved["rng"][dist.get_rank()][1])
 # %% wrong: asks rank 0 alone for what all ranks have
-import copy
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-    if saved is None:
-        if dist.get_rank() != 0:
-            return None
-        rng = [None] * dist.get_world_size()
-        dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-        states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-        return states | {"rng": rng, "epoch": run.epoch, "step": run.step}
-    for name, part in parts.items():
-        part.load_state_dict(saved[name])
-    run.epoch, run.step = saved["epoch"], saved["step"]
-    own = saved["rng"][dist.get_rank()]
-    torch.set_rng_state(own[0])
-    random.setstate(own[1])
+#   if saved is None:
+# +     if dist.get_rank() != 0:
+# +         return None

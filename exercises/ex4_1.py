@@ -19,13 +19,16 @@ Hint 3: `hosts = [None] * dist.get_world_size()`, then `dist.all_gather_object(h
 host)`. A list has `count`; `dict.fromkeys` drops repeated names and keeps their order.
 """
 
-# %% stub
+# %% solution
 import torch.distributed as dist
 
 
 def ex4_1(host):
     """Return (node_rank, local_rank) of this rank, which runs on `host`."""
-    raise NotImplementedError
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    nodes = list(dict.fromkeys(hosts))  # each once, in the order of the ranks
+    return nodes.index(host), hosts[: dist.get_rank()].count(host)
 
 
 # %% check
@@ -75,22 +78,7 @@ def check(answer, case):
         compare(f"{where} local_rank", got[1], before.count(host), mistakes)
 
 
-# %% solution
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    """Return (node_rank, local_rank) of this rank, which runs on `host`."""
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    nodes = list(dict.fromkeys(hosts))  # each once, in the order of the ranks
-    return nodes.index(host), hosts[: dist.get_rank()].count(host)
-
-
 # %% right: counts on the way through the ranks, and needs no list methods
-import torch.distributed as dist
-
-
 def ex4_1(host):
     hosts = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, (host, dist.get_rank()))
@@ -103,62 +91,26 @@ def ex4_1(host):
 
 
 # %% wrong: assumes that all nodes have equally many ranks
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    per_node = len(hosts) // len(set(hosts))
-    return dist.get_rank() // per_node, dist.get_rank() % per_node
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = per_node = len(hosts) // len(set(hosts))
+# = return dist.get_rank() // per_node, dist.get_rank() % per_node
 # %% wrong: counts the rank itself
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    nodes = list(dict.fromkeys(hosts))
-    return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
-
-
+# - return nodes.index(host), hosts[: dist.get_rank()].count(host)
+# + return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
 # %% wrong: takes the rank for the local rank
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return list(dict.fromkeys(hosts)).index(host), dist.get_rank()
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return list(dict.fromkeys(hosts)).index(host), dist.get_rank()
 # %% wrong: sorts the nodes by name
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return sorted(set(hosts)).index(host), hosts[: dist.get_rank()].count(host)
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return sorted(set(hosts)).index(host), hosts[: dist.get_rank()].count(host)
 # %% wrong: numbers a node by its first rank
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return hosts.index(host), hosts[: dist.get_rank()].count(host)
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return hosts.index(host), hosts[: dist.get_rank()].count(host)
 # %% wrong: returns the local rank only
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return hosts[: dist.get_rank()].count(host)
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return hosts[: dist.get_rank()].count(host)

@@ -18,14 +18,21 @@ Hint 3: On the others: `buffer = torch.empty(x.shape, dtype=x.dtype)`,
 `dist.recv(buffer, src)`, `x.copy_(buffer)`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex4_2(x, src):
     """Copy rank src's x into all ranks' x, in place, by send and recv."""
-    raise NotImplementedError
+    if dist.get_rank() == src:
+        for other in range(dist.get_world_size()):
+            if other != src:
+                dist.send(x.contiguous(), other)
+    else:
+        buffer = torch.empty(x.shape, dtype=x.dtype)
+        dist.recv(buffer, src)
+        x.copy_(buffer)
 
 
 # %% check
@@ -91,28 +98,7 @@ def check(answer, case):
             compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    """Copy rank src's x into all ranks' x, in place, by send and recv."""
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x.contiguous(), other)
-    else:
-        buffer = torch.empty(x.shape, dtype=x.dtype)
-        dist.recv(buffer, src)
-        x.copy_(buffer)
-
-
 # %% right: a tree, in which each rank that has x sends it on: log2(W) rounds
-import torch
-import torch.distributed as dist
-
-
 def ex4_2(x, src):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place, reach = (rank - src) % world_size, 1  # src stands at place 0
@@ -127,137 +113,64 @@ def ex4_2(x, src):
 
 
 # %% wrong: always sends from rank 0
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    if dist.get_rank() == 0:
-        for other in range(1, dist.get_world_size()):
-            dist.send(data, other)
-    else:
-        dist.recv(data, 0)
-    x.copy_(data)
-
-
+# = data = x.contiguous().clone()
+# = if dist.get_rank() == 0:
+# =     for other in range(1, dist.get_world_size()):
+# =         dist.send(data, other)
+# = else:
+# =     dist.recv(data, 0)
+# = x.copy_(data)
 # %% wrong: receives into a copy, and returns that
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    x = x.contiguous().clone()
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x, other)
-    else:
-        dist.recv(x, src)
-    return x
-
-
+# = x = x.contiguous().clone()
+# = if dist.get_rank() == src:
+# =     for other in range(dist.get_world_size()):
+# =         if other != src:
+# =             dist.send(x, other)
+# = else:
+# =     dist.recv(x, src)
+# = return x
 # %% wrong: all send first, and nobody listens
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    for other in range(dist.get_world_size()):
-        if other != dist.get_rank():
-            dist.send(data, other)
-    if dist.get_rank() != src:
-        dist.recv(data, src)
-    x.copy_(data)
-
-
+# = data = x.contiguous().clone()
+# = for other in range(dist.get_world_size()):
+# =     if other != dist.get_rank():
+# =         dist.send(data, other)
+# = if dist.get_rank() != src:
+# =     dist.recv(data, src)
+# = x.copy_(data)
 # %% wrong: sends to itself too
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            dist.send(data, other)
-    else:
-        dist.recv(data, src)
-    x.copy_(data)
-
-
+# = data = x.contiguous().clone()
+# = if dist.get_rank() == src:
+# =     for other in range(dist.get_world_size()):
+# =         dist.send(data, other)
+# = else:
+# =     dist.recv(data, src)
+# = x.copy_(data)
 # %% wrong: sends and receives views as they are
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x, other)
-    else:
-        dist.recv(x, src)
-
-
+# = if dist.get_rank() == src:
+# =     for other in range(dist.get_world_size()):
+# =         if other != src:
+# =             dist.send(x, other)
+# = else:
+# =     dist.recv(x, src)
 # %% wrong: receives into a contiguous copy of a view, which is not the view
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x.contiguous(), other)
-    else:
-        dist.recv(x.contiguous(), src)
-
-
+# - buffer = torch.empty(x.shape, dtype=x.dtype)
+# - dist.recv(buffer, src)
+# - x.copy_(buffer)
+# + dist.recv(x.contiguous(), src)
 # %% wrong: calls the collective
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous()
-    dist.broadcast(data, src)
-    x.copy_(data)
-
-
+# = data = x.contiguous()
+# = dist.broadcast(data, src)
+# = x.copy_(data)
 # %% wrong: gathers all, by another collective
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    parts = torch.empty(dist.get_world_size(), *x.shape, dtype=x.dtype)
-    dist.all_gather_into_tensor(parts, x.contiguous())
-    x.copy_(parts[src])
-
-
+# = parts = torch.empty(dist.get_world_size(), *x.shape, dtype=x.dtype)
+# = dist.all_gather_into_tensor(parts, x.contiguous())
+# = x.copy_(parts[src])
 # %% wrong: hands it out as objects, by a function that was imported by name
-from torch.distributed import get_rank, get_world_size, scatter_object_list
-
-
-def ex4_2(x, src):
-    box = [None]
-    parts = [x] * get_world_size() if get_rank() == src else None
-    scatter_object_list(box, parts, src=src)
-    x.copy_(box[0])
-
-
+# + from torch.distributed import get_rank, get_world_size, scatter_object_list
+# = box = [None]
+# = parts = [x] * get_world_size() if get_rank() == src else None
+# = scatter_object_list(box, parts, src=src)
+# = x.copy_(box[0])
 # %% wrong: receives integers into a buffer of float32
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x.contiguous(), other)
-    else:
-        buffer = torch.empty(x.shape)
-        dist.recv(buffer, src)
-        x.copy_(buffer)
+# - buffer = torch.empty(x.shape, dtype=x.dtype)
+# + buffer = torch.empty(x.shape)

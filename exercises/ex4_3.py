@@ -17,14 +17,20 @@ Hint 3: `padded = x.new_zeros(longest, x.shape[1])`, `padded[: len(x)] = x`, and
 the all_gather `torch.cat([part[:n] for part, n in zip(parts, lengths)])`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex4_3(x):
     """Return the rows of all ranks' x (n_r, D) in rank order, on every rank."""
-    raise NotImplementedError
+    lengths = [torch.tensor(0) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, torch.tensor(len(x)))
+    padded = x.new_zeros(max(lengths), x.shape[1])
+    padded[: len(x)] = x
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
 
 
 # %% check
@@ -83,27 +89,7 @@ def check(answer, case):
         untouched()
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    """Return the rows of all ranks' x (n_r, D) in rank order, on every rank."""
-    lengths = [torch.tensor(0) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor(len(x)))
-    padded = x.new_zeros(max(lengths), x.shape[1])
-    padded[: len(x)] = x
-    parts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
-
-
 # %% right: each rank broadcasts in turn, so that nothing is padded
-import torch
-import torch.distributed as dist
-
-
 def ex4_3(x):
     parts = []
     for src in range(dist.get_world_size()):
@@ -116,10 +102,6 @@ def ex4_3(x):
 
 
 # %% right: objects bring their size along (they are pickled, which takes longer)
-import torch
-import torch.distributed as dist
-
-
 def ex4_3(x):
     parts = [None] * dist.get_world_size()
     dist.all_gather_object(parts, x)
@@ -127,105 +109,51 @@ def ex4_3(x):
 
 
 # %% wrong: assumes that the others have as many rows
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x)
-    return torch.cat(parts)
-
-
+# = parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, x)
+# = return torch.cat(parts)
 # %% wrong: leaves the padding in
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    longest = torch.tensor(len(x))
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, padded)
-    return torch.cat(parts)
-
-
+# = longest = torch.tensor(len(x))
+# = dist.all_reduce(longest, dist.ReduceOp.MAX)
+# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
+# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, padded)
+# = return torch.cat(parts)
 # %% wrong: takes every row of zeros for padding
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    longest = torch.tensor(len(x))
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, padded)
-    rows = torch.cat(parts)
-    return rows[rows.any(dim=1)]
-
-
+# = longest = torch.tensor(len(x))
+# = dist.all_reduce(longest, dist.ReduceOp.MAX)
+# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
+# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, padded)
+# = rows = torch.cat(parts)
+# = return rows[rows.any(dim=1)]
 # %% wrong: cuts every part to its own length
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    longest = torch.tensor(len(x))
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[: len(x)] for part in parts])
-
-
+# = longest = torch.tensor(len(x))
+# = dist.all_reduce(longest, dist.ReduceOp.MAX)
+# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
+# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, padded)
+# = return torch.cat([part[: len(x)] for part in parts])
 # %% wrong: makes room for float32 only
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.float())
-    return torch.cat(parts)
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.float())
+# = return torch.cat(parts)
 # %% wrong: puts its own rows first
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x)
-    parts.pop(dist.get_rank())
-    return torch.cat([x, *parts])
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x)
+# = parts.pop(dist.get_rank())
+# = return torch.cat([x, *parts])
 # %% wrong: cuts all to the shortest, and drops the tails
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    shortest = torch.tensor(len(x))
-    dist.all_reduce(shortest, dist.ReduceOp.MIN)
-    x = x[: int(shortest)].contiguous()
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x)
-    return torch.cat(parts)
-
-
+# = shortest = torch.tensor(len(x))
+# = dist.all_reduce(shortest, dist.ReduceOp.MIN)
+# = x = x[: int(shortest)].contiguous()
+# = parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, x)
+# = return torch.cat(parts)
 # %% wrong: lengthens the caller's own tensor
-import torch
-import torch.distributed as dist
-
-
-def ex4_3(x):
-    lengths = [None] * dist.get_world_size()
-    dist.all_gather_object(lengths, len(x))
-    x.resize_(max(lengths), x.shape[1])
-    parts = [torch.empty_like(x) for _ in lengths]
-    dist.all_gather(parts, x)
-    return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
+# = lengths = [None] * dist.get_world_size()
+# = dist.all_gather_object(lengths, len(x))
+# = x.resize_(max(lengths), x.shape[1])
+# = parts = [torch.empty_like(x) for _ in lengths]
+# = dist.all_gather(parts, x)
+# = return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])

@@ -22,14 +22,20 @@ Hint 3: `total = torch.tensor([x.sum(), len(x)])`, `dist.all_reduce(total)`, `me
 total[0] / total[1]`. Then do the same with `((x - mean) ** 2).sum()`, all in float64.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex4_4(x):
     """Return the floats (mean, std) over all ranks' samples x (n_r,)."""
-    raise NotImplementedError
+    x = x.double()
+    total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
+    dist.all_reduce(total)
+    mean = total[0] / total[1]
+    squares = (x - mean).square().sum()
+    dist.all_reduce(squares)
+    return mean.item(), (squares / total[1]).sqrt().item()
 
 
 # %% check
@@ -129,27 +135,7 @@ def check(answer, case):
             raise Wrong(f"{error}{lost}") from None
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    """Return the floats (mean, std) over all ranks' samples x (n_r,)."""
-    x = x.double()
-    total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
-    dist.all_reduce(total)
-    mean = total[0] / total[1]
-    squares = (x - mean).square().sum()
-    dist.all_reduce(squares)
-    return mean.item(), (squares / total[1]).sqrt().item()
-
-
 # %% right: one round, with sums of squares that float64 can hold
-import torch
-import torch.distributed as dist
-
-
 def ex4_4(x):
     x = x.double()
     sums = torch.stack([(x**0).sum(), x.sum(), (x**2).sum()])
@@ -160,10 +146,6 @@ def ex4_4(x):
 
 
 # %% right: collects the samples themselves; costly, and exact
-import torch
-import torch.distributed as dist
-
-
 def ex4_4(x):
     parts = [None] * dist.get_world_size()
     dist.all_gather_object(parts, x.tolist())
@@ -172,184 +154,84 @@ def ex4_4(x):
 
 
 # %% wrong: the mean squared distance from the rank's own mean
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    x = x.double()
-    own = x.mean() if len(x) else 0.0
-    sums = torch.tensor([x.sum(), len(x), (x - own).square().sum()]).double()
-    dist.all_reduce(sums)
-    total, num, squares = sums.tolist()
-    return total / num, (squares / num) ** 0.5
-
-
+# = x = x.double()
+# = own = x.mean() if len(x) else 0.0
+# = sums = torch.tensor([x.sum(), len(x), (x - own).square().sum()]).double()
+# = dist.all_reduce(sums)
+# = total, num, squares = sums.tolist()
+# = return total / num, (squares / num) ** 0.5
 # %% wrong: the mean of squares minus the square of the mean, in float32
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    x = x.float()
-    sums = torch.tensor([x.sum(), x.square().sum(), len(x)])
-    dist.all_reduce(sums)
-    mean = sums[0] / sums[2]
-    return mean.item(), (sums[1] / sums[2] - mean**2).clamp(min=0).sqrt().item()
-
-
+# = x = x.float()
+# = sums = torch.tensor([x.sum(), x.square().sum(), len(x)])
+# = dist.all_reduce(sums)
+# = mean = sums[0] / sums[2]
+# = return mean.item(), (sums[1] / sums[2] - mean**2).clamp(min=0).sqrt().item()
 # %% wrong: divides by the number of ranks
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    sums = torch.stack([x.double().sum(), x.double().square().sum()])
-    dist.all_reduce(sums)
-    mean, square = (sums / dist.get_world_size()).tolist()
-    return mean, abs(square - mean**2) ** 0.5
-
-
+# = sums = torch.stack([x.double().sum(), x.double().square().sum()])
+# = dist.all_reduce(sums)
+# = mean, square = (sums / dist.get_world_size()).tolist()
+# = return mean, abs(square - mean**2) ** 0.5
 # %% wrong: skips the collective where there are no samples
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
-    if len(x) == 0:
-        return 0.0, 0.0
-    dist.all_reduce(total)
-    mean = total[0] / total[1]
-    squares = (x - mean).square().sum()
-    dist.all_reduce(squares)
-    return mean.item(), (squares / total[1]).sqrt().item()
-
-
+# - x = x.double()
+#   total = torch.tensor([x.sum(), len(x)], dtype=torch.float64)
+# + if len(x) == 0:
+# +     return 0.0, 0.0
 # %% wrong: forgets the root
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.tolist())
-    whole = torch.tensor(sum(parts, []), dtype=torch.float64)
-    return whole.mean().item(), whole.var(correction=0).item()
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.tolist())
+# = whole = torch.tensor(sum(parts, []), dtype=torch.float64)
+# = return whole.mean().item(), whole.var(correction=0).item()
 # %% wrong: torch.std, which divides by n - 1
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.tolist())
-    whole = torch.tensor(sum(parts, []), dtype=torch.float64)
-    return whole.mean().item(), whole.std().item()
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.tolist())
+# = whole = torch.tensor(sum(parts, []), dtype=torch.float64)
+# = return whole.mean().item(), whole.std().item()
 # %% wrong: moves the caller's samples to the mean
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
-    dist.all_reduce(total)
-    mean = (total[0] / total[1]).item()
-    if x.is_floating_point():
-        x -= mean
-    squares = (x - (0 if x.is_floating_point() else mean)).double().square().sum()
-    dist.all_reduce(squares)
-    return mean, (squares / total[1]).sqrt().item()
-
-
+# = total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+# = dist.all_reduce(total)
+# = mean = (total[0] / total[1]).item()
+# = if x.is_floating_point():
+# =     x -= mean
+# = squares = (x - (0 if x.is_floating_point() else mean)).double().square().sum()
+# = dist.all_reduce(squares)
+# = return mean, (squares / total[1]).sqrt().item()
 # %% wrong: right deviation, but the mean of means
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.double())
-    means = torch.stack([part.mean() for part in parts if len(part)])
-    return means.mean().item(), torch.cat(parts).std(correction=0).item()
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.double())
+# = means = torch.stack([part.mean() for part in parts if len(part)])
+# = return means.mean().item(), torch.cat(parts).std(correction=0).item()
 # %% wrong: weighs the means by their counts, though a mean of nothing is NaN
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.double())
-    whole = torch.cat(parts)
-    mean = sum(part.mean() * len(part) for part in parts) / len(whole)
-    return mean.item(), (whole - mean).square().mean().sqrt().item()
-
-
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.double())
+# = whole = torch.cat(parts)
+# = mean = sum(part.mean() * len(part) for part in parts) / len(whole)
+# = return mean.item(), (whole - mean).square().mean().sqrt().item()
 # %% wrong: returns the mean only
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
-    dist.all_reduce(total)
-    return (total[0] / total[1]).item()
-
-
+# = total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+# = dist.all_reduce(total)
+# = return (total[0] / total[1]).item()
 # %% wrong: divides by the number of samples of the largest rank
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    sums = torch.stack([x.double().sum(), x.double().square().sum()])
-    dist.all_reduce(sums)
-    num = torch.tensor(len(x))
-    dist.all_reduce(num, dist.ReduceOp.MAX)
-    mean, square = (sums / num).tolist()
-    return mean, abs(square - mean**2) ** 0.5
-
-
+# = sums = torch.stack([x.double().sum(), x.double().square().sum()])
+# = dist.all_reduce(sums)
+# = num = torch.tensor(len(x))
+# = dist.all_reduce(num, dist.ReduceOp.MAX)
+# = mean, square = (sums / num).tolist()
+# = return mean, abs(square - mean**2) ** 0.5
 # %% wrong: the mean distance in place of the root of the mean square
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
-    dist.all_reduce(total)
-    mean = total[0] / total[1]
-    distance = (x.double() - mean).abs().sum()
-    dist.all_reduce(distance)
-    return mean.item(), (distance / total[1]).item()
-
-
+# = total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+# = dist.all_reduce(total)
+# = mean = total[0] / total[1]
+# = distance = (x.double() - mean).abs().sum()
+# = dist.all_reduce(distance)
+# = return mean.item(), (distance / total[1]).item()
 # %% wrong: forgets that squares must be summed over the ranks too
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
-    dist.all_reduce(total)
-    mean = total[0] / total[1]
-    squares = (x.double() - mean).square().sum()
-    return mean.item(), (squares / total[1]).sqrt().item()
-
-
+# = total = torch.tensor([x.double().sum(), len(x)], dtype=torch.float64)
+# = dist.all_reduce(total)
+# = mean = total[0] / total[1]
+# = squares = (x.double() - mean).square().sum()
+# = return mean.item(), (squares / total[1]).sqrt().item()
 # %% wrong: returns (std, mean)
-import torch
-import torch.distributed as dist
-
-
-def ex4_4(x):
-    parts = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x.tolist())
-    whole = torch.tensor(sum(parts, []), dtype=torch.float64)
-    return whole.std(correction=0).item(), whole.mean().item()
+# = parts = [None] * dist.get_world_size()
+# = dist.all_gather_object(parts, x.tolist())
+# = whole = torch.tensor(sum(parts, []), dtype=torch.float64)
+# = return whole.std(correction=0).item(), whole.mean().item()

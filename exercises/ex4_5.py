@@ -24,14 +24,23 @@ Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]`, 
 receive what belongs to `chunks[(rank - s - 1) % W]`. This holds in both halves.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex4_5(x):
     """Replace x (n,) by the sum over all ranks, in place, around a ring."""
-    raise NotImplementedError
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+    for step in range(2 * (world_size - 1)):
+        mine = chunks[(rank - step) % world_size]
+        into = chunks[(rank - step - 1) % world_size]
+        received = torch.empty_like(into)
+        sending = dist.isend(mine, (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        sending.wait()
+        into.copy_(into + received if step < world_size - 1 else received)
 
 
 # %% check
@@ -102,30 +111,7 @@ def check(answer, case):
             raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    """Replace x (n,) by the sum over all ranks, in place, around a ring."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
 # %% right: chunks by stride, the other way through, and two loops
-import torch
-import torch.distributed as dist
-
-
 def ex4_5(x):
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
@@ -146,174 +132,68 @@ def ex4_5(x):
 
 
 # %% wrong: passes the whole tensor around, W - 1 times
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    passing = x.clone()
-    for _ in range(world_size - 1):
-        received = torch.empty_like(passing)
-        sending = dist.isend(passing, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        x += received
-        passing = received
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = passing = x.clone()
+# = for _ in range(world_size - 1):
+# =     received = torch.empty_like(passing)
+# =     sending = dist.isend(passing, (rank + 1) % world_size)
+# =     dist.recv(received, (rank - 1) % world_size)
+# =     sending.wait()
+# =     x += received
+# =     passing = received
 # %% wrong: the first half only
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(world_size - 1):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into += received
-
-
+# - for step in range(2 * (world_size - 1)):
+# + for step in range(world_size - 1):
+# - into.copy_(into + received if step < world_size - 1 else received)
+# + into += received
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = len(x) // world_size
-    chunks = [x[i * size : (i + 1) * size] for i in range(world_size)]
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+# + size = len(x) // world_size
+# + chunks = [x[i * size : (i + 1) * size] for i in range(world_size)]
 # %% wrong: adds in the second half too
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into += received
-
-
+# - into.copy_(into + received if step < world_size - 1 else received)
+# + into += received
 # %% wrong: receives first, and so does everybody
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        dist.recv(received, (rank - 1) % world_size)
-        dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size).wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - mine = chunks[(rank - step) % world_size]
+# - sending = dist.isend(mine, (rank + 1) % world_size)
+# - sending.wait()
+# + dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size).wait()
 # %% wrong: everybody sends to everybody
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    others = [r for r in range(world_size) if r != rank]
-    sends = [dist.isend(x.clone(), other) for other in others]
-    parts = [torch.empty_like(x) for _ in others]
-    for part, other in zip(parts, others, strict=True):
-        dist.recv(part, other)
-    for send in sends:
-        send.wait()
-    x += sum(parts)
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = others = [r for r in range(world_size) if r != rank]
+# = sends = [dist.isend(x.clone(), other) for other in others]
+# = parts = [torch.empty_like(x) for _ in others]
+# = for part, other in zip(parts, others, strict=True):
+# =     dist.recv(part, other)
+# = for send in sends:
+# =     send.wait()
+# = x += sum(parts)
 # %% wrong: calls all_reduce, by its own name
-from torch.distributed import all_reduce
-
-
-def ex4_5(x):
-    all_reduce(x)
-
-
+# + from torch.distributed import all_reduce
+# = all_reduce(x)
 # %% wrong: gathers everything, and adds it up
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    parts = x.new_empty(dist.get_world_size() * len(x))
-    dist.all_gather_into_tensor(parts, x)
-    x.copy_(parts.view(-1, len(x)).sum(dim=0))
-
-
+# = parts = x.new_empty(dist.get_world_size() * len(x))
+# = dist.all_gather_into_tensor(parts, x)
+# = x.copy_(parts.view(-1, len(x)).sum(dim=0))
 # %% wrong: sums on rank 0, and hands the sum out as objects
-import torch
-from torch.distributed import get_rank, get_world_size, scatter_object_list
-
-
-def ex4_5(x):
-    box = [None]
-    parts = [x] * get_world_size() if get_rank() == 0 else None
-    scatter_object_list(box, parts, src=0)
-    x.copy_(box[0])
-
-
+# + from torch.distributed import get_rank, get_world_size, scatter_object_list
+# = box = [None]
+# = parts = [x] * get_world_size() if get_rank() == 0 else None
+# = scatter_object_list(box, parts, src=0)
+# = x.copy_(box[0])
 # %% wrong: chunk() may give fewer than W chunks
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.chunk(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+# + chunks = x.chunk(world_size)
 # %% wrong: a message for each number
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
-        for one in into.split(1):
-            received = torch.empty_like(one)
-            dist.recv(received, (rank - 1) % world_size)
-            one.copy_(one + received if step < world_size - 1 else received)
-        for send in sends:
-            send.wait()
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = chunks = x.tensor_split(world_size)
+# = for step in range(2 * (world_size - 1)):
+# =     mine = chunks[(rank - step) % world_size]
+# =     into = chunks[(rank - step - 1) % world_size]
+# =     sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
+# =     for one in into.split(1):
+# =         received = torch.empty_like(one)
+# =         dist.recv(received, (rank - 1) % world_size)
+# =         one.copy_(one + received if step < world_size - 1 else received)
+# =     for send in sends:
+# =         send.wait()

@@ -20,14 +20,19 @@ Hint 3: `if weight.grad is None: weight.grad = torch.zeros_like(weight)`, then
 `dist.all_reduce(weight.grad)`, then divide it by the world size.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex5_1(model):
     """Replace every gradient of `model` by its mean over all ranks."""
-    raise NotImplementedError
+    for weight in model.parameters():  # a shared weight comes once
+        if weight.requires_grad:
+            if weight.grad is None:  # others may have used it
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(weight.grad)
+            weight.grad /= dist.get_world_size()
 
 
 # %% check
@@ -121,26 +126,7 @@ def judge(key, weight, parts, num_layers):
     compare(what, weight.grad, sum(have) / world_size, mistakes)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    """Replace every gradient of `model` by its mean over all ranks."""
-    for weight in model.parameters():  # a shared weight comes once
-        if weight.requires_grad:
-            if weight.grad is None:  # others may have used it
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(weight.grad)
-            weight.grad /= dist.get_world_size()
-
-
 # %% right: one all_reduce for all, in the widest dtype, as one flat vector
-import torch
-import torch.distributed as dist
-
-
 def ex5_1(model):
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
@@ -152,156 +138,66 @@ def ex5_1(model):
 
 
 # %% wrong: forgets to divide
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(weight.grad)
-
-
+# - weight.grad /= dist.get_world_size()
 # %% wrong: divides twice
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-            weight.grad /= dist.get_world_size()
-
-
+# - dist.all_reduce(weight.grad)
+# + dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: reduces a copy
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.grad is not None:
-            dist.all_reduce(weight.grad.clone(), dist.ReduceOp.AVG)
-
-
+# = for weight in model.parameters():
+# =     if weight.grad is not None:
+# =         dist.all_reduce(weight.grad.clone(), dist.ReduceOp.AVG)
 # %% wrong: forgets that a frozen parameter has no gradient
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-
-
+# = for weight in model.parameters():
+# =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: gives a frozen parameter a gradient of zeros
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-
-
+# = for weight in model.parameters():
+# =     if weight.grad is None:
+# =         weight.grad = torch.zeros_like(weight)
+# =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: skips what is None, and so calls all_reduce less often than the others
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.grad is not None:
-            dist.all_reduce(weight.grad)
-            weight.grad /= dist.get_world_size()
-
-
+# = for weight in model.parameters():
+# =     if weight.grad is not None:
+# =         dist.all_reduce(weight.grad)
+# =         weight.grad /= dist.get_world_size()
 # %% wrong: averages the weights
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad:
-            dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
-
-
+# = for weight in model.parameters():
+# =     if weight.requires_grad:
+# =         dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
 # %% wrong: reduces a tied weight once for each layer that has it
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad and weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-    for module in model.modules():
-        for weight in module.parameters(recurse=False):
-            if weight.requires_grad:
-                dist.all_reduce(weight.grad)
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.grad /= dist.get_world_size()
-
-
+# = for weight in model.parameters():
+# =     if weight.requires_grad and weight.grad is None:
+# =         weight.grad = torch.zeros_like(weight)
+# = for module in model.modules():
+# =     for weight in module.parameters(recurse=False):
+# =         if weight.requires_grad:
+# =             dist.all_reduce(weight.grad)
+# = for weight in model.parameters():
+# =     if weight.requires_grad:
+# =         weight.grad /= dist.get_world_size()
 # %% wrong: only rank 0 takes part
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    if dist.get_rank() == 0:
-        for weight in model.parameters():
-            if weight.grad is not None:
-                dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-
-
+# = if dist.get_rank() == 0:
+# =     for weight in model.parameters():
+# =         if weight.grad is not None:
+# =             dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: divides by the number of ranks that have a gradient
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad:
-            count = torch.tensor(0.0 if weight.grad is None else 1.0)
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(count)
-            dist.all_reduce(weight.grad)
-            weight.grad /= count.clamp(min=1).to(weight.dtype)
-
-
+#   if weight.requires_grad:
+# +     count = torch.tensor(0.0 if weight.grad is None else 1.0)
+#       weight.grad = torch.zeros_like(weight)
+# + dist.all_reduce(count)
+# - weight.grad /= dist.get_world_size()
+# + weight.grad /= count.clamp(min=1).to(weight.dtype)
 # %% wrong: takes the optimizer's step too
-import torch
-import torch.distributed as dist
-
-
-def ex5_1(model):
-    for weight in model.parameters():
-        if weight.requires_grad:
-            if weight.grad is None:
-                weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
-            weight.data -= 0.1 * weight.grad
-
-
+# - dist.all_reduce(weight.grad)
+# - weight.grad /= dist.get_world_size()
+# + dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+# + weight.data -= 0.1 * weight.grad
 # %% wrong: makes new parameters, which are no longer shared
-import torch
-import torch.distributed as dist
-from torch import nn
-
-
-def ex5_1(model):
-    for module in model.modules():
-        for name, weight in list(module.named_parameters(recurse=False)):
-            new = nn.Parameter(weight.detach(), weight.requires_grad)
-            if weight.requires_grad:
-                mean = torch.zeros_like(new) if weight.grad is None else weight.grad
-                new.grad = mean / dist.get_world_size()
-                dist.all_reduce(new.grad)
-            setattr(module, name, new)
+# + from torch import nn
+# = for module in model.modules():
+# =     for name, weight in list(module.named_parameters(recurse=False)):
+# =         new = nn.Parameter(weight.detach(), weight.requires_grad)
+# =         if weight.requires_grad:
+# =             mean = torch.zeros_like(new) if weight.grad is None else weight.grad
+# =             new.grad = mean / dist.get_world_size()
+# =             dist.all_reduce(new.grad)
+# =         setattr(module, name, new)

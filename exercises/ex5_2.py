@@ -39,6 +39,23 @@ def ex5_2(num_samples, epoch, seed):
     raise NotImplementedError
 
 
+# %% solution
+import itertools
+
+import torch
+import torch.distributed as dist
+
+
+def ex5_2(num_samples, epoch, seed):
+    """Return the list of indices that this rank draws in this epoch."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    total = -(-num_samples // world_size) * world_size  # rounded up
+    order = list(itertools.islice(itertools.cycle(order), total))
+    return order[rank::world_size]
+
+
 # %% check
 import itertools
 import random
@@ -137,27 +154,8 @@ def check(answer, case):
         )
 
 
-# %% solution
-import itertools
-
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    """Return the list of indices that this rank draws in this epoch."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    total = -(-num_samples // world_size) * world_size  # rounded up
-    order = list(itertools.islice(itertools.cycle(order), total))
-    return order[rank::world_size]
-
-
 # %% right: blocks in place of strides, Python's generator, repeats from the end
 import random
-
-import torch.distributed as dist
 
 
 def ex5_2(num_samples, epoch, seed):
@@ -170,7 +168,6 @@ def ex5_2(num_samples, epoch, seed):
 
 
 # %% right: torch's own
-import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 
@@ -181,167 +178,73 @@ def ex5_2(num_samples, epoch, seed):
 
 
 # %% wrong: forgets the epoch
-from torch.utils.data import DistributedSampler
-
-
-def ex5_2(num_samples, epoch, seed):
-    return list(DistributedSampler(range(num_samples), seed=seed))
-
-
+# + from torch.utils.data import DistributedSampler
+# = return list(DistributedSampler(range(num_samples), seed=seed))
 # %% wrong: shuffles with another seed on each rank
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dice = torch.Generator().manual_seed(seed + epoch + 1000 * rank)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    order = order * world_size
-    return order[rank : -(-num_samples // world_size) * world_size : world_size]
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = dice = torch.Generator().manual_seed(seed + epoch + 1000 * rank)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = order = order * world_size
+# = return order[rank : -(-num_samples // world_size) * world_size : world_size]
 # %% wrong: does not make the shares equal
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    dice = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    return order[dist.get_rank() :: dist.get_world_size()]
-
-
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = return order[dist.get_rank() :: dist.get_world_size()]
 # %% wrong: drops the tail
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    dice = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    total = num_samples // dist.get_world_size() * dist.get_world_size()
-    return order[:total][dist.get_rank() :: dist.get_world_size()]
-
-
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = total = num_samples // dist.get_world_size() * dist.get_world_size()
+# = return order[:total][dist.get_rank() :: dist.get_world_size()]
 # %% wrong: fills up from the front once, which is too short for few samples
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    dice = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    order += order[: -num_samples % dist.get_world_size()]
-    return order[dist.get_rank() :: dist.get_world_size()]
-
-
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = order += order[: -num_samples % dist.get_world_size()]
+# = return order[dist.get_rank() :: dist.get_world_size()]
 # %% wrong: seeds the global generator
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    torch.manual_seed(seed + epoch)
-    order = torch.randperm(num_samples).tolist() * dist.get_world_size()
-    total = -(-num_samples // dist.get_world_size()) * dist.get_world_size()
-    return order[:total][dist.get_rank() :: dist.get_world_size()]
-
-
+# = torch.manual_seed(seed + epoch)
+# = order = torch.randperm(num_samples).tolist() * dist.get_world_size()
+# = total = -(-num_samples // dist.get_world_size()) * dist.get_world_size()
+# = return order[:total][dist.get_rank() :: dist.get_world_size()]
 # %% wrong: shares out first, then shuffles the share
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    total = -(-num_samples // world_size) * world_size
-    share = [index % num_samples for index in range(rank, total, world_size)]
-    dice = torch.Generator().manual_seed(seed + epoch)
-    return [share[i] for i in torch.randperm(len(share), generator=dice)]
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = total = -(-num_samples // world_size) * world_size
+# = share = [index % num_samples for index in range(rank, total, world_size)]
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = return [share[i] for i in torch.randperm(len(share), generator=dice)]
 # %% wrong: does not shuffle
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    world_size = dist.get_world_size()
-    total = -(-num_samples // world_size) * world_size
-    order = [(index + epoch + seed) % num_samples for index in range(total)]
-    return order[dist.get_rank() :: world_size]
-
-
+# = world_size = dist.get_world_size()
+# = total = -(-num_samples // world_size) * world_size
+# = order = [(index + epoch + seed) % num_samples for index in range(total)]
+# = return order[dist.get_rank() :: world_size]
 # %% wrong: seeds Python's global generator
-import random
-
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    world_size = dist.get_world_size()
-    random.seed(seed + epoch)
-    order = random.sample(range(num_samples), num_samples) * world_size
-    total = -(-num_samples // world_size) * world_size
-    return order[:total][dist.get_rank() :: world_size]
-
-
+# + import random
+# = world_size = dist.get_world_size()
+# = random.seed(seed + epoch)
+# = order = random.sample(range(num_samples), num_samples) * world_size
+# = total = -(-num_samples // world_size) * world_size
+# = return order[:total][dist.get_rank() :: world_size]
 # %% wrong: fills up with indices that don't exist
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    world_size = dist.get_world_size()
-    dice = torch.Generator().manual_seed(seed + epoch)
-    total = -(-num_samples // world_size) * world_size
-    return torch.randperm(total, generator=dice)[dist.get_rank() :: world_size]
-
-
+# = world_size = dist.get_world_size()
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = total = -(-num_samples // world_size) * world_size
+# = return torch.randperm(total, generator=dice)[dist.get_rank() :: world_size]
 # %% wrong: every rank draws everything
-import torch
-
-
-def ex5_2(num_samples, epoch, seed):
-    dice = torch.Generator().manual_seed(seed + epoch)
-    return torch.randperm(num_samples, generator=dice).tolist()
-
-
+# = dice = torch.Generator().manual_seed(seed + epoch)
+# = return torch.randperm(num_samples, generator=dice).tolist()
 # %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    world_size, dice = dist.get_world_size(), torch.Generator()
-    dice.seed()
-    order = torch.randperm(num_samples, generator=dice)
-    dist.broadcast(order, src=0)
-    total = -(-num_samples // world_size) * world_size
-    return order.repeat(world_size)[:total][dist.get_rank() :: world_size].tolist()
-
-
+# = world_size, dice = dist.get_world_size(), torch.Generator()
+# = dice.seed()
+# = order = torch.randperm(num_samples, generator=dice)
+# = dist.broadcast(order, src=0)
+# = total = -(-num_samples // world_size) * world_size
+# = return order.repeat(world_size)[:total][dist.get_rank() :: world_size].tolist()
 # %% wrong: forgets the seed
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    world_size = dist.get_world_size()
-    dice = torch.Generator().manual_seed(epoch)
-    order = torch.randperm(num_samples, generator=dice).repeat(world_size)
-    total = -(-num_samples // world_size) * world_size
-    return order[:total][dist.get_rank() :: world_size].tolist()
-
-
+# = world_size = dist.get_world_size()
+# = dice = torch.Generator().manual_seed(epoch)
+# = order = torch.randperm(num_samples, generator=dice).repeat(world_size)
+# = total = -(-num_samples // world_size) * world_size
+# = return order[:total][dist.get_rank() :: world_size].tolist()
 # %% wrong: fills up with one sample again and again
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    dice = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    order += [order[0]] * (-num_samples % world_size)
-    return order[rank::world_size]
+# - total = -(-num_samples // world_size) * world_size  # rounded up
+# - order = list(itertools.islice(itertools.cycle(order), total))
+# + order += [order[0]] * (-num_samples % world_size)

@@ -24,14 +24,26 @@ model.modules()}`; afterwards `m.training = mode` for each. `model.train()` woul
 all of them.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex5_3(model, x, y, batch_size):
     """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
-    raise NotImplementedError
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    modes, hits = {module: module.training for module in model.modules()}, 0
+    model.eval()
+    with torch.no_grad():
+        for inputs, labels in zip(
+            x[mine].split(batch_size), y[mine].split(batch_size), strict=True
+        ):
+            hits += (model(inputs).argmax(dim=1) == labels).sum()
+    for module, mode in modes.items():
+        module.training = mode
+    counts = torch.tensor([hits, len(y[mine])])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
 
 
 # %% check
@@ -120,33 +132,7 @@ def check(answer, case):
             )
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    """Return the accuracy of `model` on x (n, D), y (n,), shared by all ranks."""
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    modes, hits = {module: module.training for module in model.modules()}, 0
-    model.eval()
-    with torch.no_grad():
-        for inputs, labels in zip(
-            x[mine].split(batch_size), y[mine].split(batch_size), strict=True
-        ):
-            hits += (model(inputs).argmax(dim=1) == labels).sum()
-    for module, mode in modes.items():
-        module.training = mode
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
 # %% right: blocks in place of strides; n is known, so only the hits are added up
-import torch
-import torch.distributed as dist
-
-
 def ex5_3(model, x, y, batch_size):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     inputs, labels = x.tensor_split(world_size)[rank], y.tensor_split(world_size)[rank]
@@ -163,162 +149,95 @@ def ex5_3(model, x, y, batch_size):
 
 
 # %% wrong: pads with a DistributedSampler
-import torch
-import torch.distributed as dist
-from torch.utils.data import DistributedSampler
-
-
-def ex5_3(model, x, y, batch_size):
-    mine = list(DistributedSampler(y, shuffle=False))
-    mode, hits = model.training, 0
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(mode)
-    counts = torch.tensor([hits, len(mine)])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# + from torch.utils.data import DistributedSampler
+# = mine = list(DistributedSampler(y, shuffle=False))
+# = mode, hits = model.training, 0
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(mode)
+# = counts = torch.tensor([hits, len(mine)])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: the mean of the ranks' accuracies
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    mode, hits = model.training, 0
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(mode)
-    accuracy = hits / len(y[mine])
-    dist.all_reduce(accuracy, dist.ReduceOp.AVG)
-    return accuracy.item()
-
-
+# = mine = slice(dist.get_rank(), None, dist.get_world_size())
+# = mode, hits = model.training, 0
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(mode)
+# = accuracy = hits / len(y[mine])
+# = dist.all_reduce(accuracy, dist.ReduceOp.AVG)
+# = return accuracy.item()
 # %% wrong: forgets eval()
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# = mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = counts = torch.tensor([hits, len(y[mine])])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: leaves the model in evaluation mode
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# = mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = counts = torch.tensor([hits, len(y[mine])])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: every rank evaluates everything
-import torch
-
-
-def ex5_3(model, x, y, batch_size):
-    mode, hits = model.training, 0
-    model.eval()
-    for inputs, labels in zip(x.split(batch_size), y.split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(mode)
-    return hits.item() / len(x)
-
-
+# = mode, hits = model.training, 0
+# = model.eval()
+# = for inputs, labels in zip(x.split(batch_size), y.split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(mode)
+# = return hits.item() / len(x)
 # %% wrong: drops the tail
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    share = len(x) // dist.get_world_size()
-    mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
-    mode, hits = model.training, torch.tensor(0)
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(mode)
-    counts = torch.tensor([hits, share])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# = share = len(x) // dist.get_world_size()
+# = mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
+# = mode, hits = model.training, torch.tensor(0)
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(mode)
+# = counts = torch.tensor([hits, share])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: only rank 0 adds up
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    mode, hits = model.training, 0
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(mode)
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.reduce(counts, dst=0)
-    return (counts[0] / counts[1]).item()
-
-
+# = mine = slice(dist.get_rank(), None, dist.get_world_size())
+# = mode, hits = model.training, 0
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(mode)
+# = counts = torch.tensor([hits, len(y[mine])])
+# = dist.reduce(counts, dst=0)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: its whole share at once
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine, mode = slice(dist.get_rank(), None, dist.get_world_size()), model.training
-    hits = (model.eval()(x[mine]).argmax(dim=1) == y[mine]).sum()
-    model.train(mode)
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# = mine, mode = slice(dist.get_rank(), None, dist.get_world_size()), model.training
+# = hits = (model.eval()(x[mine]).argmax(dim=1) == y[mine]).sum()
+# = model.train(mode)
+# = counts = torch.tensor([hits, len(y[mine])])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: train() sets the mode of all modules, also of a norm that was frozen
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    was, hits = model.training, 0
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        hits += (model(inputs).argmax(dim=1) == labels).sum()
-    model.train(was)
-    counts = torch.tensor([hits, len(y[mine])])
-    dist.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
-
-
+# = mine = slice(dist.get_rank(), None, dist.get_world_size())
+# = was, hits = model.training, 0
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
+# = model.train(was)
+# = counts = torch.tensor([hits, len(y[mine])])
+# = dist.all_reduce(counts)
+# = return (counts[0] / counts[1]).item()
 # %% wrong: the mean of the batches' accuracies
-import torch
-import torch.distributed as dist
-
-
-def ex5_3(model, x, y, batch_size):
-    mine = slice(dist.get_rank(), None, dist.get_world_size())
-    modes, means = {m: m.training for m in model.modules()}, torch.zeros(2)
-    model.eval()
-    for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-        if len(labels):
-            hits = model(inputs).argmax(dim=1) == labels
-            means += torch.tensor([hits.float().mean(), 1])
-    for module, mode in modes.items():
-        module.training = mode
-    dist.all_reduce(means)
-    return (means[0] / means[1]).item()
+# = mine = slice(dist.get_rank(), None, dist.get_world_size())
+# = modes, means = {m: m.training for m in model.modules()}, torch.zeros(2)
+# = model.eval()
+# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
+# =     if len(labels):
+# =         hits = model(inputs).argmax(dim=1) == labels
+# =         means += torch.tensor([hits.float().mean(), 1])
+# = for module, mode in modes.items():
+# =     module.training = mode
+# = dist.all_reduce(means)
+# = return (means[0] / means[1]).item()

@@ -21,14 +21,18 @@ Hint 3: `if buffer.is_floating_point(): dist.all_reduce(buffer, dist.ReduceOp.AV
 else `dist.broadcast(buffer, src=0)`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex5_4(model):
     """Give every rank the same buffers: means of floats, rank 0's otherwise."""
-    raise NotImplementedError
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer, dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(buffer, src=0)
 
 
 # %% check
@@ -162,25 +166,7 @@ def _on_the_way(value, own, mean):
     return 0 < share < 1 and torch.allclose(gone, share * way)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    """Give every rank the same buffers: means of floats, rank 0's otherwise."""
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(buffer, src=0)
-
-
 # %% right: gathers the values of all ranks as objects, and adds them up itself
-import torch
-import torch.distributed as dist
-
-
 def ex5_4(model):
     mine = dict(model.named_buffers())
     every = [None] * dist.get_world_size()
@@ -194,138 +180,56 @@ def ex5_4(model):
 
 
 # %% wrong: sums, and forgets to divide
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.all_reduce(buffer)
 # %% wrong: averages integers too
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        dist.all_reduce(buffer, dist.ReduceOp.AVG)
-
-
+# = for buffer in model.buffers():
+# =     dist.all_reduce(buffer, dist.ReduceOp.AVG)
 # %% wrong: broadcasts all, as DDP does
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-
-
+# = for buffer in model.buffers():
+# =     dist.broadcast(buffer, src=0)
 # %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for value in model.state_dict().values():
-        if value.is_floating_point():
-            dist.all_reduce(value, dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(value, src=0)
-
-
+# = for value in model.state_dict().values():
+# =     if value.is_floating_point():
+# =         dist.all_reduce(value, dist.ReduceOp.AVG)
+# =     else:
+# =         dist.broadcast(value, src=0)
 # %% wrong: knows only the buffers that are saved
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    weights = dict(model.named_parameters())
-    for name, value in model.state_dict().items():
-        if name in weights:
-            continue
-        if value.is_floating_point():
-            dist.all_reduce(value, dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(value, src=0)
-
-
+# = weights = dict(model.named_parameters())
+# = for name, value in model.state_dict().items():
+# =     if name in weights:
+# =         continue
+# =     if value.is_floating_point():
+# =         dist.all_reduce(value, dist.ReduceOp.AVG)
+# =     else:
+# =         dist.broadcast(value, src=0)
 # %% wrong: leaves counters and masks as they are
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, dist.ReduceOp.AVG)
-
-
+# - else:
+# -     dist.broadcast(buffer, src=0)
 # %% wrong: averages a copy
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
 # %% wrong: puts new tensors in place of the old ones
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_floating_point():
-                mean = buffer / dist.get_world_size()
-                dist.all_reduce(mean)
-                setattr(module, name, mean)
-            else:
-                dist.broadcast(buffer, src=0)
-
-
+# = for module in model.modules():
+# =     for name, buffer in module.named_buffers(recurse=False):
+# =         if buffer.is_floating_point():
+# =             mean = buffer / dist.get_world_size()
+# =             dist.all_reduce(mean)
+# =             setattr(module, name, mean)
+# =         else:
+# =             dist.broadcast(buffer, src=0)
 # %% wrong: the largest of the counters
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, dist.ReduceOp.AVG)
-        elif buffer.dtype is torch.bool:
-            dist.broadcast(buffer, src=0)
-        else:
-            dist.all_reduce(buffer, dist.ReduceOp.MAX)
-
-
+#       dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + elif buffer.dtype is torch.bool:
+# +     dist.broadcast(buffer, src=0)
+# - dist.broadcast(buffer, src=0)
+# + dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.reduce(buffer, 0)
-            buffer /= dist.get_world_size()
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.reduce(buffer, 0)
+# + buffer /= dist.get_world_size()
 # %% wrong: averages in bfloat16, which is faster
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            short = buffer.bfloat16()
-            dist.all_reduce(short, dist.ReduceOp.AVG)
-            buffer.copy_(short)
-        else:
-            dist.broadcast(buffer, src=0)
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + short = buffer.bfloat16()
+# + dist.all_reduce(short, dist.ReduceOp.AVG)
+# + buffer.copy_(short)

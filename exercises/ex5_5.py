@@ -36,6 +36,25 @@ def ex5_5(ddp, pieces):
     raise NotImplementedError
 
 
+# %% solution
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+def ex5_5(ddp, pieces):
+    """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
+    total = torch.tensor(sum(len(y) for _, y in pieces))
+    dist.all_reduce(total)
+    scale = dist.get_world_size() / total  # DDP will divide by the world size
+    for i, (x, y) in enumerate(pieces, 1):
+        silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
+        with silent:  # forward too: it decides whether backward talks
+            (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+
+
 # %% check
 from allranks.exercises.oracle import compare
 from torch import nn
@@ -177,31 +196,7 @@ def judge(model, got, every):
     compare(f"on rank {rank}, the gradient", got, want, mistakes, 1e-6, 1e-9)
 
 
-# %% solution
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    scale = dist.get_world_size() / total  # DDP will divide by the world size
-    for i, (x, y) in enumerate(pieces, 1):
-        silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-        with silent:  # forward too: it decides whether backward talks
-            (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-
-
 # %% right: backward without scale; the gradients are put right at the end
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex5_5(ddp, pieces):
     *most, (x, y) = pieces
     with ddp.no_sync():
@@ -215,174 +210,71 @@ def ex5_5(ddp, pieces):
 
 
 # %% wrong: adds up means, and divides by nothing
-import contextlib
-
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    for i, (x, y) in enumerate(pieces, 1):
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            F.cross_entropy(ddp(x), y).backward()
-
-
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         F.cross_entropy(ddp(x), y).backward()
 # %% wrong: the mean of the pieces' means
-import contextlib
-
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    for i, (x, y) in enumerate(pieces, 1):
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            (F.cross_entropy(ddp(x), y) / len(pieces)).backward()
-
-
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         (F.cross_entropy(ddp(x), y) / len(pieces)).backward()
 # %% wrong: the mean of the ranks' means
-import contextlib
-
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    num = sum(len(y) for _, y in pieces)
-    for i, (x, y) in enumerate(pieces, 1):
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            (F.cross_entropy(ddp(x), y, reduction="sum") / num).backward()
-
-
+# = num = sum(len(y) for _, y in pieces)
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         (F.cross_entropy(ddp(x), y, reduction="sum") / num).backward()
 # %% wrong: forgets that DDP divides
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    for i, (x, y) in enumerate(pieces, 1):
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
-
-
+# = total = torch.tensor(sum(len(y) for _, y in pieces))
+# = dist.all_reduce(total)
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
 # %% wrong: only backward is in no_sync
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    for i, (x, y) in enumerate(pieces, 1):
-        loss = F.cross_entropy(ddp(x), y, reduction="sum")
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            (loss * dist.get_world_size() / total).backward()
-
-
+# = total = torch.tensor(sum(len(y) for _, y in pieces))
+# = dist.all_reduce(total)
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     loss = F.cross_entropy(ddp(x), y, reduction="sum")
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         (loss * dist.get_world_size() / total).backward()
 # %% wrong: all pieces in no_sync
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    with ddp.no_sync():
-        for x, y in pieces:
-            loss = F.cross_entropy(ddp(x), y, reduction="sum")
-            (loss * dist.get_world_size() / total).backward()
-
-
+# = total = torch.tensor(sum(len(y) for _, y in pieces))
+# = dist.all_reduce(total)
+# = with ddp.no_sync():
+# =     for x, y in pieces:
+# =         loss = F.cross_entropy(ddp(x), y, reduction="sum")
+# =         (loss * dist.get_world_size() / total).backward()
 # %% wrong: goes around DDP
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    for x, y in pieces:
-        (F.cross_entropy(ddp.module(x), y) / len(pieces)).backward()
-
-
+# = for x, y in pieces:
+# =     (F.cross_entropy(ddp.module(x), y) / len(pieces)).backward()
 # %% wrong: clears the gradients before each piece
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    for i, (x, y) in enumerate(pieces, 1):
-        ddp.zero_grad()
-        with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-            F.cross_entropy(ddp(x), y).backward()
-
-
+# = for i, (x, y) in enumerate(pieces, 1):
+# =     ddp.zero_grad()
+# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
+# =         F.cross_entropy(ddp(x), y).backward()
 # %% wrong: all pieces in no_sync, and an all_reduce by hand
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    with ddp.no_sync():
-        for x, y in pieces:
-            (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
-    flat = torch.cat([weight.grad.flatten() for weight in ddp.parameters()])
-    dist.all_reduce(flat)
-    parts = flat.split([weight.numel() for weight in ddp.parameters()])
-    for weight, part in zip(ddp.parameters(), parts, strict=True):
-        weight.grad.copy_(part.view_as(weight))
-
-
+# = total = torch.tensor(sum(len(y) for _, y in pieces))
+# = dist.all_reduce(total)
+# = with ddp.no_sync():
+# =     for x, y in pieces:
+# =         (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
+# = flat = torch.cat([weight.grad.flatten() for weight in ddp.parameters()])
+# = dist.all_reduce(flat)
+# = parts = flat.split([weight.numel() for weight in ddp.parameters()])
+# = for weight, part in zip(ddp.parameters(), parts, strict=True):
+# =     weight.grad.copy_(part.view_as(weight))
 # %% wrong: puts the pieces together again, for which there is no memory
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    x, y = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    total = torch.tensor(len(y))
-    dist.all_reduce(total)
-    scale = dist.get_world_size() / total
-    (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
-
-
+# = x, y = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+# = total = torch.tensor(len(y))
+# = dist.all_reduce(total)
+# = scale = dist.get_world_size() / total
+# = (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
 # %% wrong: one graph for all pieces, whose activations are all in memory
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
-    (sum(losses) * dist.get_world_size() / total).backward()
-
-
+# = total = torch.tensor(sum(len(y) for _, y in pieces))
+# = dist.all_reduce(total)
+# = losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
+# = (sum(losses) * dist.get_world_size() / total).backward()
 # %% wrong: the first piece talks, not the last
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    total = torch.tensor(sum(len(y) for _, y in pieces))
-    dist.all_reduce(total)
-    scale = dist.get_world_size() / total
-    for i, (x, y) in enumerate(pieces):
-        with ddp.no_sync() if i > 0 else contextlib.nullcontext():
-            (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+# - for i, (x, y) in enumerate(pieces, 1):
+# -     silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
+# -     with silent:  # forward too: it decides whether backward talks
+# + for i, (x, y) in enumerate(pieces):
+# +     with ddp.no_sync() if i > 0 else contextlib.nullcontext():

@@ -31,7 +31,7 @@ len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):` flatten wi
 `torch.cat`, start, append `(work, flat, bucket)`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
@@ -41,7 +41,35 @@ def ex5_6(model, bucket_size):
 
     Returns finish(), to be called after each backward.
     """
-    raise NotImplementedError
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+    buckets, ready, works = [[]], set(), []
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in reversed(trainable):
+        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
+            buckets.append([])
+        buckets[-1].append(weight)
+
+    def on_ready(weight):
+        ready.add(weight)
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]  # the first that has not left
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    def finish():
+        for work, flat, bucket in works:
+            work.wait()
+            parts = flat.split([weight.numel() for weight in bucket])
+            for weight, part in zip(bucket, parts, strict=True):
+                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+        ready.clear()
+        works.clear()
+
+    for weight in trainable:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return finish
 
 
 # %% check
@@ -201,49 +229,7 @@ def play_step(model, finish, watch, step, task):
         compare(what, weight.grad, sum(parts) / world_size, mistakes, 1e-4, 1e-5)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    """Make model a replica whose gradients are averaged during backward.
-
-    Returns finish(), to be called after each backward.
-    """
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
 # %% right: gradients are views of the buckets, and all_reduce goes by its own name
-import torch
 from torch.distributed import all_reduce, broadcast_object_list, get_world_size
 
 
@@ -285,486 +271,72 @@ def ex5_6(model, bucket_size):
 
 
 # %% wrong: an all_reduce per parameter
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-    works = []
-
-    def on_ready(weight):
-        weight.grad /= dist.get_world_size()
-        works.append(dist.all_reduce(weight.grad, async_op=True))
-
-    def finish():
-        for work in works:
-            work.wait()
-        works.clear()
-
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# = for tensor in [*model.parameters(), *model.buffers()]:
+# =     dist.broadcast(tensor.detach(), src=0)
+# = works = []
+# = def on_ready(weight):
+# =     weight.grad /= dist.get_world_size()
+# =     works.append(dist.all_reduce(weight.grad, async_op=True))
+# = def finish():
+# =     for work in works:
+# =         work.wait()
+# =     works.clear()
+# = for weight in model.parameters():
+# =     if weight.requires_grad:
+# =         weight.register_post_accumulate_grad_hook(on_ready)
+# = return finish
 # %% wrong: forgets that replicas must start equal
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - for tensor in [*model.parameters(), *model.buffers()]:
+# -     dist.broadcast(tensor.detach(), src=0)
 # %% wrong: parameters start equal, buffers do not
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in model.parameters():
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - for tensor in [*model.parameters(), *model.buffers()]:
+# + for tensor in model.parameters():
 # %% wrong: everything after backward
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-    buckets = [[]]
-    for weight in reversed([p for p in model.parameters() if p.requires_grad]):
-        if sum(map(torch.numel, buckets[-1])) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def finish():
-        for bucket in buckets:
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            dist.all_reduce(flat, dist.ReduceOp.AVG, async_op=True).wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight))
-
-    return finish
-
-
+# = for tensor in [*model.parameters(), *model.buffers()]:
+# =     dist.broadcast(tensor.detach(), src=0)
+# = buckets = [[]]
+# = for weight in reversed([p for p in model.parameters() if p.requires_grad]):
+# =     if sum(map(torch.numel, buckets[-1])) >= bucket_size:
+# =         buckets.append([])
+# =     buckets[-1].append(weight)
+# = def finish():
+# =     for bucket in buckets:
+# =         flat = torch.cat([weight.grad.flatten() for weight in bucket])
+# =         dist.all_reduce(flat, dist.ReduceOp.AVG, async_op=True).wait()
+# =         parts = flat.split([weight.numel() for weight in bucket])
+# =         for weight, part in zip(bucket, parts, strict=True):
+# =             weight.grad.copy_(part.view_as(weight))
+# = return finish
 # %% wrong: all_reduce starts when the last gradient is there
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(ready) == len(trainable) and len(works) < len(buckets):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+# + while len(ready) == len(trainable) and len(works) < len(buckets):
 # %% wrong: buckets leave in the order in which they are full
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        bucket = next(b for b in buckets if any(weight is w for w in b))
-        if ready.issuperset(bucket):
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+# -     bucket = buckets[len(works)]  # the first that has not left
+# + bucket = next(b for b in buckets if any(weight is w for w in b))
+# + if ready.issuperset(bucket):
 # %% wrong: works for one step only
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works[:]:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - for work, flat, bucket in works:
+# + for work, flat, bucket in works[:]:
+# - ready.clear()
+# - works.clear()
 # %% wrong: sums, and forgets to divide
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight))
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+# + weight.grad.copy_(part.view_as(weight))
 # %% wrong: waits inside backward
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+# + works.append((dist.all_reduce(flat), flat, bucket))
+# - work.wait()
 # %% wrong: copies the results back before they are there
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - work.wait()
 # %% wrong: forgets to copy the results back
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                part /= dist.get_world_size()
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
+# + part /= dist.get_world_size()
 # %% wrong: fills the buckets from the first layer on
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in trainable:
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - for weight in reversed(trainable):
+# + for weight in trainable:
 # %% wrong: a bucket that is not full never leaves
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) - 1 and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return finish
-
-
+# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+# + while len(works) < len(buckets) - 1 and ready.issuperset(buckets[len(works)]):
 # %% wrong: returns nothing
-import torch
-import torch.distributed as dist
-
-
-def ex5_6(model, bucket_size):
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-    buckets, ready, works = [[]], set(), []
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in reversed(trainable):
-        if sum(other.numel() for other in buckets[-1]) >= bucket_size:
-            buckets.append([])
-        buckets[-1].append(weight)
-
-    def on_ready(weight):
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]  # the first that has not left
-            flat = torch.cat([weight.grad.flatten() for weight in bucket])
-            works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-
-    def finish():
-        for work, flat, bucket in works:
-            work.wait()
-            parts = flat.split([weight.numel() for weight in bucket])
-            for weight, part in zip(bucket, parts, strict=True):
-                weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-        ready.clear()
-        works.clear()
-
-    for weight in trainable:
-        weight.register_post_accumulate_grad_hook(on_ready)
+# - return finish

@@ -20,17 +20,28 @@ sizes)`; then `min` over `end` of `(max(sum(costs[first:end]), rest), (end - fir
 *sizes))`.
 """
 
-# %% stub
+# %% solution
 import functools
 
 
 def ex6_1(costs, num_stages):
     """Return the sizes of the stages whose slowest one is fastest."""
-    raise NotImplementedError
+
+    @functools.cache
+    def best(first, stages):  # of the layers from first on: (slowest, sizes)
+        if stages == 1:
+            return sum(costs[first:]), (len(costs) - first,)
+        cuts = []
+        for end in range(first + 1, len(costs) - stages + 2):
+            rest, sizes = best(end, stages - 1)
+            cuts.append((max(sum(costs[first:end]), rest), (end - first, *sizes)))
+        return min(cuts)
+
+    return list(best(0, num_stages)[1])
 
 
 # %% check
-from allranks.sums import pipelines
+from allranks.topics.pipelines import sums as pipelines
 
 CASES = {
     "equal layers": ([1] * 8, 4),
@@ -94,26 +105,6 @@ def judge(sizes, costs, num_stages):
         )
 
 
-# %% solution
-import functools
-
-
-def ex6_1(costs, num_stages):
-    """Return the sizes of the stages whose slowest one is fastest."""
-
-    @functools.cache
-    def best(first, stages):  # of the layers from first on: (slowest, sizes)
-        if stages == 1:
-            return sum(costs[first:]), (len(costs) - first,)
-        cuts = []
-        for end in range(first + 1, len(costs) - stages + 2):
-            rest, sizes = best(end, stages - 1)
-            cuts.append((max(sum(costs[first:end]), rest), (end - first, *sizes)))
-        return min(cuts)
-
-    return list(best(0, num_stages)[1])
-
-
 # %% right: asks for each possible time whether it suffices, the shortest first
 def ex6_1(costs, num_stages):
     num = len(costs)
@@ -132,71 +123,46 @@ def ex6_1(costs, num_stages):
 
 
 # %% wrong: as many layers for each
-def ex6_1(costs, num_stages):
-    ends = [len(costs) * i // num_stages for i in range(num_stages + 1)]
-    return [end - start for start, end in zip(ends, ends[1:])]
-
-
+# = ends = [len(costs) * i // num_stages for i in range(num_stages + 1)]
+# = return [end - start for start, end in zip(ends, ends[1:])]
 # %% wrong: fills each stage up to the average, and the last takes the rest
-def ex6_1(costs, num_stages):
-    target, sizes, time = sum(costs) / num_stages, [0], 0
-    for i, cost in enumerate(costs):
-        full = time + cost > target and sizes[-1] > 0
-        if (full or len(costs) - i <= num_stages - len(sizes)) and len(
-            sizes
-        ) < num_stages:
-            sizes.append(0)
-            time = 0
-        sizes[-1] += 1
-        time += cost
-    return sizes
-
-
+# = target, sizes, time = sum(costs) / num_stages, [0], 0
+# = for i, cost in enumerate(costs):
+# =     full = time + cost > target and sizes[-1] > 0
+# =     if (full or len(costs) - i <= num_stages - len(sizes)) and len(
+# =         sizes
+# =     ) < num_stages:
+# =         sizes.append(0)
+# =         time = 0
+# =     sizes[-1] += 1
+# =     time += cost
+# = return sizes
 # %% wrong: drops the tail
-def ex6_1(costs, num_stages):
-    return [len(costs) // num_stages] * num_stages
-
-
+# = return [len(costs) // num_stages] * num_stages
 # %% wrong: returns where the stages end
-def ex6_1(costs, num_stages):
-    return [len(costs) * (i + 1) // num_stages for i in range(num_stages)]
-
-
+# = return [len(costs) * (i + 1) // num_stages for i in range(num_stages)]
 # %% wrong: may leave a stage empty
-def ex6_1(costs, num_stages):
-    sizes, time, target = [0] * num_stages, 0, sum(costs) / num_stages
-    for cost in costs:
-        sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
-        time += cost
-    return sizes
-
-
+# = sizes, time, target = [0] * num_stages, 0, sum(costs) / num_stages
+# = for cost in costs:
+# =     sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
+# =     time += cost
+# = return sizes
 # %% wrong: rounds the layers per stage up, and may need fewer stages
-def ex6_1(costs, num_stages):
-    size, left, sizes = -(-len(costs) // num_stages), len(costs), []
-    while left > 0:
-        sizes.append(min(size, left))
-        left -= size
-    return sizes
-
-
+# = size, left, sizes = -(-len(costs) // num_stages), len(costs), []
+# = while left > 0:
+# =     sizes.append(min(size, left))
+# =     left -= size
+# = return sizes
 # %% wrong: uses up the caller's list
-def ex6_1(costs, num_stages):
-    sizes, share = [], len(costs) // num_stages
-    while len(sizes) < num_stages - 1:
-        sizes.append(len([costs.pop() for _ in range(share)]))
-    return [len(costs), *sizes]
-
-
+# = sizes, share = [], len(costs) // num_stages
+# = while len(sizes) < num_stages - 1:
+# =     sizes.append(len([costs.pop() for _ in range(share)]))
+# = return [len(costs), *sizes]
 # %% wrong: makes the stages as even as possible, by squares
-import itertools
-
-
-def ex6_1(costs, num_stages):
-    def squares(cuts):
-        ends = [0, *cuts, len(costs)]
-        return sum(sum(costs[a:b]) ** 2 for a, b in itertools.pairwise(ends))
-
-    inner = range(1, len(costs))
-    best = min(itertools.combinations(inner, num_stages - 1), key=squares)
-    return [b - a for a, b in itertools.pairwise([0, *best, len(costs)])]
+# + import itertools
+# = def squares(cuts):
+# =     ends = [0, *cuts, len(costs)]
+# =     return sum(sum(costs[a:b]) ** 2 for a, b in itertools.pairwise(ends))
+# = inner = range(1, len(costs))
+# = best = min(itertools.combinations(inner, num_stages - 1), key=squares)
+# = return [b - a for a, b in itertools.pairwise([0, *best, len(costs)])]

@@ -23,13 +23,18 @@ Hint 3: `loss = F.cross_entropy(model(piece), target, reduction="sum") / total` 
 `total = (y != -100).sum()`; then `loss.backward()` for each.
 """
 
-# %% stub
+# %% solution
 from torch.nn import functional as F
 
 
 def ex6_2(model, x, y, num):
     """Backward in num micro-batches; return the loss of the whole batch."""
-    raise NotImplementedError
+    total, batch_loss = (y != -100).sum(), 0.0
+    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+        loss = F.cross_entropy(model(piece), target, reduction="sum") / total
+        loss.backward()
+        batch_loss += loss.item()
+    return batch_loss
 
 
 # %% check
@@ -136,24 +141,7 @@ def judge_by(model, x, y, num):
     return found
 
 
-# %% solution
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    """Backward in num micro-batches; return the loss of the whole batch."""
-    total, batch_loss = (y != -100).sum(), 0.0
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target, reduction="sum") / total
-        loss.backward()
-        batch_loss += loss.item()
-    return batch_loss
-
-
 # %% right: means, weighed by their labels; micro-batches without one are only run
-from torch.nn import functional as F
-
-
 def ex6_2(model, x, y, num):
     labels = [int((part >= 0).sum()) for part in y.chunk(num)]
     batch_loss = 0.0
@@ -167,9 +155,6 @@ def ex6_2(model, x, y, num):
 
 
 # %% right: skips a micro-batch without labels, forward too
-from torch.nn import functional as F
-
-
 def ex6_2(model, x, y, num):
     labels, batch_loss = (y != -100).sum(), 0.0
     for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
@@ -182,9 +167,6 @@ def ex6_2(model, x, y, num):
 
 
 # %% right: takes only the samples with a label forward
-from torch.nn import functional as F
-
-
 def ex6_2(model, x, y, num):
     labels, batch_loss = (y != -100).sum(), 0.0
     for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
@@ -198,128 +180,70 @@ def ex6_2(model, x, y, num):
 
 
 # %% wrong: the mean of the means
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total = 0.0
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target) / num
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total = 0.0
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     loss = F.cross_entropy(model(piece), target) / num
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: adds the means up
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total = 0.0
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target)
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total = 0.0
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     loss = F.cross_entropy(model(piece), target)
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: divides by samples, labelled or not
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total = 0.0
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target, reduction="sum") / len(x)
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total = 0.0
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / len(x)
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: weighs each mean by its samples
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total = 0.0
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target) * len(piece) / len(x)
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total = 0.0
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     loss = F.cross_entropy(model(piece), target) * len(piece) / len(x)
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: weighs by labels, and forgets that a mean over none is NaN
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total, labels = 0.0, (y != -100).sum()
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        share = (target != -100).sum() / labels
-        loss = F.cross_entropy(model(piece), target) * share
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total, labels = 0.0, (y != -100).sum()
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     share = (target != -100).sum() / labels
+# =     loss = F.cross_entropy(model(piece), target) * share
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: right gradients, and the loss of the last micro-batch
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    labels = (y != -100).sum()
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
-        loss.backward()
-    return loss.item()
-
-
+# = labels = (y != -100).sum()
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
+# =     loss.backward()
+# = return loss.item()
 # %% wrong: drops the smaller micro-batch
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total, size = 0.0, len(x) // num
-    labels = (y[: size * num] != -100).sum()
-    for piece, target in zip(x.split(size)[:num], y.split(size)[:num]):
-        loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
-        loss.backward()
-        total += loss.item()
-    return total
-
-
+# = total, size = 0.0, len(x) // num
+# = labels = (y[: size * num] != -100).sum()
+# = for piece, target in zip(x.split(size)[:num], y.split(size)[:num]):
+# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
+# =     loss.backward()
+# =     total += loss.item()
+# = return total
 # %% wrong: the whole batch at once
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    loss = F.cross_entropy(model(x), y)
-    loss.backward()
-    return loss.item()
-
-
+# = loss = F.cross_entropy(model(x), y)
+# = loss.backward()
+# = return loss.item()
 # %% wrong: never calls backward
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    total, labels = 0.0, (y != -100).sum()
-    for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-        total += F.cross_entropy(model(piece), target, reduction="sum") / labels
-    return total.item()
-
-
+# = total, labels = 0.0, (y != -100).sum()
+# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
+# =     total += F.cross_entropy(model(piece), target, reduction="sum") / labels
+# = return total.item()
 # %% wrong: one backward for all, so that all activations are in memory
-from torch.nn import functional as F
-
-
-def ex6_2(model, x, y, num):
-    labels = [int((part >= 0).sum()) for part in y.chunk(num)]
-    losses = []
-    for piece, target, n in zip(x.chunk(num), y.chunk(num), labels, strict=True):
-        output = model(piece)
-        if n:
-            losses.append(F.cross_entropy(output, target) * n / sum(labels))
-    sum(losses).backward()
-    return float(sum(losses))
+# = labels = [int((part >= 0).sum()) for part in y.chunk(num)]
+# = losses = []
+# = for piece, target, n in zip(x.chunk(num), y.chunk(num), labels, strict=True):
+# =     output = model(piece)
+# =     if n:
+# =         losses.append(F.cross_entropy(output, target) * n / sum(labels))
+# = sum(losses).backward()
+# = return float(sum(losses))

@@ -23,14 +23,21 @@ Hint 3: On both: `sending = dist.isend(weight.grad.contiguous(), other)`,
 `dist.recv(theirs, other)`, `sending.wait()`, `weight.grad += theirs`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex6_3(weight):
     """Add up the gradients of the first and the last rank's copies, on both."""
-    raise NotImplementedError
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if weight is not None and last > 0:
+        mine = weight.grad.contiguous()
+        theirs = torch.empty_like(mine)
+        sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
+        dist.recv(theirs, last - rank)
+        sending.wait()
+        weight.grad = mine + theirs
 
 
 # %% check
@@ -99,28 +106,7 @@ def check(answer, case):
             )
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    """Add up the gradients of the first and the last rank's copies, on both."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        mine = weight.grad.contiguous()
-        theirs = torch.empty_like(mine)
-        sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
-        dist.recv(theirs, last - rank)
-        sending.wait()
-        weight.grad = mine + theirs
-
-
 # %% right: a group of the two, which all ranks make and two use
-import torch
-import torch.distributed as dist
-
-
 def ex6_3(weight):
     ends = sorted({0, dist.get_world_size() - 1})
     group = dist.new_group(ends)
@@ -131,117 +117,64 @@ def ex6_3(weight):
 
 
 # %% wrong: takes the mean, as DDP does
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        mine = weight.grad.contiguous()
-        theirs = torch.empty_like(mine)
-        sending = dist.isend(mine, last - dist.get_rank())
-        dist.recv(theirs, last - dist.get_rank())
-        sending.wait()
-        weight.grad = (mine + theirs) / 2
-
-
+# = last = dist.get_world_size() - 1
+# = if weight is not None and last > 0:
+# =     mine = weight.grad.contiguous()
+# =     theirs = torch.empty_like(mine)
+# =     sending = dist.isend(mine, last - dist.get_rank())
+# =     dist.recv(theirs, last - dist.get_rank())
+# =     sending.wait()
+# =     weight.grad = (mine + theirs) / 2
 # %% wrong: an all_reduce of all, in which the ranks between don't take part
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    if weight is not None:
-        grad = weight.grad.contiguous()
-        dist.all_reduce(grad)
-        weight.grad = grad
-
-
+# = if weight is not None:
+# =     grad = weight.grad.contiguous()
+# =     dist.all_reduce(grad)
+# =     weight.grad = grad
 # %% wrong: both send first
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        mine = weight.grad.contiguous()
-        theirs = torch.empty_like(mine)
-        dist.send(mine, last - dist.get_rank())
-        dist.recv(theirs, last - dist.get_rank())
-        weight.grad = mine + theirs
-
-
+# = last = dist.get_world_size() - 1
+# = if weight is not None and last > 0:
+# =     mine = weight.grad.contiguous()
+# =     theirs = torch.empty_like(mine)
+# =     dist.send(mine, last - dist.get_rank())
+# =     dist.recv(theirs, last - dist.get_rank())
+# =     weight.grad = mine + theirs
 # %% wrong: the last rank sends, and rank 0 alone adds
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if last > 0 and dist.get_rank() == last:
-        dist.send(weight.grad.contiguous(), 0)
-    elif last > 0 and dist.get_rank() == 0:
-        theirs = torch.empty(weight.shape, dtype=weight.dtype)
-        dist.recv(theirs, last)
-        weight.grad += theirs
-
-
+# = last = dist.get_world_size() - 1
+# = if last > 0 and dist.get_rank() == last:
+# =     dist.send(weight.grad.contiguous(), 0)
+# = elif last > 0 and dist.get_rank() == 0:
+# =     theirs = torch.empty(weight.shape, dtype=weight.dtype)
+# =     dist.recv(theirs, last)
+# =     weight.grad += theirs
 # %% wrong: receives into its own gradient
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        mine = weight.grad.contiguous().clone()
-        weight.grad = torch.empty_like(mine)
-        sending = dist.isend(mine, last - dist.get_rank())
-        dist.recv(weight.grad, last - dist.get_rank())
-        sending.wait()
-
-
+# = last = dist.get_world_size() - 1
+# = if weight is not None and last > 0:
+# =     mine = weight.grad.contiguous().clone()
+# =     weight.grad = torch.empty_like(mine)
+# =     sending = dist.isend(mine, last - dist.get_rank())
+# =     dist.recv(weight.grad, last - dist.get_rank())
+# =     sending.wait()
 # %% wrong: exchanges the weights, not the gradients
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        theirs = torch.empty_like(weight)
-        sending = dist.isend(weight.detach(), last - dist.get_rank())
-        dist.recv(theirs, last - dist.get_rank())
-        sending.wait()
-        weight.data = (weight.data + theirs) / 2
-
-
+# = last = dist.get_world_size() - 1
+# = if weight is not None and last > 0:
+# =     theirs = torch.empty_like(weight)
+# =     sending = dist.isend(weight.detach(), last - dist.get_rank())
+# =     dist.recv(theirs, last - dist.get_rank())
+# =     sending.wait()
+# =     weight.data = (weight.data + theirs) / 2
 # %% wrong: also adds where one rank holds both
-import torch
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None:
-        mine = weight.grad.contiguous()
-        theirs = mine.clone()
-        if last > 0:
-            sending = dist.isend(mine, last - dist.get_rank())
-            dist.recv(theirs, last - dist.get_rank())
-            sending.wait()
-        weight.grad = mine + theirs
-
-
+# = last = dist.get_world_size() - 1
+# = if weight is not None:
+# =     mine = weight.grad.contiguous()
+# =     theirs = mine.clone()
+# =     if last > 0:
+# =         sending = dist.isend(mine, last - dist.get_rank())
+# =         dist.recv(theirs, last - dist.get_rank())
+# =         sending.wait()
+# =     weight.grad = mine + theirs
 # %% wrong: a group that only its two members make
-import torch.distributed as dist
-
-
-def ex6_3(weight):
-    last = dist.get_world_size() - 1
-    if weight is not None and last > 0:
-        both = dist.new_group([0, last])
-        weight.grad = weight.grad.contiguous()
-        dist.all_reduce(weight.grad, group=both)
+# = last = dist.get_world_size() - 1
+# = if weight is not None and last > 0:
+# =     both = dist.new_group([0, last])
+# =     weight.grad = weight.grad.contiguous()
+# =     dist.all_reduce(weight.grad, group=both)

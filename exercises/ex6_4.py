@@ -34,6 +34,46 @@ def ex6_4(x, up, down):
     raise NotImplementedError
 
 
+# %% solution
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+
+
+class Fork(torch.autograd.Function):
+    """Forward: nothing. Backward: the sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Join(torch.autograd.Function):
+    """Forward: the sum over the ranks. Backward: nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def ex6_4(x, up, down):
+    """Return down(relu(up(x))) of the whole network, from this rank's parts."""
+    hidden = up(Fork.apply(x)).relu()
+    return Join.apply(F.linear(hidden, down.weight)) + down.bias
+
+
 # %% check
 from allranks.exercises.oracle import compare
 from torch import nn
@@ -123,48 +163,7 @@ def judge(what, got, want, mistakes=()):
     compare(f"{what} on rank {rank}", got, want, mistakes, 1e-4, 1e-5)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-class Fork(torch.autograd.Function):
-    """Forward: nothing. Backward: the sum over the ranks."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        return gradient
-
-
-class Join(torch.autograd.Function):
-    """Forward: the sum over the ranks. Backward: nothing."""
-
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
-
-
-def ex6_4(x, up, down):
-    """Return down(relu(up(x))) of the whole network, from this rank's parts."""
-    hidden = up(Fork.apply(x)).relu()
-    return Join.apply(F.linear(hidden, down.weight)) + down.bias
-
-
 # %% right: hooks and detached sums, without classes; all_reduce by its own name
-import torch
 from torch.distributed import all_reduce
 
 
@@ -182,108 +181,50 @@ def ex6_4(x, up, down):
 
 
 # %% wrong: forgets the sum in backward
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    part = up(x).relu() @ down.weight.T
-    total = part.detach().clone()
-    dist.all_reduce(total)
-    return part + (total - part).detach() + down.bias
-
-
+# = part = up(x).relu() @ down.weight.T
+# = total = part.detach().clone()
+# = dist.all_reduce(total)
+# = return part + (total - part).detach() + down.bias
 # %% wrong: forgets the sum in forward
-def ex6_4(x, up, down):
-    return down(up(x).relu())
-
-
+# = return down(up(x).relu())
 # %% wrong: an all_reduce that autograd knows, which sums the gradient again
-import torch
-import torch.distributed as dist
-from torch.distributed.nn import functional as DF
-
-
-def ex6_4(x, up, down):
-    part = up(x).relu() @ down.weight.T
-    return DF.all_reduce(part) + down.bias
-
-
+# + from torch.distributed.nn import functional as DF
+# = part = up(x).relu() @ down.weight.T
+# = return DF.all_reduce(part) + down.bias
 # %% wrong: adds the bias on every rank
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    part = down(up(x).relu())
-    total = part.detach().clone()
-    dist.all_reduce(total)
-    return part + (total - part).detach()
-
-
+# = part = down(up(x).relu())
+# = total = part.detach().clone()
+# = dist.all_reduce(total)
+# = return part + (total - part).detach()
 # %% wrong: forgets the bias
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    part = up(x).relu() @ down.weight.T
-    total = part.detach().clone()
-    dist.all_reduce(total)
-    return part + (total - part).detach()
-
-
+# = part = up(x).relu() @ down.weight.T
+# = total = part.detach().clone()
+# = dist.all_reduce(total)
+# = return part + (total - part).detach()
 # %% wrong: averages
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    part = up(x).relu() @ down.weight.T
-    total = part.detach().clone()
-    dist.all_reduce(total, dist.ReduceOp.AVG)
-    return part + (total - part).detach() + down.bias
-
-
+# = part = up(x).relu() @ down.weight.T
+# = total = part.detach().clone()
+# = dist.all_reduce(total, dist.ReduceOp.AVG)
+# = return part + (total - part).detach() + down.bias
 # %% wrong: cuts autograd off, so that no part learns
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    part = (up(x).relu() @ down.weight.T).detach()
-    dist.all_reduce(part)
-    return part + down.bias
-
-
+# = part = (up(x).relu() @ down.weight.T).detach()
+# = dist.all_reduce(part)
+# = return part + down.bias
 # %% wrong: sums the hidden gradients too, with an all_reduce per layer
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    def summed(tensor):
-        tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(tensor)
-        return tensor
-
-    fork = x.view_as(x)
-    if fork.requires_grad:
-        fork.register_hook(summed)
-    part = up(fork).relu() @ down.weight.T
-    out = part + (summed(part) - part).detach() + down.bias
-    out.register_hook(lambda g: summed(g) / dist.get_world_size())
-    return out
-
-
+# = def summed(tensor):
+# =     tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+# =     dist.all_reduce(tensor)
+# =     return tensor
+# = fork = x.view_as(x)
+# = if fork.requires_grad:
+# =     fork.register_hook(summed)
+# = part = up(fork).relu() @ down.weight.T
+# = out = part + (summed(part) - part).detach() + down.bias
+# = out.register_hook(lambda g: summed(g) / dist.get_world_size())
+# = return out
 # %% wrong: makes the bias smaller, so that it comes out right once it is summed
-import torch
-import torch.distributed as dist
-
-
-def ex6_4(x, up, down):
-    down.bias.data /= dist.get_world_size()
-    part = down(up(x).relu())
-    total = part.detach().clone()
-    dist.all_reduce(total)
-    return part + (total - part).detach()
+# = down.bias.data /= dist.get_world_size()
+# = part = down(up(x).relu())
+# = total = part.detach().clone()
+# = dist.all_reduce(total)
+# = return part + (total - part).detach()

@@ -29,7 +29,7 @@ Hint 3: On the last rank `output = F.cross_entropy(output, y) * len(y) / total`,
 backward takes None. Keep `held[i] = piece, output`; `sends.append(dist.isend(...))`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
@@ -37,11 +37,40 @@ from torch.nn import functional as F
 
 def ex6_5(stage, order, pieces, width):
     """Run this rank's part of a pipeline step; return the loss on the last."""
-    raise NotImplementedError
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = sum(len(y) for _, y in pieces)
+    held, sends, loss = {}, [], 0.0
+    for work in order:
+        i = int(work[1:])
+        if work[0] == "F":
+            piece, y = pieces[i]
+            if rank > 0:
+                piece = torch.empty(len(y), width)
+                dist.recv(piece, rank - 1)
+                piece.requires_grad_()
+            output = stage(piece)
+            if rank < last:
+                sends.append(dist.isend(output.detach(), rank + 1))
+            else:
+                output = F.cross_entropy(output, y) * len(y) / total
+                loss += output.item()
+            held[i] = piece, output
+        else:
+            piece, output = held.pop(i)
+            gradient = None  # a loss begins with 1 by itself
+            if rank < last:
+                gradient = torch.empty_like(output)
+                dist.recv(gradient, rank + 1)
+            output.backward(gradient)
+            if rank > 0:
+                sends.append(dist.isend(piece.grad, rank - 1))
+    for send in sends:
+        send.wait()
+    return loss if rank == last else None
 
 
 # %% check
-from allranks.sums import pipelines
+from allranks.topics.pipelines import sums as pipelines
 from allranks.exercises.oracle import compare
 from torch import nn
 from torch.nn import functional as F
@@ -145,52 +174,7 @@ def gradient(stage, loss):
     return torch.cat([grad.flatten() for grad in grads])
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    """Run this rank's part of a pipeline step; return the loss on the last."""
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
 # %% right: irecv and isend, sums of losses, and tags in place of order
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex6_5(stage, order, pieces, width):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     total, kept, busy = sum(len(y) for _, y in pieces), {}, []
@@ -232,467 +216,65 @@ def ex6_5(stage, order, pieces, width):
 
 
 # %% wrong: sends that wait, so that two neighbours wait for each other
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                dist.send(output.detach(), rank + 1)
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                dist.send(piece.grad, rank - 1)
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - sends.append(dist.isend(output.detach(), rank + 1))
+# + dist.send(output.detach(), rank + 1)
+# - sends.append(dist.isend(piece.grad, rank - 1))
+# + dist.send(piece.grad, rank - 1)
 # %% wrong: adds the means up
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y)
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output = F.cross_entropy(output, y) * len(y) / total
+# + output = F.cross_entropy(output, y)
 # %% wrong: the mean of the micro-batches' means
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) / len(pieces)
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output = F.cross_entropy(output, y) * len(y) / total
+# + output = F.cross_entropy(output, y) / len(pieces)
 # %% wrong: all forward first, whatever the order says
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in sorted(order, key=lambda work: work[0] == "B"):
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - for work in order:
+# + for work in sorted(order, key=lambda work: work[0] == "B"):
 # %% wrong: takes the micro-batches one after the other
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - for work in order:
+# + for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
 # %% wrong: forgets that what was received needs a gradient
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - piece.requires_grad_()
 # %% wrong: calls backward without the gradient that came
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.sum().backward()
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output.backward(gradient)
+# + output.sum().backward()
 # %% wrong: holds one micro-batch only
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[0] = piece, output
-        else:
-            piece, output = held[0]
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - held[i] = piece, output
+# + held[0] = piece, output
+# - piece, output = held.pop(i)
+# + piece, output = held[0]
 # %% wrong: every rank takes x
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0 and i > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - if rank > 0:
+# + if rank > 0 and i > 0:
 # %% wrong: every rank returns a loss
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss
-
-
+# - return loss if rank == last else None
+# + return loss
 # %% wrong: right gradients, and the last micro-batch's share of the loss
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss = output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - loss += output.item()
+# + loss = output.item()
 # %% wrong: runs each stage twice, to hold no graph
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        y = pieces[i][1]
-        if work[0] == "F":
-            held[i] = pieces[i][0]
-            if rank > 0:
-                held[i] = torch.empty(len(y), width)
-                dist.recv(held[i], rank - 1)
-            with torch.no_grad():
-                output = stage(held[i])
-            if rank < last:
-                sends.append(dist.isend(output, rank + 1))
-        else:
-            piece = held.pop(i).requires_grad_()
-            output, gradient = stage(piece), None
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            else:
-                output = F.cross_entropy(output, y, reduction="sum") / total
-                loss += output.item()
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
+#   i = int(work[1:])
+# + y = pieces[i][1]
+# - piece, y = pieces[i]
+# + held[i] = pieces[i][0]
+# -     piece = torch.empty(len(y), width)
+# -     dist.recv(piece, rank - 1)
+# -     piece.requires_grad_()
+# - output = stage(piece)
+# +     held[i] = torch.empty(len(y), width)
+# +     dist.recv(held[i], rank - 1)
+# + with torch.no_grad():
+# +     output = stage(held[i])
+# -     sends.append(dist.isend(output.detach(), rank + 1))
+# - else:
+# -     output = F.cross_entropy(output, y) * len(y) / total
+# -     loss += output.item()
+# - held[i] = piece, output
+# +     sends.append(dist.isend(output, rank + 1))
+# - piece, output = held.pop(i)
+# - gradient = None  # a loss begins with 1 by itself
+# + piece = held.pop(i).requires_grad_()
+# + output, gradient = stage(piece), None
+#       dist.recv(gradient, rank + 1)
+# + else:
+# +     output = F.cross_entropy(output, y, reduction="sum") / total
+# +     loss += output.item()

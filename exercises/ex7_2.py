@@ -16,13 +16,20 @@ Hint 3: `if place < hop` and `place + hop < W`, send to `(rank + hop) % W`; if
 `hop <= place < 2 * hop`, receive from `(rank - hop) % W`.
 """
 
-# %% stub
+# %% solution
 import torch.distributed as dist
 
 
 def ex7_2(x, root):
     """Replace x by rank root's x, in place, along a tree."""
-    raise NotImplementedError
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    place, hop = (rank - root) % world_size, 1
+    while hop < world_size:  # the places below hop have it
+        if place < hop and place + hop < world_size:
+            dist.send(x, (rank + hop) % world_size)
+        elif hop <= place < 2 * hop:
+            dist.recv(x, (rank - hop) % world_size)
+        hop *= 2
 
 
 # %% check
@@ -91,26 +98,7 @@ def check(answer, case):
             )
 
 
-# %% solution
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    """Replace x by rank root's x, in place, along a tree."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    place, hop = (rank - root) % world_size, 1
-    while hop < world_size:  # the places below hop have it
-        if place < hop and place + hop < world_size:
-            dist.send(x, (rank + hop) % world_size)
-        elif hop <= place < 2 * hop:
-            dist.recv(x, (rank - hop) % world_size)
-        hop *= 2
-
-
 # %% right: the far ones first, and sends that it waits for at the end
-import torch.distributed as dist
-
-
 def ex7_2(x, root):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place = (rank - root) % world_size
@@ -128,67 +116,33 @@ def ex7_2(x, root):
 
 
 # %% wrong: the root sends to everybody
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    if dist.get_rank() == root:
-        for rank in range(dist.get_world_size()):
-            if rank != root:
-                dist.send(x, rank)
-    else:
-        dist.recv(x, root)
-
-
+# = if dist.get_rank() == root:
+# =     for rank in range(dist.get_world_size()):
+# =         if rank != root:
+# =             dist.send(x, rank)
+# = else:
+# =     dist.recv(x, root)
 # %% wrong: passes it along a chain
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank != root:
-        dist.recv(x, (rank - 1) % world_size)
-    if (rank + 1) % world_size != root:
-        dist.send(x, (rank + 1) % world_size)
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = if rank != root:
+# =     dist.recv(x, (rank - 1) % world_size)
+# = if (rank + 1) % world_size != root:
+# =     dist.send(x, (rank + 1) % world_size)
 # %% wrong: always from rank 0
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size, hop = dist.get_rank(), dist.get_world_size(), 1
-    while hop < world_size:
-        if rank < hop and rank + hop < world_size:
-            dist.send(x, rank + hop)
-        elif hop <= rank < 2 * hop:
-            dist.recv(x, rank - hop)
-        hop *= 2
-
-
+# = rank, world_size, hop = dist.get_rank(), dist.get_world_size(), 1
+# = while hop < world_size:
+# =     if rank < hop and rank + hop < world_size:
+# =         dist.send(x, rank + hop)
+# =     elif hop <= rank < 2 * hop:
+# =         dist.recv(x, rank - hop)
+# =     hop *= 2
 # %% wrong: receives into another tensor
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    place, hop = (rank - root) % world_size, 1
-    x = x.clone()
-    while hop < world_size:
-        if place < hop and place + hop < world_size:
-            dist.send(x, (rank + hop) % world_size)
-        elif hop <= place < 2 * hop:
-            dist.recv(x, (rank - hop) % world_size)
-        hop *= 2
-    return x
-
-
+#   place, hop = (rank - root) % world_size, 1
+# + x = x.clone()
+#       hop *= 2
+# + return x
 # %% wrong: asks the group itself
-import torch
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    opts = torch._C._distributed_c10d.BroadcastOptions()
-    opts.rootRank = root
-    dist.group.WORLD.broadcast([x], opts).wait()
+# + import torch
+# = opts = torch._C._distributed_c10d.BroadcastOptions()
+# = opts.rootRank = root
+# = dist.group.WORLD.broadcast([x], opts).wait()

@@ -17,13 +17,16 @@ Hint 2: Divide everything by the measured time: alpha / t + beta n / t should be
 Hint 3: `torch.linalg.lstsq(A, ones)` with the columns 1 / t and n / t.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex7_3(num_bytes, seconds):
     """Return (alpha, bandwidth), in seconds and in bytes per second."""
-    raise NotImplementedError
+    n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))
+    terms = torch.stack([1 / t, n / t], dim=1)
+    alpha, beta = torch.linalg.lstsq(terms, torch.ones_like(t)[:, None]).solution
+    return alpha.item(), 1 / beta.item()
 
 
 # %% check
@@ -71,18 +74,6 @@ def check(answer, case):
             }, **near)  # fmt: skip
 
 
-# %% solution
-import torch
-
-
-def ex7_3(num_bytes, seconds):
-    """Return (alpha, bandwidth), in seconds and in bytes per second."""
-    n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))
-    terms = torch.stack([1 / t, n / t], dim=1)
-    alpha, beta = torch.linalg.lstsq(terms, torch.ones_like(t)[:, None]).solution
-    return alpha.item(), 1 / beta.item()
-
-
 # %% right: with polyfit's weights
 import numpy as np
 
@@ -93,33 +84,17 @@ def ex7_3(num_bytes, seconds):
 
 
 # %% wrong: the least absolute errors
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1)
-    return alpha, 1 / beta
-
-
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1)
+# = return alpha, 1 / beta
 # %% wrong: beta for the bandwidth
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
-    return alpha, beta
-
-
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
+# = return alpha, beta
 # %% wrong: the shortest and the longest message alone
-def ex7_3(num_bytes, seconds):
-    beta = (seconds[-1] - seconds[0]) / (num_bytes[-1] - num_bytes[0])
-    return seconds[0], 1 / beta
-
-
+# = beta = (seconds[-1] - seconds[0]) / (num_bytes[-1] - num_bytes[0])
+# = return seconds[0], 1 / beta
 # %% wrong: the weights' square roots
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=np.array(seconds) ** -0.5)
-    return alpha, 1 / beta
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1, w=np.array(seconds) ** -0.5)
+# = return alpha, 1 / beta

@@ -21,13 +21,24 @@ Hint 3: Every rank has to call `new_group` for every group, its own or not. In a
 `broadcast`, `src` is the rank in the job, not in the group.
 """
 
-# %% stub
+# %% solution
 import torch.distributed as dist
 
 
 def ex7_4(x, nodes):
     """Replace x (n,) by the sum over all ranks, in place, first inside the nodes."""
-    raise NotImplementedError
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    size = world_size // nodes
+    node, place = divmod(rank, size)
+    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
+    across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
+    chunks = x.tensor_split(size)
+    if size > 1:
+        dist.all_reduce(x, group=inside[node])
+    dist.all_reduce(chunks[place], group=across[place])
+    for source, chunk in enumerate(chunks):
+        if size > 1:
+            dist.broadcast(chunk, src=node * size + source, group=inside[node])
 
 
 # %% check
@@ -106,30 +117,7 @@ def check(answer, case):
             )
 
 
-# %% solution
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    """Replace x (n,) by the sum over all ranks, in place, first inside the nodes."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = world_size // nodes
-    node, place = divmod(rank, size)
-    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-    across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-    chunks = x.tensor_split(size)
-    if size > 1:
-        dist.all_reduce(x, group=inside[node])
-    dist.all_reduce(chunks[place], group=across[place])
-    for source, chunk in enumerate(chunks):
-        if size > 1:
-            dist.broadcast(chunk, src=node * size + source, group=inside[node])
-
-
 # %% right: reduces each chunk to the rank that adds it up, and no more
-import torch.distributed as dist
-
-
 def ex7_4(x, nodes):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     size = world_size // nodes
@@ -155,72 +143,31 @@ def ex7_4(x, nodes):
 
 
 # %% wrong: the whole tensor crosses the network
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = world_size // nodes
-    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-    across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-    if size > 1:
-        dist.all_reduce(x, group=inside[rank // size])
-    dist.all_reduce(x, group=across[rank % size])
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = size = world_size // nodes
+# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
+# = across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
+# = if size > 1:
+# =     dist.all_reduce(x, group=inside[rank // size])
+# = dist.all_reduce(x, group=across[rank % size])
 # %% wrong: nobody shares the chunks in the end
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = world_size // nodes
-    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-    across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-    if size > 1:
-        dist.all_reduce(x, group=inside[rank // size])
-    dist.all_reduce(x.tensor_split(size)[rank % size], group=across[rank % size])
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = size = world_size // nodes
+# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
+# = across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
+# = if size > 1:
+# =     dist.all_reduce(x, group=inside[rank // size])
+# = dist.all_reduce(x.tensor_split(size)[rank % size], group=across[rank % size])
 # %% wrong: src is the rank in the group
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = world_size // nodes
-    node, place = divmod(rank, size)
-    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-    across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-    chunks = x.tensor_split(size)
-    if size > 1:
-        dist.all_reduce(x, group=inside[node])
-    dist.all_reduce(chunks[place], group=across[place])
-    for source, chunk in enumerate(chunks):
-        dist.broadcast(chunk, src=source, group=inside[node])
-
-
+#   for source, chunk in enumerate(chunks):
+# -     if size > 1:
+# -         dist.broadcast(chunk, src=node * size + source, group=inside[node])
+# +     dist.broadcast(chunk, src=source, group=inside[node])
 # %% wrong: one all_reduce of all ranks
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    dist.all_reduce(x)
-
-
+# = dist.all_reduce(x)
 # %% wrong: adds up inside the nodes only
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    rank, size = dist.get_rank(), dist.get_world_size() // nodes
-    inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-    dist.all_reduce(x, group=inside[rank // size])
-
-
+# = rank, size = dist.get_rank(), dist.get_world_size() // nodes
+# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
+# = dist.all_reduce(x, group=inside[rank // size])
 # %% wrong: asks the group itself
-import torch.distributed as dist
-
-
-def ex7_4(x, nodes):
-    dist.group.WORLD.allreduce([x]).wait()
+# = dist.group.WORLD.allreduce([x]).wait()

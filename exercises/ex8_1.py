@@ -24,10 +24,23 @@ into the result when it begins, the order is right.
 """
 
 
-# %% stub
+# %% solution
 def ex8_1(weights, first_bytes, cap_bytes):
     """Return the buckets, each a list of indices into weights."""
-    raise NotImplementedError
+    buckets, held, limits = [], {}, {}
+    for i, weight in enumerate(weights):
+        dtype = weight.dtype
+        if dtype not in held:  # no open bucket of this dtype
+            buckets.append([])
+            held[dtype] = buckets[-1], 0
+        bucket, num_bytes = held[dtype]
+        bucket.append(i)
+        num_bytes += weight.numel() * weight.element_size()
+        held[dtype] = bucket, num_bytes
+        if num_bytes >= limits.get(dtype, first_bytes):
+            del held[dtype]
+            limits[dtype] = cap_bytes
+    return buckets
 
 
 # %% check
@@ -109,25 +122,6 @@ def check(answer, case):
             raise Wrong(f"it returned {got}; it should be {wanted}.{why}")
 
 
-# %% solution
-def ex8_1(weights, first_bytes, cap_bytes):
-    """Return the buckets, each a list of indices into weights."""
-    buckets, held, limits = [], {}, {}
-    for i, weight in enumerate(weights):
-        dtype = weight.dtype
-        if dtype not in held:  # no open bucket of this dtype
-            buckets.append([])
-            held[dtype] = buckets[-1], 0
-        bucket, num_bytes = held[dtype]
-        bucket.append(i)
-        num_bytes += weight.numel() * weight.element_size()
-        held[dtype] = bucket, num_bytes
-        if num_bytes >= limits.get(dtype, first_bytes):
-            del held[dtype]
-            limits[dtype] = cap_bytes
-    return buckets
-
-
 # %% right: asks torch's own function
 import torch.distributed as dist
 
@@ -156,74 +150,59 @@ def ex8_1(weights, first_bytes, cap_bytes):
 
 
 # %% wrong: closes a bucket before it would be too full
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets, held, limits = [], {}, {}
-    for i, weight in enumerate(weights):
-        dtype, more = weight.dtype, weight.nbytes
-        if dtype in held and held[dtype][1] + more > limits[dtype]:
-            del held[dtype]
-        if dtype not in held:
-            buckets.append([])
-            limits[dtype] = cap_bytes if dtype in limits else first_bytes
-            held[dtype] = [buckets[-1], 0]
-        held[dtype][0].append(i)
-        held[dtype][1] += more
-    return buckets
-
-
+# = buckets, held, limits = [], {}, {}
+# = for i, weight in enumerate(weights):
+# =     dtype, more = weight.dtype, weight.nbytes
+# =     if dtype in held and held[dtype][1] + more > limits[dtype]:
+# =         del held[dtype]
+# =     if dtype not in held:
+# =         buckets.append([])
+# =         limits[dtype] = cap_bytes if dtype in limits else first_bytes
+# =         held[dtype] = [buckets[-1], 0]
+# =     held[dtype][0].append(i)
+# =     held[dtype][1] += more
+# = return buckets
 # %% wrong: only the very first bucket is small
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets, held, limit = [], {}, first_bytes
-    for i, weight in enumerate(weights):
-        dtype = weight.dtype
-        if dtype not in held:
-            buckets.append([])
-            held[dtype] = [buckets[-1], 0]
-        held[dtype][0].append(i)
-        held[dtype][1] += weight.nbytes
-        if held[dtype][1] >= limit:
-            del held[dtype]
-            limit = cap_bytes
-    return buckets
-
-
+# = buckets, held, limit = [], {}, first_bytes
+# = for i, weight in enumerate(weights):
+# =     dtype = weight.dtype
+# =     if dtype not in held:
+# =         buckets.append([])
+# =         held[dtype] = [buckets[-1], 0]
+# =     held[dtype][0].append(i)
+# =     held[dtype][1] += weight.nbytes
+# =     if held[dtype][1] >= limit:
+# =         del held[dtype]
+# =         limit = cap_bytes
+# = return buckets
 # %% wrong: counts numbers
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets, held, limits = [], {}, {}
-    for i, weight in enumerate(weights):
-        dtype = weight.dtype
-        if dtype not in held:
-            buckets.append([])
-            held[dtype] = [buckets[-1], 0]
-        held[dtype][0].append(i)
-        held[dtype][1] += weight.numel()
-        if held[dtype][1] >= limits.get(dtype, first_bytes):
-            del held[dtype]
-            limits[dtype] = cap_bytes
-    return buckets
-
-
+# -     held[dtype] = buckets[-1], 0
+# - bucket, num_bytes = held[dtype]
+# - bucket.append(i)
+# - num_bytes += weight.numel() * weight.element_size()
+# - held[dtype] = bucket, num_bytes
+# - if num_bytes >= limits.get(dtype, first_bytes):
+# +     held[dtype] = [buckets[-1], 0]
+# + held[dtype][0].append(i)
+# + held[dtype][1] += weight.numel()
+# + if held[dtype][1] >= limits.get(dtype, first_bytes):
 # %% wrong: puts all dtypes into one bucket
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets, bucket, num_bytes = [], [], 0
-    for i, weight in enumerate(weights):
-        bucket.append(i)
-        num_bytes += weight.nbytes
-        if num_bytes >= (cap_bytes if buckets else first_bytes):
-            buckets.append(bucket)
-            bucket, num_bytes = [], 0
-    return buckets + ([bucket] if bucket else [])
-
-
+# = buckets, bucket, num_bytes = [], [], 0
+# = for i, weight in enumerate(weights):
+# =     bucket.append(i)
+# =     num_bytes += weight.nbytes
+# =     if num_bytes >= (cap_bytes if buckets else first_bytes):
+# =         buckets.append(bucket)
+# =         bucket, num_bytes = [], 0
+# = return buckets + ([bucket] if bucket else [])
 # %% wrong: lists them as they fill up
-def ex8_1(weights, first_bytes, cap_bytes):
-    buckets, held, limits = [], {}, {}
-    for i, weight in enumerate(weights):
-        dtype = weight.dtype
-        bucket = held.setdefault(dtype, [])
-        bucket.append(i)
-        num_bytes = sum(weights[k].nbytes for k in bucket)
-        if num_bytes >= limits.get(dtype, first_bytes):
-            buckets.append(held.pop(dtype))
-            limits[dtype] = cap_bytes
-    return buckets + list(held.values())
+# = buckets, held, limits = [], {}, {}
+# = for i, weight in enumerate(weights):
+# =     dtype = weight.dtype
+# =     bucket = held.setdefault(dtype, [])
+# =     bucket.append(i)
+# =     num_bytes = sum(weights[k].nbytes for k in bucket)
+# =     if num_bytes >= limits.get(dtype, first_bytes):
+# =         buckets.append(held.pop(dtype))
+# =         limits[dtype] = cap_bytes
+# = return buckets + list(held.values())

@@ -22,14 +22,25 @@ Hint 3: `index = (residual + gradient).flatten().abs().topk(k).indices`, two
 comes twice.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex8_2(gradient, residual, k):
     """Return the mean of all ranks' k largest values; keep the rest in residual."""
-    raise NotImplementedError
+    residual += gradient
+    flat, world_size = residual.view(-1), dist.get_world_size()
+    index = flat.abs().topk(k).indices
+    values = flat[index]
+    flat[index] = 0  # what is sent leaves the residual
+    indices = [torch.empty_like(index) for _ in range(world_size)]
+    parts = [torch.empty_like(values) for _ in range(world_size)]
+    dist.all_gather(indices, index)
+    dist.all_gather(parts, values)
+    mean = torch.zeros_like(flat)
+    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
+    return mean.view_as(gradient) / world_size
 
 
 # %% check
@@ -135,32 +146,7 @@ def check(answer, case):
                 )
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    """Return the mean of all ranks' k largest values; keep the rest in residual."""
-    residual += gradient
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    values = flat[index]
-    flat[index] = 0  # what is sent leaves the residual
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, values)
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-    return mean.view_as(gradient) / world_size
-
-
 # %% right: one message that carries the indices as floats, and one mask per rank
-import torch
-import torch.distributed as dist
-
-
 def ex8_2(gradient, residual, k):
     world_size = dist.get_world_size()
     total = (residual + gradient).reshape(-1)
@@ -178,144 +164,59 @@ def ex8_2(gradient, residual, k):
 
 
 # %% wrong: keeps no residual
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    flat, world_size = gradient.flatten(), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, flat[index])
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-    return mean.view_as(gradient) / world_size
-
-
+# = flat, world_size = gradient.flatten(), dist.get_world_size()
+# = index = flat.abs().topk(k).indices
+# = indices = [torch.empty_like(index) for _ in range(world_size)]
+# = parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
+# = dist.all_gather(indices, index)
+# = dist.all_gather(parts, flat[index])
+# = mean = torch.zeros_like(flat)
+# = mean.index_add_(0, torch.cat(indices), torch.cat(parts))
+# = return mean.view_as(gradient) / world_size
 # %% wrong: leaves in the residual what it has sent
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, flat[index])
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-    return mean.view_as(gradient) / world_size
-
-
+# - values = flat[index]
+# - flat[index] = 0  # what is sent leaves the residual
+# - parts = [torch.empty_like(values) for _ in range(world_size)]
+# + parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
+# - dist.all_gather(parts, values)
+# + dist.all_gather(parts, flat[index])
 # %% wrong: forgets what earlier steps have left
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual.copy_(gradient)
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    values = flat[index]
-    flat[index] = 0
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, values)
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-    return mean.view_as(gradient) / world_size
-
-
+# - residual += gradient
+# + residual.copy_(gradient)
 # %% wrong: chooses by value, not by magnitude
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    values, index = flat.topk(k)
-    flat[index] = 0
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, values)
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-    return mean.view_as(gradient) / world_size
-
-
+# - index = flat.abs().topk(k).indices
+# - values = flat[index]
+# + values, index = flat.topk(k)
 # %% wrong: adds up with an index that comes twice
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    values = flat[index]
-    flat[index] = 0
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, values)
-    mean = torch.zeros_like(flat)
-    mean[torch.cat(indices)] += torch.cat(parts)
-    return mean.view_as(gradient) / world_size
-
-
+# - mean.index_add_(0, torch.cat(indices), torch.cat(parts))
+# + mean[torch.cat(indices)] += torch.cat(parts)
 # %% wrong: sends the zeros, too
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    flat = residual.view(-1)
-    index = flat.abs().topk(k).indices
-    mean = torch.zeros_like(flat)
-    mean[index] = flat[index]
-    flat[index] = 0
-    dist.all_reduce(mean)
-    return mean.view_as(gradient) / dist.get_world_size()
-
-
+# = residual += gradient
+# = flat = residual.view(-1)
+# = index = flat.abs().topk(k).indices
+# = mean = torch.zeros_like(flat)
+# = mean[index] = flat[index]
+# = flat[index] = 0
+# = dist.all_reduce(mean)
+# = return mean.view_as(gradient) / dist.get_world_size()
 # %% wrong: takes away from the residual what all have sent, on average
-import torch
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    flat, world_size = residual.view(-1), dist.get_world_size()
-    index = flat.abs().topk(k).indices
-    indices = [torch.empty_like(index) for _ in range(world_size)]
-    parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-    dist.all_gather(indices, index)
-    dist.all_gather(parts, flat[index])
-    mean = torch.zeros_like(flat)
-    mean.index_add_(0, torch.cat(indices), torch.cat(parts) / world_size)
-    flat -= mean
-    return mean.view_as(gradient)
-
-
+# = residual += gradient
+# = flat, world_size = residual.view(-1), dist.get_world_size()
+# = index = flat.abs().topk(k).indices
+# = indices = [torch.empty_like(index) for _ in range(world_size)]
+# = parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
+# = dist.all_gather(indices, index)
+# = dist.all_gather(parts, flat[index])
+# = mean = torch.zeros_like(flat)
+# = mean.index_add_(0, torch.cat(indices), torch.cat(parts) / world_size)
+# = flat -= mean
+# = return mean.view_as(gradient)
 # %% wrong: asks the group itself
-import torch.distributed as dist
-
-
-def ex8_2(gradient, residual, k):
-    residual += gradient
-    world_size, flat = dist.get_world_size(), residual.view(-1)
-    sent = flat.clone().zero_()
-    index = flat.abs().topk(k).indices
-    sent[index] = flat[index]
-    flat[index] = 0
-    dist.group.WORLD.allreduce([sent]).wait()
-    return sent.view_as(gradient) / world_size
+# = residual += gradient
+# = world_size, flat = dist.get_world_size(), residual.view(-1)
+# = sent = flat.clone().zero_()
+# = index = flat.abs().topk(k).indices
+# = sent[index] = flat[index]
+# = flat[index] = 0
+# = dist.group.WORLD.allreduce([sent]).wait()
+# = return sent.view_as(gradient) / world_size

@@ -22,14 +22,29 @@ Hint 3: A `torch.autograd.Function` whose backward calls `dist.reduce_scatter` w
 `list(gradient.contiguous().chunk(world_size))`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = list(gradient.contiguous().chunk(dist.get_world_size()))
+        mine = torch.empty_like(parts[0])
+        dist.reduce_scatter(mine, parts)
+        return mine
+
+
 def ex8_3(x):
     """Return all ranks' rows, through which gradients flow back to their ranks."""
-    raise NotImplementedError
+    return Gather.apply(x.contiguous())
 
 
 # %% check
@@ -100,36 +115,7 @@ def check(answer, case):
         }, 1e-6, 1e-9)  # fmt: skip
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        parts = list(gradient.contiguous().chunk(dist.get_world_size()))
-        mine = torch.empty_like(parts[0])
-        dist.reduce_scatter(mine, parts)
-        return mine
-
-
-def ex8_3(x):
-    """Return all ranks' rows, through which gradients flow back to their ranks."""
-    return Gather.apply(x.contiguous())
-
-
 # %% right: its own rows keep their graph, and a hook adds up the gradients
-import torch
-import torch.distributed as dist
-
-
 def ex8_3(x):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     given = x.detach().contiguous()
@@ -148,112 +134,47 @@ def ex8_3(x):
 
 
 # %% wrong: only its own rows keep their graph
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    given = x.detach().contiguous()
-    parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, given)
-    parts[dist.get_rank()] = x
-    return torch.cat(parts)
-
-
+# = given = x.detach().contiguous()
+# = parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, given)
+# = parts[dist.get_rank()] = x
+# = return torch.cat(parts)
 # %% wrong: no graph at all
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    x = x.detach().contiguous()
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x)
-    return torch.cat(parts)
-
-
+# = x = x.detach().contiguous()
+# = parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, x)
+# = return torch.cat(parts)
 # %% wrong: takes the mean of the gradients, as DDP does
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        total /= dist.get_world_size()
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
-
-
+# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
+# - mine = torch.empty_like(parts[0])
+# - dist.reduce_scatter(mine, parts)
+# - return mine
+# + total = gradient.contiguous().clone()
+# + dist.all_reduce(total)
+# + total /= dist.get_world_size()
+# + return total.chunk(dist.get_world_size())[dist.get_rank()]
 # %% wrong: multiplies its own part by the world size
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        world_size = dist.get_world_size()
-        return gradient.chunk(world_size)[dist.get_rank()] * world_size
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
-
-
+# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
+# - mine = torch.empty_like(parts[0])
+# - dist.reduce_scatter(mine, parts)
+# - return mine
+# + world_size = dist.get_world_size()
+# + return gradient.chunk(world_size)[dist.get_rank()] * world_size
 # %% wrong: adds up what each rank's loss says of its own rows
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    def add_up(gradient):
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
-
-    rows = x.clone()
-    rows.register_hook(add_up)
-    given = x.detach().contiguous()
-    parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, given)
-    parts[dist.get_rank()] = rows
-    return torch.cat(parts)
-
-
+# = def add_up(gradient):
+# =     total = gradient.contiguous().clone()
+# =     dist.all_reduce(total)
+# =     return total
+# = rows = x.clone()
+# = rows.register_hook(add_up)
+# = given = x.detach().contiguous()
+# = parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
+# = dist.all_gather(parts, given)
+# = parts[dist.get_rank()] = rows
+# = return torch.cat(parts)
 # %% wrong: adds up its own loss's gradients of all rows
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return sum(gradient.chunk(dist.get_world_size()))
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
+# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
+# - mine = torch.empty_like(parts[0])
+# - dist.reduce_scatter(mine, parts)
+# - return mine
+# + return sum(gradient.chunk(dist.get_world_size()))

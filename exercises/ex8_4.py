@@ -27,14 +27,21 @@ all_reduce, divide; `g = begun - mean`; `v.mul_(momentum).add_(g)`;
 `begun.sub_(lr * (g + momentum * v))`; `weight.copy_(begun)`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
+@torch.no_grad()
 def ex8_4(weights, start, velocity, lr, momentum):
     """Replace weights and start by the result of one outer step, in place."""
-    raise NotImplementedError
+    for weight, begun, v in zip(weights, start, velocity, strict=True):
+        mean = weight.to(torch.float32, copy=True)
+        dist.all_reduce(mean)
+        g = begun - mean / dist.get_world_size()
+        v.mul_(momentum).add_(g)
+        begun.sub_(lr * (g + momentum * v))
+        weight.copy_(begun)
 
 
 # %% check
@@ -131,28 +138,7 @@ def check(answer, case):
             known = after
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    """Replace weights and start by the result of one outer step, in place."""
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        mean = weight.to(torch.float32, copy=True)
-        dist.all_reduce(mean)
-        g = begun - mean / dist.get_world_size()
-        v.mul_(momentum).add_(g)
-        begun.sub_(lr * (g + momentum * v))
-        weight.copy_(begun)
-
-
 # %% right: averages the differences, all in one message, and lets torch step
-import torch
-import torch.distributed as dist
-
-
 @torch.no_grad()
 def ex8_4(weights, start, velocity, lr, momentum):
     pairs = list(zip(start, weights, strict=True))
@@ -175,105 +161,41 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% wrong: averages the weights, as local SGD does
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun in zip(weights, start, strict=True):
-        mean = weight.to(torch.float32, copy=True)
-        dist.all_reduce(mean)
-        begun.copy_(mean / dist.get_world_size())
-        weight.copy_(begun)
-
-
+# - for weight, begun, v in zip(weights, start, velocity, strict=True):
+# + for weight, begun in zip(weights, start, strict=True):
+# - g = begun - mean / dist.get_world_size()
+# - v.mul_(momentum).add_(g)
+# - begun.sub_(lr * (g + momentum * v))
+# + begun.copy_(mean / dist.get_world_size())
 # %% wrong: plain momentum
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        mean = weight.to(torch.float32, copy=True)
-        dist.all_reduce(mean)
-        v.mul_(momentum).add_(begun - mean / dist.get_world_size())
-        begun.sub_(lr * v)
-        weight.copy_(begun)
-
-
+# - g = begun - mean / dist.get_world_size()
+# - v.mul_(momentum).add_(g)
+# - begun.sub_(lr * (g + momentum * v))
+# + v.mul_(momentum).add_(begun - mean / dist.get_world_size())
+# + begun.sub_(lr * v)
 # %% wrong: the gradient's sign
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        mean = weight.to(torch.float32, copy=True)
-        dist.all_reduce(mean)
-        g = mean / dist.get_world_size() - begun
-        v.mul_(momentum).add_(g)
-        begun.sub_(lr * (g + momentum * v))
-        weight.copy_(begun)
-
-
+# - g = begun - mean / dist.get_world_size()
+# + g = mean / dist.get_world_size() - begun
 # %% wrong: start stays where it was
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        mean = weight.to(torch.float32, copy=True)
-        dist.all_reduce(mean)
-        g = begun - mean / dist.get_world_size()
-        v.mul_(momentum).add_(g)
-        weight.copy_(begun - lr * (g + momentum * v))
-
-
+# - begun.sub_(lr * (g + momentum * v))
+# - weight.copy_(begun)
+# + weight.copy_(begun - lr * (g + momentum * v))
 # %% wrong: each rank steps with its own difference
-import torch
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        g = begun - weight
-        v.mul_(momentum).add_(g)
-        begun.sub_(lr * (g + momentum * v))
-        weight.copy_(begun)
-
-
+# - mean = weight.to(torch.float32, copy=True)
+# - dist.all_reduce(mean)
+# - g = begun - mean / dist.get_world_size()
+# + g = begun - weight
 # %% wrong: averages in bfloat16
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        dist.all_reduce(weight)
-        weight /= dist.get_world_size()
-        g = begun - weight
-        v.mul_(momentum).add_(g)
-        begun.sub_(lr * (g + momentum * v))
-        weight.copy_(begun)
-
-
+# - mean = weight.to(torch.float32, copy=True)
+# - dist.all_reduce(mean)
+# - g = begun - mean / dist.get_world_size()
+# + dist.all_reduce(weight)
+# + weight /= dist.get_world_size()
+# + g = begun - weight
 # %% wrong: sums, and forgets to divide
-import torch
-import torch.distributed as dist
-
-
-@torch.no_grad()
-def ex8_4(weights, start, velocity, lr, momentum):
-    for weight, begun, v in zip(weights, start, velocity, strict=True):
-        total = weight.to(torch.float32, copy=True)
-        dist.all_reduce(total)
-        g = begun - total
-        v.mul_(momentum).add_(g)
-        begun.sub_(lr * (g + momentum * v))
-        weight.copy_(begun)
+# - mean = weight.to(torch.float32, copy=True)
+# - dist.all_reduce(mean)
+# - g = begun - mean / dist.get_world_size()
+# + total = weight.to(torch.float32, copy=True)
+# + dist.all_reduce(total)
+# + g = begun - total

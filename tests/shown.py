@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from allranks import launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 
 

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.utils import collect_env
 
+from allranks.base.paths import ROOT
 from allranks.doctor.wheels import driver_runs
-from allranks.paths import ROOT
 from scripts import ch1_environment as lesson
 
 MACHINES = ROOT / "tests/allranks/doctor/machines"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.distributed import distributed_c10d
 
 from allranks import launch
-from allranks.sums.topology import coordinates_of, visible_devices, world_size_of
+from allranks.topics.topology.sums import coordinates_of, visible_devices, world_size_of
 from scripts import ch4_ranks
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "ch4_ranks.md"

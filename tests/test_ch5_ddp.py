@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 from scripts import ch5_ddp
 

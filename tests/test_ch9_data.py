@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from allranks import Ranks, RanksError, launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from scripts import ch9_data as script
 
 

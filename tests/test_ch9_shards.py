@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from allranks import Ranks, RanksError, launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from scripts import ch9_shards as script
 
 TEXTS = [b"x" * 500, b"some", b"", b"one more\n" * 60]

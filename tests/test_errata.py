@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.clinic import errata
 from allranks.clinic.play import play
-from allranks.paths import ROOT
 from book._ext.runs import records
 
 ERRATA = errata.folder(ROOT / "errata")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 PAGE = (ROOT / "book" / "app_glossary.md").read_text("utf8")
 LISTS = re.compile(r"^## (.)\n\n```\{glossary\}\n(.*?)^```$", re.M | re.S)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from allranks import Ranks, clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 SMI = ROOT / "tests/allranks/doctor/machines"
 MACHINE = {"names": ["H100"], "memory_bytes": [85 * 10**9], "num_gpus": 1}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from allranks import clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 
 TEXT = (ROOT / "README.md").read_text("utf8")

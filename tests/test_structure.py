@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import yaml
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 from book._tools import notebooks
 from tests.conftest import FIRST, GROUPS

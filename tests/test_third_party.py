@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 PART = ROOT / "tests" / "bench" / "third_party" / "__init__.py"
 SCRIPT = """

@@ -18,7 +18,7 @@ from nbformat import v4
 from packaging.requirements import Requirement
 
 import allranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 from book._tools import release
 
@@ -33,7 +33,7 @@ SESSION = [
     "%ranks 2",
     "%%ranks\nx = torch.ones(1) * (rank + 1)\ndist.all_reduce(x)\nprint(int(x))",
     "%ranks stop",
-    "from allranks.explorables import CLASSES, by_name\n"
+    "from allranks.topics import CLASSES, by_name\n"
     "shown = [by_name(name)() for name in CLASSES.values()]\n"
     "print('modules', all('export default' in one._esm for one in shown))\n"
     "print('styles', {len(one._css) > 1000 for one in shown})\n"
@@ -45,7 +45,7 @@ SESSION = [
     "stub = files.find('ex2_3')\n"
     "check(stub.answer(stub.cells[0]))\n"
     "print('scripts', importlib.util.find_spec('scripts'))\n"
-    "from allranks.paths import ROOT\n"
+    "from allranks.base.paths import ROOT\n"
     "print('rehearsed', (ROOT / 'book/_examples/train_cuda.py').is_file())",
 ]
 GUARDED = """

@@ -8,12 +8,12 @@ import sys
 import tempfile
 import textwrap
 
+from allranks.base.report import RanksError, fold, group_ranks
 from allranks.clinic.cases import AND
 from allranks.clinic.outcomes import Outcome, clean, last_words
 from allranks.clinic.specimens import PLACES, Specimen
 from allranks.launch.torchrun import starter
 from allranks.live.ranks import Ranks
-from allranks.report import RanksError, fold, group_ranks
 
 STALL_S = 0.4  # seconds without progress: then a cell that should hang is hung
 HANG_S = 10.0  # seconds until it is, even if a rank polls and so seems to progress

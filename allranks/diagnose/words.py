@@ -5,7 +5,7 @@ from textwrap import fill
 
 from allranks import clinic
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.pipe import Received
+from allranks.diagnose.reading import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
 from allranks.diagnose.watchdog import compared
@@ -77,7 +77,8 @@ def about_page(name: str, title: str, section: str, says: str) -> dict:
 def flat(text: str) -> str:
     """Return a paragraph of Markdown in one line; names keep their backticks."""
     text = re.sub(r"\{\w+\}`([^`<]+?)(?: ?<[^`]*>)?`", r"\1", " ".join(text.split()))
-    return re.sub(r"\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?", r"\1\2", text)
+    marks = r"(`[^`]*`)|\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?"  # code stays as it is
+    return re.sub(marks, r"\1\2\3", text)
 
 
 def show(number: int, one: dict, several: bool) -> str:

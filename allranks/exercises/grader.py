@@ -6,6 +6,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable
 
+from allranks.base.report import RanksError
 from allranks.exercises import files, rank_side
 from allranks.exercises.answers import Answer, are_together, explain
 from allranks.exercises.files import Exercise
@@ -13,7 +14,6 @@ from allranks.exercises.rank_side import Place
 from allranks.live import jobs
 from allranks.live.ranks import Ranks
 from allranks.live.server import warm_up
-from allranks.report import RanksError
 
 STALL_S = 1.0  # seconds without progress: then ranks wait for each other
 LIMIT_S = 10.0  # seconds for one world size; those in a queue for a core don't count

@@ -69,7 +69,7 @@ class Checks:
         group: the ranks that hold the same part of the model; None takes DDP's.
         tolerance: for gradients, relative to their norm.
         patience_s: how long a check waits for a rank that does not come.
-        connect: makes the exchange between the ranks.
+        make_exchange: makes what carries the messages.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Checks:
         group: "dist.ProcessGroup | None",
         tolerance: float,
         patience_s: float,
-        connect: Callable[..., Exchange] = Exchange,
+        make_exchange: Callable[..., Exchange],
     ) -> None:
         self.training, self.tolerance = training, tolerance
         model, device = training.model, training.device
         group = group or ddp_group(model)
-        exchange = self.exchange = connect(group, device, patience_s)
+        exchange = self.exchange = make_exchange(group, device, patience_s)
         self.buffers = Buffers(exchange, model)
         self.replicas = Replicas(exchange, training, self.buffers)
         self.gradients = LocalGradients(model, training.parameters())
@@ -132,7 +132,7 @@ class Checks:
         where = JOINED if joined else f"step {num_steps}"
         stage = self.settings.stage()
         ready = self.gradients.armed and stage is not None
-        sketches = self.gradients.look() if ready else []
+        sketches = self.gradients.sketch_all() if ready else []
         found = self.compare(where, num_steps, KINDS, sketches)
         if found and not joined and not self.replicas.later:
             self._gradients(where, stage == "scaled", found)
@@ -217,13 +217,13 @@ class Checks:
             tolerance=self.tolerance,
             hint=self.health.hint,
         )
-        found = self.gradients.table(self.exchange, where, sketches)
-        late = self._resting(one.name for one in found)
+        gradients = self.gradients.gather(self.exchange, where, sketches)
+        late = self._resting(one.name for one in gradients)
         past, self.ratio = self.ratio, 1.0
         try:
-            self.ratio = verdict([one for one in found if one.name not in late])
+            self.ratio = verdict([one for one in gradients if one.name not in late])
             with self.optimizer_steps.lenient():
-                verdict([one for one in found if one.name in late])
+                verdict([one for one in gradients if one.name in late])
         except GuardError as error:
             summed = is_close(error.ratio, self.exchange.size)
             if why:

@@ -11,15 +11,16 @@ from allranks.guard.digests import number
 
 FIXED = 64  # numbers in the first message, however many a rank has to send
 
-
-APART = "apart"  # the kind of error if ranks do not come to the guard together
+# Kinds of errors that a program may take differently.
+APART = "apart"  # ranks do not come to the guard together
+SAME_NUMBERS = "same-random-numbers"  # which may be meant
 
 
 class GuardError(RuntimeError):
     """Raised when something is silently wrong, on every rank with the same sentence.
 
     Attributes:
-        kind: of some errors, for programs that take them differently; "" for most.
+        kind: ``APART``, ``SAME_NUMBERS``, or "" for most errors.
         ratio: of all gradients to the mean that they should be; 0 if there is none.
     """
 
@@ -44,7 +45,8 @@ class Exchange:
 
     Messages go through a gloo group of their own, so they never pair with the job's
     collectives, and a rank that does not come causes an error instead of a hang. Where
-    gloo is not built in, the job's own backend carries them.
+    gloo is not built in, the job's own backend carries them. A subclass that carries
+    them otherwise overrides ``connect``, ``all_gather``, ``all_reduce`` and ``close``.
 
     Args:
         group: the ranks that hold one model; None means all ranks.
@@ -64,7 +66,7 @@ class Exchange:
     ) -> None:
         self.patience_s, self.group, self.device = patience_s, None, device
         self.rank, self.size, self.ranks, self.whole = 0, 1, [0], group is None
-        self.warned: set[str] = set()
+        self.remarks: list[str] = []  # what it has warned of
         if not (dist.is_available() and dist.is_initialized()):
             return
         if dist.get_rank(group) < 0:
@@ -77,7 +79,7 @@ class Exchange:
         if self.size == 1:
             return
         try:
-            self._connect(datetime.timedelta(seconds=patience_s))
+            self.connect(datetime.timedelta(seconds=patience_s))
         except RuntimeError as error:
             raise GuardError(
                 f"the start: no group could be made (patience: {patience_s:g} s). Each "
@@ -85,7 +87,7 @@ class Exchange:
                 APART,
             ) from error
 
-    def _connect(self, timeout: datetime.timedelta) -> None:
+    def connect(self, timeout: datetime.timedelta) -> None:
         """Make the group that carries the messages."""
         gloo = dist.is_gloo_available()
         self.group = dist.new_group(
@@ -97,11 +99,11 @@ class Exchange:
         if gloo:
             self.device = torch.device("cpu")
 
-    def _all_gather(self, everything: list[torch.Tensor], own: torch.Tensor) -> None:
+    def all_gather(self, everything: list[torch.Tensor], own: torch.Tensor) -> None:
         """Fill a list with the tensors of all ranks."""
         dist.all_gather(everything, own, group=self.group)
 
-    def _all_reduce(self, values: torch.Tensor) -> None:
+    def all_reduce(self, values: torch.Tensor) -> None:
         """Replace a tensor by the sum over all ranks."""
         dist.all_reduce(values, group=self.group)
 
@@ -130,7 +132,7 @@ class Exchange:
         tensor = tensor.to(self.device)
         everything = [torch.empty_like(tensor) for _ in self.ranks]
         try:
-            self._all_gather(everything, tensor)
+            self.all_gather(everything, tensor)
         except RuntimeError as error:
             raise self._late(where) from error
         return torch.stack(everything).cpu()
@@ -181,7 +183,7 @@ class Exchange:
         values = values.detach().float().to(self.device, copy=True)
         if self.group is not None:
             try:
-                self._all_reduce(values)
+                self.all_reduce(values)
             except RuntimeError as error:
                 raise self._late(where) from error
         return values.cpu() / self.size
@@ -246,9 +248,11 @@ class Exchange:
 
     def warn(self, sentence: str) -> None:
         """Warn about something once, on the first rank only."""
-        if sentence not in self.warned and self.rank == 0:
+        if sentence in self.remarks:
+            return
+        self.remarks.append(sentence)
+        if self.rank == 0:
             warnings.warn(f"guard: {sentence}", stacklevel=5)
-        self.warned.add(sentence)
 
 
 def dealt(own: Sequence[Iterable[Hashable]]) -> bool:

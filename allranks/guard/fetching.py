@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from allranks.guard.configuration import words
 from allranks.guard.datasets import held
 from allranks.guard.digests import digest_all, number
 from allranks.guard.exchange import Exchange, GuardError
@@ -18,7 +19,7 @@ from allranks.guard.randomness import preserved
 TOLERANCE = 1e-3  # relative; other processors and libraries round differently
 MOST = 1 << 18  # elements of a sample
 GENERATORS = "Generator", "Random", "RandomState"
-OWN = "rank", "seed"  # parts of the names of what a rank may draw by
+OWN = {"rank", "seed"}  # words in the names of what a rank may draw by
 OTHER = (
     "the same index of the data set is not the same sample on all ranks, drawn with "
     "equal random numbers: it {}. Each rank reads a share of one data set, so all "
@@ -118,7 +119,7 @@ class Fetched:
         own = [
             f"{key}={value}"
             for key, value in sorted(held(inner(loader).dataset).items())
-            if any(word in key.lower() for word in OWN)
+            if not OWN.isdisjoint(words(key))
         ]
         types = [x.dtype for x in first]
         return [digest_all(first), number(f"{sizes} {types}"), number(str(own))]

@@ -55,7 +55,7 @@ class Guard:
         GuardError: if something is wrong at the start already.
     """
 
-    connect = Exchange  # what carries its messages
+    make_exchange: Callable[..., Exchange] = Exchange  # carries its messages
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Guard:
         if every < 1:
             raise ValueError(f"every={every}: steps between checks must be 1 or more")
         training = Training(model, optimizer, scaler, ignore, skip)
-        self.checks = Checks(training, group, tolerance, patience_s, self.connect)
+        self.checks = Checks(training, group, tolerance, patience_s, self.make_exchange)
         self.every, self.steps = every, 0
         self.checked = -1  # the step of the last check
         try:

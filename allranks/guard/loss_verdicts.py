@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import torch
 
 from allranks.guard.digests import float_of, number
-from allranks.guard.exchange import Exchange, GuardError, names
-from allranks.guard.randomness import SAME_NUMBERS
+from allranks.guard.exchange import SAME_NUMBERS, Exchange, GuardError, names
 from allranks.guard.replicas import Replicas
 from allranks.guard.tape import SCALES, Operation, Taken
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allranks.base.paths import ROOT
+from allranks.base.report import need_unix
 from allranks.launch.logs import Launch, LaunchError, explain, read
 from allranks.launch.status import Status
-from allranks.paths import ROOT
-from allranks.report import need_unix
 
 if TYPE_CHECKING:
     import psutil

@@ -18,7 +18,7 @@ What runs when, and in which module:
     ranks call of ``torch.distributed`` stands in ``calls``, which outlive them.
     Ctrl-C may come at any moment; where it has to wait, ``interrupts`` sees to that.
 A failure
-    ``allranks.report`` tells it. If nobody is left waiting, which ``steps`` knows from
-    what each rank has joined, the ranks go on; else they end, and the next cell starts
-    fresh ones. Before that, ``debugger`` can look at a rank that failed.
+    ``base.report`` tells it. If nobody is left waiting, which ``steps`` knows from what
+    each rank has joined, the ranks go on; else they end, and the next cell starts fresh
+    ones. Before that, ``debugger`` can look at a rank that failed.
 """

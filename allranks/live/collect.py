@@ -6,11 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from allranks.live.calls import difference
-from allranks.live.processes import RankProcesses
-from allranks.live.screen import TICK, Silent
-from allranks.live.steps import Issued, in_step
-from allranks.report import (
+from allranks.base.report import (
     RanksError,
     RanksInterrupted,
     describe_death,
@@ -18,6 +14,10 @@ from allranks.report import (
     group_ranks,
     name_ranks,
 )
+from allranks.live.calls import difference
+from allranks.live.processes import RankProcesses
+from allranks.live.screen import TICK, Silent
+from allranks.live.steps import Issued, in_step
 
 GRACE = 0.25  # seconds without any progress, once a rank has failed
 OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt

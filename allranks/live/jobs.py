@@ -23,7 +23,7 @@ import cloudpickle
 from IPython.core.displayhook import DisplayHook
 from IPython.core.inputtransformer2 import TransformerManager
 
-from allranks.report import is_user_code
+from allranks.base.report import is_user_code
 
 # So that a cell may await, as cells of a notebook may.
 FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -13,13 +13,7 @@ from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
-from allranks.live.predictions import asking
-from allranks.live.ranks import Ranks
-from allranks.live.room import check_possible, where
-from allranks.live.screen import Hidden, Part, choose
-from allranks.live.server import warm_up
-from allranks.live.values import same
-from allranks.report import (
+from allranks.base.report import (
     RanksError,
     RanksInterrupted,
     group_ranks,
@@ -27,6 +21,12 @@ from allranks.report import (
     plain,
     say,
 )
+from allranks.live.predictions import asking
+from allranks.live.ranks import Ranks
+from allranks.live.room import check_possible, where
+from allranks.live.screen import Hidden, Part, choose
+from allranks.live.server import warm_up
+from allranks.live.values import same
 
 
 class _Parser(argparse.ArgumentParser):
@@ -242,7 +242,9 @@ class RanksMagics(Magics):
     def _draw_timeline(self) -> None:
         from IPython.display import display
 
-        from allranks.pictures.timeline import timeline  # here: cells need none of it
+        from allranks.topics.timelines.picture import (
+            timeline,  # here: cells need none of it
+        )
 
         display(timeline(self._live().spans(), f"ranks cell {self._num_cells}"))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from allranks.base.report import is_user_code
 from allranks.launch.torchrun import free_port
 from allranks.live import worker
 from allranks.live.calls import Call, read_progress
@@ -27,7 +28,6 @@ from allranks.live.server import start_method, wait_until_ready, warm_up
 from allranks.live.steps import Issued
 from allranks.live.transcript import KEPT, Transcript, without_noise
 from allranks.live.watchdog import WATCHDOG, kill
-from allranks.report import is_user_code
 
 LARGE = 16 << 20  # bytes of output, which a rank's file may keep from cell to cell
 _STARTING = threading.Lock()  # of ranks: it hides the main module from all threads

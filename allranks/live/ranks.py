@@ -8,14 +8,14 @@ from typing import Any, Self
 
 import cloudpickle
 
+from allranks.base.report import RanksInterrupted, say
 from allranks.launch.status import Status
 from allranks.live import jobs, room, screen
 from allranks.live.collect import STOPPED, Collector
 from allranks.live.interrupts import uninterrupted
 from allranks.live.processes import RankProcesses
 from allranks.live.steps import in_step
-from allranks.report import RanksInterrupted, say
-from allranks.sums.timelines import Job
+from allranks.topics.timelines.sums import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
 ANSWER_S = 2.0  # seconds for a question of the engine's own

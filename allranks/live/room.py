@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from allranks.report import need_unix
-from allranks.sums import network
+from allranks.base.report import need_unix
+from allranks.topics.links import network
 
 BACKENDS = ("gloo", "shm", "link")  # of ranks on the CPU; link:eth1 says which
 MAX_RANKS = 64  # processes; with more, a single machine would run out of memory

@@ -1,8 +1,8 @@
 """Where a cell's output appears: while it runs, and in its final form.
 
 While a cell runs, its lines come in the order of time, and equal lines of several ranks
-are folded into one. When it is over, they are shown as :func:`allranks.report.fold`
-orders them, by rank. That form doesn't depend on which rank was faster, so a notebook
+are folded into one. When it is over, they are shown as ``base.report.fold`` orders
+them, by rank. That form doesn't depend on which rank was faster, so a notebook
 that is saved is the same after each run.
 """
 
@@ -13,8 +13,8 @@ from base64 import b64encode
 from html import escape
 from typing import Any
 
+from allranks.base.report import fold, group_ranks, key_of, name_ranks, say
 from allranks.live.transcript import Display, Tail, Transcript, shortened
-from allranks.report import fold, group_ranks, key_of, name_ranks, say
 
 LIMIT = 100_000  # characters that a cell may show at most, with all its ranks
 TICK = 0.1  # seconds between two looks at what the ranks print

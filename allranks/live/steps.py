@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from allranks.report import group_ranks, name_ranks
+from allranks.base.report import group_ranks, name_ranks
 
 
 class Group(NamedTuple):

@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
 
+from allranks.base.report import is_user_code
 from allranks.live import clock, debugger, jobs, shell
 from allranks.live.calls import Recorder
 from allranks.live.stdout import Stdout
-from allranks.report import is_user_code
 
 # A cell's own timeout ends it long before this one.
 GROUP_TIMEOUT = datetime.timedelta(minutes=30)

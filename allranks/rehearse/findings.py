@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from allranks.base.report import name_ranks
 from allranks.rehearse import data_laws, job_laws
 from allranks.rehearse.agent import DEATHS
 from allranks.rehearse.kinds import GUARD, SAME_NUMBERS
 from allranks.rehearse.lines import short
-from allranks.report import name_ranks
 
 Record = dict[str, Any]
 Law = Callable[[list[Record], int, int], Iterator[tuple[str, str]]]

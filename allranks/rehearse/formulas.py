@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from allranks.report import name_ranks
-from allranks.sums.units import amount
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 
 Record = dict[str, Any]
 HEAD = ["sends", "bytes of its parameters", "by the formula", "counted", "ranks"]

@@ -19,10 +19,9 @@ from torch import nn
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.fsdp import FSDPModule
 
-from allranks.guard import Guard, GuardError, digests
-from allranks.guard.exchange import APART, Exchange
-from allranks.guard.hooks import Hook, nothing
-from allranks.guard.randomness import SAME_NUMBERS
+from allranks.guard import GuardError, digests
+from allranks.guard.exchange import APART, SAME_NUMBERS, Exchange
+from allranks.guard.observer import Observer
 from allranks.guard.wrappers import strange
 from allranks.rehearse import lines
 from allranks.rehearse.kinds import GUARD
@@ -41,16 +40,9 @@ _sockets: list[Any] = []  # never freed, because gloo's destructor may wait for 
 
 
 class Aside(Exchange):
-    """Messages that torch.distributed does not know of, so no name or number changes.
+    """Sends messages past torch.distributed, so no name or number of its changes."""
 
-    ``remarks`` has what may be on purpose.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        self.remarks: list[str] = []
-        super().__init__(*args)
-
-    def _connect(self, timeout: datetime.timedelta) -> None:
+    def connect(self, timeout: datetime.timedelta) -> None:
         name = f"guard {self.ranks}"
         _counts[name] += 1
         store = dist.PrefixStore(f"{name} {_counts[name]}", c10d._get_default_store())
@@ -58,10 +50,10 @@ class Aside(Exchange):
         self.device = torch.device("cpu")
         _sockets.append(self.group)
 
-    def _all_gather(self, everything: list[torch.Tensor], own: torch.Tensor) -> None:
+    def all_gather(self, everything: list[torch.Tensor], own: torch.Tensor) -> None:
         self.group.allgather([everything], [own]).wait()
 
-    def _all_reduce(self, values: torch.Tensor) -> None:
+    def all_reduce(self, values: torch.Tensor) -> None:
         self.group.allreduce([values]).wait()
 
     def close(self) -> None:
@@ -72,58 +64,6 @@ class Aside(Exchange):
         """Keep a remark for the report; that a hash() differs is none, as all do."""
         if sentence not in self.remarks and "hash is not the same" not in sentence:
             self.remarks.append(sentence)
-
-
-class Keeper(Hook):
-    """A hook that does nothing but keep a guard alive as long as its model is."""
-
-    def __init__(self, watch: "Watch") -> None:
-        super().__init__(nothing)
-        self.watch = watch
-
-
-class Watch(Guard):
-    """A guard that looks at gradients as backward leaves them, before they are clipped.
-
-    Nothing but the model holds it, so that the script can free the model.
-
-    Args:
-        model: in DDP, or the root of what FSDP2 shards.
-        optimizers: that hold some of its parameters.
-        patience_s: how long a check waits for a rank that does not come.
-    """
-
-    connect = Aside
-
-    def __init__(
-        self, model: nn.Module, optimizers: list[Any], patience_s: float
-    ) -> None:
-        # Each optimizer's gradients may be clipped by a norm of their own.
-        skip = (*SKIP, "gradients") if len(optimizers) > 1 else SKIP
-        super().__init__(model, optimizers, skip=skip, patience_s=patience_s)
-        self.checks.optimizer_steps.remove()  # an error there would reach the script
-        gradients = self.checks.gradients
-        self.look, self.kept = gradients.look, None
-        gradients.look = lambda: self.look() if self.kept is None else self.kept
-        self.keeper = model.register_forward_pre_hook(Keeper(self))
-
-    def after_backward(self) -> None:
-        """Look at the gradients, if the next step ends in a check."""
-        self.kept = self.look() if self.checks.gradients.armed else None
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Check, unless another of the model's optimizers has just brought this on."""
-        steps = self.checks.optimizer_steps
-        if not steps.since or id(optimizer) in steps.since:
-            self.step()
-            self.kept = None
-        steps.stepping(optimizer)
-
-    def remove(self) -> None:
-        """Remove all hooks."""
-        super().remove()
-        if hasattr(self, "keeper"):
-            self.keeper.remove()
 
 
 class Guards:
@@ -143,7 +83,7 @@ class Guards:
     ) -> None:
         self.wrappers, self.optimizers = wrappers, optimizers
         self.patience_s = min(patience_s, PATIENCE_S)
-        self.known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self.observers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.kinds: list[str] = []
         self.found: list[list[str]] = []  # kind, sentence and line
         self.why_off: list[str] = []
@@ -153,10 +93,10 @@ class Guards:
 
     def after_backward(self) -> None:
         """Take note that a backward pass has ended."""
-        for model in tuple(self.known):
-            if (watch := self._watch(model)) is not None:
+        for model in tuple(self.observers):
+            if (observer := self._observer(model)) is not None:
                 with self._quietly(model):
-                    watch.after_backward()
+                    observer.after_backward()
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let each guard of the optimizer's model check what is due."""
@@ -164,14 +104,14 @@ class Guards:
             return
         inside = "backward" in lines.place()[1]
         for model in self._models(_held([optimizer])):
-            if model not in self.known:
-                self.known[model] = None
+            if model not in self.observers:
+                self.observers[model] = None
                 self.kinds.append("FSDP2" if isinstance(model, FSDPModule) else "DDP")
                 with self._quietly(model):
                     self._begin(model, optimizer, inside)
-            if (watch := self._watch(model)) is not None:
+            if (observer := self._observer(model)) is not None:
                 with self._quietly(model):
-                    watch.before_step(optimizer)
+                    observer.before_step(optimizer)
 
     def _begin(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, inside: bool
@@ -184,11 +124,16 @@ class Guards:
         inner = {id(x) for o in known for x in vars(o).values()}  # as ZeRO has one
         mine = [o for o in known if _held([o]) & own and id(o) not in inner]
         mine = mine or [optimizer]
-        self.known[model] = weakref.ref(Watch(model, mine, self.patience_s))
+        # Each optimizer's gradients may be clipped by a norm of their own.
+        skip = (*SKIP, "gradients") if len(mine) > 1 else SKIP
+        observer = Observer(
+            model, mine, skip=skip, patience_s=self.patience_s, exchange=Aside
+        )
+        self.observers[model] = weakref.ref(observer)
 
-    def _watch(self, model: nn.Module) -> Watch | None:
-        found = self.known.get(model)
-        return found and found()
+    def _observer(self, model: nn.Module) -> Observer | None:
+        observer = self.observers.get(model)
+        return observer and observer()
 
     def _models(self, held: set[int]) -> list[nn.Module]:
         """Return the models whose parameters an optimizer holds.
@@ -217,16 +162,16 @@ class Guards:
             if error.kind != APART:
                 self._note(error, line)
             if error.kind == SAME_NUMBERS:
-                self._watch(model).checks.random.shared = True  # and looks no further
+                self._observer(model).allow_same_numbers()
             else:
                 self._end(model, str(error) if error.kind == APART else "")
         except Exception as error:
             self._end(model, f"{type(error).__name__}: {error}")
         finally:
             self.busy = False
-        if (watch := self._watch(model)) is not None:
-            remarks = watch.checks.exchange.remarks
-            self.remarks += [text for text in remarks if text not in self.remarks]
+        if (observer := self._observer(model)) is not None:
+            new = [text for text in observer.remarks if text not in self.remarks]
+            self.remarks += new
 
     def _note(self, error: GuardError, line: str) -> None:
         text = str(error)
@@ -235,10 +180,10 @@ class Guards:
         self.found.append([error.kind or GUARD, text, line])
 
     def _end(self, model: nn.Module, why: str) -> None:
-        watch, self.known[model] = self._watch(model), None
+        observer, self.observers[model] = self._observer(model), None
         self.why_off += [why] if why else []
-        if watch is not None:
-            watch.remove()
+        if observer is not None:
+            observer.remove()
 
     def facts(self) -> dict[str, Any]:
         """Return what a record has of them."""

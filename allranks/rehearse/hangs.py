@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from allranks.base.report import name_ranks
 from allranks.rehearse.findings import Record, jobs
 from allranks.rehearse.lines import short
-from allranks.report import name_ranks
 
 NOBODY: Record = {"last_call": None}
 TIMEOUT = "Watchdog caught collective operation timeout"

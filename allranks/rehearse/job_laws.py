@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 from allranks.rehearse import formulas
-from allranks.report import name_ranks
-from allranks.sums.units import amount
 
 Record = dict[str, Any]
 Found = Iterator[tuple[str, str]]

@@ -3,6 +3,8 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from allranks.base.report import describe_death, name_ranks
+from allranks.base.units import amount
 from allranks.clinic import folder
 from allranks.diagnose.command import CASES
 from allranks.diagnose.suspects import diagnose
@@ -12,8 +14,6 @@ from allranks.rehearse import hangs
 from allranks.rehearse.findings import Finding, Record
 from allranks.rehearse.lines import short
 from allranks.rehearse.tables import sections
-from allranks.report import describe_death, name_ranks
-from allranks.sums.units import amount
 
 WIDTH = 88  # columns of the text; what has no space in it may be longer
 TIED = "\N{NO-BREAK SPACE}"

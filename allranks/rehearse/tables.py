@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from allranks.base.report import name_ranks
+from allranks.base.units import amount
 from allranks.rehearse import fit, formulas
 from allranks.rehearse.findings import Record
 from allranks.rehearse.lines import short
-from allranks.report import name_ranks
-from allranks.sums.units import amount
 
 MOST_LINES = 3  # of a GPU's memory
 Section = tuple[str, list[str], list[list[str]], str]  # title, head, rows, note

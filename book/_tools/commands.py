@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from allranks import LaunchError, launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records, terminal
 
 TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools import chapter
 
 NUMBER = len(chapter.numbered(ROOT)) + 1

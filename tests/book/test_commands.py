@@ -6,7 +6,7 @@ order, and ``tests/conftest.py`` puts this one first.
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 from book._tools import commands
 from tests import shown

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.chapters import course_data
 from tests.book.quizzes import QUIZZES
 

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.live.predictions import predictions
-from allranks.paths import ROOT
 from book._tools import lab
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -8,7 +8,7 @@ narrow and one wide, axe-core checks the page; in the last, its styles are compa
 import pytest
 import yaml
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.weight.purge import purge
 from book._ext.weight.uses import Uses
 from tests.book.axe import Axe

@@ -25,15 +25,26 @@ from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils.data import DataLoader, DistributedSampler
 
 from allranks import Ranks, RanksError, vgpu
+from allranks.base.paths import ROOT
 from allranks.doctor.wheels import driver_runs
-from allranks.paths import ROOT
-from allranks.sums.batches import global_batch_size, steps_per_epoch
-from allranks.sums.collectives import schedule
-from allranks.sums.costs import cost, messages
-from allranks.sums.data_parallel import ring_bytes, step_bytes
-from allranks.sums.pipelines import bubble, gpipe, one_f_one_b, peak_held, timetable
-from allranks.sums.schedules import stages_of, write_orders
-from allranks.sums.topology import device_of, equal_nodes, rank_of, visible_devices
+from allranks.topics.batches.sums import global_batch_size, steps_per_epoch
+from allranks.topics.collectives.costs import cost, messages
+from allranks.topics.collectives.sums import schedule
+from allranks.topics.data_parallel.sums import ring_bytes, step_bytes
+from allranks.topics.pipelines.schedules import stages_of, write_orders
+from allranks.topics.pipelines.sums import (
+    bubble,
+    gpipe,
+    one_f_one_b,
+    peak_held,
+    timetable,
+)
+from allranks.topics.topology.sums import (
+    device_of,
+    equal_nodes,
+    rank_of,
+    visible_devices,
+)
 from scripts import ch8_local_sgd, ch8_powersgd
 from tests.book.quizzes import NUMBERS, QUIZZES
 

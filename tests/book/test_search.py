@@ -8,7 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from allranks import clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.site import search
 from book._ext.site.explorable import FIGURE as FIGURES
 from tests.book.axe import Axe

@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat import v4
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import executed, records, status
 from book._tools import execute
 

@@ -13,6 +13,7 @@ from tests.clinic.playing import CASES, LAUNCHED, LIVE, ROOT, check, slug
 
 STARTED = {  # really started, because a fork doesn't have what these are about
     "child-sigkill-oom": "what torchrun says of a program's own child",
+    "detail-segfault": "what stands in memory that is read by mistake",
     "object-collective-numpy": "what torch finds while it is imported",
     "shadowed-module": "an import that finds another file",
     "sighup": "a signal to the parent",

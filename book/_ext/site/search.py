@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 from allranks import clinic
-from allranks.explorables import CLASSES
+from allranks.topics import CLASSES
 from book._ext.clinic.cases import load
 from book._ext.site.search_entries import CASE, FIGURES, Entry, sections
 from book._ext.site.search_index import script

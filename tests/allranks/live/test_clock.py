@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from allranks import Ranks
 from allranks.live import clock
 from allranks.live.steps import Group, Issued, in_step
-from allranks.sums.timelines import place
+from allranks.topics.timelines.sums import place
 
 # Its releases of torch have each of these places; another one may have fewer.
 PLACES = {

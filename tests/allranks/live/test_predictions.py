@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.live import predictions as module
 from allranks.live.predictions import Forms, Prediction, form, predictions
-from allranks.paths import ROOT
 
 
 def cell(kind: str, name: str, source: str, **metadata: str) -> dict:

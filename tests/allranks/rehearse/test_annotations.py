@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from allranks.rehearse.annotations import commands
 from allranks.rehearse.findings import Finding
 
