@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import psutil
 from torch.distributed import TCPStore
 
-from allranks.launch.torchrun import end_with_parent, starter, stop
+from allranks.launch.torchrun import end_with_parent, stop
 from allranks.rehearse.command import rewrite, variables
 from allranks.rehearse.settings import VARIABLE, Settings
 from allranks.vgpu.cuda.functions import visible
@@ -56,7 +56,7 @@ def run(
         before = signal.signal(signal.SIGTERM, _terminated)
     try:
         for _ in range(stage.nodes):
-            job = starter(env)(  # a Ctrl-C reaches us alone, and we end the rest
+            job = subprocess.Popen(  # a Ctrl-C reaches us alone, and we end the rest
                 command,
                 env=env,
                 start_new_session=True,

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.book.conftest import toc_pages
 
 PAGES = toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text("utf8")))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from playwright.sync_api import TimeoutError
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.book.conftest import site, toc_pages  # noqa: F401
 from tests.book.explorables.conftest import ANSWERED, OPEN
 
