@@ -140,7 +140,8 @@ def name_of(item: pytest.Item) -> str | None:
     """
     file = item.nodeid.partition("::")[0]
     if marker := item.get_closest_marker("replay"):
-        return marker.args[0].format(**item.callspec.params)
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        return marker.args[0].format(**params)
     alone = any(fnmatch(file, pattern) for pattern in replayed.ALONE)
     return file if alone or file.endswith(".ipynb") else None
 
