@@ -21,6 +21,7 @@ SITE = "_build/html"
 ALONE = (
     "exercises/ex*.py",
     "tests/test_ch*.py",
+    "tests/book/test_chapter.py",
     "tests/lab/test_*.py",
     "tests/allranks/live/test_*.py",
     "tests/allranks/rehearse/test_command.py",
@@ -33,7 +34,7 @@ def digests(root: Path) -> dict[str, str]:
     """Hash the inputs of everything that is replayed, by its name: a file of the tree.
 
     That is each notebook, specimen and exercise; each page with commands; each file of
-    tests that launch scripts or work in JupyterLab; and each page of the built book.
+    tests that start many processes; and each page of the built book.
     """
     tree, found = Tree(root), {}
     alone = [path for pattern in ALONE for path in sorted(root.glob(pattern))]
