@@ -79,7 +79,7 @@ check: $(READY) ## check the style only (seconds)
 notebooks: $(READY) ## re-execute the notebooks and the pages' commands
 	@$(BIN)/python book/_tools/execute.py
 
-chapter: $(READY) ## begin a chapter: NAME=ch7_x TITLE="..." writes its four files
+chapter: $(READY) ## begin a chapter or a draft: NAME=ch7_x (or draft_x) TITLE="..."
 	@$(BIN)/python book/_tools/chapter.py "$(NAME)" "$(TITLE)"
 
 lighthouse: book ## measure three pages with Lighthouse (needs npx)

@@ -75,7 +75,7 @@ class Observer(Guard):
 
     def allow_same_numbers(self) -> None:
         """Take equal random numbers for meant, and look for them no longer."""
-        self.checks.random.shared = True
+        self.checks.randomness.shared = True
 
     def remove(self) -> None:
         """Remove all hooks."""

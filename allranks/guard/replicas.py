@@ -22,7 +22,7 @@ from allranks.guard.digests import (
     sums,
 )
 from allranks.guard.exchange import Exchange, GuardError, dealt, int64, names
-from allranks.guard.training import OUTSIDE, Training
+from allranks.guard.targets import OUTSIDE, Targets
 from allranks.guard.wrappers import units, wrapped
 
 FREE = "buffer", "attribute"  # kinds whose values a rank may have for itself
@@ -118,12 +118,10 @@ class Replicas:
     ranks that hold the same shard, along the mesh axes on which they are replicated.
     """
 
-    def __init__(
-        self, exchange: Exchange, training: Training, buffers: Buffers
-    ) -> None:
-        self.exchange, self.training, self.buffers = exchange, training, buffers
-        self.model = training.model
-        self.unequal = ""  # how many steps ranks made inside of Join
+    def __init__(self, exchange: Exchange, targets: Targets, buffers: Buffers) -> None:
+        self.exchange, self.targets, self.buffers = exchange, targets, buffers
+        self.model = targets.model
+        self.joined_steps = ""  # how many steps ranks made inside of Join
         self.later = False  # whether the optimizer itself may exchange the gradients
         self.hint = ""  # where step() belongs, if it seems to be in the wrong place
 
@@ -191,7 +189,7 @@ class Replicas:
         ]
         # Some optimizers keep the state of a weight on one rank, which then sends the
         # weight to the others. Whether it does is seen in the weights.
-        owned = kind == STATE and (self.training.custom or dealt(have))
+        owned = kind == STATE and (self.targets.custom or dealt(have))
         for name in sorted(set().union(*have)):
             there = [own.get(name, "none") for own in have]
             if len(set(there)) == 1:
@@ -244,10 +242,10 @@ class Replicas:
         still = ""
         if kind in FREE:
             different, still = self.buffers.wrong(where, kind, different)
-        if kind == STATE and self.training.custom:
+        if kind == STATE and self.targets.custom:
             self.buffers.free |= {name for name, *_ in different}
             return
-        if kind == "gradient" and self.training.custom and not wrapped(self.model):
+        if kind == "gradient" and self.targets.custom and not wrapped(self.model):
             self.later = True  # if not, the weights differ at the next check
             return
         if not different:
@@ -257,8 +255,8 @@ class Replicas:
         why = hint or f"{still}{cause(self.model, where, kind, name)}"
         if kind == "parameter" and self.later:
             why = BY_HAND
-        if kind == STATE and self.unequal:
-            why = f"{self.unequal}{UNSENT}"
+        if kind == STATE and self.joined_steps:
+            why = f"{self.joined_steps}{UNSENT}"
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         raise GuardError(
             f"{where}: the {kind} {name}{more} is not the same on all ranks: "

@@ -38,6 +38,9 @@ COPIES = (  # operations that put values elsewhere, and compute nothing from the
 TABLES = "index", "index_select", "embedding", "gather"
 CLASSES = "nll_loss_forward", "nll_loss2d_forward"
 GATHERS = "allreduce", "allgather", "all_reduce", "all_gather", "reduce_scatter"
+JOINS = "cat", "stack"
+USES = "mm", "addmm", "bmm", "t", "view", "transpose", "mul"
+RANK = "rank", "main", "master", "leader"
 GUARD = os.path.dirname(__file__) + os.sep
 TORCH = os.path.dirname(torch.__file__) + os.sep
 OPTIM = os.path.join(TORCH, "optim") + os.sep
@@ -319,6 +322,41 @@ def stands_for_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     if len(shape) != len(other):
         return len(shape) < len(other)
     return not shape or shape[0] == 1
+
+
+def names_rank(code: CodeType | None) -> bool:
+    """Tell whether a function mentions the rank, so that it may steer by it."""
+    if code is None:
+        return False
+    words = (*code.co_names, *code.co_freevars, *code.co_varnames)
+    return any(word in RANK for name in words for word in name.lower().split("_"))
+
+
+def cuts(used: list[Operation], size: int) -> list[str]:
+    """Return the lines of exchanges that a loss depends on but autograd does not see.
+
+    A sum in place leaves a wrong gradient if it is then divided by ``size``, the number
+    of ranks, because backward divides as well, though it has summed nothing. Gathered
+    tensors leave a wrong one, too, unless the rank puts back its own part, which is the
+    only one with a gradient; then a tensor that was not gathered is joined with those
+    that were.
+    """
+    found, waiting = [], []
+    for operation in used:
+        for line, apart in list(waiting):
+            if operation.name in JOINS and operation.takes & apart:
+                waiting.remove((line, apart))
+                found += [] if operation.takes - apart else [line]
+            elif operation.name in USES and operation.takes & apart:
+                waiting.remove((line, apart))
+                found.append(line)
+        if operation.unseen and operation.name.startswith(("allgather", "all_gather")):
+            waiting.append((operation.line, operation.gives))
+        if operation.summed and operation.name in SCALES:
+            factors = [value for _, value in operation.numbers]
+            if any(value in (size, 1 / size) for value in factors):
+                found.append(operation.line)
+    return found
 
 
 def _flat(values: Iterable[Any]) -> list[tuple[int, Any]]:
