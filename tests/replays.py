@@ -121,6 +121,11 @@ class Ends:
             good = report.passed or hasattr(report, "wasxfail")
             self.good[name] = self.good.get(name, True) and good
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self) -> None:
+        """Remember nothing of a run in which a worker died with its test."""
+        self.whole = False
+
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Remember what was replayed; a run of everything records it for all."""
         stopped = exitstatus > 1 or session.shouldfail or session.shouldstop

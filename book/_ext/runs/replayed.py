@@ -47,7 +47,7 @@ def digests(root: Path) -> dict[str, str]:
     for page in sorted(root.glob("book/*.md")):
         if commands := records.commands(page.read_text("utf8")):
             found[f"book/{page.name}"] = _of_commands(tree, commands)
-    for page in sorted((root / SITE).glob("*/*.html")):
+    for page in sorted((root / SITE).glob("[bn]*/*.html")):  # of book and notebooks
         text = "".join(ARTICLE.findall(page.read_text("utf8")))
         found[page.relative_to(root / SITE).as_posix()] = short(text)
     return found
