@@ -49,7 +49,7 @@ def run(
     command = rewrite(words, place, len(gpus))
     with _hearing_sigterm():
         try:
-            for _ in range(stage.nodes):
+            for _ in range(stage.nodes):  # each has a torchrun of its own
                 job = subprocess.Popen(
                     command,
                     env=env,
