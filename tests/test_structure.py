@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from allranks.base.paths import ROOT
+from book._ext.front import front
 from book._ext.runs import records
 from book._tools import notebooks
 from tests.replays import SHARED
@@ -163,6 +164,13 @@ class TestPage:
     def test_points_at_code_by_name(self, page):
         """No page refers to line numbers, which would drift unnoticed."""
         assert DRIFTS.search(page.read_text("utf8")) is None
+
+    def test_its_front_matter_has_only_what_is_read(self, page):
+        """A misspelled field would be ignored in silence."""
+        given = front(page)
+        fields = "myst", "glossary", "said", "course", "least_ranks"
+        assert given.keys() <= {*fields}
+        assert given.get("course", {}).keys() <= {"slot", "who"}
 
     def test_shows_no_command_that_was_not_run(self, page):
         """A command is in a {run} block, unless it names other machines ($HOST)."""

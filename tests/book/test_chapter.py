@@ -12,6 +12,7 @@ import pytest
 
 from allranks.base.paths import ROOT
 from book._ext.chapters import chapter_map, draft
+from book._ext.site import links
 from book._tools import chapter
 
 NUMBER = len(chapter.numbered(ROOT)) + 1
@@ -140,6 +141,7 @@ def test_the_map_and_the_course_leave_a_draft_out(tree):
     listed = [one.name for part in parts.values() for one in part]
     assert NAME in listed and DRAFT not in listed and "Drafts" not in parts
     assert chapter.numbered(tree.root)[-1] == NAME
+    assert links.files(tree.root, f"book/{DRAFT}") == [f"scripts/{DRAFT}.py"]
     assert f"- caption: Drafts\n    chapters:\n      - file: book/{DRAFT}\n" in (
         (tree.root / "_toc.yml").read_text("utf8")
     )
