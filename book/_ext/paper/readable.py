@@ -58,8 +58,8 @@ def parse(page: str) -> BeautifulSoup:
 
 def goes(tag: Tag) -> bool:
     """Tell whether a tag has no place on paper."""
-    hidden = "hidden" in tag.attrs or "no-paper" in tag.get_attribute_list("class")
-    return tag.name in GONE or hidden
+    classes = {"no-paper", "sd-summary-state-marker"} & {*tag.get_attribute_list("class")}
+    return tag.name in GONE or "hidden" in tag.attrs or bool(classes)
 
 
 def readable(body: str) -> str:

@@ -1,34 +1,17 @@
 """What a link to a page shows elsewhere, and the page at the site's own address.
 
-Each page names its title, its description and a picture of 1200 x 630 px (Open Graph),
-which chats and search engines show beside a link. The picture is drawn here, from the
-page's own words, and no page loads it itself. Open Graph asks for absolute addresses:
-they are those of GitHub Pages where the repository is known (see ``links.py``), and
-relative where it is not. ``index.html`` is the front page itself, not a redirect.
+sphinxext-opengraph writes the description and draws the picture that chats and search
+engines show beside a link. Both need the site's address, which is that of GitHub Pages
+where the repository is known (see ``links.py``).
 """
 
-import posixpath
-import re
-from html import escape, unescape
 from pathlib import Path
-from textwrap import wrap
 from urllib.parse import urlsplit
 
-import matplotlib
-from docutils import nodes
-from PIL import Image, ImageDraw, ImageFont
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
-from allranks.pictures.svg import LIGHT
-
-SIZE = (1200, 630)
-INK, SOFT, PAPER = "#1d2430", "#515b6b", "#ffffff"
-FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
-FRONT = "book/intro"
-ADDRESS = re.compile(r'\b(href|src|action)="(?![a-z][a-z0-9+.-]*:|#|/)([^"]*)"')
-ROOT = re.compile(r'data-content_root="[^"]*"')
-DESCRIPTION = re.compile(r'<meta content="([^"]*)" name="description"')
-DESCRIBED = re.compile(r'<meta name="description" content="([^"]*)"')
+FRONT = "book/intro.html"
 
 
 def base_of(repository: str) -> str:
@@ -42,97 +25,23 @@ def base_of(repository: str) -> str:
     return host if name == f"{owner}.github.io" else f"{host}{name}/"
 
 
-def card(title: str, above: str, text: str) -> Image.Image:
-    """Draw the picture of a page.
-
-    Args:
-        title: of the page.
-        above: what stands above it, such as "Chapter 5".
-        text: what the page is about, in a sentence or two.
-    """
-    image = Image.new("RGB", SIZE, PAPER)
-    draw = ImageDraw.Draw(image)
-
-    def write(x: int, y: int, words: str, size: int, color: str, bold: bool) -> None:
-        name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-        font = ImageFont.truetype(str(FONTS / name), size)
-        draw.text((x, y), words, color, font)
-
-    for rank, color in enumerate(LIGHT[:4]):  # four ranks, and what joins them
-        draw.rectangle((0, rank * 158, 28, rank * 158 + 157), fill=color)
-    write(80, 60, f"All Ranks{' · ' if above else ''}{above}", 34, SOFT, bold=False)
-    y = 130
-    for line in wrap(title, 26)[:3]:
-        write(80, y, line, 66, INK, bold=True)
-        y += 84
-    y += 16
-    for line in wrap(text, 58)[: (590 - y) // 44]:
-        write(80, y, line, 32, INK, bold=False)
-        y += 44
-    return image.quantize(64)
-
-
-def tag(
-    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
-) -> None:
-    """Say what a link to a page shows, and draw its picture."""
-    if app.builder.name != "html" or doctree is None:
-        return
-    metatags = context.get("metatags", "")
-    found = DESCRIPTION.search(metatags) or DESCRIBED.search(metatags)
-    about = unescape(found[1]) if found else ""
-    title = re.sub(r"<[^>]*>", "", unescape(context.get("title", "")))
-    title = re.sub(r"^\d+\. ", "", title)  # the number stands above it
-    number = app.env.toc_secnumbers.get(page, {}).get("", ())
-    above = f"Chapter {number[0]}" if number else ""
-    above += ", live" if number and page.startswith("notebooks/") else ""
-    name = f"_static/share/{page.replace('/', '-')}.png"
-    path = Path(app.outdir, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    card(title, above, about).save(path, optimize=True)
-    known = app.config.allranks_repository
-    base = base_of(known[0]) if known else ""
-    image = f"{base}{name}" if base else context["pathto"](name, 1)
-    tags = {
-        "og:title": title,
-        "og:type": "article",
-        "og:site_name": "All Ranks",
-        "og:description": about,
-        "og:image": image,
-        "og:image:width": SIZE[0],
-        "og:image:height": SIZE[1],
-        "og:image:alt": f"{title}. {about}",
-    }
-    if base:
-        tags["og:url"] = f"{base}{page}.html"
-    lines = [
-        f'<meta property="{key}" content="{escape(str(value))}" />'
-        for key, value in tags.items()
-    ]
-    lines.append('<meta name="twitter:card" content="summary_large_image" />')
-    context["metatags"] = "\n".join([metatags, *lines])
+def set_address(app: Sphinx, config: Config) -> None:
+    """Tell sphinxext-opengraph where the site will be."""
+    if config.allranks_repository:
+        config.ogp_site_url = base_of(config.allranks_repository[0])
 
 
 def front(app: Sphinx, exception: Exception | None) -> None:
-    """Write ``index.html``: the front page, with addresses as seen from there."""
-    source = Path(app.outdir, f"{FRONT}.html")
+    """Write ``index.html``: the front page itself instead of a redirect to it."""
+    source = Path(app.outdir, FRONT)
     if exception or app.builder.name != "html" or not source.is_file():
         return
-    folder = posixpath.dirname(FRONT)
-
-    def move(match: re.Match) -> str:
-        address, mark, rest = re.fullmatch(r"([^?#]*)([?#]?)(.*)", match[2]).groups()
-        there = posixpath.normpath(posixpath.join(folder, address)) if address else ""
-        return f'{match[1]}="{there}{mark}{rest}"'
-
-    text = ADDRESS.sub(move, source.read_text("utf8"))
-    text = ROOT.sub('data-content_root="./"', text, count=1)
-    link = f'<link rel="canonical" href="{FRONT}.html" />'
-    text = text.replace("</head>", f"{link}\n</head>", 1)
-    Path(app.outdir, "index.html").write_text(text, "utf8")
+    base = f'<base href="{FRONT}"><link rel="canonical" href="{FRONT}">'
+    html = source.read_text("utf8").replace("<head>", f"<head>\n{base}", 1)
+    Path(app.outdir, "index.html").write_text(html, "utf8")
 
 
 def setup(app: Sphinx) -> None:
-    """Register both: the first after the descriptions, the last after all else."""
-    app.connect("html-page-context", tag, priority=600)
+    """Register both; the second runs after all else, at the build's end."""
+    app.connect("config-inited", set_address)
     app.connect("build-finished", front, priority=1000)
