@@ -1,17 +1,30 @@
 """What a link to a page shows elsewhere, and the page at the site's own address.
 
-sphinxext-opengraph writes the description and draws the picture that chats and search
-engines show beside a link. Both need the site's address, which is that of GitHub Pages
-where the repository is known (see ``links.py``).
+Each page names its title, its description and a picture of 1200 x 630 px (Open Graph),
+which chats and search engines show beside a link. The picture is drawn here, from the
+page's own words, and no page loads it itself. Open Graph asks for absolute addresses:
+they are those of GitHub Pages where the repository is known (see ``links.py``), and
+relative where it is not. ``index.html`` is the front page itself, not a redirect.
 """
 
+import re
+from html import escape, unescape
 from pathlib import Path
+from textwrap import shorten, wrap
 from urllib.parse import urlsplit
 
+import matplotlib
+from docutils import nodes
+from PIL import Image, ImageDraw, ImageFont
 from sphinx.application import Sphinx
-from sphinx.config import Config
 
+from allranks.pictures.svg import LIGHT
+
+SIZE = (1200, 630)
+INK, SOFT, PAPER = "#1d2430", "#515b6b", "#ffffff"
+FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
 FRONT = "book/intro.html"
+DESCRIPTION = re.compile(r'<meta (?=[^>]*name="description")[^>]*content="([^"]*)"')
 
 
 def base_of(repository: str) -> str:
@@ -25,10 +38,79 @@ def base_of(repository: str) -> str:
     return host if name == f"{owner}.github.io" else f"{host}{name}/"
 
 
-def set_address(app: Sphinx, config: Config) -> None:
-    """Tell sphinxext-opengraph where the site will be."""
-    if config.allranks_repository:
-        config.ogp_site_url = base_of(config.allranks_repository[0])
+def card(title: str, above: str, text: str) -> Image.Image:
+    """Draw the picture of a page.
+
+    Args:
+        title: of the page.
+        above: what stands above it, such as "Chapter 5".
+        text: what the page is about, in a sentence or two.
+    """
+    image = Image.new("RGB", SIZE, PAPER)
+    draw = ImageDraw.Draw(image)
+
+    def write(x: int, y: int, words: str, size: int, color: str, bold: bool) -> None:
+        name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+        font = ImageFont.truetype(str(FONTS / name), size)
+        draw.text((x, y), words, color, font)
+
+    for rank, color in enumerate(LIGHT[:4]):  # four ranks, and what joins them
+        draw.rectangle((0, rank * 158, 28, rank * 158 + 157), fill=color)
+    write(80, 60, f"All Ranks{' · ' if above else ''}{above}", 34, SOFT, bold=False)
+    y = 130
+    for line in wrap(title, 26)[:3]:
+        write(80, y, line, 66, INK, bold=True)
+        y += 84
+    y += 16
+    for line in wrap(text, 58)[: (590 - y) // 44]:
+        write(80, y, line, 32, INK, bold=False)
+        y += 44
+    return image.quantize(64)
+
+
+def tag(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Describe a page, say what a link to it shows, and draw its picture."""
+    if app.builder.name != "html" or doctree is None:
+        return
+    metatags = context.get("metatags", "")
+    title = re.sub(r"<[^>]*>", "", unescape(context.get("title", "")))
+    if found := DESCRIPTION.search(metatags):
+        about = unescape(found[1])
+    else:  # its first sentences
+        first = next(doctree.findall(nodes.paragraph), None)
+        about = shorten(first.astext() if first else title, 160, placeholder=" …")
+        metatags += f'\n<meta name="description" content="{escape(about)}" />'
+    title = re.sub(r"^\d+\. ", "", title)  # the number stands above it
+    number = app.env.toc_secnumbers.get(page, {}).get("", ())
+    above = f"Chapter {number[0]}" if number else ""
+    above += ", live" if number and page.startswith("notebooks/") else ""
+    name = f"_static/share/{page.replace('/', '-')}.png"
+    path = Path(app.outdir, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    card(title, above, about).save(path, optimize=True)
+    known = app.config.allranks_repository
+    base = base_of(known[0]) if known else ""
+    image = f"{base}{name}" if base else context["pathto"](name, 1)
+    tags = {
+        "og:title": title,
+        "og:type": "article",
+        "og:site_name": "All Ranks",
+        "og:description": about,
+        "og:image": image,
+        "og:image:width": SIZE[0],
+        "og:image:height": SIZE[1],
+        "og:image:alt": f"{title}. {about}",
+    }
+    if base:
+        tags["og:url"] = f"{base}{page}.html"
+    lines = [
+        f'<meta property="{key}" content="{escape(str(value))}" />'
+        for key, value in tags.items()
+    ]
+    lines.append('<meta name="twitter:card" content="summary_large_image" />')
+    context["metatags"] = "\n".join([metatags, *lines])
 
 
 def front(app: Sphinx, exception: Exception | None) -> None:
@@ -43,5 +125,5 @@ def front(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Register both; the second runs after all else, at the build's end."""
-    app.connect("config-inited", set_address)
+    app.connect("html-page-context", tag)
     app.connect("build-finished", front, priority=1000)
