@@ -107,6 +107,19 @@ def test_only_our_style_sheets_block_and_no_script_does(site, pages, trees):
         assert tree.select("script[src]:not([defer])") == [], page
 
 
+def test_our_style_sheet_knows_all_that_pages_have_of_the_themes(trees):
+    """An icon without a drawing is a black square, and a tab would have no style."""
+    css = (ROOT / "book" / "_static" / "theme.css").read_text("utf8")
+    drawn = {"solid", "lg", *re.findall(r"^\.fa-([\w-]+) \{", css, re.MULTILINE)}
+    styled = "sd-container-fluid, sd-sphinx-override, sd-row, sd-col, sd-dropdown"
+    for path, tree in trees.items():
+        icons = {name for tag in tree.select("[class*=fa-]") for name in tag["class"]}
+        names = {name.removeprefix("fa-") for name in icons if name.startswith("fa-")}
+        assert names and names <= drawn, path.name
+        for tag in tree.select("[class^=sd-]:not(details.sd-dropdown *)"):
+            assert tag["class"][0] in styled.split(", "), f"{path.name}: {tag['class']}"
+
+
 def test_the_map_and_the_course_sheet_agree(site, trees):
     """Both say the same minutes for a chapter's parts, and the same hours in all."""
     intro, course = (
