@@ -2,11 +2,11 @@ r"""TORCH_DISTRIBUTED_DEBUG=DETAIL kills DDP on the CPU.
 
 class: process group
 symptom: crash
-runs on: 2 ranks
+runs on: one process
 chapter: ch5_ddp
-signature: killed by SIGSEGV \(segmentation fault\) in `ddp = DistributedDataParallel
+signature: Fatal Python error: Segmentation fault
 
-You see: in torch 2.13 without CUDA, the setting that is meant to find your bug makes
+You see: in torch 2.13 and 2.15, the setting that is meant to find your bug makes
 every DDP script on gloo die at `DistributedDataParallel(...)`, with exit code -11 and
 no traceback. One process is enough.
 
@@ -24,27 +24,29 @@ Next time: first try the same script without debugging switches. With
 Links: https://github.com/pytorch/pytorch/issues/75011 (DETAIL fails in DDP's own tests)
 """
 
-# %% given
+# %% broken: PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun train.py
+import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-
-def new_group_at(level):  # TORCH_DISTRIBUTED_DEBUG=level, set before the start
-    dist.set_debug_level(level)
-    dist.destroy_process_group()
-    store = dist.FileStore("store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-
-
-# %% broken
-new_group_at(dist.DebugLevel.DETAIL)
+dist.init_process_group("gloo")
 ddp = DistributedDataParallel(nn.Linear(2, 2))
 print("output:", list(ddp(torch.ones(3, 2)).shape))
+del ddp  # before the group: torch 2.13 may abort at exit otherwise
+dist.destroy_process_group()
 
-# %% fixed
-new_group_at(dist.DebugLevel.INFO)
+# %% fixed: PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=INFO torchrun train.py
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
 ddp = DistributedDataParallel(nn.Linear(2, 2))
 print("output:", list(ddp(torch.ones(3, 2)).shape))
+del ddp  # before the group: torch 2.13 may abort at exit otherwise
+dist.destroy_process_group()
 
 # %% signs
 # maybe: distributed\.py", line \d+ in _ddp_init_helper

@@ -22,13 +22,15 @@ Hint 3: `bits = x.view(torch.int32)`, `torch.randint(0, 1 << 16, x.shape,
 generator=generator, dtype=torch.int32)`, `& -65536`, and `.view(torch.float32)` again.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex10_1(x, generator):
     """Return x in bfloat16, each number rounded at random to one of its neighbours."""
-    raise NotImplementedError
+    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+    bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
+    return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
 
 
 # %% check
@@ -116,21 +118,7 @@ def check(answer, case):
             raise Wrong(f"rank 0 and rank {r} rounded {apart} of 1000 weights apart.")
 
 
-# %% solution
-import torch
-
-
-def ex10_1(x, generator):
-    """Return x in bfloat16, each number rounded at random to one of its neighbours."""
-    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-    bits = (x.view(torch.int32) + noise) & -65536  # clears the lower half
-    return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
-
-
 # %% right: compares a uniform number with the place between the neighbours
-import torch
-
-
 def ex10_1(x, generator):
     lower = (x.view(torch.int32) & -65536).view(torch.float32)
     upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
@@ -141,60 +129,24 @@ def ex10_1(x, generator):
 
 
 # %% wrong: rounds to the nearest
-import torch
-
-
-def ex10_1(x, generator):
-    return x.bfloat16()
-
-
+# = return x.bfloat16()
 # %% wrong: NaN passes through the whole numbers
-import torch
-
-
-def ex10_1(x, generator):
-    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-    bits = (x.view(torch.int32) + noise) & -65536
-    return bits.view(torch.float32).bfloat16()
-
-
+# - return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
+# + return bits.view(torch.float32).bfloat16()
 # %% wrong: the noise comes from each rank's own dice
-import torch
-
-
-def ex10_1(x, generator):
-    noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
-    bits = (x.view(torch.int32) + noise) & -65536
-    return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
-
-
+# - noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+# + noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
 # %% wrong: noise, and then to the nearest, which rounds what it could hold
-import torch
-
-
-def ex10_1(x, generator):
-    noise = torch.rand(x.shape, generator=generator) - 0.5
-    return (x * (1 + noise / 64)).bfloat16()
-
-
+# = noise = torch.rand(x.shape, generator=generator) - 0.5
+# = return (x * (1 + noise / 64)).bfloat16()
 # %% wrong: a fair coin
-import torch
-
-
-def ex10_1(x, generator):
-    lower = (x.view(torch.int32) & -65536).view(torch.float32)
-    upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
-    coin = torch.rand(x.shape, generator=generator) < 0.5
-    chosen = torch.where(coin & (lower != x), upper, lower)
-    return torch.where(x.isfinite(), chosen, x).bfloat16()
-
-
+# = lower = (x.view(torch.int32) & -65536).view(torch.float32)
+# = upper = ((x.view(torch.int32) & -65536) + 65536).view(torch.float32)
+# = coin = torch.rand(x.shape, generator=generator) < 0.5
+# = chosen = torch.where(coin & (lower != x), upper, lower)
+# = return torch.where(x.isfinite(), chosen, x).bfloat16()
 # %% wrong: 16 bits of noise are added, but the nearest is taken
-import torch
-
-
-def ex10_1(x, generator):
-    noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-    bits = (x.view(torch.int32) + noise).view(torch.float32)
-    exact = x.bfloat16().float() == x
-    return torch.where(x.isfinite() & ~exact, bits, x).bfloat16()
+# = noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
+# = bits = (x.view(torch.int32) + noise).view(torch.float32)
+# = exact = x.bfloat16().float() == x
+# = return torch.where(x.isfinite() & ~exact, bits, x).bfloat16()

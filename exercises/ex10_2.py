@@ -25,19 +25,31 @@ Hint 3: `bad = torch.zeros(1)`, then for each gradient `bad += not
 gradient.isfinite().all()`, then `dist.all_reduce(bad, op=dist.ReduceOp.MAX)`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex10_2(optimizer, state, interval):
     """Unscale, step unless a gradient of any rank overflowed, and set the scale."""
-    raise NotImplementedError
+    bad = torch.zeros(1)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                parameter.grad /= state["scale"]
+                bad += not parameter.grad.isfinite().all()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad:
+        state["scale"], state["good"] = state["scale"] / 2, 0
+        return False
+    optimizer.step()
+    state["good"] += 1
+    if state["good"] == interval:
+        state["scale"], state["good"] = state["scale"] * 2, 0
+    return True
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 INF, NAN, HUGE = float("inf"), float("nan"), 3e38
 STORIES = {  # by step: the gradient's last number on rank 0, rank 1, ...; None: no grad
     "all is finite": [[1, 1, 1, 1]],
@@ -122,35 +134,7 @@ def check(answer, case):
             })  # fmt: skip
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    """Unscale, step unless a gradient of any rank overflowed, and set the scale."""
-    bad = torch.zeros(1)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad /= state["scale"]
-                bad += not parameter.grad.isfinite().all()
-    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-    if bad:
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
 # %% right: gathers what each rank says, as an object
-import torch
-import torch.distributed as dist
-
-
 def ex10_2(optimizer, state, interval):
     all_parameters = [p for g in optimizer.param_groups for p in g["params"]]
     gradients = [p.grad for p in all_parameters if p.grad is not None]
@@ -170,133 +154,62 @@ def ex10_2(optimizer, state, interval):
 
 
 # %% wrong: each rank decides for itself
-def ex10_2(optimizer, state, interval):
-    bad = False
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad /= state["scale"]
-                bad |= not parameter.grad.isfinite().all().item()
-    if bad:
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
+# - bad = torch.zeros(1)
+# + bad = False
+# -             bad += not parameter.grad.isfinite().all()
+# - dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+# +             bad |= not parameter.grad.isfinite().all().item()
 # %% wrong: only who has gradients asks the others
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    parameters = [p for g in optimizer.param_groups for p in g["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    bad = torch.zeros(1)
-    for gradient in gradients:
-        gradient /= state["scale"]
-        bad += not gradient.isfinite().all()
-    if gradients:
-        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-    if bad:
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
+# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
+# = gradients = [p.grad for p in parameters if p.grad is not None]
+# = bad = torch.zeros(1)
+# = for gradient in gradients:
+# =     gradient /= state["scale"]
+# =     bad += not gradient.isfinite().all()
+# = if gradients:
+# =     dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+# = if bad:
+# =     state["scale"], state["good"] = state["scale"] / 2, 0
+# =     return False
+# = optimizer.step()
+# = state["good"] += 1
+# = if state["good"] == interval:
+# =     state["scale"], state["good"] = state["scale"] * 2, 0
+# = return True
 # %% wrong: looks for inf in the sum of all gradients
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    total = torch.zeros(1)
-    parameters = [p for g in optimizer.param_groups for p in g["params"]]
-    for parameter in parameters:
-        if parameter.grad is not None:
-            total += parameter.grad.abs().sum()
-            parameter.grad /= state["scale"]
-    dist.all_reduce(total)
-    if not total.isfinite():
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
+# = total = torch.zeros(1)
+# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
+# = for parameter in parameters:
+# =     if parameter.grad is not None:
+# =         total += parameter.grad.abs().sum()
+# =         parameter.grad /= state["scale"]
+# = dist.all_reduce(total)
+# = if not total.isfinite():
+# =     state["scale"], state["good"] = state["scale"] / 2, 0
+# =     return False
+# = optimizer.step()
+# = state["good"] += 1
+# = if state["good"] == interval:
+# =     state["scale"], state["good"] = state["scale"] * 2, 0
+# = return True
 # %% wrong: a bad step does not end the row of good ones
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    bad = torch.zeros(1)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad /= state["scale"]
-                bad += not parameter.grad.isfinite().all()
-    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-    if bad:
-        state["scale"] /= 2
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
+# - state["scale"], state["good"] = state["scale"] / 2, 0
+# + state["scale"] /= 2
 # %% wrong: steps with gradients that are still scaled
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    bad = torch.zeros(1)
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                bad += not parameter.grad.isfinite().all()
-    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
-    if bad:
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
-
-
+# - parameter.grad /= state["scale"]
 # %% wrong: compares the largest gradient with inf
-import torch
-import torch.distributed as dist
-
-
-def ex10_2(optimizer, state, interval):
-    most = torch.zeros(1)
-    parameters = [p for g in optimizer.param_groups for p in g["params"]]
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad /= state["scale"]
-            most = torch.maximum(most, parameter.grad.max())
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    if most == float("inf"):
-        state["scale"], state["good"] = state["scale"] / 2, 0
-        return False
-    optimizer.step()
-    state["good"] += 1
-    if state["good"] == interval:
-        state["scale"], state["good"] = state["scale"] * 2, 0
-    return True
+# = most = torch.zeros(1)
+# = parameters = [p for g in optimizer.param_groups for p in g["params"]]
+# = for parameter in parameters:
+# =     if parameter.grad is not None:
+# =         parameter.grad /= state["scale"]
+# =         most = torch.maximum(most, parameter.grad.max())
+# = dist.all_reduce(most, op=dist.ReduceOp.MAX)
+# = if most == float("inf"):
+# =     state["scale"], state["good"] = state["scale"] / 2, 0
+# =     return False
+# = optimizer.step()
+# = state["good"] += 1
+# = if state["good"] == interval:
+# =     state["scale"], state["good"] = state["scale"] * 2, 0
+# = return True

@@ -22,19 +22,26 @@ Hint 3: `dist.all_reduce` of one number, which a rank without shards brings too;
 `gradient.mul_(min(1, max_norm / norm))`.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex10_3(sharded, replicated, max_norm):
     """Clip the whole gradient to max_norm in place, and return its norm before."""
-    raise NotImplementedError
+    total = torch.zeros(1, dtype=torch.double)
+    for gradient in sharded:
+        total += gradient.double().square().sum()
+    dist.all_reduce(total)
+    for gradient in replicated:
+        total += gradient.double().square().sum()
+    norm = total.sqrt().item()
+    for gradient in (*sharded, *replicated):
+        gradient.mul_(min(1.0, max_norm / norm))
+    return norm
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 CASES = {  # sharded: sizes by rank, replicated sizes, dtype, magnitude, max_norm
     "shards of equal size": ([[6]] * 4, [], F32, 2.0, 1.0),
@@ -98,30 +105,7 @@ def check(answer, case):
                 }, **close)  # fmt: skip
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    """Clip the whole gradient to max_norm in place, and return its norm before."""
-    total = torch.zeros(1, dtype=torch.double)
-    for gradient in sharded:
-        total += gradient.double().square().sum()
-    dist.all_reduce(total)
-    for gradient in replicated:
-        total += gradient.double().square().sum()
-    norm = total.sqrt().item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
-
-
 # %% right: each rank brings its share of what all hold
-import torch
-import torch.distributed as dist
-
-
 def ex10_3(sharded, replicated, max_norm):
     share = 1 / dist.get_world_size()
     found = [t.float().norm() ** 2 for t in sharded]
@@ -135,99 +119,38 @@ def ex10_3(sharded, replicated, max_norm):
 
 
 # %% wrong: the norm of what this rank holds
-import torch
-
-
-def ex10_3(sharded, replicated, max_norm):
-    gradients = [t.double() for t in (*sharded, *replicated)]
-    norm = sum(t.square().sum().item() for t in gradients) ** 0.5
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
-
-
+# = gradients = [t.double() for t in (*sharded, *replicated)]
+# = norm = sum(t.square().sum().item() for t in gradients) ** 0.5
+# = for gradient in (*sharded, *replicated):
+# =     gradient.mul_(min(1.0, max_norm / norm))
+# = return norm
 # %% wrong: what is replicated counts once per rank
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    total = torch.zeros(1, dtype=torch.double)
-    for gradient in (*sharded, *replicated):
-        total += gradient.double().square().sum()
-    dist.all_reduce(total)
-    norm = total.sqrt().item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
-
-
+# - for gradient in sharded:
+# + for gradient in (*sharded, *replicated):
+# - for gradient in replicated:
+# -     total += gradient.double().square().sum()
 # %% wrong: squares in the gradients' own type
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    total = torch.zeros(1, dtype=torch.double)
-    for gradient in sharded:
-        total += gradient.square().sum()
-    dist.all_reduce(total)
-    for gradient in replicated:
-        total += gradient.square().sum()
-    norm = total.sqrt().item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
-
-
+# - total += gradient.double().square().sum()
+# + total += gradient.square().sum()
+# - total += gradient.double().square().sum()
+# + total += gradient.square().sum()
 # %% wrong: adds up the ranks' norms
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    squares = sum(t.double().square().sum().item() for t in sharded)
-    total = torch.tensor([squares], dtype=torch.double).sqrt()
-    dist.all_reduce(total)
-    total += sum(t.double().square().sum().item() for t in replicated) ** 0.5
-    norm = total.item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
-
-
+# = squares = sum(t.double().square().sum().item() for t in sharded)
+# = total = torch.tensor([squares], dtype=torch.double).sqrt()
+# = dist.all_reduce(total)
+# = total += sum(t.double().square().sum().item() for t in replicated) ** 0.5
+# = norm = total.item()
+# = for gradient in (*sharded, *replicated):
+# =     gradient.mul_(min(1.0, max_norm / norm))
+# = return norm
 # %% wrong: always scales to the threshold
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    total = torch.zeros(1, dtype=torch.double)
-    for gradient in sharded:
-        total += gradient.double().square().sum()
-    dist.all_reduce(total)
-    for gradient in replicated:
-        total += gradient.double().square().sum()
-    norm = total.sqrt().item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(max_norm / norm)
-    return norm
-
-
+# - gradient.mul_(min(1.0, max_norm / norm))
+# + gradient.mul_(max_norm / norm)
 # %% wrong: a rank without shards does not call the collective
-import torch
-import torch.distributed as dist
-
-
-def ex10_3(sharded, replicated, max_norm):
-    total = torch.zeros(1, dtype=torch.double)
-    if sharded:
-        for gradient in sharded:
-            total += gradient.double().square().sum()
-        dist.all_reduce(total)
-    for gradient in replicated:
-        total += gradient.double().square().sum()
-    norm = total.sqrt().item()
-    for gradient in (*sharded, *replicated):
-        gradient.mul_(min(1.0, max_norm / norm))
-    return norm
+# - for gradient in sharded:
+# -     total += gradient.double().square().sum()
+# - dist.all_reduce(total)
+# + if sharded:
+# +     for gradient in sharded:
+# +         total += gradient.double().square().sum()
+# +     dist.all_reduce(total)

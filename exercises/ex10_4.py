@@ -25,19 +25,25 @@ Hint 3: `noise = (small - big) / (1 / b - 1 / (W * k * b))`, and then `signal = 
 noise / b`. The mean gradient comes by one all_reduce, the mean of |g|² by another.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex10_4(gradients, batch):
     """Return |G|², S and their ratio from gradients (steps, k, n) of each rank."""
-    raise NotImplementedError
+    many = dist.get_world_size() * gradients.shape[1]
+    total = gradients.double().sum(1)  # (steps, n)
+    squares = gradients.double().square().sum((1, 2))  # (steps,)
+    dist.all_reduce(total)
+    dist.all_reduce(squares)
+    small, big = squares / many, (total / many).square().sum(1)
+    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+    signal = small.mean() - noise / batch
+    return signal.item(), noise.item(), (noise / signal).item()
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {  # steps, k, n, batch, how large the noise of one sample is
     "one step, two gradients": (1, 2, 50, 4, 3.0),
     "no accumulation": (3, 1, 40, 8, 3.0),
@@ -121,29 +127,7 @@ def check(answer, case):
             compare(f"rank {rank}'s {what}", float(got[i]), want[i], known, rtol=1e-5)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    """Return |G|², S and their ratio from gradients (steps, k, n) of each rank."""
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)  # (steps, n)
-    squares = gradients.double().square().sum((1, 2))  # (steps,)
-    dist.all_reduce(total)
-    dist.all_reduce(squares)
-    small, big = squares / many, (total / many).square().sum(1)
-    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-    signal = small.mean() - noise / batch
-    return signal.item(), noise.item(), (noise / signal).item()
-
-
 # %% right: from the deviations from the mean
-import torch
-import torch.distributed as dist
-
-
 def ex10_4(gradients, batch):
     g = gradients.to(torch.float64)
     every = [torch.empty_like(g) for _ in range(dist.get_world_size())]
@@ -156,96 +140,37 @@ def ex10_4(gradients, batch):
 
 
 # %% wrong: a mean of the steps' ratios
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)
-    squares = gradients.double().square().sum((1, 2))
-    dist.all_reduce(total)
-    dist.all_reduce(squares)
-    small, big = squares / many, (total / many).square().sum(1)
-    noise = (small - big) / (1 / batch - 1 / (many * batch))
-    signal = small - noise / batch
-    ratio = (noise / signal).mean().item()
-    return signal.mean().item(), noise.mean().item(), ratio
-
-
+# - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+# - signal = small.mean() - noise / batch
+# - return signal.item(), noise.item(), (noise / signal).item()
+# + noise = (small - big) / (1 / batch - 1 / (many * batch))
+# + signal = small - noise / batch
+# + ratio = (noise / signal).mean().item()
+# + return signal.mean().item(), noise.mean().item(), ratio
 # %% wrong: the small norms of one rank
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)
-    dist.all_reduce(total)
-    small = gradients.double().square().sum(2).mean(1)
-    big = (total / many).square().sum(1)
-    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-    signal = small.mean() - noise / batch
-    return signal.item(), noise.item(), (noise / signal).item()
-
-
+# - squares = gradients.double().square().sum((1, 2))  # (steps,)
+# - dist.all_reduce(squares)
+# - small, big = squares / many, (total / many).square().sum(1)
+# + small = gradients.double().square().sum(2).mean(1)
+# + big = (total / many).square().sum(1)
 # %% wrong: forgets that the gradients were accumulated
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)
-    squares = gradients.double().square().sum((1, 2))
-    dist.all_reduce(total)
-    dist.all_reduce(squares)
-    small, big = squares / many, (total / many).square().sum(1)
-    large = dist.get_world_size() * batch
-    noise = ((small - big) / (1 / batch - 1 / large)).mean()
-    signal = small.mean() - noise / batch
-    return signal.item(), noise.item(), (noise / signal).item()
-
-
+# - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+# + large = dist.get_world_size() * batch
+# + noise = ((small - big) / (1 / batch - 1 / large)).mean()
 # %% wrong: takes the mean gradient for G
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)
-    squares = gradients.double().square().sum((1, 2))
-    dist.all_reduce(total)
-    dist.all_reduce(squares)
-    small, big = squares / many, (total / many).square().sum(1)
-    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-    signal = big.mean()
-    return signal.item(), noise.item(), (noise / signal).item()
-
-
+# - signal = small.mean() - noise / batch
+# + signal = big.mean()
 # %% wrong: squares the mean of the norms
-import torch
-import torch.distributed as dist
-
-
-def ex10_4(gradients, batch):
-    many = dist.get_world_size() * gradients.shape[1]
-    total = gradients.double().sum(1)
-    norms = gradients.double().norm(dim=2).sum(1)
-    dist.all_reduce(total)
-    dist.all_reduce(norms)
-    small, big = (norms / many).square(), (total / many).square().sum(1)
-    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-    signal = small.mean() - noise / batch
-    return signal.item(), noise.item(), (noise / signal).item()
-
-
+# - squares = gradients.double().square().sum((1, 2))  # (steps,)
+# + norms = gradients.double().norm(dim=2).sum(1)
+# - dist.all_reduce(squares)
+# - small, big = squares / many, (total / many).square().sum(1)
+# + dist.all_reduce(norms)
+# + small, big = (norms / many).square(), (total / many).square().sum(1)
 # %% wrong: no rank asks the others
-def ex10_4(gradients, batch):
-    many = gradients.shape[1]
-    g = gradients.double()
-    small, big = g.square().sum(2).mean(1), g.mean(1).square().sum(1)
-    noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
-    signal = small.mean() - noise / batch
-    return signal.item(), noise.item(), (noise / signal).item()
+# = many = gradients.shape[1]
+# = g = gradients.double()
+# = small, big = g.square().sum(2).mean(1), g.mean(1).square().sum(1)
+# = noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
+# = signal = small.mean() - noise / batch
+# = return signal.item(), noise.item(), (noise / signal).item()

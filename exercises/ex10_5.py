@@ -38,9 +38,39 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
     raise NotImplementedError
 
 
-# %% check
-from allranks.exercises.oracle import compare
+# %% solution
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
 
+
+def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
+    """Take a step of AdamW with float32 copies that are spread over the ranks."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    row = torch.cat([g.flatten() for g in gradients]).float()
+    dist.all_reduce(row)
+    size = -(-len(row) // world_size)
+    mine = slice(rank * size, (rank + 1) * size)
+    if not state:
+        master = torch.cat([w.flatten() for w in weights])[mine].float()
+        state |= {"t": 0, "master": master}
+        state |= {"m": torch.zeros_like(master), "v": torch.zeros_like(master)}
+    state["t"] += 1
+    g, master, m, v = row[mine] / world_size, state["master"], state["m"], state["v"]
+    m.lerp_(g, 1 - betas[0])
+    v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+    m, v = m / (1 - betas[0] ** state["t"]), v / (1 - betas[1] ** state["t"])
+    master.mul_(1 - lr * weight_decay)
+    master -= lr * m / (v.sqrt() + eps)
+    piece = F.pad(master.bfloat16(), (0, size - len(master)))
+    pieces = [torch.empty_like(piece) for _ in range(world_size)]
+    dist.all_gather(pieces, piece)
+    sizes = [w.numel() for w in weights]
+    for w, new in zip(weights, torch.cat(pieces)[: len(row)].split(sizes)):
+        w.copy_(new.view_as(w))
+
+
+# %% check
 BF16 = torch.bfloat16
 CASES = {  # shapes, steps, lr, eps, weight decay, the kind of gradients
     "one step": ([(4, 3), (4,)], 1, 0.05, 1e-8, 0.1, "random"),
@@ -188,43 +218,7 @@ def check(answer, case):
             )
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    """Take a step of AdamW with float32 copies that are spread over the ranks."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    row = torch.cat([g.flatten() for g in gradients]).float()
-    dist.all_reduce(row)
-    size = -(-len(row) // world_size)
-    mine = slice(rank * size, (rank + 1) * size)
-    if not state:
-        master = torch.cat([w.flatten() for w in weights])[mine].float()
-        state |= {"t": 0, "master": master}
-        state |= {"m": torch.zeros_like(master), "v": torch.zeros_like(master)}
-    state["t"] += 1
-    g, master, m, v = row[mine] / world_size, state["master"], state["m"], state["v"]
-    m.lerp_(g, 1 - betas[0])
-    v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-    m, v = m / (1 - betas[0] ** state["t"]), v / (1 - betas[1] ** state["t"])
-    master.mul_(1 - lr * weight_decay)
-    master -= lr * m / (v.sqrt() + eps)
-    piece = F.pad(master.bfloat16(), (0, size - len(master)))
-    pieces = [torch.empty_like(piece) for _ in range(world_size)]
-    dist.all_gather(pieces, piece)
-    sizes = [w.numel() for w in weights]
-    for w, new in zip(weights, torch.cat(pieces)[: len(row)].split(sizes)):
-        w.copy_(new.view_as(w))
-
-
 # %% right: torch's own AdamW on the piece, and every rank broadcasts its own
-import torch
-import torch.distributed as dist
-
-
 def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     pieces = torch.cat([w.flatten() for w in weights]).tensor_split(world_size)
@@ -251,148 +245,101 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 
 
 # %% wrong: no copy in float32
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    state["t"] = t = state.get("t", 0) + 1
-    for i, (w, g) in enumerate(zip(weights, gradients)):
-        g = g.float()
-        dist.all_reduce(g)
-        g /= dist.get_world_size()
-        m, v = state.setdefault(i, (torch.zeros(w.shape), torch.zeros(w.shape)))
-        m.lerp_(g, 1 - betas[0])
-        v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-        w.mul_(1 - lr * weight_decay)
-        step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
-        w -= (lr * step).bfloat16()
-
-
+# = state["t"] = t = state.get("t", 0) + 1
+# = for i, (w, g) in enumerate(zip(weights, gradients)):
+# =     g = g.float()
+# =     dist.all_reduce(g)
+# =     g /= dist.get_world_size()
+# =     m, v = state.setdefault(i, (torch.zeros(w.shape), torch.zeros(w.shape)))
+# =     m.lerp_(g, 1 - betas[0])
+# =     v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+# =     w.mul_(1 - lr * weight_decay)
+# =     step = (m / (1 - betas[0] ** t)) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+# =     w -= (lr * step).bfloat16()
 # %% wrong: cuts the lower half off
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    if not state:
-        state["copy"] = [w.float() for w in weights]
-        state["optimizer"] = torch.optim.AdamW(
-            state["copy"], lr, betas, eps, weight_decay
-        )
-    for copy, g in zip(state["copy"], gradients):
-        copy.grad = g.float()
-        dist.all_reduce(copy.grad)
-        copy.grad /= dist.get_world_size()
-    state["optimizer"].step()
-    for w, copy in zip(weights, state["copy"]):
-        copy.grad = None
-        w.copy_((copy.view(torch.int32) & -65536).view(torch.float32))
-
-
+# = if not state:
+# =     state["copy"] = [w.float() for w in weights]
+# =     state["optimizer"] = torch.optim.AdamW(
+# =         state["copy"], lr, betas, eps, weight_decay
+# =     )
+# = for copy, g in zip(state["copy"], gradients):
+# =     copy.grad = g.float()
+# =     dist.all_reduce(copy.grad)
+# =     copy.grad /= dist.get_world_size()
+# = state["optimizer"].step()
+# = for w, copy in zip(weights, state["copy"]):
+# =     copy.grad = None
+# =     w.copy_((copy.view(torch.int32) & -65536).view(torch.float32))
 # %% wrong: every rank keeps all of it
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    if not state:
-        state["copy"] = [w.float() for w in weights]
-        state["optimizer"] = torch.optim.AdamW(
-            state["copy"], lr, betas, eps, weight_decay
-        )
-    for copy, g in zip(state["copy"], gradients):
-        copy.grad = g.float()
-        dist.all_reduce(copy.grad)
-        copy.grad /= dist.get_world_size()
-    state["optimizer"].step()
-    for w, copy in zip(weights, state["copy"]):
-        copy.grad = None
-        w.copy_(copy)
-
-
+# = if not state:
+# =     state["copy"] = [w.float() for w in weights]
+# =     state["optimizer"] = torch.optim.AdamW(
+# =         state["copy"], lr, betas, eps, weight_decay
+# =     )
+# = for copy, g in zip(state["copy"], gradients):
+# =     copy.grad = g.float()
+# =     dist.all_reduce(copy.grad)
+# =     copy.grad /= dist.get_world_size()
+# = state["optimizer"].step()
+# = for w, copy in zip(weights, state["copy"]):
+# =     copy.grad = None
+# =     w.copy_(copy)
 # %% wrong: the gradients are averaged in bfloat16
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    row = torch.cat([w.flatten() for w in weights])
-    total = torch.cat([g.flatten() for g in gradients])
-    dist.all_reduce(total)
-    total /= world_size
-    if not state:
-        state["piece"] = row.tensor_split(world_size)[rank].float()
-        state["optimizer"] = torch.optim.AdamW(
-            [state["piece"]], lr, betas, eps, weight_decay
-        )
-    state["piece"].grad = total.tensor_split(world_size)[rank].float()
-    state["optimizer"].step()
-    state["piece"].grad = None
-    pieces = [p.clone() for p in row.tensor_split(world_size)]
-    pieces[rank].copy_(state["piece"])
-    for owner, piece in enumerate(pieces):
-        if piece.numel():
-            dist.broadcast(piece, owner)
-    for w, new in zip(weights, torch.cat(pieces).split([w.numel() for w in weights])):
-        w.copy_(new.view_as(w))
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = row = torch.cat([w.flatten() for w in weights])
+# = total = torch.cat([g.flatten() for g in gradients])
+# = dist.all_reduce(total)
+# = total /= world_size
+# = if not state:
+# =     state["piece"] = row.tensor_split(world_size)[rank].float()
+# =     state["optimizer"] = torch.optim.AdamW(
+# =         [state["piece"]], lr, betas, eps, weight_decay
+# =     )
+# = state["piece"].grad = total.tensor_split(world_size)[rank].float()
+# = state["optimizer"].step()
+# = state["piece"].grad = None
+# = pieces = [p.clone() for p in row.tensor_split(world_size)]
+# = pieces[rank].copy_(state["piece"])
+# = for owner, piece in enumerate(pieces):
+# =     if piece.numel():
+# =         dist.broadcast(piece, owner)
+# = for w, new in zip(weights, torch.cat(pieces).split([w.numel() for w in weights])):
+# =     w.copy_(new.view_as(w))
 # %% wrong: steps on the rank's own gradients
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    if not state:
-        state["copy"] = [w.float() for w in weights]
-        state["optimizer"] = torch.optim.AdamW(
-            state["copy"], lr, betas, eps, weight_decay
-        )
-    for copy, g in zip(state["copy"], gradients):
-        copy.grad = g.float()
-    state["optimizer"].step()
-    for w, copy in zip(weights, state["copy"]):
-        w.copy_(copy)
-
-
+# = if not state:
+# =     state["copy"] = [w.float() for w in weights]
+# =     state["optimizer"] = torch.optim.AdamW(
+# =         state["copy"], lr, betas, eps, weight_decay
+# =     )
+# = for copy, g in zip(state["copy"], gradients):
+# =     copy.grad = g.float()
+# = state["optimizer"].step()
+# = for w, copy in zip(weights, state["copy"]):
+# =     w.copy_(copy)
 # %% wrong: decays as Adam does
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    if not state:
-        state["copy"] = [w.float() for w in weights]
-        state["optimizer"] = torch.optim.Adam(
-            state["copy"], lr, betas, eps, weight_decay
-        )
-    for copy, g in zip(state["copy"], gradients):
-        copy.grad = g.float()
-        dist.all_reduce(copy.grad)
-        copy.grad /= dist.get_world_size()
-    state["optimizer"].step()
-    for w, copy in zip(weights, state["copy"]):
-        copy.grad = None
-        w.copy_(copy)
-
-
+# = if not state:
+# =     state["copy"] = [w.float() for w in weights]
+# =     state["optimizer"] = torch.optim.Adam(
+# =         state["copy"], lr, betas, eps, weight_decay
+# =     )
+# = for copy, g in zip(state["copy"], gradients):
+# =     copy.grad = g.float()
+# =     dist.all_reduce(copy.grad)
+# =     copy.grad /= dist.get_world_size()
+# = state["optimizer"].step()
+# = for w, copy in zip(weights, state["copy"]):
+# =     copy.grad = None
+# =     w.copy_(copy)
 # %% wrong: a sum of gradients, because Adam does not mind the scale
-import torch
-import torch.distributed as dist
-
-
-def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
-    if not state:
-        state["copy"] = [w.float() for w in weights]
-        state["optimizer"] = torch.optim.AdamW(
-            state["copy"], lr, betas, eps, weight_decay
-        )
-    for copy, g in zip(state["copy"], gradients):
-        copy.grad = g.float()
-        dist.all_reduce(copy.grad)
-    state["optimizer"].step()
-    for w, copy in zip(weights, state["copy"]):
-        copy.grad = None
-        w.copy_(copy)
+# = if not state:
+# =     state["copy"] = [w.float() for w in weights]
+# =     state["optimizer"] = torch.optim.AdamW(
+# =         state["copy"], lr, betas, eps, weight_decay
+# =     )
+# = for copy, g in zip(state["copy"], gradients):
+# =     copy.grad = g.float()
+# =     dist.all_reduce(copy.grad)
+# = state["optimizer"].step()
+# = for w, copy in zip(weights, state["copy"]):
+# =     copy.grad = None
+# =     w.copy_(copy)

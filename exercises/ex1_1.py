@@ -34,46 +34,6 @@ Hint 3: Make a list of all valid names, `known = [str(gpu) for gpu in range(num_
 """
 
 
-# %% stub
-def ex1_1(value, num_gpus):
-    """Return the physical GPU behind each cuda:i that a job sees."""
-    raise NotImplementedError
-
-
-# %% check
-def check(answer, case):
-    for name, value, num_gpus, want in (
-        ("not set", None, 4, [0, 1, 2, 3]),
-        ("set and empty", "", 4, []),
-        ("one GPU", "3", 4, [3]),
-        ("another order", "2,0,1", 4, [2, 0, 1]),
-        ("two digits", "10,9", 16, [10, 9]),
-        ("spaces", " 1 , 2", 4, [1, 2]),
-        ("-1 hides the rest", "0,2,-1,1", 4, [0, 2]),
-        ("-1 alone", "-1", 4, []),
-        ("too large", "1,7,0", 4, [1]),
-        ("as many as GPUs", "0,4", 4, [0]),
-        ("not a number", "1,all,0", 4, [1]),
-        ("a trailing comma", "1,0,", 4, [1, 0]),
-        ("named twice", "0,1,0", 4, []),
-        ("twice, but behind the end", "1,-1,1", 4, [1]),
-        ("a plus sign", "1,+2,0", 4, [1]),
-        ("an underscore", "9,1_0,0", 16, [9]),
-        ("a zero in front", "1,02,0", 4, [1]),
-        ("a digit of another script", "1,\uff12,0", 4, [1]),
-        ("no GPU in the machine", None, 0, []),
-    ):
-        case(name)
-        given = "not set" if value is None else repr(value)
-        got = answer(value, num_gpus)
-        what = f"With the variable {given} and {num_gpus} GPUs, your list"
-        if isinstance(got, (tuple, range)):
-            got = list(got)
-        expect(what, got, want)
-        for i, gpu in enumerate(got):
-            expect(f"{what}, entry {i},", gpu, want[i])
-
-
 # %% solution
 def ex1_1(value, num_gpus):
     """Return the physical GPU behind each cuda:i that a job sees."""
@@ -87,6 +47,42 @@ def ex1_1(value, num_gpus):
             return []
         gpus.append(int(entry))
     return gpus
+
+
+# %% check
+CASES = {  # value, GPUs, list
+    "not set": (None, 4, [0, 1, 2, 3]),
+    "set and empty": ("", 4, []),
+    "one GPU": ("3", 4, [3]),
+    "another order": ("2,0,1", 4, [2, 0, 1]),
+    "two digits": ("10,9", 16, [10, 9]),
+    "spaces": (" 1 , 2", 4, [1, 2]),
+    "-1 hides the rest": ("0,2,-1,1", 4, [0, 2]),
+    "-1 alone": ("-1", 4, []),
+    "too large": ("1,7,0", 4, [1]),
+    "as many as GPUs": ("0,4", 4, [0]),
+    "not a number": ("1,all,0", 4, [1]),
+    "a trailing comma": ("1,0,", 4, [1, 0]),
+    "named twice": ("0,1,0", 4, []),
+    "twice, but behind the end": ("1,-1,1", 4, [1]),
+    "a plus sign": ("1,+2,0", 4, [1]),
+    "an underscore": ("9,1_0,0", 16, [9]),
+    "a zero in front": ("1,02,0", 4, [1]),
+    "a digit of another script": ("1,\uff12,0", 4, [1]),
+    "no GPU in the machine": (None, 0, []),
+}
+
+
+def check(answer, case):
+    for name, (value, num_gpus, want) in CASES.items():
+        case(name)
+        given = "not set" if value is None else repr(value)
+        got = answer(value, num_gpus)
+        got = list(got) if isinstance(got, (tuple, range)) else got
+        what = f"With the variable {given} and {num_gpus} GPUs, your list"
+        expect(what, got, want)
+        for i, gpu in enumerate(got):
+            expect(f"{what}, entry {i},", gpu, want[i])
 
 
 # %% right: a pattern for the entry, and a dictionary that keeps the order
@@ -121,92 +117,32 @@ def ex1_1(value, num_gpus):
 
 
 # %% wrong: an empty variable is taken for none
-def ex1_1(value, num_gpus):
-    if not value:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
-            break
-        if int(entry) in gpus:
-            return []
-        gpus.append(int(entry))
-    return gpus
-
-
+# - if value is None:
+# + if not value:
 # %% wrong: a mask of which GPUs are visible, so their order is lost
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    entries = [e.strip() for e in value.split(",")]
-    return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
-
-
+# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+# + entries = [e.strip() for e in value.split(",")]
+# + return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
 # %% wrong: leaves out what is wrong, and reads on
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    entries = [e.strip() for e in value.split(",")]
-    gpus = [int(e) for e in entries if e.isdecimal() and int(e) < num_gpus]
-    return gpus if len(set(gpus)) == len(gpus) else []
-
-
+# -         break
+# +         continue
 # %% wrong: believes each number, as int() does
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    return [int(entry) for entry in value.split(",") if entry]
-
-
+# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+# + return [int(entry) for entry in value.split(",") if entry]
 # %% wrong: a GPU that is named twice counts once
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        if not entry.strip().isdecimal() or int(entry) >= num_gpus:
-            break
-        if int(entry) not in gpus:
-            gpus.append(int(entry))
-    return gpus
-
-
+# -         return []
+# +         continue
 # %% wrong: returns the entries as text
-def ex1_1(value, num_gpus):
-    if value is None:
-        return [str(gpu) for gpu in range(num_gpus)]
-    return [entry.strip() for entry in value.split(",") if entry]
-
-
+# -     return list(range(num_gpus))
+# +     return [str(gpu) for gpu in range(num_gpus)]
+# -     gpus.append(int(entry))
+# +     gpus.append(entry)
 # %% wrong: takes what int() takes: +2, 1_0, 07
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in value.split(","):
-        try:
-            gpu = int(entry)
-        except ValueError:
-            break
-        if not 0 <= gpu < num_gpus:
-            break
-        if gpu in gpus:
-            return []
-        gpus.append(gpu)
-    return gpus
-
-
+# -     if entry not in known:
+# +     try:
+# +         known.index(str(int(entry)))
+# +     except ValueError:
 # %% wrong: takes the decimal digits of any script
-def ex1_1(value, num_gpus):
-    if value is None:
-        return list(range(num_gpus))
-    gpus = []
-    for entry in map(str.strip, value.split(",")):
-        if not entry.isdecimal() or (entry[0] == "0" and entry[1:] > "0"):
-            break
-        if int(entry) >= num_gpus:
-            break
-        if int(entry) in gpus:
-            return []
-        gpus.append(int(entry))
-    return gpus
+# -     if entry not in known:
+# +     zero = entry[:1] == "0" < entry[1:]
+# +     if not entry.isdecimal() or zero or int(entry) >= num_gpus:

@@ -28,53 +28,6 @@ Hint 3: `kind, digits = arch.split("_")`, then `built = int(digits[:-1]),
 """
 
 
-# %% stub
-def ex1_2(driver_cuda, capability, wheels):
-    """Return the newest CUDA version in `wheels` that runs here, or None."""
-    raise NotImplementedError
-
-
-# %% check
-WHEELS = {
-    "9.2": ["sm_50", "sm_60", "sm_70"],
-    "11.8": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
-    "12.6": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
-    "12.8": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
-    "13.0": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"],
-}
-
-
-def check(answer, case):
-    some = {key: WHEELS[key] for key in ("11.8", "9.2")}
-    source = {"12.6": ["sm_80", "compute_80"], "11.8": ["sm_86"]}
-    exact = {"12.8": ["sm_86"], "11.8": ["sm_80"]}
-    for name, driver, capability, wheels, want in (
-        ("a new driver, a new GPU", "13.1", "9.0", WHEELS, "13.0"),
-        ("a driver of the same major version", "12.4", "8.6", WHEELS, "12.8"),
-        ("an older driver", "11.4", "8.0", WHEELS, "11.8"),
-        ("a driver that is too old for all", "9.1", "6.1", {"12.6": ["sm_60"]}, None),
-        ("a GPU that the newest wheel left out", "13.0", "6.1", WHEELS, "12.6"),
-        ("9.2 is older than 11.8", "12.4", "7.0", some, "11.8"),
-        ("code of an older minor version", "12.4", "8.9", exact, "12.8"),
-        ("code of a newer minor version", "12.4", "8.0", exact, "11.8"),
-        ("capability 10.3", "12.8", "10.3", WHEELS, "12.8"),
-        ("capability 11.0, no code of its major version", "12.8", "11.0", WHEELS, None),
-        ("source serves a later GPU", "12.6", "9.0", source, "12.6"),
-        ("source serves no earlier GPU", "12.8", "7.5", source, None),
-        ("no wheel", "12.4", "9.0", {}, None),
-    ):
-        case(name)
-        untouched = Untouched(wheels=wheels)
-        got = answer(driver, capability, wheels)
-        untouched()
-        if got != want:
-            listed = ", ".join(wheels) or "nothing"
-            raise Wrong(
-                f"for a driver with CUDA {driver}, capability {capability} and wheels "
-                f"for {listed} you return {got!r}; it should be {want!r}."
-            )
-
-
 # %% solution
 def ex1_2(driver_cuda, capability, wheels):
     """Return the newest CUDA version in `wheels` that runs here, or None."""
@@ -93,6 +46,46 @@ def ex1_2(driver_cuda, capability, wheels):
     gpu, driver = pair(capability), pair(driver_cuda)
     runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
     return max(runs, key=pair, default=None)
+
+
+# %% check
+WHEELS = {
+    "9.2": ["sm_50", "sm_60", "sm_70"],
+    "11.8": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
+    "12.6": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
+    "12.8": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
+    "13.0": ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"],
+}
+SOME = {key: WHEELS[key] for key in ("11.8", "9.2")}
+SOURCE = {"12.6": ["sm_80", "compute_80"], "11.8": ["sm_86"]}
+EXACT = {"12.8": ["sm_86"], "11.8": ["sm_80"]}
+CASES = {  # driver, capability, wheels, answer
+    "a new driver, a new GPU": ("13.1", "9.0", WHEELS, "13.0"),
+    "a driver of the same major version": ("12.4", "8.6", WHEELS, "12.8"),
+    "an older driver": ("11.4", "8.0", WHEELS, "11.8"),
+    "a driver that is too old for all": ("9.1", "6.1", {"12.6": ["sm_60"]}, None),
+    "a GPU that the newest wheel left out": ("13.0", "6.1", WHEELS, "12.6"),
+    "9.2 is older than 11.8": ("12.4", "7.0", SOME, "11.8"),
+    "code of an older minor version": ("12.4", "8.9", EXACT, "12.8"),
+    "code of a newer minor version": ("12.4", "8.0", EXACT, "11.8"),
+    "capability 10.3": ("12.8", "10.3", WHEELS, "12.8"),
+    "capability 11.0, no code of its major version": ("12.8", "11.0", WHEELS, None),
+    "source serves a later GPU": ("12.6", "9.0", SOURCE, "12.6"),
+    "source serves no earlier GPU": ("12.8", "7.5", SOURCE, None),
+    "no wheel": ("12.4", "9.0", {}, None),
+}
+
+
+def check(answer, case):
+    for name, (driver, capability, wheels, want) in CASES.items():
+        case(name)
+        untouched = Untouched(wheels=wheels)
+        got = answer(driver, capability, wheels)
+        untouched()
+        if got != want:
+            raise Wrong(f"""for a driver with CUDA {driver}, capability {capability} and
+                wheels for {", ".join(wheels) or "nothing"} you return {got!r}; it
+                should be {want!r}.""")
 
 
 # %% right: numbers instead of pairs, and the first that runs from the newest down
@@ -131,69 +124,19 @@ def ex1_2(driver_cuda, capability, wheels):
 
 
 # %% wrong: compares versions as text
-def ex1_2(driver_cuda, capability, wheels):
-    gpu = capability.replace(".", "")
-    for wheel in sorted(wheels, reverse=True):
-        if wheel.split(".")[0] <= driver_cuda.split(".")[0]:
-            for kind, built in (arch.split("_") for arch in wheels[wheel]):
-                if int(built) <= int(gpu) and (
-                    kind == "compute" or built[:-1] == gpu[:-1]
-                ):
-                    return wheel
-
-
+# -     return tuple(int(part) for part in text.split("."))
+# +     return tuple(text.split("."))
+# -         built = int(digits[:-1]), int(digits[-1])
+# +         built = digits[:-1], digits[-1]
 # %% wrong: asks for a driver that is at least as new as the wheel, to the minor version
-def ex1_2(driver_cuda, capability, wheels):
-    def number(version):
-        major, minor = map(int, version.split("."))
-        return 10 * major + minor
-
-    gpu = number(capability)
-    for wheel in sorted(wheels, key=number, reverse=True):
-        for kind, built in (arch.split("_") for arch in wheels[wheel]):
-            same = int(built) // 10 == gpu // 10 or kind == "compute"
-            if same and int(built) <= gpu and number(wheel) <= number(driver_cuda):
-                return wheel
-
-
+# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
+# + runs = [w for w in wheels if pair(w) <= driver and has_code(wheels[w])]
 # %% wrong: wants code for exactly this GPU
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    name = "sm_" + capability.replace(".", "")
-    runs = [
-        w for w in wheels if pair(w)[0] <= pair(driver_cuda)[0] and name in wheels[w]
-    ]
-    return max(runs, key=pair, default=None)
-
-
+# -         if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
+# +         if built == gpu and kind == "sm":
 # %% wrong: any older code will do, as if it were source
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    gpu = int(capability.replace(".", ""))
-    runs = [
-        w
-        for w in wheels
-        if pair(w)[0] <= pair(driver_cuda)[0]
-        and any(int(a.split("_")[1]) <= gpu for a in wheels[w])
-    ]
-    return max(runs, key=pair, default=None)
-
-
+# -         if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
+# +         if built <= gpu:
 # %% wrong: forgets the driver
-def ex1_2(driver_cuda, capability, wheels):
-    def pair(text):
-        return tuple(int(part) for part in text.split("."))
-
-    def has_code(archs):
-        gpu = pair(capability)
-        for arch in archs:
-            kind, digits = arch.split("_")
-            built = int(digits[:-1]), int(digits[-1])
-            if built <= gpu and (kind == "compute" or built[0] == gpu[0]):
-                return True
-
-    return max((w for w in wheels if has_code(wheels[w])), key=pair, default=None)
+# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
+# + runs = [w for w in wheels if has_code(wheels[w])]

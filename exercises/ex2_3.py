@@ -24,49 +24,42 @@ Hint 3: Choose the devices that counted something before you multiply: `seen = c
 """
 
 
-# %% stub
+# %% solution
 def ex2_3(losses, counts):
     """Return the mean loss over all samples that were counted on any device."""
-    raise NotImplementedError
+    seen = counts > 0
+    return (losses[seen] * counts[seen]).sum() / counts.sum()
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 NAN = float("nan")
+CASES = {  # losses, samples
+    "shards of one size": ([1.0, 3.0], [4, 4]),
+    "one device": ([2.5], [3]),
+    "uneven shards": ([1.0, 2.0, 7.0], [3, 3, 1]),
+    "almost no labels on one device": ([0.5, 4.0], [1000, 1]),
+    "no label on a device": ([2.0, NAN, 5.0], [3, 0, 1]),
+    "no label on the first device": ([NAN, 4.0], [0, 2]),
+}
 
 
 def check(answer, case):
-    for name, values, numbers in (
-        ("shards of one size", [1.0, 3.0], [4, 4]),
-        ("one device", [2.5], [3]),
-        ("uneven shards", [1.0, 2.0, 7.0], [3, 3, 1]),
-        ("almost no labels on one device", [0.5, 4.0], [1000, 1]),
-        ("no label on a device", [2.0, NAN, 5.0], [3, 0, 1]),
-        ("no label on the first device", [NAN, 4.0], [0, 2]),
-    ):
+    for name, (values, numbers) in CASES.items():
         case(name)
-        losses = torch.tensor(values, requires_grad=True)
-        counts = torch.tensor(numbers)
+        losses, counts = torch.tensor(values, requires_grad=True), torch.tensor(numbers)
         untouched = Untouched(counts=counts)
         weights = counts / counts.sum()
         known = losses.detach().nan_to_num()
-        want = (known * weights).sum()
         got = answer(losses, counts)
         untouched()
         what = f"with losses {values} of {numbers} samples, the result"
-        compare(
-            what,
-            got,
-            want,
-            {
-                "This is the mean of the means.": known.mean(),
-                "This is the sum over the samples.": (known * counts).sum(),
-                "This divides by the number of devices.": (known * counts).mean(),
-                "This is the mean over the devices that have a loss.": losses.nanmean(),
-                "NaN times 0 is NaN.": torch.tensor(NAN),
-            },
-        )
+        compare(what, got, (known * weights).sum(), {
+            "This is the mean of the means.": known.mean(),
+            "This is the sum over the samples.": (known * counts).sum(),
+            "This divides by the number of devices.": (known * counts).mean(),
+            "This is the mean over the devices that have a loss.": losses.nanmean(),
+            "NaN times 0 is NaN.": torch.tensor(NAN),
+        })  # fmt: skip
         if not got.requires_grad:
             raise Wrong("the result has no graph: nothing can be trained with it.")
         got.backward()
@@ -74,17 +67,8 @@ def check(answer, case):
     case("a real NaN")
     got = answer(torch.tensor([2.0, NAN]), torch.tensor([3, 1]))
     if not got.isnan():
-        raise Wrong(
-            f"device 1 counted a sample and its loss is NaN, but you return {got:.4g}: "
-            "a model that breaks would go unnoticed."
-        )
-
-
-# %% solution
-def ex2_3(losses, counts):
-    """Return the mean loss over all samples that were counted on any device."""
-    seen = counts > 0
-    return (losses[seen] * counts[seen]).sum() / counts.sum()
+        raise Wrong(f"""device 1 counted a sample and its loss is NaN, but you return
+            {got:.4g}: a model that breaks would go unnoticed.""")
 
 
 # %% right: a scalar product, after the empty devices' losses were replaced
@@ -97,30 +81,15 @@ def ex2_3(losses, counts):
 
 
 # %% wrong: the mean of the means
-def ex2_3(losses, counts):
-    return losses.mean()
-
-
+# = return losses.mean()
 # %% wrong: a weighted mean, spoilt by 0 times NaN
-def ex2_3(losses, counts):
-    return (losses * counts).sum() / counts.sum()
-
-
+# = return (losses * counts).sum() / counts.sum()
 # %% wrong: hides every NaN
-def ex2_3(losses, counts):
-    return (losses * counts).nansum() / counts.sum()
-
-
+# = return (losses * counts).nansum() / counts.sum()
 # %% wrong: divides by the number of devices
-def ex2_3(losses, counts):
-    seen = counts > 0
-    return (losses[seen] * counts[seen]).sum() / len(losses)
-
-
+# = seen = counts > 0
+# = return (losses[seen] * counts[seen]).sum() / len(losses)
 # %% wrong: returns a number without a graph
-import torch
-
-
-def ex2_3(losses, counts):
-    pairs = zip(losses.tolist(), counts.tolist())
-    return torch.tensor(sum(a * n for a, n in pairs if n) / counts.sum().item())
+# + import torch
+# = pairs = zip(losses.tolist(), counts.tolist())
+# = return torch.tensor(sum(a * n for a, n in pairs if n) / counts.sum().item())

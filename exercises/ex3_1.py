@@ -29,51 +29,6 @@ Hint 3: `key.removeprefix("module.")` takes exactly one off, where there is one.
 """
 
 
-# %% stub
-def ex3_1(saved, names):
-    """Return the values of `saved` under the names that the model expects."""
-    raise NotImplementedError
-
-
-# %% check
-def check(answer, case):
-    m = "module."
-    for name, file, fitted in (  # the names in the file; the model's, in this order
-        ("equal names", ["fc.weight", "fc.bias"], ["fc.weight", "fc.bias"]),
-        ("one wrapper", [f"{m}fc.weight", f"{m}fc.bias"], ["fc.weight", "fc.bias"]),
-        (
-            "names that begin with the same letters",
-            [f"{m}model.dense"],
-            ["model.dense"],
-        ),
-        ("module. in the middle", [f"{m}enc.{m}a", f"{m}b"], [f"enc.{m}a", "b"]),
-        ("two wrappers", [f"{m}{m}a", f"{m}{m}b"], ["a", "b"]),
-        ("a model that is wrapped", ["a", "b"], [f"{m}a", f"{m}b"]),
-        ("both are wrapped", [f"{m}a", f"{m}b"], [f"{m}a", f"{m}b"]),
-        ("a submodule called module", [f"{m}a", "head.a"], [f"{m}a", "head.a"]),
-        ("the same, wrapped", [f"{m}{m}a", f"{m}head.a"], [f"{m}a", "head.a"]),
-        ("nothing but a submodule called module", [f"{m}{m}a"], [f"{m}a"]),
-        ("names that only begin alike", ["modules.a", f"{m}b"], ["modules.a", f"{m}b"]),
-        ("another order", [f"{m}b", f"{m}a"], ["b", "a"]),
-        ("twice the same end", [f"{m}{m}a", f"{m}a"], [f"{m}a", "a"]),
-        ("an empty file", [], []),
-    ):
-        case(name)
-        saved = {key: torch.tensor(0.5 + 1.3 * i) for i, key in enumerate(file)}
-        before = dict(saved)
-        got = answer(saved, sorted(fitted) or ["a"])
-        if list(saved) != list(before):
-            raise Wrong(f"you changed the dictionary you were given: {list(saved)}.")
-        want = dict(zip(fitted, before.values(), strict=True))
-        text = f"a file with {', '.join(file) or 'nothing'}"
-        if isinstance(got, dict) and set(got) != set(want):
-            raise Wrong(
-                f"{text} gives you {', '.join(got) or 'nothing'}; the model expects "
-                f"{', '.join(want) or 'nothing of it'}."
-            )
-        expect("the result", got, want)
-
-
 # %% solution
 def ex3_1(saved, names):
     """Return the values of `saved` under the names that the model expects."""
@@ -91,6 +46,42 @@ def ex3_1(saved, names):
     return {"module." * -more + key: saved[key] for key in saved}
 
 
+# %% check
+M = "module."
+CASES = {  # the names in the file; the model's, in this order
+    "equal names": (["fc.weight", "fc.bias"], ["fc.weight", "fc.bias"]),
+    "one wrapper": ([f"{M}fc.weight", f"{M}fc.bias"], ["fc.weight", "fc.bias"]),
+    "names that begin with the same letters": ([f"{M}model.dense"], ["model.dense"]),
+    "module. in the middle": ([f"{M}enc.{M}a", f"{M}b"], [f"enc.{M}a", "b"]),
+    "two wrappers": ([f"{M}{M}a", f"{M}{M}b"], ["a", "b"]),
+    "a model that is wrapped": (["a", "b"], [f"{M}a", f"{M}b"]),
+    "both are wrapped": ([f"{M}a", f"{M}b"], [f"{M}a", f"{M}b"]),
+    "a submodule called module": ([f"{M}a", "head.a"], [f"{M}a", "head.a"]),
+    "the same, wrapped": ([f"{M}{M}a", f"{M}head.a"], [f"{M}a", "head.a"]),
+    "nothing but a submodule called module": ([f"{M}{M}a"], [f"{M}a"]),
+    "names that only begin alike": (["modules.a", f"{M}b"], ["modules.a", f"{M}b"]),
+    "another order": ([f"{M}b", f"{M}a"], ["b", "a"]),
+    "twice the same end": ([f"{M}{M}a", f"{M}a"], [f"{M}a", "a"]),
+    "an empty file": ([], []),
+}
+
+
+def check(answer, case):
+    for name, (file, fitted) in CASES.items():
+        case(name)
+        saved = {key: torch.tensor(0.5 + 1.3 * i) for i, key in enumerate(file)}
+        values = list(saved.values())
+        got = answer(saved, sorted(fitted) or ["a"])
+        if list(saved) != file:
+            raise Wrong(f"you changed the dictionary you were given: {list(saved)}.")
+        want = dict(zip(fitted, values, strict=True))
+        if isinstance(got, dict) and set(got) != set(want):
+            raise Wrong(f"""a file with {", ".join(file) or "nothing"} gives you
+                {", ".join(got) or "nothing"}; the model expects
+                {", ".join(want) or "nothing of it"}.""")
+        expect("the result", got, want)
+
+
 # %% right: the longest common prefix, and a regular expression
 import os
 import re
@@ -105,44 +96,25 @@ def ex3_1(saved, names):
 
 
 # %% wrong: lstrip takes letters, not a word
-def ex3_1(saved, names):
-    return {key.lstrip("module."): value for key, value in saved.items()}
-
-
+# = return {key.lstrip("module."): value for key, value in saved.items()}
 # %% wrong: takes module. out everywhere
-def ex3_1(saved, names):
-    return {key.replace("module.", ""): value for key, value in saved.items()}
-
-
+# = return {key.replace("module.", ""): value for key, value in saved.items()}
 # %% wrong: takes one off wherever there is one, and never looks at the model
-def ex3_1(saved, names):
-    return {key.removeprefix("module."): value for key, value in saved.items()}
-
-
+# = return {key.removeprefix("module."): value for key, value in saved.items()}
 # %% wrong: goes by the order of the names
-def ex3_1(saved, names):
-    return dict(zip(names, saved.values()))
-
-
+# = return dict(zip(names, saved.values()))
 # %% wrong: changes the dictionary in place
-def ex3_1(saved, names):
-    while saved and not set(saved) & set(names):
-        for key in list(saved):
-            saved[key.removeprefix("module.")] = saved.pop(key)
-    return saved
-
-
+# = while saved and not set(saved) & set(names):
+# =     for key in list(saved):
+# =         saved[key.removeprefix("module.")] = saved.pop(key)
+# = return saved
 # %% wrong: takes one off from every name that the model does not know; puts none on
-def ex3_1(saved, names):
-    found = {}
-    for key, value in saved.items():
-        while key not in names and key.startswith("module."):
-            key = key.removeprefix("module.")
-        found[key] = value
-    return found
-
-
+# = found = {}
+# = for key, value in saved.items():
+# =     while key not in names and key.startswith("module."):
+# =         key = key.removeprefix("module.")
+# =     found[key] = value
+# = return found
 # %% wrong: matches the names without any module. in them
-def ex3_1(saved, names):
-    ours = {name.replace("module.", ""): name for name in names}
-    return {ours[key.replace("module.", "")]: value for key, value in saved.items()}
+# = ours = {name.replace("module.", ""): name for name in names}
+# = return {ours[key.replace("module.", "")]: value for key, value in saved.items()}

@@ -28,142 +28,6 @@ Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
     `file.flush()`, `os.fsync(file.fileno())`; then `os.replace(f"{path}.new", path)`.
 """
 
-# %% stub
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    """Save `state` so that `path` is always a whole file, or none."""
-    raise NotImplementedError
-
-
-# %% check
-import errno
-import io
-import os
-
-
-class FullDisk:
-    """What cannot be written to the end."""
-
-    def __reduce__(self):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def check(answer, case):
-    os.mkdir("runs")
-    path = os.path.join("runs", "last.pt")
-    new = {"weight": torch.randn(3), "step": 2}
-    events = spy()
-    case("the first file")
-    answer({"weight": torch.zeros(3), "step": 1}, path)
-    load(path, {"weight": torch.zeros(3), "step": 1})
-    alone("runs", "last.pt")
-    case("over an old file")
-    os.link(path, "reader")  # a second name for the old bytes
-    events.clear()
-    answer(new, path)
-    load(path, new)
-    if os.path.samefile("reader", path):
-        raise Wrong("the old file was written over: who reads it gets half of each.")
-    kinds = [kind for kind, _ in events]
-    if ("rename", False) in events:
-        raise Wrong(
-            "the old file was gone when the new one got its name. A job that dies "
-            "between has neither: os.replace puts one over the other in one step."
-        )
-    case("power failure")
-    if "rename" not in kinds:
-        raise Wrong("no rename: between removing and writing there is no file at all.")
-    before = events[: kinds.index("rename")]
-    synced = [size for kind, size in before if kind == "sync"]
-    if not synced:
-        raise Wrong(
-            "the name changed before os.fsync: the bytes may not be on the disk."
-        )
-    size = os.path.getsize(path)
-    if max(synced) < size:
-        raise Wrong(
-            f"at your os.fsync, the file had {max(synced)} of {size} bytes: the rest "
-            "was still in Python's buffer."
-        )
-    alone("runs", "last.pt")
-    case("a full disk, over an old file")
-    fail(answer, path)
-    load(path, new)
-    alone("runs", "last.pt")
-    case("a full disk, no old file")
-    fail(answer, os.path.join("runs", "none.pt"))
-    alone("runs", "last.pt")
-    case("the current folder")
-    answer(new, "here.pt")
-    load("here.pt", new)
-
-
-def spy():
-    """Note each fsync, with the size, and each rename, with whether it replaces."""
-    events, sync, save = [], os.fsync, torch.save
-
-    def save_whole(obj, f, *args, **kwargs):
-        if isinstance(f, io.RawIOBase):
-            raise Wrong(
-                "torch.save writes into an unbuffered file: of more than 2 GiB, the "
-                "rest would be lost without an exception. Leave buffering=0 out."
-            )
-        save(obj, f, *args, **kwargs)
-
-    def note_sync(file):
-        sync(file)
-        number = file if isinstance(file, int) else file.fileno()
-        events.append(("sync", os.fstat(number).st_size))
-
-    def within_a_folder(rename):
-        def note_rename(source, target, **kwargs):
-            folders = [os.path.dirname(os.path.abspath(p)) for p in (source, target)]
-            if folders[0] != folders[1]:
-                raise OSError(errno.EXDEV, "Invalid cross-device link")
-            events.append(("rename", os.path.exists(target)))
-            rename(source, target, **kwargs)
-
-        return note_rename
-
-    patch(os, "fsync", note_sync)
-    patch(torch, "save", save_whole)
-    for name in "replace", "rename":
-        patch(os, name, within_a_folder(getattr(os, name)))
-    return events
-
-
-def load(path, want):
-    """The file must be whole, and hold this."""
-    try:
-        got = torch.load(path)
-    except Exception as error:
-        kind = type(error).__name__
-        raise Wrong(f"the file cannot be read afterwards: {kind}.") from None
-    expect("the file", got, want)
-
-
-def alone(folder, name):
-    """No other file may be left."""
-    left = sorted({*os.listdir(folder)} - {name})
-    if left:
-        raise Wrong(f"{left[0]} was left behind, beside {name}.")
-
-
-def fail(answer, path):
-    """Save what cannot be saved; the caller must hear of it."""
-    try:
-        answer({"weight": torch.ones(100), "bad": FullDisk()}, path)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return
-        raise
-    raise Wrong("the save failed (no space left), and your function tells nobody.")
-
-
 # %% solution
 import os
 
@@ -185,12 +49,120 @@ def ex3_3(state, path):
         raise
 
 
-# %% right: into memory first, so that a failure has written nothing yet
+# %% check
+import errno
 import io
 import os
-import tempfile
 
-import torch
+
+class FullDisk:
+    """What cannot be written to the end."""
+
+    def __reduce__(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def check(answer, case):
+    os.mkdir("runs")
+    path = os.path.join("runs", "last.pt")
+    new, old = {"weight": torch.randn(3), "step": 2}, {"weight": torch.zeros(3)}
+    events = watch()
+    case("the first file")
+    answer(old | {"step": 1}, path)
+    load(path, old | {"step": 1})
+    alone("runs", "last.pt")
+    case("over an old file")
+    os.link(path, "reader")  # a second name for the old bytes
+    events.clear()
+    answer(new, path)
+    load(path, new)
+    if os.path.samefile("reader", path):
+        raise Wrong("the old file was written over: who reads it gets half of each.")
+    if ("rename", False) in events:
+        raise Wrong("""the old file was gone when the new one got its name. A job that
+            dies between has neither: os.replace puts one over the other in one
+            step.""")
+    case("power failure")
+    if ("rename", True) not in events:
+        raise Wrong("no rename: between removing and writing there is no file at all.")
+    before = events[: events.index(("rename", True))]
+    synced, size = [n for kind, n in before if kind == "sync"], os.path.getsize(path)
+    if not synced:
+        raise Wrong(
+            "the name changed before os.fsync: the bytes may not be on the disk."
+        )
+    if max(synced) < size:
+        raise Wrong(f"""at your os.fsync, the file had {max(synced)} of {size} bytes:
+            the rest was still in Python's buffer.""")
+    alone("runs", "last.pt")
+    case("a full disk, over an old file")
+    fail(answer, path)
+    load(path, new)
+    alone("runs", "last.pt")
+    case("a full disk, no old file")
+    fail(answer, os.path.join("runs", "none.pt"))
+    alone("runs", "last.pt")
+    case("the current folder")
+    answer(new, "here.pt")
+    load("here.pt", new)
+
+
+def watch():
+    """Note each fsync, with the size, and each rename, with whether it replaces."""
+    events, sync = [], os.fsync
+
+    def look(obj, f, *args, **kwargs):
+        if isinstance(f, io.RawIOBase):
+            raise Wrong("""torch.save writes into an unbuffered file: of more than 2
+                GiB, the rest would be lost without an exception. Leave buffering=0
+                out.""")
+
+    def note_sync(file):
+        sync(file)
+        number = file if isinstance(file, int) else file.fileno()
+        events.append(("sync", os.fstat(number).st_size))
+
+    def note_rename(source, target, **kwargs):
+        folders = {os.path.dirname(os.path.abspath(p)) for p in (source, target)}
+        if len(folders) > 1:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        events.append(("rename", os.path.exists(target)))
+
+    patch(os, "fsync", note_sync)
+    spy(torch, "save", look)
+    spy(os, "replace", note_rename)
+    spy(os, "rename", note_rename)
+    return events
+
+
+def load(path, want):
+    try:
+        got = torch.load(path)
+    except Exception as error:
+        kind = type(error).__name__
+        raise Wrong(f"the file cannot be read afterwards: {kind}.") from None
+    expect("the file", got, want)
+
+
+def alone(folder, name):
+    if left := sorted({*os.listdir(folder)} - {name}):
+        raise Wrong(f"{left[0]} was left behind, beside {name}.")
+
+
+def fail(answer, path):
+    """Save what cannot be saved; the caller must hear of it."""
+    try:
+        answer({"weight": torch.ones(100), "bad": FullDisk()}, path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return
+        raise
+    raise Wrong("the save failed (no space left), and your function tells nobody.")
+
+
+# %% right: into memory first, so that a failure has written nothing yet
+import io
+import tempfile
 
 
 def ex3_3(state, path):
@@ -206,7 +178,6 @@ def ex3_3(state, path):
 
 # %% right: the functions by their own names
 from os import fsync, remove, replace
-
 from torch import save
 
 
@@ -224,141 +195,35 @@ def ex3_3(state, path):
 
 
 # %% wrong: writes over the old file
-import torch
-
-
-def ex3_3(state, path):
-    torch.save(state, path)
-
-
+# = torch.save(state, path)
 # %% wrong: the new file is in another folder
-import os
-import tempfile
-
-import torch
-
-
-def ex3_3(state, path):
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
-
-
+# + import tempfile
+# - new = f"{path}.new"
+# + new = tempfile.mkstemp()[1]
 # %% wrong: no fsync
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    try:
-        torch.save(state, f"{path}.new")
-        os.replace(f"{path}.new", path)
-    except BaseException:
-        os.path.exists(f"{path}.new") and os.remove(f"{path}.new")
-        raise
-
-
+# -         os.fsync(file.fileno())
 # %% wrong: fsync, but the bytes are still in Python's buffer
-import io
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    with open(f"{path}.new", "wb") as file:
-        file.write(buffer.getvalue())
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-
-
+# + import io
+#   new = f"{path}.new"
+# + buffer = io.BytesIO()
+# + torch.save(state, buffer)
+# - torch.save(state, file)
+# - file.flush()
+# + file.write(buffer.getvalue())
 # %% wrong: leaves half a file behind when the disk is full
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    with open(f"{path}.new", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-
-
+# -     if os.path.exists(new):
+# -         os.remove(new)
 # %% wrong: hides the failure from the caller
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    try:
-        with open(f"{path}.new", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)
-    except OSError:
-        os.remove(f"{path}.new")
-
-
+# -     raise
 # %% wrong: removes the old file, then writes
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    if os.path.exists(path):
-        os.remove(path)
-    with open(path, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
+# = if os.path.exists(path):
+# =     os.remove(path)
+# = torch.save(state, path)
 # %% wrong: removes the old file before the new one has its name
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    new = f"{path}.new"
-    try:
-        with open(new, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.path.exists(path):
-            os.remove(path)
-        os.rename(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.remove(new)
-        raise
-
-
+# - os.replace(new, path)
+# + if os.path.exists(path):
+# +     os.remove(path)
+# + os.rename(new, path)
 # %% wrong: an unbuffered file, which loses what is beyond 2 GiB
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    new = f"{path}.new"
-    try:
-        with open(new, "wb", buffering=0) as file:
-            torch.save(state, file)
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.remove(new)
-        raise
+# - with open(new, "wb") as file:
+# + with open(new, "wb", buffering=0) as file:

@@ -19,19 +19,20 @@ Hint 3: `hosts = [None] * dist.get_world_size()`, then `dist.all_gather_object(h
 host)`. A list has `count`; `dict.fromkeys` drops repeated names and keeps their order.
 """
 
-# %% stub
+# %% solution
 import torch.distributed as dist
 
 
 def ex4_1(host):
     """Return (node_rank, local_rank) of this rank, which runs on `host`."""
-    raise NotImplementedError
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, host)
+    nodes = list(dict.fromkeys(hosts))  # each once, in the order of the ranks
+    return nodes.index(host), hosts[: dist.get_rank()].count(host)
 
 
 # %% check
 import itertools
-
-from allranks.exercises.oracle import compare
 
 LAYOUTS = {
     "all ranks on one node": "zzzz",
@@ -54,43 +55,24 @@ def check(answer, case):
         hosts = [f"node-{letter}" for letter in letters[:world_size]]
         host, before = hosts[rank], hosts[:rank]
         nodes, even = list(dict.fromkeys(hosts)), world_size // len(set(hosts))
-        got = answer(host)
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong(f"it returned {got!r}, not a pair (node_rank, local_rank).")
+        got = unpack(answer(host), 2, "a pair (node_rank, local_rank)")
         where = f"with the ranks on {', '.join(hosts)}, rank {rank}'s"
-        mistakes = {
+        compare(f"{where} node_rank", got[0], nodes.index(host), {
             "This assumes that all nodes have equally many ranks.": rank // even,
             "The names are sorted; the ranks' order counts.": sorted(nodes).index(host),
             "Nodes have numbers, not ranks.": hosts.index(host),
             "This is the local_rank; it comes second in the pair.": before.count(host),
             "A node that comes again is not a new node.": runs(hosts[: rank + 1]) - 1,
-        }
-        compare(f"{where} node_rank", got[0], nodes.index(host), mistakes)
-        mistakes = {
+        })  # fmt: skip
+        compare(f"{where} local_rank", got[1], before.count(host), {
             "This is the node_rank; it comes first in the pair.": nodes.index(host),
             "This is the global rank.": rank,
             "This counts the rank itself; the first is 0.": before.count(host) + 1,
             "This assumes that all nodes have equally many ranks.": rank % even,
-        }
-        compare(f"{where} local_rank", got[1], before.count(host), mistakes)
-
-
-# %% solution
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    """Return (node_rank, local_rank) of this rank, which runs on `host`."""
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    nodes = list(dict.fromkeys(hosts))  # each once, in the order of the ranks
-    return nodes.index(host), hosts[: dist.get_rank()].count(host)
+        })  # fmt: skip
 
 
 # %% right: counts on the way through the ranks, and needs no list methods
-import torch.distributed as dist
-
-
 def ex4_1(host):
     hosts = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, (host, dist.get_rank()))
@@ -103,62 +85,26 @@ def ex4_1(host):
 
 
 # %% wrong: assumes that all nodes have equally many ranks
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    per_node = len(hosts) // len(set(hosts))
-    return dist.get_rank() // per_node, dist.get_rank() % per_node
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = per_node = len(hosts) // len(set(hosts))
+# = return dist.get_rank() // per_node, dist.get_rank() % per_node
 # %% wrong: counts the rank itself
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    nodes = list(dict.fromkeys(hosts))
-    return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
-
-
+# - return nodes.index(host), hosts[: dist.get_rank()].count(host)
+# + return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
 # %% wrong: takes the rank for the local rank
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return list(dict.fromkeys(hosts)).index(host), dist.get_rank()
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return list(dict.fromkeys(hosts)).index(host), dist.get_rank()
 # %% wrong: sorts the nodes by name
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return sorted(set(hosts)).index(host), hosts[: dist.get_rank()].count(host)
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return sorted(set(hosts)).index(host), hosts[: dist.get_rank()].count(host)
 # %% wrong: numbers a node by its first rank
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return hosts.index(host), hosts[: dist.get_rank()].count(host)
-
-
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return hosts.index(host), hosts[: dist.get_rank()].count(host)
 # %% wrong: returns the local rank only
-import torch.distributed as dist
-
-
-def ex4_1(host):
-    hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, host)
-    return hosts[: dist.get_rank()].count(host)
+# = hosts = [None] * dist.get_world_size()
+# = dist.all_gather_object(hosts, host)
+# = return hosts[: dist.get_rank()].count(host)

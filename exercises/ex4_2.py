@@ -18,79 +18,6 @@ Hint 3: On the others: `buffer = torch.empty(x.shape, dtype=x.dtype)`,
 `dist.recv(buffer, src)`, `x.copy_(buffer)`.
 """
 
-# %% stub
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    """Copy rank src's x into all ranks' x, in place, by send and recv."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
-MAKERS = {
-    "three numbers": lambda: torch.zeros(3),
-    "integers": lambda: torch.zeros(2, 2, dtype=torch.int64),
-    "one number without dimensions": lambda: torch.zeros(()),
-    "a transposed matrix": lambda: torch.zeros(3, 2).t(),
-    "every second column of a matrix": lambda: torch.zeros(2, 6)[:, ::2],
-}
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only send, recv, isend and irecv may be used.")
-
-    patch(dist, name, refuse)
-
-
-GIVEN = []  # the tensor of the case
-
-
-def matching(receive):
-    """Check the size first: gloo ends the process if it does not fit."""
-
-    def guarded(buffer, *args, **kwargs):
-        if buffer.nbytes != GIVEN[-1].nbytes:
-            raise Wrong(
-                f"rank {rank} receives into {buffer.nbytes} bytes ({buffer.dtype}) "
-                f"what has {GIVEN[-1].nbytes} ({GIVEN[-1].dtype}): make room in x's "
-                "dtype."
-            )
-        return receive(buffer, *args, **kwargs)
-
-    return guarded
-
-
-def check(answer, case):
-    for name in communications(allowed="send recv isend irecv"):
-        forbid(name)
-    for name in "recv", "irecv":
-        patch(dist, name, matching(getattr(dist, name)))
-    for name, make in MAKERS.items():
-        case(name)
-        for src in sorted({0, world_size - 1, world_size // 2}):
-            x, brought = make(), []
-            for other in range(world_size):
-                numbers = torch.arange(x.numel()) + 100 * other + 1
-                brought.append(numbers.view(x.shape).to(x.dtype))
-            x.copy_(brought[rank])
-            GIVEN.append(x)
-            returned = answer(x, src)
-            mistakes = {"It holds what it held before.": brought[rank]}
-            if isinstance(returned, torch.Tensor) and rank != src:
-                right = torch.equal(returned, brought[src])
-                fault = "Right values are returned, but in another tensor than x."
-                mistakes = {fault: brought[rank]} if right else mistakes
-            for other in range(world_size):
-                mistakes[f"This is what rank {other} brought."] = brought[other]
-            compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
-
-
 # %% solution
 import torch
 import torch.distributed as dist
@@ -108,11 +35,50 @@ def ex4_2(x, src):
         x.copy_(buffer)
 
 
+# %% check
+MAKERS = {
+    "three numbers": lambda: torch.zeros(3),
+    "integers": lambda: torch.zeros(2, 2, dtype=torch.int64),
+    "one number without dimensions": lambda: torch.zeros(()),
+    "a transposed matrix": lambda: torch.zeros(3, 2).t(),
+    "every second column of a matrix": lambda: torch.zeros(2, 6)[:, ::2],
+}
+GIVEN = []  # the tensor of the case
+
+
+def fits(buffer, *args, **kwargs):
+    """Check the size first: gloo ends the process if it does not fit."""
+    if buffer.nbytes != GIVEN[-1].nbytes:
+        raise Wrong(f"""rank {rank} receives into {buffer.nbytes} bytes ({buffer.dtype})
+            what has {GIVEN[-1].nbytes} ({GIVEN[-1].dtype}): make room in x's dtype.""")
+
+
+def check(answer, case):
+    why = "only send, recv, isend and irecv may be used."
+    only("send recv isend irecv", why)
+    spy(dist, "recv", fits)
+    spy(dist, "irecv", fits)
+    for name, make in MAKERS.items():
+        case(name)
+        for src in sorted({0, world_size - 1, world_size // 2}):
+            x, numbers = make(), torch.arange(make().numel()) + 1
+            brought = [
+                (numbers + 100 * r).view(x.shape).to(x.dtype) for r in range(world_size)
+            ]
+            x.copy_(brought[rank])
+            GIVEN.append(x)
+            returned = answer(x, src)
+            mistakes = {"It holds what it held before.": brought[rank]}
+            if isinstance(returned, torch.Tensor) and rank != src:
+                right = torch.equal(returned, brought[src])
+                fault = "Right values are returned, but in another tensor than x."
+                mistakes = {fault: brought[rank]} if right else mistakes
+            for other in range(world_size):
+                mistakes[f"This is what rank {other} brought."] = brought[other]
+            compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
+
+
 # %% right: a tree, in which each rank that has x sends it on: log2(W) rounds
-import torch
-import torch.distributed as dist
-
-
 def ex4_2(x, src):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place, reach = (rank - src) % world_size, 1  # src stands at place 0
@@ -127,137 +93,45 @@ def ex4_2(x, src):
 
 
 # %% wrong: always sends from rank 0
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    if dist.get_rank() == 0:
-        for other in range(1, dist.get_world_size()):
-            dist.send(data, other)
-    else:
-        dist.recv(data, 0)
-    x.copy_(data)
-
-
+# - if dist.get_rank() == src:
+# + src = 0
+# + if dist.get_rank() == src:
 # %% wrong: receives into a copy, and returns that
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    x = x.contiguous().clone()
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x, other)
-    else:
-        dist.recv(x, src)
-    return x
-
-
+# -     x.copy_(buffer)
+# +     return buffer
 # %% wrong: all send first, and nobody listens
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    for other in range(dist.get_world_size()):
-        if other != dist.get_rank():
-            dist.send(data, other)
-    if dist.get_rank() != src:
-        dist.recv(data, src)
-    x.copy_(data)
-
-
+#   data = x.contiguous().clone()
+# + for other in range(world_size):
+# +     if other != rank:
+# +         dist.send(data, other)
+# - while reach < world_size:
+# + while reach < 0:
 # %% wrong: sends to itself too
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous().clone()
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            dist.send(data, other)
-    else:
-        dist.recv(data, src)
-    x.copy_(data)
-
-
+# -         if other != src:
+# +         if True:
 # %% wrong: sends and receives views as they are
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x, other)
-    else:
-        dist.recv(x, src)
-
-
+# - dist.send(x.contiguous(), other)
+# + dist.send(x, other)
+# - buffer = torch.empty(x.shape, dtype=x.dtype)
+# + buffer = x
 # %% wrong: receives into a contiguous copy of a view, which is not the view
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x.contiguous(), other)
-    else:
-        dist.recv(x.contiguous(), src)
-
-
+# - dist.recv(buffer, src)
+# - x.copy_(buffer)
+# + dist.recv(x.contiguous(), src)
 # %% wrong: calls the collective
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    data = x.contiguous()
-    dist.broadcast(data, src)
-    x.copy_(data)
-
-
+# = data = x.contiguous()
+# = dist.broadcast(data, src)
+# = x.copy_(data)
 # %% wrong: gathers all, by another collective
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    parts = torch.empty(dist.get_world_size(), *x.shape, dtype=x.dtype)
-    dist.all_gather_into_tensor(parts, x.contiguous())
-    x.copy_(parts[src])
-
-
+# = parts = torch.empty(dist.get_world_size(), *x.shape, dtype=x.dtype)
+# = dist.all_gather_into_tensor(parts, x.contiguous())
+# = x.copy_(parts[src])
 # %% wrong: hands it out as objects, by a function that was imported by name
-from torch.distributed import get_rank, get_world_size, scatter_object_list
-
-
-def ex4_2(x, src):
-    box = [None]
-    parts = [x] * get_world_size() if get_rank() == src else None
-    scatter_object_list(box, parts, src=src)
-    x.copy_(box[0])
-
-
+# + from torch.distributed import get_rank, get_world_size, scatter_object_list
+# = box = [None]
+# = parts = [x] * get_world_size() if get_rank() == src else None
+# = scatter_object_list(box, parts, src=src)
+# = x.copy_(box[0])
 # %% wrong: receives integers into a buffer of float32
-import torch
-import torch.distributed as dist
-
-
-def ex4_2(x, src):
-    if dist.get_rank() == src:
-        for other in range(dist.get_world_size()):
-            if other != src:
-                dist.send(x.contiguous(), other)
-    else:
-        buffer = torch.empty(x.shape)
-        dist.recv(buffer, src)
-        x.copy_(buffer)
+# - buffer = torch.empty(x.shape, dtype=x.dtype)
+# + buffer = torch.empty(x.shape)

@@ -24,84 +24,6 @@ Hint 3: `chunks = x.tensor_split(W)`. In step s, send `chunks[(rank - s) % W]`, 
 receive what belongs to `chunks[(rank - s - 1) % W]`. This holds in both halves.
 """
 
-# %% stub
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    """Replace x (n,) by the sum over all ranks, in place, around a ring."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
-CASES = {
-    "a multiple of the world size": (12, torch.float32),
-    "a number that W does not divide": (7, torch.float64),
-    "fewer numbers than ranks": (2, torch.float32),
-    "integers": (9, torch.int64),
-    "ten thousand numbers": (10_000, torch.float32),
-}
-barrier, isend = dist.barrier, dist.isend
-sent = []
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only isend, recv and irecv may be used.")
-
-    patch(dist, name, refuse)
-
-
-def counting(tensor, dst=None, *args, **kwargs):
-    if dst != (right := (rank + 1) % world_size):
-        raise Wrong(
-            f"rank {rank} sends to rank {dst}; in the ring it sends to {right}."
-        )
-    sent.append(tensor.numel())
-    return isend(tensor, dst, *args, **kwargs)
-
-
-def check(answer, case):
-    for name in communications(allowed="isend recv irecv"):
-        forbid(name)
-    patch(dist, "isend", counting)
-    for name, (num, dtype) in CASES.items():
-        case(name)
-        brought = [torch.arange(num) % 5 + 10**r for r in range(world_size)]
-        brought = [part.to(dtype) for part in brought]
-        x, total = brought[rank].clone(), sum(brought)
-        even = num // world_size * world_size
-        tail = torch.cat([total[:even], brought[rank][even:]])
-        sent.clear()
-        returned = answer(x)
-        barrier()
-        mistakes = {
-            "It holds what it held before.": brought[rank],
-            f"The last {num - even} of {num} numbers were left out.": tail,
-            "This is the mean, not the sum.": (total / world_size).to(dtype),
-        }
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
-            mistakes = {"The sum was returned in another tensor.": brought[rank]}
-        elif world_size > 1 and x.shape == total.shape:
-            pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
-            right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
-            mistakes[f"Only the chunks {right} of {world_size} are complete."] = x
-        compare(f"rank {rank}'s x", x, total, mistakes)
-        steps = 2 * (world_size - 1)
-        most = steps * -(-num // world_size)
-        if sum(sent) > most:
-            raise Wrong(
-                f"the sum is right, but rank {rank} sent {sum(sent)} numbers in "
-                f"{len(sent)} messages; a ring needs {most}, in {steps}."
-            )
-        if len(sent) > steps:
-            raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
-
-
 # %% solution
 import torch
 import torch.distributed as dist
@@ -121,11 +43,58 @@ def ex4_5(x):
         into.copy_(into + received if step < world_size - 1 else received)
 
 
+# %% check
+CASES = {
+    "a multiple of the world size": (12, torch.float32),
+    "a number that W does not divide": (7, torch.float64),
+    "fewer numbers than ranks": (2, torch.float32),
+    "integers": (9, torch.int64),
+    "ten thousand numbers": (10_000, torch.float32),
+}
+
+
+def check(answer, case):
+    barrier, sent = dist.barrier, []
+
+    def count(tensor, dst=None, *args, **kwargs):
+        if dst != (right := (rank + 1) % world_size):
+            raise Wrong(f"""rank {rank} sends to rank {dst}; in the ring it sends to
+                {right}.""")
+        sent.append(tensor.numel())
+
+    only("isend recv irecv", "only isend, recv and irecv may be used.")
+    spy(dist, "isend", count)
+    for name, (num, dtype) in CASES.items():
+        case(name)
+        each = [(torch.arange(num) % 5 + 10**r).to(dtype) for r in range(world_size)]
+        x, own, total = each[rank].clone(), each[rank], sum(each)
+        even = num // world_size * world_size
+        sent.clear()
+        returned = answer(x)
+        barrier()
+        mistakes = {
+            "It holds what it held before.": own,
+            f"The last {num - even} of {num} numbers were left out.":
+                torch.cat([total[:even], own[even:]]),
+            "This is the mean, not the sum.": (total / world_size).to(dtype),
+        }  # fmt: skip
+        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
+            mistakes = {"The sum was returned in another tensor.": own}
+        elif world_size > 1 and x.shape == total.shape:
+            pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
+            right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
+            mistakes[f"Only the chunks {right} of {world_size} are complete."] = x
+        compare(f"rank {rank}'s x", x, total, mistakes)
+        steps = 2 * (world_size - 1)
+        most = steps * -(-num // world_size)
+        if sum(sent) > most:
+            raise Wrong(f"""the sum is right, but rank {rank} sent {sum(sent)} numbers
+                in {len(sent)} messages; a ring needs {most}, in {steps}.""")
+        if len(sent) > steps:
+            raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
+
+
 # %% right: chunks by stride, the other way through, and two loops
-import torch
-import torch.distributed as dist
-
-
 def ex4_5(x):
     rank, world_size = dist.get_rank(), dist.get_world_size()
 
@@ -146,174 +115,62 @@ def ex4_5(x):
 
 
 # %% wrong: passes the whole tensor around, W - 1 times
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    passing = x.clone()
-    for _ in range(world_size - 1):
-        received = torch.empty_like(passing)
-        sending = dist.isend(passing, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        x += received
-        passing = received
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = passing = x.clone()
+# = for _ in range(world_size - 1):
+# =     received = torch.empty_like(passing)
+# =     sending = dist.isend(passing, (rank + 1) % world_size)
+# =     dist.recv(received, (rank - 1) % world_size)
+# =     sending.wait()
+# =     x += received
+# =     passing = received
 # %% wrong: the first half only
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(world_size - 1):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into += received
-
-
+# - for step in range(2 * (world_size - 1)):
+# + for step in range(world_size - 1):
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    size = len(x) // world_size
-    chunks = [x[i * size : (i + 1) * size] for i in range(world_size)]
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+# + chunks = x[: len(x) // world_size * world_size].tensor_split(world_size)
 # %% wrong: adds in the second half too
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into += received
-
-
+# - into.copy_(into + received if step < world_size - 1 else received)
+# + into += received
 # %% wrong: receives first, and so does everybody
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        dist.recv(received, (rank - 1) % world_size)
-        dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size).wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - sending = dist.isend(mine, (rank + 1) % world_size)
+# - dist.recv(received, (rank - 1) % world_size)
+# - sending.wait()
+# + dist.recv(received, (rank - 1) % world_size)
+# + dist.isend(mine, (rank + 1) % world_size).wait()
 # %% wrong: everybody sends to everybody
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    others = [r for r in range(world_size) if r != rank]
-    sends = [dist.isend(x.clone(), other) for other in others]
-    parts = [torch.empty_like(x) for _ in others]
-    for part, other in zip(parts, others, strict=True):
-        dist.recv(part, other)
-    for send in sends:
-        send.wait()
-    x += sum(parts)
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = others = [r for r in range(world_size) if r != rank]
+# = sends = [dist.isend(x.clone(), other) for other in others]
+# = parts = [torch.empty_like(x) for _ in others]
+# = for part, other in zip(parts, others, strict=True):
+# =     dist.recv(part, other)
+# = for send in sends:
+# =     send.wait()
+# = x += sum(parts)
 # %% wrong: calls all_reduce, by its own name
-from torch.distributed import all_reduce
-
-
-def ex4_5(x):
-    all_reduce(x)
-
-
+# + from torch.distributed import all_reduce
+# = all_reduce(x)
 # %% wrong: gathers everything, and adds it up
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    parts = x.new_empty(dist.get_world_size() * len(x))
-    dist.all_gather_into_tensor(parts, x)
-    x.copy_(parts.view(-1, len(x)).sum(dim=0))
-
-
+# = parts = x.new_empty(dist.get_world_size() * len(x))
+# = dist.all_gather_into_tensor(parts, x)
+# = x.copy_(parts.view(-1, len(x)).sum(dim=0))
 # %% wrong: sums on rank 0, and hands the sum out as objects
-import torch
-from torch.distributed import get_rank, get_world_size, scatter_object_list
-
-
-def ex4_5(x):
-    box = [None]
-    parts = [x] * get_world_size() if get_rank() == 0 else None
-    scatter_object_list(box, parts, src=0)
-    x.copy_(box[0])
-
-
+# + from torch.distributed import get_rank, get_world_size, scatter_object_list
+# = box = [None]
+# = parts = [x] * get_world_size() if get_rank() == 0 else None
+# = scatter_object_list(box, parts, src=0)
+# = x.copy_(box[0])
 # %% wrong: chunk() may give fewer than W chunks
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.chunk(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        received = torch.empty_like(into)
-        sending = dist.isend(mine, (rank + 1) % world_size)
-        dist.recv(received, (rank - 1) % world_size)
-        sending.wait()
-        into.copy_(into + received if step < world_size - 1 else received)
-
-
+# - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
+# + chunks = x.chunk(world_size)
 # %% wrong: a message for each number
-import torch
-import torch.distributed as dist
-
-
-def ex4_5(x):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    chunks = x.tensor_split(world_size)
-    for step in range(2 * (world_size - 1)):
-        mine = chunks[(rank - step) % world_size]
-        into = chunks[(rank - step - 1) % world_size]
-        sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
-        for one in into.split(1):
-            received = torch.empty_like(one)
-            dist.recv(received, (rank - 1) % world_size)
-            one.copy_(one + received if step < world_size - 1 else received)
-        for send in sends:
-            send.wait()
+# - sending = dist.isend(mine, (rank + 1) % world_size)
+# - dist.recv(received, (rank - 1) % world_size)
+# - sending.wait()
+# + sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
+# + for one in received.split(1):
+# +     dist.recv(one, (rank - 1) % world_size)
+# + for send in sends:
+# +     send.wait()

@@ -21,147 +21,6 @@ Hint 3: `if buffer.is_floating_point(): dist.all_reduce(buffer, dist.ReduceOp.AV
 else `dist.broadcast(buffer, src=0)`.
 """
 
-# %% stub
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    """Give every rank the same buffers: means of floats, rank 0's otherwise."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
-def norms():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
-
-
-def plain():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
-
-
-def masked():
-    model = nn.Linear(3, 3)
-    model.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
-    model.register_buffer("unset", None)
-    return model
-
-
-def hidden():
-    model = nn.BatchNorm1d(3)
-    model.register_buffer("cache", torch.zeros(5), persistent=False)
-    return model
-
-
-def wide():
-    model = nn.Linear(2, 2)
-    model.register_buffer("scale", torch.zeros((), dtype=torch.float64))
-    return model
-
-
-def shared():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].register_buffer("table", torch.zeros(4))
-    model[1].register_buffer("table", model[0].table)
-    return model
-
-
-CASES = {
-    "batch normalisation": norms,
-    "no buffers": plain,
-    "a mask of booleans": masked,
-    "a buffer that is not saved": hidden,
-    "a single float64 number": wide,
-    "one buffer in two layers": shared,
-}
-
-
-def check(answer, case):
-    for name, make in CASES.items():
-        case(name)
-        torch.manual_seed(100 + rank)  # the parameters differ too
-        model = make()
-        parts = {}  # values by name: one of each rank
-        for key, buffer in model.named_buffers():
-            parts[key] = []
-            for r in range(world_size):
-                dice = torch.Generator().manual_seed(r)
-                part = torch.randint(1, 100, buffer.shape, generator=dice) + 100 * r
-                part = part % 2 if buffer.dtype is torch.bool else part
-                parts[key].append(part.to(buffer.dtype))
-            buffer.copy_(parts[key][rank])
-        before = dict(model.named_buffers())
-        weights = Untouched(**{"the parameters": list(model.parameters())})
-        answer(model)
-        weights()
-        for key, buffer in model.named_buffers():
-            if buffer is not before[key]:
-                raise Wrong(
-                    f"`{key}` is another tensor now: write into the one it was."
-                )
-            judge(key, buffer, parts[key])
-
-
-def judge(key, buffer, parts):
-    """Compare a buffer with what it should be, and with what mistakes make of it."""
-    first, own = parts[0], parts[rank]
-    what = f"on rank {rank}, `{key}`"
-    if not buffer.is_floating_point():
-        mistakes = {"It holds what it held before; rank 0's should be there.": own}
-        mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
-        for r in range(1, world_size):
-            mistakes[f"This is what rank {r} held; rank 0's should be there."] = parts[
-                r
-            ]
-        if buffer.dtype is not torch.bool:
-            mistakes["This is the mean over the ranks."] = sum(parts) // world_size
-            mistakes["This is the sum over the ranks."] = sum(parts)
-        compare(what, buffer, first, mistakes)
-        return
-    every = [None] * world_size
-    dist.all_gather_object(every, buffer)
-    stack, mean = torch.stack(parts), sum(parts) / world_size
-    mistakes = {"It holds what it held before.": own}
-    if all(torch.equal(found, first) for found in every) and world_size > 1:
-        mistakes = {"All ranks hold rank 0's; the mean was asked for.": first}
-    if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
-        mistakes = {
-            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all.": (
-                buffer
-            )
-        }
-    mistakes |= {
-        "This is the largest of the ranks' values; their mean was asked for.": (
-            stack.amax(dim=0)
-        ),
-        "This is the smallest of the ranks' values; their mean was asked for.": (
-            stack.amin(dim=0)
-        ),
-        "The mean was computed in fewer digits than the buffer has.": (
-            buffer if torch.allclose(buffer, mean, rtol=1e-2) else stack[:0]
-        ),
-        "The own value weighs more than the others'.": (
-            buffer if _on_the_way(buffer, own, mean) else stack[:0]
-        ),
-        "This is the sum: divide it by the world size.": sum(parts),
-        "This was divided twice.": sum(parts) / world_size**2,
-    }
-    compare(what, buffer, mean, mistakes)
-
-
-def _on_the_way(value, own, mean):
-    """Return whether a value lies between the mean and the rank's own value."""
-    way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
-    if not way.any():
-        return False
-    share = (gone @ way / way.square().sum()).item()
-    return 0 < share < 1 and torch.allclose(gone, share * way)
-
-
 # %% solution
 import torch
 import torch.distributed as dist
@@ -176,11 +35,112 @@ def ex5_4(model):
             dist.broadcast(buffer, src=0)
 
 
+# %% check
+def buffered(model, **buffers):
+    for name, (tensor, persistent) in buffers.items():
+        model.register_buffer(name, tensor, persistent=persistent)
+    return model
+
+
+def shared():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].register_buffer("table", torch.zeros(4))
+    model[1].register_buffer("table", model[0].table)
+    return model
+
+
+def masked():
+    mask = torch.zeros(3, dtype=torch.bool), True
+    return buffered(nn.Linear(3, 3), mask=mask, unset=(None, True))
+
+
+CASES = {
+    "batch normalisation": lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    ),
+    "no buffers": lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)
+    ),
+    "a mask of booleans": masked,
+    "a buffer that is not saved": lambda: buffered(
+        nn.BatchNorm1d(3), cache=(torch.zeros(5), False)
+    ),
+    "a single float64 number": lambda: buffered(
+        nn.Linear(2, 2), scale=(torch.zeros((), dtype=torch.float64), True)
+    ),
+    "one buffer in two layers": shared,
+}
+
+
+def check(answer, case):
+    for name, make in CASES.items():
+        case(name)
+        torch.manual_seed(100 + rank)  # the parameters differ too
+        model, parts = make(), {}  # values by name: one of each rank
+        for key, buffer in model.named_buffers():
+            parts[key] = []
+            for r in range(world_size):
+                part = torch.randint(1, 100, buffer.shape, generator=dice(r)) + 100 * r
+                part = part % 2 if buffer.dtype is torch.bool else part
+                parts[key].append(part.to(buffer.dtype))
+            buffer.copy_(parts[key][rank])
+        before = dict(model.named_buffers())
+        untouched = Untouched(**{"the parameters": list(model.parameters())})
+        answer(model)
+        untouched()
+        for key, buffer in model.named_buffers():
+            if buffer is not before[key]:
+                raise Wrong(f"""`{key}` is another tensor now: write into the one it
+                    was.""")
+            judge(f"on rank {rank}, `{key}`", buffer, parts[key])
+
+
+def judge(what, buffer, parts):
+    """Compare a buffer with what it should be, and with what mistakes make of it."""
+    first, own, total = parts[0], parts[rank], sum(parts)
+    if not buffer.is_floating_point():
+        mistakes = {"It holds what it held before; rank 0's should be there.": own}
+        mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
+        for r in range(1, world_size):
+            fault = f"This is what rank {r} held; rank 0's should be there."
+            mistakes[fault] = parts[r]
+        if buffer.dtype is not torch.bool:
+            mistakes["This is the mean over the ranks."] = total // world_size
+            mistakes["This is the sum over the ranks."] = total
+        return compare(what, buffer, first, mistakes)
+    every, mean, mistakes = everyone(buffer), total / world_size, {}
+    if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
+        fault = (
+            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all."
+        )
+        mistakes[fault] = buffer
+    elif all(torch.equal(found, first) for found in every) and world_size > 1:
+        mistakes["All ranks hold rank 0's; the mean was asked for."] = first
+    else:
+        mistakes["It holds what it held before."] = own
+    near, never = torch.allclose(buffer, mean, rtol=1e-2), torch.stack(parts)[:0]
+    between = on_the_way(buffer, own, mean)
+    compare(what, buffer, mean, mistakes | {
+        "This is the largest of the ranks' values; their mean was asked for.":
+            torch.stack(parts).amax(dim=0),
+        "This is the smallest of the ranks' values; their mean was asked for.":
+            torch.stack(parts).amin(dim=0),
+        "The mean was computed in fewer digits than the buffer has.":
+            buffer if near else never,
+        "The own value weighs more than the others'.": buffer if between else never,
+        "This is the sum: divide it by the world size.": total,
+        "This was divided twice.": total / world_size**2,
+    })  # fmt: skip
+
+
+def on_the_way(value, own, mean):
+    """Return whether a value lies between the mean and the rank's own value."""
+    way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
+    share = (gone @ way / way.square().sum()).item() if way.any() else 0
+    return 0 < share < 1 and torch.allclose(gone, share * way)
+
+
 # %% right: gathers the values of all ranks as objects, and adds them up itself
-import torch
-import torch.distributed as dist
-
-
 def ex5_4(model):
     mine = dict(model.named_buffers())
     every = [None] * dist.get_world_size()
@@ -194,138 +154,43 @@ def ex5_4(model):
 
 
 # %% wrong: sums, and forgets to divide
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer)
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.all_reduce(buffer)
 # %% wrong: averages integers too
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        dist.all_reduce(buffer, dist.ReduceOp.AVG)
-
-
+# - if buffer.is_floating_point():
+# + if True:
 # %% wrong: broadcasts all, as DDP does
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
-
-
+# - if buffer.is_floating_point():
+# + if False:
 # %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for value in model.state_dict().values():
-        if value.is_floating_point():
-            dist.all_reduce(value, dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(value, src=0)
-
-
+# - for buffer in model.buffers():
+# + for buffer in model.state_dict().values():
 # %% wrong: knows only the buffers that are saved
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    weights = dict(model.named_parameters())
-    for name, value in model.state_dict().items():
-        if name in weights:
-            continue
-        if value.is_floating_point():
-            dist.all_reduce(value, dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(value, src=0)
-
-
+# - for buffer in model.buffers():
+# + saved = model.state_dict()
+# + for buffer in [b for name, b in model.named_buffers() if name in saved]:
 # %% wrong: leaves counters and masks as they are
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, dist.ReduceOp.AVG)
-
-
+# - else:
+# -     dist.broadcast(buffer, src=0)
 # %% wrong: averages a copy
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.all_reduce(buffer.double(), dist.ReduceOp.AVG)
 # %% wrong: puts new tensors in place of the old ones
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_floating_point():
-                mean = buffer / dist.get_world_size()
-                dist.all_reduce(mean)
-                setattr(module, name, mean)
-            else:
-                dist.broadcast(buffer, src=0)
-
-
+# = for module in model.modules():
+# =     for name, buffer in module.named_buffers(recurse=False):
+# =         setattr(module, name, buffer.clone())
 # %% wrong: the largest of the counters
-import torch
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.all_reduce(buffer, dist.ReduceOp.AVG)
-        elif buffer.dtype is torch.bool:
-            dist.broadcast(buffer, src=0)
-        else:
-            dist.all_reduce(buffer, dist.ReduceOp.MAX)
-
-
+#       dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + elif buffer.dtype is torch.bool:
+# +     dist.broadcast(buffer, src=0)
+# - dist.broadcast(buffer, src=0)
+# + dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            dist.reduce(buffer, 0)
-            buffer /= dist.get_world_size()
-        else:
-            dist.broadcast(buffer, src=0)
-
-
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + dist.reduce(buffer, 0)
+# + buffer /= dist.get_world_size()
 # %% wrong: averages in bfloat16, which is faster
-import torch.distributed as dist
-
-
-def ex5_4(model):
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            short = buffer.bfloat16()
-            dist.all_reduce(short, dist.ReduceOp.AVG)
-            buffer.copy_(short)
-        else:
-            dist.broadcast(buffer, src=0)
+# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# + short = buffer.bfloat16()
+# + dist.all_reduce(short, dist.ReduceOp.AVG)
+# + buffer.copy_(short)

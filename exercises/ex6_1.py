@@ -20,80 +20,6 @@ sizes)`; then `min` over `end` of `(max(sum(costs[first:end]), rest), (end - fir
 *sizes))`.
 """
 
-# %% stub
-import functools
-
-
-def ex6_1(costs, num_stages):
-    """Return the sizes of the stages whose slowest one is fastest."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.sums import pipelines
-
-CASES = {
-    "equal layers": ([1] * 8, 4),
-    "nine equal layers": ([1] * 9, 4),
-    "ten equal layers": ([1] * 10, 4),
-    "a slow head": ([1] * 11 + [4], 4),
-    "a slow first layer": ([9, 1, 1, 1, 1, 1, 1, 1], 3),
-    "a slow layer in the middle": ([1, 2, 1, 8, 1, 1, 2, 1, 1], 4),
-    "fractions": ([0.5, 1.5, 0.25, 2.0, 0.75, 1.0, 0.5], 3),
-    "layers that cost nothing": ([3, 0, 2, 0, 0, 4, 1], 3),
-    "one stage": ([2, 3, 4], 1),
-    "as many stages as layers": ([5, 1, 1, 7], 4),
-    "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
-    "even is not fastest": ([5, 4, 9, 1, 1], 3),
-}
-
-
-def check(answer, case):
-    tasks = dict(CASES)
-    dice = torch.Generator().manual_seed(6)
-    for num, stages in (13, 3), (24, 6):
-        costs = torch.randint(1, 20, (num,), generator=dice).tolist()
-        tasks[f"{num} layers for {stages} stages"] = costs, stages
-    for name, (costs, num_stages) in tasks.items():
-        case(name)
-        given = list(costs)
-        sizes = answer(given, num_stages)
-        if given != costs:
-            raise Wrong(f"it changed `costs` from {costs} to {given}.")
-        judge(sizes, costs, num_stages)
-
-
-def judge(sizes, costs, num_stages):
-    """Is it a cut, and is it the best?"""
-    try:
-        sizes = [int(size) for size in sizes]
-    except (TypeError, ValueError):
-        raise Wrong(f"it returned {sizes!r:.60}, not a list of sizes.") from None
-    task = f"costs {costs} in {num_stages} stages: {sizes}"
-    if len(sizes) != num_stages:
-        raise Wrong(f"{task} are {len(sizes)} stages.")
-    if sum(sizes) != len(costs):
-        ends = ""
-        if sizes[-1] == len(costs):
-            ends = " These look like ends; sizes are asked for."
-        raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
-    if min(sizes) < 1:
-        raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")
-
-    def times(sizes):
-        ends = [sum(sizes[: i + 1]) for i in range(num_stages)]
-        return [sum(costs[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
-
-    best = list(pipelines.balanced_cut(costs, num_stages))
-    mine, right = times(sizes), times(best)
-    if max(mine) > max(right):
-        raise Wrong(
-            f"{task} takes {mine}, the slowest {max(mine)}. {best} takes {right}: the "
-            f"slowest {max(right)}; the pipeline is {max(mine) / max(right) - 1:.0%} "
-            "faster."
-        )
-
-
 # %% solution
 import functools
 
@@ -114,6 +40,63 @@ def ex6_1(costs, num_stages):
     return list(best(0, num_stages)[1])
 
 
+# %% check
+from allranks.topics.pipelines import sums as pipelines
+
+CASES = {
+    "equal layers": ([1] * 8, 4),
+    "nine equal layers": ([1] * 9, 4),
+    "ten equal layers": ([1] * 10, 4),
+    "a slow head": ([1] * 11 + [4], 4),
+    "a slow first layer": ([9, 1, 1, 1, 1, 1, 1, 1], 3),
+    "a slow layer in the middle": ([1, 2, 1, 8, 1, 1, 2, 1, 1], 4),
+    "fractions": ([0.5, 1.5, 0.25, 2.0, 0.75, 1.0, 0.5], 3),
+    "layers that cost nothing": ([3, 0, 2, 0, 0, 4, 1], 3),
+    "one stage": ([2, 3, 4], 1),
+    "as many stages as layers": ([5, 1, 1, 7], 4),
+    "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
+    "even is not fastest": ([5, 4, 9, 1, 1], 3),
+}
+SEED = dice(6)
+for num, stages in (13, 3), (24, 6):
+    costs = torch.randint(1, 20, (num,), generator=SEED).tolist()
+    CASES[f"{num} layers for {stages} stages"] = costs, stages
+
+
+def check(answer, case):
+    for name, (costs, num_stages) in CASES.items():
+        case(name)
+        given = list(costs)
+        sizes = answer(given, num_stages)
+        if given != costs:
+            raise Wrong(f"it changed `costs` from {costs} to {given}.")
+        judge(integers(sizes, "a list of sizes"), costs, num_stages)
+
+
+def judge(sizes, costs, num_stages):
+    """Is it a cut, and is it the best?"""
+    task = f"costs {costs} in {num_stages} stages: {sizes}"
+    if len(sizes) != num_stages:
+        raise Wrong(f"{task} are {len(sizes)} stages.")
+    if sum(sizes) != len(costs):
+        ends = " These look like ends; sizes are asked for."
+        ends = ends if sizes[-1] == len(costs) else ""
+        raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
+    if min(sizes) < 1:
+        raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")
+
+    def times(sizes):
+        layers = iter(costs)
+        return [sum(next(layers) for _ in range(size)) for size in sizes]
+
+    best = list(pipelines.balanced_cut(costs, num_stages))
+    mine, right = times(sizes), times(best)
+    if max(mine) > max(right):
+        raise Wrong(f"""{task} takes {mine}, the slowest {max(mine)}. {best} takes
+            {right}: the slowest {max(right)}; the pipeline is
+            {max(mine) / max(right) - 1:.0%} faster.""")
+
+
 # %% right: asks for each possible time whether it suffices, the shortest first
 def ex6_1(costs, num_stages):
     num = len(costs)
@@ -132,71 +115,46 @@ def ex6_1(costs, num_stages):
 
 
 # %% wrong: as many layers for each
-def ex6_1(costs, num_stages):
-    ends = [len(costs) * i // num_stages for i in range(num_stages + 1)]
-    return [end - start for start, end in zip(ends, ends[1:])]
-
-
+# = ends = [len(costs) * i // num_stages for i in range(num_stages + 1)]
+# = return [end - start for start, end in zip(ends, ends[1:])]
 # %% wrong: fills each stage up to the average, and the last takes the rest
-def ex6_1(costs, num_stages):
-    target, sizes, time = sum(costs) / num_stages, [0], 0
-    for i, cost in enumerate(costs):
-        full = time + cost > target and sizes[-1] > 0
-        if (full or len(costs) - i <= num_stages - len(sizes)) and len(
-            sizes
-        ) < num_stages:
-            sizes.append(0)
-            time = 0
-        sizes[-1] += 1
-        time += cost
-    return sizes
-
-
+# = target, sizes, time = sum(costs) / num_stages, [0], 0
+# = for i, cost in enumerate(costs):
+# =     full = time + cost > target and sizes[-1] > 0
+# =     if (full or len(costs) - i <= num_stages - len(sizes)) and len(
+# =         sizes
+# =     ) < num_stages:
+# =         sizes.append(0)
+# =         time = 0
+# =     sizes[-1] += 1
+# =     time += cost
+# = return sizes
 # %% wrong: drops the tail
-def ex6_1(costs, num_stages):
-    return [len(costs) // num_stages] * num_stages
-
-
+# = return [len(costs) // num_stages] * num_stages
 # %% wrong: returns where the stages end
-def ex6_1(costs, num_stages):
-    return [len(costs) * (i + 1) // num_stages for i in range(num_stages)]
-
-
+# = return [len(costs) * (i + 1) // num_stages for i in range(num_stages)]
 # %% wrong: may leave a stage empty
-def ex6_1(costs, num_stages):
-    sizes, time, target = [0] * num_stages, 0, sum(costs) / num_stages
-    for cost in costs:
-        sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
-        time += cost
-    return sizes
-
-
+# = sizes, time, target = [0] * num_stages, 0, sum(costs) / num_stages
+# = for cost in costs:
+# =     sizes[min(int((time + cost / 2) / target), num_stages - 1)] += 1
+# =     time += cost
+# = return sizes
 # %% wrong: rounds the layers per stage up, and may need fewer stages
-def ex6_1(costs, num_stages):
-    size, left, sizes = -(-len(costs) // num_stages), len(costs), []
-    while left > 0:
-        sizes.append(min(size, left))
-        left -= size
-    return sizes
-
-
+# = size, left, sizes = -(-len(costs) // num_stages), len(costs), []
+# = while left > 0:
+# =     sizes.append(min(size, left))
+# =     left -= size
+# = return sizes
 # %% wrong: uses up the caller's list
-def ex6_1(costs, num_stages):
-    sizes, share = [], len(costs) // num_stages
-    while len(sizes) < num_stages - 1:
-        sizes.append(len([costs.pop() for _ in range(share)]))
-    return [len(costs), *sizes]
-
-
+# = sizes, share = [], len(costs) // num_stages
+# = while len(sizes) < num_stages - 1:
+# =     sizes.append(len([costs.pop() for _ in range(share)]))
+# = return [len(costs), *sizes]
 # %% wrong: makes the stages as even as possible, by squares
-import itertools
-
-
-def ex6_1(costs, num_stages):
-    def squares(cuts):
-        ends = [0, *cuts, len(costs)]
-        return sum(sum(costs[a:b]) ** 2 for a, b in itertools.pairwise(ends))
-
-    inner = range(1, len(costs))
-    best = min(itertools.combinations(inner, num_stages - 1), key=squares)
-    return [b - a for a, b in itertools.pairwise([0, *best, len(costs)])]
+# + import itertools
+# = def squares(cuts):
+# =     ends = [0, *cuts, len(costs)]
+# =     return sum(sum(costs[a:b]) ** 2 for a, b in itertools.pairwise(ends))
+# = inner = range(1, len(costs))
+# = best = min(itertools.combinations(inner, num_stages - 1), key=squares)
+# = return [b - a for a, b in itertools.pairwise([0, *best, len(costs)])]

@@ -29,122 +29,6 @@ Hint 3: On the last rank `output = F.cross_entropy(output, y) * len(y) / total`,
 backward takes None. Keep `held[i] = piece, output`; `sends.append(dist.isend(...))`.
 """
 
-# %% stub
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    """Run this rank's part of a pipeline step; return the loss on the last."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.sums import pipelines
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
-
-WIDTH = 5
-CASES = {  # the order on each rank, the sizes of the micro-batches
-    "one micro-batch": ("1F1B", [4]),
-    "GPipe": ("GPipe", [3, 3, 3]),
-    "1F1B": ("1F1B", [3] * 6),
-    "1F1B with unequal micro-batches": ("1F1B", [4, 4, 4, 4, 1]),
-    "fewer micro-batches than ranks": ("1F1B", [2, 3]),
-    "backward from the last to the first": ("reverse", [2, 1, 3]),
-}
-
-
-def orders(kind, num):
-    """What each rank does."""
-    if kind == "1F1B":
-        return pipelines.one_f_one_b(world_size, num)
-    found = pipelines.gpipe(world_size, num)
-    return found if kind == "GPipe" else [o[:num] + o[num:][::-1] for o in found]
-
-
-def stages():
-    """The same network on all ranks, in its stages."""
-    torch.manual_seed(11)
-    widths = [6, *[WIDTH] * (world_size - 1), 3]
-    return [
-        nn.Sequential(nn.Linear(a, b), nn.Tanh())
-        for a, b in zip(widths, widths[1:], strict=False)
-    ]
-
-
-def check(answer, case):
-    for name, (kind, sizes) in CASES.items():
-        case(name)
-        whole, mine = stages(), stages()[rank]
-        pieces = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in sizes]
-        logits = [nn.Sequential(*whole)(x) for x, _ in pieces]
-        inputs = [nn.Sequential(*whole[:rank])(x) for x, _ in pieces]
-        facts = losses(logits, [y for _, y in pieces])
-        each = {text: gradient(whole[rank], loss) for text, loss in facts.items()}
-        log, order = [], orders(kind, len(sizes))[rank]
-        mine.register_forward_hook(
-            lambda module, args, output, log=log, inputs=inputs: note(
-                log, inputs, args[0], output
-            )
-        )
-        loss = answer(mine, list(order), [(x.clone(), y) for x, y in pieces], WIDTH)
-        lacking = [key for key, p in mine.named_parameters() if p.grad is None]
-        if lacking:
-            raise Wrong(
-                f"on rank {rank}, `{lacking[0]}` has no gradient after the call."
-            )
-        got = torch.cat([p.grad.flatten() for p in mine.parameters()])
-        want = each.pop("right")
-        compare(f"the gradient of rank {rank}'s stage", got, want, each, 1e-4, 1e-6)
-        if log != order:
-            raise Wrong(
-                f"the gradients are right, but rank {rank} worked in the order "
-                f"{' '.join(log)}; its order was {' '.join(order)}."
-            )
-        if rank < world_size - 1 and loss is not None:
-            raise Wrong(f"rank {rank} returned {loss!r:.40}; only the last has a loss.")
-        if rank == world_size - 1:
-            values = {text: value.item() for text, value in facts.items()}
-            want = values.pop("right")
-            compare("the loss on the last rank", loss, want, values, 1e-5)
-
-
-def note(log, inputs, given, output):
-    """Write down which micro-batch goes forward now, and when it comes back."""
-    found = [
-        i
-        for i, x in enumerate(inputs)
-        if x.shape == given.shape and torch.allclose(x, given, atol=1e-5)
-    ]
-    number = f"{found[0]}" if found else "?"
-    log.append(f"F{number}")
-    if output.requires_grad:  # else there is no way back, and no B
-        output.register_hook(lambda grad: log.append(f"B{number}"))
-
-
-def losses(logits, labels):
-    """The mean over all samples, and what mistakes make of it."""
-    sums = [F.cross_entropy(a, b, reduction="sum") for a, b in zip(logits, labels)]
-    means = [F.cross_entropy(a, b) for a, b in zip(logits, labels)]
-    found = {"right": sum(sums) / sum(map(len, labels))}
-    found["The micro-batches' means are added up, and divided by nothing."] = sum(means)
-    found["Each micro-batch's mean weighs the same, however small it is."] = sum(
-        means
-    ) / len(means)
-    found["The sums of the losses are divided by nothing."] = sum(sums)
-    found["This is the last micro-batch only."] = means[-1]
-    return found
-
-
-def gradient(stage, loss):
-    """As one vector."""
-    grads = torch.autograd.grad(loss, [*stage.parameters()], retain_graph=True)
-    return torch.cat([grad.flatten() for grad in grads])
-
-
 # %% solution
 import torch
 import torch.distributed as dist
@@ -185,12 +69,89 @@ def ex6_5(stage, order, pieces, width):
     return loss if rank == last else None
 
 
+# %% check
+from allranks.topics.pipelines import sums as pipelines
+
+WIDTH = 5
+CASES = {  # the order on each rank, the sizes of the micro-batches
+    "one micro-batch": ("1F1B", [4]),
+    "GPipe": ("GPipe", [3, 3, 3]),
+    "1F1B": ("1F1B", [3] * 6),
+    "1F1B with unequal micro-batches": ("1F1B", [4, 4, 4, 4, 1]),
+    "fewer micro-batches than ranks": ("1F1B", [2, 3]),
+    "backward from the last to the first": ("reverse", [2, 1, 3]),
+}
+
+
+def orders(kind, num):
+    """What each rank does."""
+    if kind == "1F1B":
+        return pipelines.one_f_one_b(world_size, num)
+    found = pipelines.gpipe(world_size, num)
+    return found if kind == "GPipe" else [o[:num] + o[num:][::-1] for o in found]
+
+
+def stages():
+    """The same network on all ranks, in its stages."""
+    torch.manual_seed(11)
+    widths = [6, *[WIDTH] * (world_size - 1), 3]
+    pairs = zip(widths, widths[1:])
+    return [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairs]
+
+
+def check(answer, case):
+    for name, (kind, sizes) in CASES.items():
+        case(name)
+        whole, mine = stages(), stages()[rank]
+        pieces = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in sizes]
+        logits = [nn.Sequential(*whole)(x) for x, _ in pieces]
+        inputs = [nn.Sequential(*whole[:rank])(x) for x, _ in pieces]
+        facts = losses(logits, [y for _, y in pieces])
+        each = {text: gradient(whole[rank], loss) for text, loss in facts.items()}
+        log, order = [], orders(kind, len(sizes))[rank]
+
+        def note(module, given, output, log=log, inputs=inputs):
+            same = [x.shape == given[0].shape for x in inputs]
+            found = [
+                i for i, x in enumerate(inputs)
+                if same[i] and torch.allclose(x, given[0], atol=1e-5)
+            ]  # fmt: skip
+            number = f"{found[0]}" if found else "?"
+            log.append(f"F{number}")
+            if output.requires_grad:  # else there is no way back, and no B
+                output.register_hook(lambda grad: log.append(f"B{number}"))
+
+        mine.register_forward_hook(note)
+        loss = answer(mine, list(order), [(x.clone(), y) for x, y in pieces], WIDTH)
+        got = grads(mine, f"on rank {rank}, `{{}}` has no gradient after the call.")
+        want = each.pop("right")
+        compare(f"the gradient of rank {rank}'s stage", got, want, each, 1e-4, 1e-6)
+        if log != order:
+            raise Wrong(f"""the gradients are right, but rank {rank} worked in the order
+                {" ".join(log)}; its order was {" ".join(order)}.""")
+        if rank < world_size - 1 and loss is not None:
+            raise Wrong(f"rank {rank} returned {loss!r:.40}; only the last has a loss.")
+        if rank == world_size - 1:
+            values = {text: value.item() for text, value in facts.items()}
+            want = values.pop("right")
+            compare("the loss on the last rank", loss, want, values, 1e-5)
+
+
+def losses(logits, labels):
+    """The mean over all samples, and what mistakes make of it."""
+    sums = [F.cross_entropy(a, b, reduction="sum") for a, b in zip(logits, labels)]
+    means = [s / len(b) for s, b in zip(sums, labels)]
+    return {
+        "right": sum(sums) / sum(map(len, labels)),
+        "The micro-batches' means are added up, and divided by nothing.": sum(means),
+        "Each micro-batch's mean weighs the same, however small it is.":
+            sum(means) / len(means),
+        "The sums of the losses are divided by nothing.": sum(sums),
+        "This is the last micro-batch only.": means[-1],
+    }  # fmt: skip
+
+
 # %% right: irecv and isend, sums of losses, and tags in place of order
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex6_5(stage, order, pieces, width):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     total, kept, busy = sum(len(y) for _, y in pieces), {}, []
@@ -232,467 +193,47 @@ def ex6_5(stage, order, pieces, width):
 
 
 # %% wrong: sends that wait, so that two neighbours wait for each other
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                dist.send(output.detach(), rank + 1)
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                dist.send(piece.grad, rank - 1)
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - sends.append(dist.isend(output.detach(), rank + 1))
+# + dist.send(output.detach(), rank + 1)
+# - sends.append(dist.isend(piece.grad, rank - 1))
+# + dist.send(piece.grad, rank - 1)
 # %% wrong: adds the means up
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y)
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output = F.cross_entropy(output, y) * len(y) / total
+# + output = F.cross_entropy(output, y)
 # %% wrong: the mean of the micro-batches' means
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) / len(pieces)
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output = F.cross_entropy(output, y) * len(y) / total
+# + output = F.cross_entropy(output, y) / len(pieces)
 # %% wrong: all forward first, whatever the order says
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in sorted(order, key=lambda work: work[0] == "B"):
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - for work in order:
+# + for work in sorted(order, key=lambda work: work[0] == "B"):
 # %% wrong: takes the micro-batches one after the other
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - for work in order:
+# + for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
 # %% wrong: forgets that what was received needs a gradient
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - piece.requires_grad_()
 # %% wrong: calls backward without the gradient that came
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.sum().backward()
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - output.backward(gradient)
+# + output.sum().backward()
 # %% wrong: holds one micro-batch only
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[0] = piece, output
-        else:
-            piece, output = held[0]
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - held[i] = piece, output
+# + held[0] = piece, output
+# - piece, output = held.pop(i)
+# + piece, output = held[0]
 # %% wrong: every rank takes x
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0 and i > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - if rank > 0:
+# + if rank > 0 and i > 0:
 # %% wrong: every rank returns a loss
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss += output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss
-
-
+# - return loss if rank == last else None
+# + return loss
 # %% wrong: right gradients, and the last micro-batch's share of the loss
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        if work[0] == "F":
-            piece, y = pieces[i]
-            if rank > 0:
-                piece = torch.empty(len(y), width)
-                dist.recv(piece, rank - 1)
-                piece.requires_grad_()
-            output = stage(piece)
-            if rank < last:
-                sends.append(dist.isend(output.detach(), rank + 1))
-            else:
-                output = F.cross_entropy(output, y) * len(y) / total
-                loss = output.item()
-            held[i] = piece, output
-        else:
-            piece, output = held.pop(i)
-            gradient = None  # a loss begins with 1 by itself
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
-
-
+# - loss += output.item()
+# + loss = output.item()
 # %% wrong: runs each stage twice, to hold no graph
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex6_5(stage, order, pieces, width):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = sum(len(y) for _, y in pieces)
-    held, sends, loss = {}, [], 0.0
-    for work in order:
-        i = int(work[1:])
-        y = pieces[i][1]
-        if work[0] == "F":
-            held[i] = pieces[i][0]
-            if rank > 0:
-                held[i] = torch.empty(len(y), width)
-                dist.recv(held[i], rank - 1)
-            with torch.no_grad():
-                output = stage(held[i])
-            if rank < last:
-                sends.append(dist.isend(output, rank + 1))
-        else:
-            piece = held.pop(i).requires_grad_()
-            output, gradient = stage(piece), None
-            if rank < last:
-                gradient = torch.empty_like(output)
-                dist.recv(gradient, rank + 1)
-            else:
-                output = F.cross_entropy(output, y, reduction="sum") / total
-                loss += output.item()
-            output.backward(gradient)
-            if rank > 0:
-                sends.append(dist.isend(piece.grad, rank - 1))
-    for send in sends:
-        send.wait()
-    return loss if rank == last else None
+# - output = stage(piece)
+# + with torch.no_grad():
+# +     output = stage(piece)
+# - piece, output = held.pop(i)
+# + piece, y = held.pop(i)[0], pieces[i][1]
+# + output = stage(piece)
+# + if rank == last:
+# +     output = F.cross_entropy(output, y) * len(y) / total

@@ -19,15 +19,16 @@ Hint 3: The factors are 2 (W − 1) / W, (W − 1) / W, (W − 1) / W and 1.
 """
 
 
-# %% stub
+# %% solution
 def ex7_1(collective, num_bytes, world_size, seconds):
     """Return (algorithm bandwidth, bus bandwidth) in GB/s."""
-    raise NotImplementedError
+    trips = {"all_reduce": 2, "broadcast": None}.get(collective, 1)
+    speed = num_bytes / seconds / 1e9
+    factor = 1 if trips is None else trips * (world_size - 1) / world_size
+    return speed, factor * speed
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINES = {
     "an all_reduce on eight ranks": ("all_reduce", 10**9, 8, 0.01),
     "an all_reduce on two ranks": ("all_reduce", 4_000_000, 2, 0.003),
@@ -42,8 +43,7 @@ def check(answer, case):
     for name, (collective, num_bytes, size, seconds) in LINES.items():
         case(name)
         got = answer(collective, num_bytes, size, seconds)
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong(f"it returned {got!r}, not a pair of bandwidths.")
+        got = unpack(got, 2, "a pair of bandwidths")
         speed, share = num_bytes / seconds / 1e9, (size - 1) / size
         factor = {"all_reduce": 2 * share, "broadcast": 1}.get(collective, share)
         compare("the algorithm bandwidth", float(got[0]), speed, {
@@ -60,15 +60,6 @@ def check(answer, case):
         })  # fmt: skip
 
 
-# %% solution
-def ex7_1(collective, num_bytes, world_size, seconds):
-    """Return (algorithm bandwidth, bus bandwidth) in GB/s."""
-    trips = {"all_reduce": 2, "broadcast": None}.get(collective, 1)
-    speed = num_bytes / seconds / 1e9
-    factor = 1 if trips is None else trips * (world_size - 1) / world_size
-    return speed, factor * speed
-
-
 # %% right: counts the bytes that a rank sends
 def ex7_1(collective, num_bytes, world_size, seconds):
     chunk = num_bytes / world_size
@@ -81,26 +72,16 @@ def ex7_1(collective, num_bytes, world_size, seconds):
 
 
 # %% wrong: the same factor for all collectives
-def ex7_1(collective, num_bytes, world_size, seconds):
-    speed = num_bytes / seconds / 1e9
-    return speed, speed * 2 * (world_size - 1) / world_size
-
-
+# = speed = num_bytes / seconds / 1e9
+# = return speed, speed * 2 * (world_size - 1) / world_size
 # %% wrong: once around for an all_reduce
-def ex7_1(collective, num_bytes, world_size, seconds):
-    speed = num_bytes / seconds / 1e9
-    factor = 1 if collective == "broadcast" else (world_size - 1) / world_size
-    return speed, speed * factor
-
-
+# = speed = num_bytes / seconds / 1e9
+# = factor = 1 if collective == "broadcast" else (world_size - 1) / world_size
+# = return speed, speed * factor
 # %% wrong: counts in GiB
-def ex7_1(collective, num_bytes, world_size, seconds):
-    speed = num_bytes / seconds / 2**30
-    factor = {"all_reduce": 2, "broadcast": 0}.get(collective, 1)
-    return speed, speed * (factor * (world_size - 1) / world_size if factor else 1)
-
-
+# = speed = num_bytes / seconds / 2**30
+# = factor = {"all_reduce": 2, "broadcast": 0}.get(collective, 1)
+# = return speed, speed * (factor * (world_size - 1) / world_size if factor else 1)
 # %% wrong: takes one bandwidth for the other
-def ex7_1(collective, num_bytes, world_size, seconds):
-    speed = num_bytes / seconds / 1e9
-    return speed, speed
+# = speed = num_bytes / seconds / 1e9
+# = return speed, speed

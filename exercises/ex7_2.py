@@ -16,81 +16,6 @@ Hint 3: `if place < hop` and `place + hop < W`, send to `(rank + hop) % W`; if
 `hop <= place < 2 * hop`, receive from `(rank - hop) % W`.
 """
 
-# %% stub
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    """Replace x by rank root's x, in place, along a tree."""
-    raise NotImplementedError
-
-
-# %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
-sent, received = [], []
-real = {name: getattr(dist, name) for name in ("isend", "irecv", "send", "recv")}
-gather = dist.all_gather_object
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only isend, irecv, send and recv may be used.")
-
-    patch(dist, name, refuse)
-
-
-def spy(name, log):
-    def call(tensor, *args, **kwargs):
-        log.append(kwargs.get("dst", kwargs.get("src", args[0] if args else None)))
-        return real[name](tensor, *args, **kwargs)
-
-    patch(dist, name, call)
-
-
-def arrivals(messages, root):
-    """Return the step in which each rank has its copy, by whom each sends to."""
-    steps, left = {root: 0}, [root]
-    for source in left:
-        for number, target in enumerate(messages[source], 1):
-            if target in steps:
-                raise Wrong(f"rank {target} has the tensor, and gets it again.")
-            steps[target] = steps[source] + number
-            left.append(target)
-    return steps
-
-
-def check(answer, case):
-    for name in communications(allowed="isend irecv send recv"):
-        forbid(name)
-    for name in real:
-        spy(name, sent if "send" in name else received)
-    for root in range(world_size):
-        case(f"from rank {root}")
-        mine = torch.arange(12.0).view(3, 4) + 100 * rank
-        wanted = torch.arange(12.0).view(3, 4) + 100 * root
-        x = mine.clone()
-        sent.clear(), received.clear()
-        returned = answer(x, root)
-        mistakes = {
-            "It holds what it held before.": mine,
-            "This is what rank 0 held, not the root.": wanted - 100 * root,
-        }
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, wanted):
-            mistakes = {"The copy was returned in another tensor.": mine}
-        compare(f"rank {rank}'s x", x, wanted, mistakes)
-        messages = [None] * world_size
-        gather(messages, list(sent))
-        last = max(arrivals(messages, root).values())
-        if last > (most := (world_size - 1).bit_length()):
-            raise Wrong(
-                f"the copies are right, but the last rank has its own after {last} "
-                f"steps; a tree needs {most}. By rank they send "
-                f"{[len(m) for m in messages]} messages."
-            )
-
-
 # %% solution
 import torch.distributed as dist
 
@@ -107,10 +32,52 @@ def ex7_2(x, root):
         hop *= 2
 
 
+# %% check
+def arrivals(messages, root):
+    """Return the step in which each rank has its copy, by whom each sends to."""
+    steps, left = {root: 0}, [root]
+    for source in left:
+        for number, target in enumerate(messages[source], 1):
+            if target in steps:
+                raise Wrong(f"rank {target} has the tensor, and gets it again.")
+            steps[target] = steps[source] + number
+            left.append(target)
+    return steps
+
+
+def check(answer, case):
+    sent = []
+
+    def note(tensor, dst=None, *args, **kwargs):
+        sent.append(dst)
+
+    why = "only isend, irecv, send and recv may be used."
+    only("isend irecv send recv", why)
+    spy(dist, "send", note)
+    spy(dist, "isend", note)
+    for root in range(world_size):
+        case(f"from rank {root}")
+        mine = torch.arange(12.0).view(3, 4) + 100 * rank
+        wanted = torch.arange(12.0).view(3, 4) + 100 * root
+        x = mine.clone()
+        sent.clear()
+        returned = answer(x, root)
+        mistakes = {
+            "It holds what it held before.": mine,
+            "This is what rank 0 held, not the root.": wanted - 100 * root,
+        }
+        if isinstance(returned, torch.Tensor) and torch.equal(returned, wanted):
+            mistakes = {"The copy was returned in another tensor.": mine}
+        compare(f"rank {rank}'s x", x, wanted, mistakes)
+        messages = everyone(sent)
+        last = max(arrivals(messages, root).values())
+        if last > (most := (world_size - 1).bit_length()):
+            raise Wrong(f"""the copies are right, but the last rank has its own after
+                {last} steps; a tree needs {most}. By rank they send
+                {[len(m) for m in messages]} messages.""")
+
+
 # %% right: the far ones first, and sends that it waits for at the end
-import torch.distributed as dist
-
-
 def ex7_2(x, root):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     place = (rank - root) % world_size
@@ -128,67 +95,28 @@ def ex7_2(x, root):
 
 
 # %% wrong: the root sends to everybody
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    if dist.get_rank() == root:
-        for rank in range(dist.get_world_size()):
-            if rank != root:
-                dist.send(x, rank)
-    else:
-        dist.recv(x, root)
-
-
+# = if dist.get_rank() == root:
+# =     for rank in range(dist.get_world_size()):
+# =         if rank != root:
+# =             dist.send(x, rank)
+# = else:
+# =     dist.recv(x, root)
 # %% wrong: passes it along a chain
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if rank != root:
-        dist.recv(x, (rank - 1) % world_size)
-    if (rank + 1) % world_size != root:
-        dist.send(x, (rank + 1) % world_size)
-
-
+# = rank, world_size = dist.get_rank(), dist.get_world_size()
+# = if rank != root:
+# =     dist.recv(x, (rank - 1) % world_size)
+# = if (rank + 1) % world_size != root:
+# =     dist.send(x, (rank + 1) % world_size)
 # %% wrong: always from rank 0
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size, hop = dist.get_rank(), dist.get_world_size(), 1
-    while hop < world_size:
-        if rank < hop and rank + hop < world_size:
-            dist.send(x, rank + hop)
-        elif hop <= rank < 2 * hop:
-            dist.recv(x, rank - hop)
-        hop *= 2
-
-
+# - place, hop = (rank - root) % world_size, 1
+# + place, hop = rank, 1
 # %% wrong: receives into another tensor
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    place, hop = (rank - root) % world_size, 1
-    x = x.clone()
-    while hop < world_size:
-        if place < hop and place + hop < world_size:
-            dist.send(x, (rank + hop) % world_size)
-        elif hop <= place < 2 * hop:
-            dist.recv(x, (rank - hop) % world_size)
-        hop *= 2
-    return x
-
-
+#   place, hop = (rank - root) % world_size, 1
+# + x = x.clone()
+#       hop *= 2
+# + return x
 # %% wrong: asks the group itself
-import torch
-import torch.distributed as dist
-
-
-def ex7_2(x, root):
-    opts = torch._C._distributed_c10d.BroadcastOptions()
-    opts.rootRank = root
-    dist.group.WORLD.broadcast([x], opts).wait()
+# + import torch
+# = opts = torch._C._distributed_c10d.BroadcastOptions()
+# = opts.rootRank = root
+# = dist.group.WORLD.broadcast([x], opts).wait()

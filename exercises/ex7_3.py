@@ -17,18 +17,19 @@ Hint 2: Divide everything by the measured time: alpha / t + beta n / t should be
 Hint 3: `torch.linalg.lstsq(A, ones)` with the columns 1 / t and n / t.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex7_3(num_bytes, seconds):
     """Return (alpha, bandwidth), in seconds and in bytes per second."""
-    raise NotImplementedError
+    n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))
+    terms = torch.stack([1 / t, n / t], dim=1)
+    alpha, beta = torch.linalg.lstsq(terms, torch.ones_like(t)[:, None]).solution
+    return alpha.item(), 1 / beta.item()
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINKS = {
     "a fast network": (5e-6, 50e9),
     "a slow network": (50e-6, 125e6),
@@ -44,43 +45,26 @@ def fitted(n, t, weights):
 
 
 def check(answer, case):
-    for name, (alpha, speed) in LINKS.items():
-        for noise in 0.0, 0.03:
-            case(f"{name}, times that are wrong by {100 * noise:g} %")
-            n = 2.0 ** torch.arange(0, 31, 3).double()
-            t = (alpha + n / speed) * (1 + noise * torch.randn(len(n)).double())
-            got = answer(n.tolist(), t.tolist())
-            if not isinstance(got, (tuple, list)) or len(got) != 2:
-                raise Wrong(f"it returned {got!r}, not a pair (alpha, bandwidth).")
-            wanted, absolute = fitted(n, t, 1 / t), fitted(n, t, torch.ones_like(t))
-            ends = (t[-1] - t[0]).item() / (n[-1] - n[0]).item()
-            unlike = {} if not noise else {
-                "This has the least absolute errors: the longest times decide.": (
-                    absolute[0]
-                ),
-                "This is the time of the shortest message alone.": t[0].item(),
-                "The squares are of errors relative to the square root.": (
-                    fitted(n, t, t**-0.5)[0]
-                ),
-            }  # fmt: skip
-            near = {"rtol": 1e-4, "atol": 0}
-            compare("alpha", float(got[0]), wanted[0], unlike, **near)
-            compare("the bandwidth", float(got[1]), wanted[1], {
-                "This is beta, seconds per byte.": 1 / wanted[1],
-                "This takes the ends alone.": 1 / ends if noise else -1.0,
-            }, **near)  # fmt: skip
-
-
-# %% solution
-import torch
-
-
-def ex7_3(num_bytes, seconds):
-    """Return (alpha, bandwidth), in seconds and in bytes per second."""
-    n, t = (torch.tensor(v, dtype=torch.double) for v in (num_bytes, seconds))
-    terms = torch.stack([1 / t, n / t], dim=1)
-    alpha, beta = torch.linalg.lstsq(terms, torch.ones_like(t)[:, None]).solution
-    return alpha.item(), 1 / beta.item()
+    for name, noise in [(name, noise) for name in LINKS for noise in (0.0, 0.03)]:
+        case(f"{name}, times that are wrong by {100 * noise:g} %")
+        alpha, speed = LINKS[name]
+        n = 2.0 ** torch.arange(0, 31, 3).double()
+        t = (alpha + n / speed) * (1 + noise * torch.randn(len(n)).double())
+        got = unpack(answer(n.tolist(), t.tolist()), 2, "a pair (alpha, bandwidth)")
+        wanted, absolute = fitted(n, t, 1 / t), fitted(n, t, torch.ones_like(t))
+        ends = (t[-1] - t[0]).item() / (n[-1] - n[0]).item()
+        unlike = {} if not noise else {
+            "This has the least absolute errors: the longest times decide.":
+                absolute[0],
+            "This is the time of the shortest message alone.": t[0].item(),
+            "The squares are of errors relative to the square root.":
+                fitted(n, t, t**-0.5)[0],
+        }  # fmt: skip
+        compare("alpha", float(got[0]), wanted[0], unlike, rtol=1e-4, atol=0)
+        compare("the bandwidth", float(got[1]), wanted[1], {
+            "This is beta, seconds per byte.": 1 / wanted[1],
+            "This takes the ends alone.": 1 / ends if noise else -1.0,
+        }, rtol=1e-4, atol=0)  # fmt: skip
 
 
 # %% right: with polyfit's weights
@@ -93,33 +77,17 @@ def ex7_3(num_bytes, seconds):
 
 
 # %% wrong: the least absolute errors
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1)
-    return alpha, 1 / beta
-
-
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1)
+# = return alpha, 1 / beta
 # %% wrong: beta for the bandwidth
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
-    return alpha, beta
-
-
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1, w=1 / np.array(seconds))
+# = return alpha, beta
 # %% wrong: the shortest and the longest message alone
-def ex7_3(num_bytes, seconds):
-    beta = (seconds[-1] - seconds[0]) / (num_bytes[-1] - num_bytes[0])
-    return seconds[0], 1 / beta
-
-
+# = beta = (seconds[-1] - seconds[0]) / (num_bytes[-1] - num_bytes[0])
+# = return seconds[0], 1 / beta
 # %% wrong: the weights' square roots
-import numpy as np
-
-
-def ex7_3(num_bytes, seconds):
-    beta, alpha = np.polyfit(num_bytes, seconds, 1, w=np.array(seconds) ** -0.5)
-    return alpha, 1 / beta
+# + import numpy as np
+# = beta, alpha = np.polyfit(num_bytes, seconds, 1, w=np.array(seconds) ** -0.5)
+# = return alpha, 1 / beta

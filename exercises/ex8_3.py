@@ -22,84 +22,6 @@ Hint 3: A `torch.autograd.Function` whose backward calls `dist.reduce_scatter` w
 `list(gradient.contiguous().chunk(world_size))`.
 """
 
-# %% stub
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    """Return all ranks' rows, through which gradients flow back to their ranks."""
-    raise NotImplementedError
-
-
-# %% check
-import torch.distributed._functional_collectives as functional
-import torch.distributed.nn.functional as old
-from allranks.exercises.oracle import compare
-
-CASES = {
-    "a vector": ((3,), "weighted"),
-    "a matrix": ((2, 5), "weighted"),
-    "images": ((1, 3, 2, 2), "weighted"),
-    "a transposed input": ((4, 3), "strided"),
-    "a sum, whose gradient is one number expanded": ((2, 3), "sum"),
-    "a gradient that arrives transposed": ((2, 3), "turned"),
-}
-barrier = dist.barrier
-
-
-def draw(shape, r, number):
-    dice = torch.Generator().manual_seed(100 * number + r)
-    return torch.randn(shape, generator=dice, dtype=torch.float64)
-
-
-def check(answer, case):
-    for module in functional, old:
-        for name in [n for n in dir(module) if n.startswith(("all_", "reduce_sc"))]:
-
-            def refuse(*args, name=name, **kwargs):
-                raise Wrong(f"it calls torch's own {name} with a graph; write it.")
-
-            patch(module, name, refuse)
-    for number, (name, (shape, kind)) in enumerate(CASES.items()):
-        case(name)
-        rows = [draw(shape, r, number) for r in range(world_size)]
-        x = rows[rank].clone()
-        if kind == "strided":
-            x = x.T.contiguous().T
-        x.requires_grad_()
-        got, whole = answer(x), torch.cat(rows)
-        own = torch.cat([rows[rank]] * world_size)
-        mistakes = {"These are its own rows, over and over.": own}
-        compare("the result", got, whole, mistakes)
-        if not got.requires_grad:
-            raise Wrong("the result has no graph: nothing flows back to x.")
-        weights = [1 + draw(whole.shape, r, 50 + number) for r in range(world_size)]
-        if kind == "sum":
-            weights = [torch.full_like(w, 1 + r) for r, w in enumerate(weights)]
-            (got.sum() * (1 + rank)).backward()
-        elif kind == "turned":
-            (got.T * weights[rank].T.contiguous()).sum().backward()
-        else:
-            (got * weights[rank]).sum().backward()
-        barrier()
-        parts = [w.chunk(world_size) for w in weights]
-        own, everyone = parts[rank][rank], sum(part[rank] for part in parts)
-        what = f"the result is right, but rank {rank}'s x.grad"
-        compare(what, x.grad, everyone, {
-            "This is what its own loss depends on: other ranks' losses depend on these "
-            "rows, too.": own,
-            "This is the mean over the ranks, not the sum.": everyone / world_size,
-            "This is its own part, times the world size.": own * world_size,
-            "These are the gradients of its own loss, summed over all ranks' rows.": (
-                sum(parts[rank])
-            ),
-            "These are all ranks' gradients of their own rows; rows of different ranks "
-            "do not belong together.": sum(p[r] for r, p in enumerate(parts)),
-            "This belongs to rank 0's rows.": sum(part[0] for part in parts),
-        }, 1e-6, 1e-9)  # fmt: skip
-
-
 # %% solution
 import torch
 import torch.distributed as dist
@@ -125,11 +47,70 @@ def ex8_3(x):
     return Gather.apply(x.contiguous())
 
 
+# %% check
+import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional as old
+
+CASES = {
+    "a vector": ((3,), "weighted"),
+    "a matrix": ((2, 5), "weighted"),
+    "images": ((1, 3, 2, 2), "weighted"),
+    "a transposed input": ((4, 3), "strided"),
+    "a sum, whose gradient is one number expanded": ((2, 3), "sum"),
+    "a gradient that arrives transposed": ((2, 3), "turned"),
+}
+barrier = dist.barrier
+
+
+def draw(shape, r, number):
+    return torch.randn(shape, generator=dice(100 * number + r), dtype=torch.float64)
+
+
+def check(answer, case):
+    for module in functional, old:
+        for name in [n for n in dir(module) if n.startswith(("all_", "reduce_sc"))]:
+
+            def refuse(*args, name=name, **kwargs):
+                raise Wrong(f"it calls torch's own {name} with a graph; write it.")
+
+            patch(module, name, refuse)
+    for number, (name, (shape, kind)) in enumerate(CASES.items()):
+        case(name)
+        rows = [draw(shape, r, number) for r in range(world_size)]
+        x = rows[rank].T.contiguous().T if kind == "strided" else rows[rank].clone()
+        x.requires_grad_()
+        got, whole = answer(x), torch.cat(rows)
+        own = torch.cat([rows[rank]] * world_size)
+        mistakes = {"These are its own rows, over and over.": own}
+        compare("the result", got, whole, mistakes)
+        if not got.requires_grad:
+            raise Wrong("the result has no graph: nothing flows back to x.")
+        weights = [1 + draw(whole.shape, r, 50 + number) for r in range(world_size)]
+        if kind == "sum":
+            weights = [torch.full_like(w, 1 + r) for r, w in enumerate(weights)]
+            (got.sum() * (1 + rank)).backward()
+        elif kind == "turned":
+            (got.T * weights[rank].T.contiguous()).sum().backward()
+        else:
+            (got * weights[rank]).sum().backward()
+        barrier()
+        parts = [w.chunk(world_size) for w in weights]
+        own, everyone = parts[rank][rank], sum(part[rank] for part in parts)
+        what = f"the result is right, but rank {rank}'s x.grad"
+        compare(what, x.grad, everyone, {
+            "This is what its own loss depends on: other ranks' losses depend on these "
+            "rows, too.": own,
+            "This is the mean over the ranks, not the sum.": everyone / world_size,
+            "This is its own part, times the world size.": own * world_size,
+            "These are the gradients of its own loss, summed over all ranks' rows.":
+                sum(parts[rank]),
+            "These are all ranks' gradients of their own rows; rows of different ranks "
+            "do not belong together.": sum(p[r] for r, p in enumerate(parts)),
+            "This belongs to rank 0's rows.": sum(part[0] for part in parts),
+        }, 1e-6, 1e-9)  # fmt: skip
+
+
 # %% right: its own rows keep their graph, and a hook adds up the gradients
-import torch
-import torch.distributed as dist
-
-
 def ex8_3(x):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     given = x.detach().contiguous()
@@ -148,112 +129,23 @@ def ex8_3(x):
 
 
 # %% wrong: only its own rows keep their graph
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    given = x.detach().contiguous()
-    parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, given)
-    parts[dist.get_rank()] = x
-    return torch.cat(parts)
-
-
+# - rows.register_hook(add_up)
 # %% wrong: no graph at all
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    x = x.detach().contiguous()
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x)
-    return torch.cat(parts)
-
-
+# - return Gather.apply(x.contiguous())
+# + return Gather.apply(x.detach().contiguous())
 # %% wrong: takes the mean of the gradients, as DDP does
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        total /= dist.get_world_size()
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
-
-
+# - return mine
+# + return mine / dist.get_world_size()
 # %% wrong: multiplies its own part by the world size
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        world_size = dist.get_world_size()
-        return gradient.chunk(world_size)[dist.get_rank()] * world_size
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
-
-
+# - dist.reduce_scatter(mine, parts)
+# - return mine
+# + return parts[dist.get_rank()] * dist.get_world_size()
 # %% wrong: adds up what each rank's loss says of its own rows
-import torch
-import torch.distributed as dist
-
-
-def ex8_3(x):
-    def add_up(gradient):
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
-
-    rows = x.clone()
-    rows.register_hook(add_up)
-    given = x.detach().contiguous()
-    parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, given)
-    parts[dist.get_rank()] = rows
-    return torch.cat(parts)
-
-
+# - parts[rank] = x
+# + parts[rank] = mine = x.clone()
+# - rows.register_hook(add_up)
+# + mine.register_hook(add_up)
 # %% wrong: adds up its own loss's gradients of all rows
-import torch
-import torch.distributed as dist
-
-
-class Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x)
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return sum(gradient.chunk(dist.get_world_size()))
-
-
-def ex8_3(x):
-    return Gather.apply(x.contiguous())
+# - dist.reduce_scatter(mine, parts)
+# - return mine
+# + return sum(parts)

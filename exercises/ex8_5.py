@@ -31,18 +31,63 @@ unused as ready and sends what can go, then calls `backward`, whose hooks do the
 then it all_reduces the tensor that says who has a gradient, waits, and copies back.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex8_5(buckets):
     """Install hooks; return run(loss, sync=True), which does backward and averages."""
-    raise NotImplementedError
+    weights = [weight for bucket in buckets for weight in bucket]
+    ready, works = None, []  # None: nobody averages in this step
+
+    def reached(loss):
+        found, seen, waiting = set(), set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                found.add(getattr(node, "variable", None))
+                waiting += [after for after, _ in node.next_functions]
+        return found
+
+    def send():
+        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+            bucket = buckets[len(works)]
+            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+            flat = torch.cat([part.detach().flatten() for part in parts])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def on_ready(weight):
+        if ready is not None:
+            ready.add(weight)
+            send()
+
+    def run(loss, sync=True):
+        nonlocal ready
+        if not sync:
+            return loss.backward()
+        ready = set(weights) - reached(loss)
+        send()
+        loss.backward()
+        have = torch.tensor([float(w.grad is not None) for w in weights])
+        dist.all_reduce(have)
+        anybody = dict(zip(weights, have.tolist()))
+        for (work, flat), bucket in zip(works, buckets):
+            work.wait()
+            parts = flat.split([w.numel() for w in bucket])
+            for weight, part in zip(bucket, parts):
+                if anybody[weight]:
+                    weight.grad = part.view_as(weight) / dist.get_world_size()
+        works.clear()
+        ready = None
+
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(on_ready)
+    return run
 
 
 # %% check
-from allranks.exercises.oracle import compare
 from allranks.exercises.patches import communications
 
 NAMES = "abcdef"
@@ -233,67 +278,7 @@ def compare_gradient(what, got, parts, sync):
     }, 1e-4, 1e-5)  # fmt: skip
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    """Install hooks; return run(loss, sync=True), which does backward and averages."""
-    weights = [weight for bucket in buckets for weight in bucket]
-    ready, works = None, []  # None: nobody averages in this step
-
-    def reached(loss):
-        found, seen, waiting = set(), set(), [loss.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                found.add(getattr(node, "variable", None))
-                waiting += [after for after, _ in node.next_functions]
-        return found
-
-    def send():
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def on_ready(weight):
-        if ready is not None:
-            ready.add(weight)
-            send()
-
-    def run(loss, sync=True):
-        nonlocal ready
-        if not sync:
-            return loss.backward()
-        ready = set(weights) - reached(loss)
-        send()
-        loss.backward()
-        have = torch.tensor([float(w.grad is not None) for w in weights])
-        dist.all_reduce(have)
-        anybody = dict(zip(weights, have.tolist()))
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                if anybody[weight]:
-                    weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-        ready = None
-
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return run
-
-
 # %% right: a class that counts what is missing in each bucket
-import torch
-import torch.distributed as dist
-
-
 class Run:
     def __init__(self, buckets):
         self.buckets, self.missing, self.next, self.sent = buckets, None, 0, []
@@ -354,263 +339,104 @@ def ex8_5(buckets):
 
 
 # %% wrong: waits for gradients that do not come
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    ready, works, on = set(), [], [False]
-
-    def on_ready(weight):
-        if not on[0]:
-            return
-        ready.add(weight)
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            flat = torch.cat([w.grad.flatten() for w in buckets[len(works)]])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def run(loss, sync=True):
-        on[0] = sync
-        loss.backward()
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-        ready.clear()
-
-    for bucket in buckets:
-        for weight in bucket:
-            weight.register_post_accumulate_grad_hook(on_ready)
-    return run
-
-
+# = ready, works, on = set(), [], [False]
+# = def on_ready(weight):
+# =     if not on[0]:
+# =         return
+# =     ready.add(weight)
+# =     while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
+# =         flat = torch.cat([w.grad.flatten() for w in buckets[len(works)]])
+# =         works.append((dist.all_reduce(flat, async_op=True), flat))
+# = def run(loss, sync=True):
+# =     on[0] = sync
+# =     loss.backward()
+# =     for (work, flat), bucket in zip(works, buckets):
+# =         work.wait()
+# =         parts = flat.split([w.numel() for w in bucket])
+# =         for weight, part in zip(bucket, parts):
+# =             weight.grad = part.view_as(weight) / dist.get_world_size()
+# =     works.clear()
+# =     ready.clear()
+# = for bucket in buckets:
+# =     for weight in bucket:
+# =         weight.register_post_accumulate_grad_hook(on_ready)
+# = return run
 # %% wrong: sends at the end what has not left
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    ready, works, on = set(), [], [False]
-
-    def send(everything):
-        while len(works) < len(buckets):
-            bucket = buckets[len(works)]
-            if not everything and not ready.issuperset(bucket):
-                return
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def on_ready(weight):
-        if on[0]:
-            ready.add(weight)
-            send(False)
-
-    def run(loss, sync=True):
-        on[0] = sync
-        loss.backward()
-        if not sync:
-            return
-        send(True)
-        weights = [weight for bucket in buckets for weight in bucket]
-        have = torch.tensor([float(w.grad is not None) for w in weights])
-        dist.all_reduce(have)
-        anybody = dict(zip(weights, have.tolist()))
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                if anybody[weight]:
-                    weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-        ready.clear()
-
-    for bucket in buckets:
-        for weight in bucket:
-            weight.register_post_accumulate_grad_hook(on_ready)
-    return run
-
-
+# = ready, works, on = set(), [], [False]
+# = def send(everything):
+# =     while len(works) < len(buckets):
+# =         bucket = buckets[len(works)]
+# =         if not everything and not ready.issuperset(bucket):
+# =             return
+# =         parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+# =         flat = torch.cat([part.detach().flatten() for part in parts])
+# =         works.append((dist.all_reduce(flat, async_op=True), flat))
+# = def on_ready(weight):
+# =     if on[0]:
+# =         ready.add(weight)
+# =         send(False)
+# = def run(loss, sync=True):
+# =     on[0] = sync
+# =     loss.backward()
+# =     if not sync:
+# =         return
+# =     send(True)
+# =     weights = [weight for bucket in buckets for weight in bucket]
+# =     have = torch.tensor([float(w.grad is not None) for w in weights])
+# =     dist.all_reduce(have)
+# =     anybody = dict(zip(weights, have.tolist()))
+# =     for (work, flat), bucket in zip(works, buckets):
+# =         work.wait()
+# =         parts = flat.split([w.numel() for w in bucket])
+# =         for weight, part in zip(bucket, parts):
+# =             if anybody[weight]:
+# =                 weight.grad = part.view_as(weight) / dist.get_world_size()
+# =     works.clear()
+# =     ready.clear()
+# = for bucket in buckets:
+# =     for weight in bucket:
+# =         weight.register_post_accumulate_grad_hook(on_ready)
+# = return run
 # %% wrong: averages after backward, and nothing overlaps
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    def run(loss, sync=True):
-        loss.backward()
-        if not sync:
-            return
-        works = []
-        for bucket in buckets:
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-        weights = [weight for bucket in buckets for weight in bucket]
-        have = torch.tensor([float(w.grad is not None) for w in weights])
-        dist.all_reduce(have)
-        anybody = dict(zip(weights, have.tolist()))
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                if anybody[weight]:
-                    weight.grad = part.view_as(weight) / dist.get_world_size()
-
-    return run
-
-
+# = def run(loss, sync=True):
+# =     loss.backward()
+# =     if not sync:
+# =         return
+# =     works = []
+# =     for bucket in buckets:
+# =         parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
+# =         flat = torch.cat([part.detach().flatten() for part in parts])
+# =         works.append((dist.all_reduce(flat, async_op=True), flat))
+# =     weights = [weight for bucket in buckets for weight in bucket]
+# =     have = torch.tensor([float(w.grad is not None) for w in weights])
+# =     dist.all_reduce(have)
+# =     anybody = dict(zip(weights, have.tolist()))
+# =     for (work, flat), bucket in zip(works, buckets):
+# =         work.wait()
+# =         parts = flat.split([w.numel() for w in bucket])
+# =         for weight, part in zip(bucket, parts):
+# =             if anybody[weight]:
+# =                 weight.grad = part.view_as(weight) / dist.get_world_size()
+# = return run
 # %% wrong: gives zeros to a parameter that nobody uses
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    weights = [weight for bucket in buckets for weight in bucket]
-    ready, works = None, []
-
-    def reached(loss):
-        found, seen, waiting = set(), set(), [loss.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                found.add(getattr(node, "variable", None))
-                waiting += [after for after, _ in node.next_functions]
-        return found
-
-    def send():
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def on_ready(weight):
-        if ready is not None:
-            ready.add(weight)
-            send()
-
-    def run(loss, sync=True):
-        nonlocal ready
-        if not sync:
-            return loss.backward()
-        ready = set(weights) - reached(loss)
-        send()
-        loss.backward()
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-        ready = None
-
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return run
-
-
+# - have = torch.tensor([float(w.grad is not None) for w in weights])
+# - dist.all_reduce(have)
+# - anybody = dict(zip(weights, have.tolist()))
+# - if anybody[weight]:
+# -     weight.grad = part.view_as(weight) / dist.get_world_size()
+# + weight.grad = part.view_as(weight) / dist.get_world_size()
 # %% wrong: leaves alone what the rank itself did not use
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    weights = [weight for bucket in buckets for weight in bucket]
-    ready, works = None, []
-
-    def reached(loss):
-        found, seen, waiting = set(), set(), [loss.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                found.add(getattr(node, "variable", None))
-                waiting += [after for after, _ in node.next_functions]
-        return found
-
-    def send():
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def on_ready(weight):
-        if ready is not None:
-            ready.add(weight)
-            send()
-
-    def run(loss, sync=True):
-        nonlocal ready
-        if not sync:
-            return loss.backward()
-        ready = set(weights) - reached(loss)
-        send()
-        loss.backward()
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                if weight.grad is not None:
-                    weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-        ready = None
-
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return run
-
-
+# - have = torch.tensor([float(w.grad is not None) for w in weights])
+# - dist.all_reduce(have)
+# - anybody = dict(zip(weights, have.tolist()))
+# - if anybody[weight]:
+# + if weight.grad is not None:
 # %% wrong: averages in every step
-import torch
-import torch.distributed as dist
-
-
-def ex8_5(buckets):
-    weights = [weight for bucket in buckets for weight in bucket]
-    ready, works = None, []
-
-    def reached(loss):
-        found, seen, waiting = set(), set(), [loss.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in seen:
-                seen.add(node)
-                found.add(getattr(node, "variable", None))
-                waiting += [after for after, _ in node.next_functions]
-        return found
-
-    def send():
-        while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-            bucket = buckets[len(works)]
-            parts = [w.grad if w.grad is not None else w * 0 for w in bucket]
-            flat = torch.cat([part.detach().flatten() for part in parts])
-            works.append((dist.all_reduce(flat, async_op=True), flat))
-
-    def on_ready(weight):
-        ready.add(weight)
-        send()
-
-    def run(loss, sync=True):
-        nonlocal ready
-        ready = set(weights) - reached(loss)
-        send()
-        loss.backward()
-        have = torch.tensor([float(w.grad is not None) for w in weights])
-        dist.all_reduce(have)
-        anybody = dict(zip(weights, have.tolist()))
-        for (work, flat), bucket in zip(works, buckets):
-            work.wait()
-            parts = flat.split([w.numel() for w in bucket])
-            for weight, part in zip(bucket, parts):
-                if anybody[weight]:
-                    weight.grad = part.view_as(weight) / dist.get_world_size()
-        works.clear()
-
-    for weight in weights:
-        weight.register_post_accumulate_grad_hook(on_ready)
-    return run
+# - if ready is not None:
+# -     ready.add(weight)
+# -     send()
+# + ready.add(weight)
+# + send()
+# - if not sync:
+# -     return loss.backward()
+# - ready = None

@@ -23,10 +23,13 @@ Hint 3: `mine[worker_info.id :: worker_info.num_workers]`
 """
 
 
-# %% stub
+# %% solution
 def ex9_1(shards, rank, world_size, worker_info):
     """Return the list of shards that this worker of this rank reads."""
-    raise NotImplementedError
+    mine = shards[rank::world_size]
+    if worker_info is None:
+        return mine
+    return mine[worker_info.id :: worker_info.num_workers]
 
 
 # %% check
@@ -91,15 +94,6 @@ def judge(shards, size, workers, read):
             raise Wrong(f"every shard is read once, but rank {r}'s workers read {row}.")
 
 
-# %% solution
-def ex9_1(shards, rank, world_size, worker_info):
-    """Return the list of shards that this worker of this rank reads."""
-    mine = shards[rank::world_size]
-    if worker_info is None:
-        return mine
-    return mine[worker_info.id :: worker_info.num_workers]
-
-
 # %% right: numbers all readers, so that neighbours are of different ranks
 def ex9_1(shards, rank, world_size, worker_info):
     worker = worker_info.id if worker_info else 0
@@ -110,43 +104,27 @@ def ex9_1(shards, rank, world_size, worker_info):
 
 
 # %% wrong: divides them over the workers only, as a manual for one process says
-def ex9_1(shards, rank, world_size, worker_info):
-    if worker_info is None:
-        return shards
-    return shards[worker_info.id :: worker_info.num_workers]
-
-
+# = if worker_info is None:
+# =     return shards
+# = return shards[worker_info.id :: worker_info.num_workers]
 # %% wrong: divides them over the ranks only
-def ex9_1(shards, rank, world_size, worker_info):
-    return shards[rank::world_size]
-
-
+# = return shards[rank::world_size]
 # %% wrong: takes for granted that there are workers
-def ex9_1(shards, rank, world_size, worker_info):
-    reader = rank * worker_info.num_workers + worker_info.id
-    return shards[reader :: world_size * worker_info.num_workers]
-
-
+# = reader = rank * worker_info.num_workers + worker_info.id
+# = return shards[reader :: world_size * worker_info.num_workers]
 # %% wrong: neighbours are workers of one rank, so the remainder is too
-def ex9_1(shards, rank, world_size, worker_info):
-    worker = worker_info.id if worker_info else 0
-    workers = worker_info.num_workers if worker_info else 1
-    return shards[rank * workers + worker :: world_size * workers]
-
-
+# = worker = worker_info.id if worker_info else 0
+# = workers = worker_info.num_workers if worker_info else 1
+# = return shards[rank * workers + worker :: world_size * workers]
 # %% wrong: blocks, rounded down
-def ex9_1(shards, rank, world_size, worker_info):
-    worker = worker_info.id if worker_info else 0
-    workers = worker_info.num_workers if worker_info else 1
-    size = len(shards) // (world_size * workers)
-    first = (rank * workers + worker) * size
-    return shards[first : first + size]
-
-
+# = worker = worker_info.id if worker_info else 0
+# = workers = worker_info.num_workers if worker_info else 1
+# = size = len(shards) // (world_size * workers)
+# = first = (rank * workers + worker) * size
+# = return shards[first : first + size]
 # %% wrong: blocks, rounded up
-def ex9_1(shards, rank, world_size, worker_info):
-    worker = worker_info.id if worker_info else 0
-    workers = worker_info.num_workers if worker_info else 1
-    size = -(-len(shards) // (world_size * workers))
-    first = (rank * workers + worker) * size
-    return shards[first : first + size]
+# = worker = worker_info.id if worker_info else 0
+# = workers = worker_info.num_workers if worker_info else 1
+# = size = -(-len(shards) // (world_size * workers))
+# = first = (rank * workers + worker) * size
+# = return shards[first : first + size]

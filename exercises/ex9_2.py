@@ -21,10 +21,10 @@ Hint 3: `(seed * 2**16 + epoch) * 2**16 + rank`, and so on for the worker.
 """
 
 
-# %% stub
+# %% solution
 def ex9_2(seed, epoch, rank, worker):
     """Return the seed of this worker of this rank in this epoch."""
-    raise NotImplementedError
+    return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker
 
 
 # %% check
@@ -94,12 +94,6 @@ def met(one, other, number):
     return f"{text} The {differ[1]} has grown into the place of the {differ[0]}."
 
 
-# %% solution
-def ex9_2(seed, epoch, rank, worker):
-    """Return the seed of this worker of this rank in this epoch."""
-    return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker
-
-
 # %% right: NumPy mixes them, so that any two meet with a chance of about 2⁻⁶³
 import numpy as np
 
@@ -119,42 +113,19 @@ def ex9_2(seed, epoch, rank, worker):
 
 
 # %% wrong: their sum, as in seed + rank and base_seed + worker_id
-def ex9_2(seed, epoch, rank, worker):
-    return seed + epoch + rank + worker
-
-
+# = return seed + epoch + rank + worker
 # %% wrong: gives each of them one decimal digit
-def ex9_2(seed, epoch, rank, worker):
-    return seed * 1000 + epoch * 100 + rank * 10 + worker
-
-
+# = return seed * 1000 + epoch * 100 + rank * 10 + worker
 # %% wrong: every epoch draws the same again
-def ex9_2(seed, epoch, rank, worker):
-    return (seed * 2**16 + rank) * 2**8 + worker
-
-
+# = return (seed * 2**16 + rank) * 2**8 + worker
 # %% wrong: one of the operating system's random numbers
-import secrets
-
-
-def ex9_2(seed, epoch, rank, worker):
-    return secrets.randbits(62)
-
-
+# + import secrets
+# = return secrets.randbits(62)
 # %% wrong: draws it from the global generator
-import torch
-
-
-def ex9_2(seed, epoch, rank, worker):
-    torch.manual_seed(((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker)
-    return torch.randint(2**62, ()).item()
-
-
+# + import torch
+# = torch.manual_seed(((seed * 2**16 + epoch) * 2**16 + rank) * 2**8 + worker)
+# = return torch.randint(2**62, ()).item()
 # %% wrong: Python's hash, which may be negative
-def ex9_2(seed, epoch, rank, worker):
-    return hash((seed, epoch, rank, worker))
-
-
+# = return hash((seed, epoch, rank, worker))
 # %% wrong: all four parts get 16 bits
-def ex9_2(seed, epoch, rank, worker):
-    return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**16 + worker
+# = return ((seed * 2**16 + epoch) * 2**16 + rank) * 2**16 + worker

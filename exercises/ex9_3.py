@@ -24,7 +24,7 @@ Hint 3: `F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum"
 rank without micro-batches has gradients that are None, and has to bring zeros.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
@@ -32,14 +32,24 @@ from torch.nn import functional as F
 
 def ex9_3(model, micro_batches):
     """Return the mean loss over all ranks' tokens; leave its gradient in .grad."""
-    raise NotImplementedError
+    total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens
+    for x, labels in micro_batches:
+        logits, flat = model(x).flatten(0, 1), labels.flatten()
+        loss = F.cross_entropy(logits, flat, reduction="sum")
+        loss.backward()
+        total += torch.tensor([loss.item(), (flat != -100).sum().item()])
+    dist.all_reduce(total)
+    loss, tokens = total[0].item(), max(1, total[1].item())
+    for param in model.parameters():
+        if param.requires_grad:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            dist.all_reduce(param.grad)
+            param.grad /= tokens
+    return loss / tokens
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
-
 CASES = {  # by rank and micro-batch: how many tokens count in each row
     "one micro-batch": [[[6, 6]]] * 3,
     "equal lengths": [[[5, 5], [5, 5]]] * 3,
@@ -169,37 +179,7 @@ def check(answer, case):
         compare(f"the loss on rank {rank}", got, want.item(), likely)
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    """Return the mean loss over all ranks' tokens; leave its gradient in .grad."""
-    total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens
-    for x, labels in micro_batches:
-        logits, flat = model(x).flatten(0, 1), labels.flatten()
-        loss = F.cross_entropy(logits, flat, reduction="sum")
-        loss.backward()
-        total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-    dist.all_reduce(total)
-    loss, tokens = total[0].item(), max(1, total[1].item())
-    for param in model.parameters():
-        if param.requires_grad:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            dist.all_reduce(param.grad)
-            param.grad /= tokens
-    return loss / tokens
-
-
 # %% right: keeps a running mean, and sends everything in one message
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
 def ex9_3(model, micro_batches):
     learned = [p for p in model.parameters() if p.requires_grad]
     flat = torch.zeros(sum(p.numel() for p in learned) + 2, dtype=torch.double)
@@ -219,139 +199,72 @@ def ex9_3(model, micro_batches):
 
 
 # %% wrong: the mean of the micro-batches' means
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    total, num = 0.0, 0
-    for x, labels in micro_batches:
-        loss = F.cross_entropy(model(x).flatten(0, 1), labels.flatten())
-        loss.backward()
-        total, num = total + loss.item(), num + 1
-    mean = torch.tensor(total / max(1, num), dtype=torch.double)
-    dist.all_reduce(mean)
-    for param in model.parameters():
-        if param.requires_grad:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            param.grad /= max(1, num)
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-    return (mean / dist.get_world_size()).item()
-
-
+# = total, num = 0.0, 0
+# = for x, labels in micro_batches:
+# =     loss = F.cross_entropy(model(x).flatten(0, 1), labels.flatten())
+# =     loss.backward()
+# =     total, num = total + loss.item(), num + 1
+# = mean = torch.tensor(total / max(1, num), dtype=torch.double)
+# = dist.all_reduce(mean)
+# = for param in model.parameters():
+# =     if param.requires_grad:
+# =         if param.grad is None:
+# =             param.grad = torch.zeros_like(param)
+# =         param.grad /= max(1, num)
+# =         dist.all_reduce(param.grad)
+# =         param.grad /= dist.get_world_size()
+# = return (mean / dist.get_world_size()).item()
 # %% wrong: each rank divides by its own tokens, and then comes the mean over ranks
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    total, tokens = torch.zeros((), dtype=torch.double), 0
-    for x, labels in micro_batches:
-        logits = model(x).flatten(0, 1)
-        loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
-        loss.backward()
-        total, tokens = total + loss.detach(), tokens + (labels != -100).sum().item()
-    total /= max(1, tokens)
-    dist.all_reduce(total)
-    for param in model.parameters():
-        if param.requires_grad:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            param.grad /= max(1, tokens)
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-    return (total / dist.get_world_size()).item()
-
-
+# = total, tokens = torch.zeros((), dtype=torch.double), 0
+# = for x, labels in micro_batches:
+# =     logits = model(x).flatten(0, 1)
+# =     loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+# =     loss.backward()
+# =     total, tokens = total + loss.detach(), tokens + (labels != -100).sum().item()
+# = total /= max(1, tokens)
+# = dist.all_reduce(total)
+# = for param in model.parameters():
+# =     if param.requires_grad:
+# =         if param.grad is None:
+# =             param.grad = torch.zeros_like(param)
+# =         param.grad /= max(1, tokens)
+# =         dist.all_reduce(param.grad)
+# =         param.grad /= dist.get_world_size()
+# = return (total / dist.get_world_size()).item()
 # %% wrong: counts every place, with or without a label
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    total = torch.zeros(2, dtype=torch.double)
-    for x, labels in micro_batches:
-        logits = model(x).flatten(0, 1)
-        loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
-        loss.backward()
-        total += torch.tensor([loss.item(), labels.numel()])
-    dist.all_reduce(total)
-    for param in model.parameters():
-        if param.requires_grad:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            dist.all_reduce(param.grad)
-            param.grad /= total[1]
-    return (total[0] / total[1]).item()
-
-
+# - logits, flat = model(x).flatten(0, 1), labels.flatten()
+# - loss = F.cross_entropy(logits, flat, reduction="sum")
+# + logits = model(x).flatten(0, 1)
+# + loss = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+# - total += torch.tensor([loss.item(), (flat != -100).sum().item()])
+# + total += torch.tensor([loss.item(), labels.numel()])
+# - loss, tokens = total[0].item(), max(1, total[1].item())
+# -         param.grad /= tokens
+# - return loss / tokens
+# +         param.grad /= total[1]
+# + return (total[0] / total[1]).item()
 # %% wrong: a rank without micro-batches doesn't take part
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    total = torch.zeros(2, dtype=torch.double)
-    for x, labels in micro_batches:
-        logits, flat = model(x).flatten(0, 1), labels.flatten()
-        loss = F.cross_entropy(logits, flat, reduction="sum")
-        loss.backward()
-        total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-    dist.all_reduce(total)
-    loss, tokens = total[0].item(), max(1, total[1].item())
-    for param in model.parameters():
-        if param.grad is not None:
-            dist.all_reduce(param.grad)
-            param.grad /= tokens
-    return loss / tokens
-
-
+# - if param.requires_grad:
+# -     if param.grad is None:
+# -         param.grad = torch.zeros_like(param)
+# + if param.grad is not None:
 # %% wrong: 0 / 0 when nothing counts
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    total = torch.zeros(2, dtype=torch.double)
-    for x, labels in micro_batches:
-        logits, flat = model(x).flatten(0, 1), labels.flatten()
-        loss = F.cross_entropy(logits, flat, reduction="sum")
-        loss.backward()
-        total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-    dist.all_reduce(total)
-    for param in model.parameters():
-        if param.requires_grad:
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            dist.all_reduce(param.grad)
-            param.grad /= total[1]
-    return (total[0] / total[1]).item()
-
-
+# - loss, tokens = total[0].item(), max(1, total[1].item())
+# -         param.grad /= tokens
+# - return loss / tokens
+# +         param.grad /= total[1]
+# + return (total[0] / total[1]).item()
 # %% wrong: reads all micro-batches first, and keeps all activations
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex9_3(model, micro_batches):
-    losses, tokens = [], 0
-    for x, labels in micro_batches:
-        logits = model(x).flatten(0, 1)
-        losses.append(F.cross_entropy(logits, labels.flatten(), reduction="sum"))
-        tokens += (labels != -100).sum().item()
-    total = torch.tensor([tokens], dtype=torch.double)
-    dist.all_reduce(total)
-    loss = sum(losses) / total[0].clamp(min=1)
-    loss.backward()
-    for param in model.parameters():
-        if param.requires_grad:
-            dist.all_reduce(param.grad)
-    return loss.item()
+# = losses, tokens = [], 0
+# = for x, labels in micro_batches:
+# =     logits = model(x).flatten(0, 1)
+# =     losses.append(F.cross_entropy(logits, labels.flatten(), reduction="sum"))
+# =     tokens += (labels != -100).sum().item()
+# = total = torch.tensor([tokens], dtype=torch.double)
+# = dist.all_reduce(total)
+# = loss = sum(losses) / total[0].clamp(min=1)
+# = loss.backward()
+# = for param in model.parameters():
+# =     if param.requires_grad:
+# =         dist.all_reduce(param.grad)
+# = return loss.item()

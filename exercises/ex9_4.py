@@ -20,14 +20,21 @@ Hint 3: `batch = next(stream, None)`, and an all_reduce with `dist.ReduceOp.MAX`
 1. If the result is 0, all return together.
 """
 
-# %% stub
+# %% solution
 import torch
 import torch.distributed as dist
 
 
 def ex9_4(stream, step):
     """Call step(batch), or step(None), until no rank has a batch left."""
-    raise NotImplementedError
+    stream = iter(stream)
+    while True:
+        batch = next(stream, None)
+        more = torch.tensor(0 if batch is None else 1)
+        dist.all_reduce(more, dist.ReduceOp.MAX)
+        if not more:
+            return
+        step(batch)
 
 
 # %% check
@@ -110,28 +117,8 @@ def judge(every, numbers):
         )
 
 
-# %% solution
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    """Call step(batch), or step(None), until no rank has a batch left."""
-    stream = iter(stream)
-    while True:
-        batch = next(stream, None)
-        more = torch.tensor(0 if batch is None else 1)
-        dist.all_reduce(more, dist.ReduceOp.MAX)
-        if not more:
-            return
-        step(batch)
-
-
 # %% right: counts who is still there, and looks one batch ahead
 import itertools
-
-import torch
-import torch.distributed as dist
 
 
 def ex9_4(stream, step):
@@ -146,82 +133,30 @@ def ex9_4(stream, step):
 
 
 # %% wrong: each rank trains until its own stream ends
-def ex9_4(stream, step):
-    for batch in stream:
-        step(batch)
-
-
+# = for batch in stream:
+# =     step(batch)
 # %% wrong: all stop when the first one has nothing left
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    stream = iter(stream)
-    while True:
-        batch = next(stream, None)
-        more = torch.tensor(0 if batch is None else 1)
-        dist.all_reduce(more, dist.ReduceOp.MIN)
-        if not more:
-            return
-        step(batch)
-
-
+# - dist.all_reduce(more, dist.ReduceOp.MAX)
+# + dist.all_reduce(more, dist.ReduceOp.MIN)
 # %% wrong: reads the whole stream to know its length
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    batches = list(stream)
-    most = torch.tensor(len(batches))
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    for i in range(int(most)):
-        step(batches[i] if i < len(batches) else None)
-
-
+# = batches = list(stream)
+# = most = torch.tensor(len(batches))
+# = dist.all_reduce(most, dist.ReduceOp.MAX)
+# = for i in range(int(most)):
+# =     step(batches[i] if i < len(batches) else None)
 # %% wrong: fills up with its last batch, as a sampler pads
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    stream, last = iter(stream), None
-    while True:
-        batch = next(stream, None)
-        more = torch.tensor(0 if batch is None else 1)
-        dist.all_reduce(more, dist.ReduceOp.MAX)
-        if not more:
-            return
-        last = batch if batch is not None else last
-        step(last)
-
-
+# - stream = iter(stream)
+# + stream, last = iter(stream), None
+# - step(batch)
+# + last = batch if batch is not None else last
+# + step(last)
 # %% wrong: asks after the step, so that the last one is in vain
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    stream, more = iter(stream), torch.tensor(1)
-    while more:
-        batch = next(stream, None)
-        step(batch)
-        more = torch.tensor(0 if batch is None else 1)
-        dist.all_reduce(more, dist.ReduceOp.MAX)
-
-
+# = stream, more = iter(stream), torch.tensor(1)
+# = while more:
+# =     batch = next(stream, None)
+# =     step(batch)
+# =     more = torch.tensor(0 if batch is None else 1)
+# =     dist.all_reduce(more, dist.ReduceOp.MAX)
 # %% wrong: rank 0 decides
-import torch
-import torch.distributed as dist
-
-
-def ex9_4(stream, step):
-    stream = iter(stream)
-    while True:
-        batch = next(stream, None)
-        more = torch.tensor(0 if batch is None else 1)
-        dist.broadcast(more, 0)
-        if not more:
-            return
-        step(batch)
+# - dist.all_reduce(more, dist.ReduceOp.MAX)
+# + dist.broadcast(more, 0)

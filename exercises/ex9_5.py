@@ -24,19 +24,28 @@ Hint 3: `owner = torch.repeat_interleave(torch.arange(n), lengths)` numbers the 
 `owner[:, None] == owner[None]` compares all pairs, and `.tril()` cuts off the future.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex9_5(documents, size):
     """Return (tokens, positions, labels, mask) of a row that holds the documents."""
-    raise NotImplementedError
+    lengths = [len(document) for document in documents]
+    lengths += [1] * (size - sum(lengths))  # each place of padding is by itself
+    pad = torch.zeros(size, dtype=torch.int64)
+    tokens = torch.cat([*documents, pad])[:size]
+    owner = torch.repeat_interleave(
+        torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64)
+    )
+    positions = torch.cat([torch.arange(n) for n in lengths])
+    goes_on = owner[1:] == owner[:-1]
+    labels = torch.full((size,), -100)
+    labels[:-1] = torch.where(goes_on, tokens[1:], -100)
+    mask = (owner[:, None] == owner[None]).tril()
+    return tokens, positions, labels, mask
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch.nn import functional as F
-
 CASES = {  # the lengths of the documents, and the size of the row
     "one document that fills the row": ([5], 5),
     "two documents": ([3, 4], 7),
@@ -118,31 +127,7 @@ def judge(got, documents, lengths, size):
         start += n
 
 
-# %% solution
-import torch
-
-
-def ex9_5(documents, size):
-    """Return (tokens, positions, labels, mask) of a row that holds the documents."""
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))  # each place of padding is by itself
-    pad = torch.zeros(size, dtype=torch.int64)
-    tokens = torch.cat([*documents, pad])[:size]
-    owner = torch.repeat_interleave(
-        torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64)
-    )
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    goes_on = owner[1:] == owner[:-1]
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(goes_on, tokens[1:], -100)
-    mask = (owner[:, None] == owner[None]).tril()
-    return tokens, positions, labels, mask
-
-
 # %% right: block by block
-import torch
-
-
 def ex9_5(documents, size):
     tokens = torch.zeros(size, dtype=torch.int64)
     positions, labels = torch.zeros_like(tokens), torch.full_like(tokens, -100)
@@ -161,110 +146,70 @@ def ex9_5(documents, size):
 
 
 # %% wrong: a causal mask over the whole row
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-    return tokens, positions, labels, torch.ones(size, size).bool().tril()
-
-
+# = lengths = [len(document) for document in documents]
+# = lengths += [1] * (size - sum(lengths))
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = labels = torch.full((size,), -100)
+# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+# = return tokens, positions, labels, torch.ones(size, size).bool().tril()
 # %% wrong: blocks that see their own future
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-    return tokens, positions, labels, owner[:, None] == owner[None]
-
-
+# = lengths = [len(document) for document in documents]
+# = lengths += [1] * (size - sum(lengths))
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = labels = torch.full((size,), -100)
+# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+# = return tokens, positions, labels, owner[:, None] == owner[None]
 # %% wrong: positions of one long text
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-    mask = (owner[:, None] == owner[None]).tril()
-    return tokens, torch.arange(size), labels, mask
-
-
+# = lengths = [len(document) for document in documents]
+# = lengths += [1] * (size - sum(lengths))
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = labels = torch.full((size,), -100)
+# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+# = mask = (owner[:, None] == owner[None]).tril()
+# = return tokens, torch.arange(size), labels, mask
 # %% wrong: the end of a document has to guess the beginning of the next
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    used = sum(lengths)
-    lengths += [1] * (size - used)
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    labels = torch.full((size,), -100)
-    labels[: used - 1] = tokens[1:used]
-    mask = (owner[:, None] == owner[None]).tril()
-    return tokens, positions, labels, mask
-
-
+# = lengths = [len(document) for document in documents]
+# = used = sum(lengths)
+# = lengths += [1] * (size - used)
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = labels = torch.full((size,), -100)
+# = labels[: used - 1] = tokens[1:used]
+# = mask = (owner[:, None] == owner[None]).tril()
+# = return tokens, positions, labels, mask
 # %% wrong: padding looks at nothing
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    used = sum(lengths)
-    lengths += [1] * (size - used)
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-    mask = (owner[:, None] == owner[None]).tril()
-    mask[used:] = False
-    return tokens, positions, labels, mask
-
-
+# = lengths = [len(document) for document in documents]
+# = used = sum(lengths)
+# = lengths += [1] * (size - used)
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = labels = torch.full((size,), -100)
+# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+# = mask = (owner[:, None] == owner[None]).tril()
+# = mask[used:] = False
+# = return tokens, positions, labels, mask
 # %% wrong: True where attention is forbidden, as nn.MultiheadAttention has it
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    labels = torch.full((size,), -100)
-    labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
-    mask = (owner[:, None] == owner[None]).tril()
-    return tokens, positions, labels, ~mask
-
-
+# = lengths = [len(document) for document in documents]
+# = lengths += [1] * (size - sum(lengths))
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = labels = torch.full((size,), -100)
+# = labels[:-1] = torch.where(owner[1:] == owner[:-1], tokens[1:], -100)
+# = mask = (owner[:, None] == owner[None]).tril()
+# = return tokens, positions, labels, ~mask
 # %% wrong: labels that are not shifted, as some models expect them
-import torch
-
-
-def ex9_5(documents, size):
-    lengths = [len(document) for document in documents]
-    lengths += [1] * (size - sum(lengths))
-    tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
-    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    positions = torch.cat([torch.arange(n) for n in lengths])
-    mask = (owner[:, None] == owner[None]).tril()
-    return tokens, positions, tokens.clone(), mask
+# = lengths = [len(document) for document in documents]
+# = lengths += [1] * (size - sum(lengths))
+# = tokens = torch.cat([*documents, torch.zeros(size, dtype=torch.int64)])[:size]
+# = owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+# = positions = torch.cat([torch.arange(n) for n in lengths])
+# = mask = (owner[:, None] == owner[None]).tril()
+# = return tokens, positions, tokens.clone(), mask

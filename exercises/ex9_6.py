@@ -32,13 +32,23 @@ Hint 3: `part = order[start : start + world_size * batch_size]`, and this rank t
 and at the end `{"epoch": epoch + 1, "start": 0}`.
 """
 
-# %% stub
+# %% solution
 import torch
 
 
 def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
     """Yield (this rank's indices, the state after the step) to the epoch's end."""
-    raise NotImplementedError
+    state = state or {"epoch": 0, "start": 0}
+    epoch, start = state["epoch"], state["start"]
+    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+    order = torch.randperm(num_samples, generator=dice).tolist()
+    while start < num_samples:
+        part = order[start : start + world_size * batch_size]
+        start += len(part)
+        after = {"epoch": epoch, "start": start}
+        if start == num_samples:
+            after = {"epoch": epoch + 1, "start": 0}
+        yield part[rank::world_size], after
 
 
 # %% check
@@ -160,25 +170,6 @@ def judge(read, num, epoch, jobs, firsts):
     raise Wrong(f"{said} The jobs had as many ranks and the same batch size.")
 
 
-# %% solution
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    """Yield (this rank's indices, the state after the step) to the epoch's end."""
-    state = state or {"epoch": 0, "start": 0}
-    epoch, start = state["epoch"], state["start"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    while start < num_samples:
-        part = order[start : start + world_size * batch_size]
-        start += len(part)
-        after = {"epoch": epoch, "start": start}
-        if start == num_samples:
-            after = {"epoch": epoch + 1, "start": 0}
-        yield part[rank::world_size], after
-
-
 # %% right: one number since the training began, and blocks instead of cards
 import random
 
@@ -197,175 +188,94 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 
 
 # %% wrong: fills up the last step, as DistributedSampler does
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "start": 0}
-    epoch, start = state["epoch"], state["start"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    while len(order) % world_size:
-        order += order[: world_size - len(order) % world_size]
-    while start < len(order):
-        part = order[start : start + world_size * batch_size]
-        start += len(part)
-        after = {"epoch": epoch, "start": start}
-        if start == len(order):
-            after = {"epoch": epoch + 1, "start": 0}
-        yield part[rank::world_size], after
-
-
+# - while start < num_samples:
+# + while len(order) % world_size:
+# +     order += order[: world_size - len(order) % world_size]
+# + while start < len(order):
+# - if start == num_samples:
+# + if start == len(order):
 # %% wrong: drops the last step if it is not full
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "start": 0}
-    epoch, start = state["epoch"], state["start"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    size = world_size * batch_size
-    while start + size <= num_samples:
-        part = order[start : start + size]
-        start += size
-        after = {"epoch": epoch, "start": start}
-        if start + size > num_samples:
-            after = {"epoch": epoch + 1, "start": 0}
-        yield part[rank::world_size], after
-
-
+# - while start < num_samples:
+# -     part = order[start : start + world_size * batch_size]
+# -     start += len(part)
+# + size = world_size * batch_size
+# + while start + size <= num_samples:
+# +     part = order[start : start + size]
+# +     start += size
+# - if start == num_samples:
+# + if start + size > num_samples:
 # %% wrong: counts steps, which mean something else on other ranks
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "step": 0}
-    epoch, step = state["epoch"], state["step"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    size = world_size * batch_size
-    while step * size < num_samples:
-        part = order[step * size : (step + 1) * size]
-        step += 1
-        after = {"epoch": epoch, "step": step}
-        if step * size >= num_samples:
-            after = {"epoch": epoch + 1, "step": 0}
-        yield part[rank::world_size], after
-
-
+# = state = state or {"epoch": 0, "step": 0}
+# = epoch, step = state["epoch"], state["step"]
+# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = size = world_size * batch_size
+# = while step * size < num_samples:
+# =     part = order[step * size : (step + 1) * size]
+# =     step += 1
+# =     after = {"epoch": epoch, "step": step}
+# =     if step * size >= num_samples:
+# =         after = {"epoch": epoch + 1, "step": 0}
+# =     yield part[rank::world_size], after
 # %% wrong: counts this rank's samples
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "mine": 0}
-    epoch, mine = state["epoch"], state["mine"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
-    most = -(-num_samples // world_size)
-    while mine < most:
-        batch = order[mine : mine + batch_size]
-        mine += batch_size
-        after = {"epoch": epoch, "mine": mine}
-        if mine >= most:
-            after = {"epoch": epoch + 1, "mine": 0}
-        yield batch, after
-
-
+# = state = state or {"epoch": 0, "mine": 0}
+# = epoch, mine = state["epoch"], state["mine"]
+# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
+# = most = -(-num_samples // world_size)
+# = while mine < most:
+# =     batch = order[mine : mine + batch_size]
+# =     mine += batch_size
+# =     after = {"epoch": epoch, "mine": mine}
+# =     if mine >= most:
+# =         after = {"epoch": epoch + 1, "mine": 0}
+# =     yield batch, after
 # %% wrong: begins the epoch anew
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    epoch = state["epoch"] if state else 0
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    for start in range(0, num_samples, world_size * batch_size):
-        part = order[start : start + world_size * batch_size]
-        end = start + len(part)
-        yield part[rank::world_size], {"epoch": epoch + (end == num_samples), "at": end}
-
-
+# = epoch = state["epoch"] if state else 0
+# = dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = for start in range(0, num_samples, world_size * batch_size):
+# =     part = order[start : start + world_size * batch_size]
+# =     end = start + len(part)
+# =     yield part[rank::world_size], {"epoch": epoch + (end == num_samples), "at": end}
 # %% wrong: shuffles the rest anew, with another order than before
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "start": 0}
-    epoch, start = state["epoch"], state["start"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch + start)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    while start < num_samples:
-        part = order[start : start + world_size * batch_size]
-        start += len(part)
-        after = {"epoch": epoch, "start": start}
-        if start == num_samples:
-            after = {"epoch": epoch + 1, "start": 0}
-        yield part[rank::world_size], after
-
-
+# - dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+# + dice = torch.Generator().manual_seed(seed * 2**20 + epoch + start)
 # %% wrong: the state is that before the step
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "start": 0}
-    epoch, start = state["epoch"], state["start"]
-    dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    while start < num_samples:
-        part = order[start : start + world_size * batch_size]
-        before = {"epoch": epoch, "start": start}
-        start += len(part)
-        if start == num_samples:
-            before = {"epoch": epoch + 1, "start": 0}
-        yield part[rank::world_size], before
-
-
+#   part = order[start : start + world_size * batch_size]
+# + before = {"epoch": epoch, "start": start}
+# - after = {"epoch": epoch, "start": start}
+# -     after = {"epoch": epoch + 1, "start": 0}
+# - yield part[rank::world_size], after
+# +     before = {"epoch": epoch + 1, "start": 0}
+# + yield part[rank::world_size], before
 # %% wrong: one dict, which it changes
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "start": 0}
-    dice = torch.Generator().manual_seed(seed * 2**20 + state["epoch"])
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    start = state["start"]
-    while start < num_samples:
-        part = order[start : start + world_size * batch_size]
-        start += len(part)
-        state["start"] = start
-        if start == num_samples:
-            state.update(epoch=state["epoch"] + 1, start=0)
-        yield part[rank::world_size], state
-
-
+# = state = state or {"epoch": 0, "start": 0}
+# = dice = torch.Generator().manual_seed(seed * 2**20 + state["epoch"])
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = start = state["start"]
+# = while start < num_samples:
+# =     part = order[start : start + world_size * batch_size]
+# =     start += len(part)
+# =     state["start"] = start
+# =     if start == num_samples:
+# =         state.update(epoch=state["epoch"] + 1, start=0)
+# =     yield part[rank::world_size], state
 # %% wrong: keeps the whole order in the state
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    state = state or {"epoch": 0, "order": []}
-    epoch, order = state["epoch"], state["order"]
-    if not order:
-        dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-        order = torch.randperm(num_samples, generator=dice).tolist()
-    while order:
-        part = order[: world_size * batch_size]
-        order = order[len(part) :]
-        yield part[rank::world_size], {"epoch": epoch + (not order), "order": order}
-
-
+# = state = state or {"epoch": 0, "order": []}
+# = epoch, order = state["epoch"], state["order"]
+# = if not order:
+# =     dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
+# =     order = torch.randperm(num_samples, generator=dice).tolist()
+# = while order:
+# =     part = order[: world_size * batch_size]
+# =     order = order[len(part) :]
+# =     yield part[rank::world_size], {"epoch": epoch + (not order), "order": order}
 # %% wrong: every epoch has the order of the first
-import torch
-
-
-def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
-    start = state["start"] % num_samples if state else 0
-    dice = torch.Generator().manual_seed(seed)
-    order = torch.randperm(num_samples, generator=dice).tolist()
-    while start < num_samples:
-        part = order[start : start + world_size * batch_size]
-        start += len(part)
-        yield part[rank::world_size], {"start": start}
+# = start = state["start"] % num_samples if state else 0
+# = dice = torch.Generator().manual_seed(seed)
+# = order = torch.randperm(num_samples, generator=dice).tolist()
+# = while start < num_samples:
+# =     part = order[start : start + world_size * batch_size]
+# =     start += len(part)
+# =     yield part[rank::world_size], {"start": start}

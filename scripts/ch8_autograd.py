@@ -109,9 +109,7 @@ def passes(call: Callable, shape: tuple, device) -> bool:
 
 def parse_args(argv: list[str] | None = None):
     """Read the flags."""
-    parser = job.Flags(__doc__)
-    parser.add_argument("--numbers", type=int, default=3, help="in a row")
-    return parser.parse_args(argv)
+    return job.Flags(__doc__, numbers=3).parse_args(argv)
 
 
 def main() -> None:

@@ -61,9 +61,7 @@ def converge(args, rank: int, device) -> None:
 
 def parse_args(argv: list[str] | None = None):
     """Read the flags."""
-    parser = job.Flags(__doc__, steps=60, seed=0)
-    parser.add_argument("--every", type=int, default=20, help="steps a test")
-    return parser.parse_args(argv)
+    return job.Flags(__doc__, steps=60, every=20, seed=0).parse_args(argv)
 
 
 def main() -> None:

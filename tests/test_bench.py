@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from allranks import Ranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import bench
 from tests.bench import by_hand
 from tests.bench.apart import apart

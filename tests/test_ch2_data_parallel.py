@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from allranks import vgpu
-from allranks.pictures import steps
-from allranks.sums.data_parallel import ring_bytes, step_bytes
+from allranks.topics.data_parallel.picture import steps
+from allranks.topics.data_parallel.sums import ring_bytes, step_bytes
 from scripts import ch2_data_parallel as ch2
 from scripts import ch5_single
 

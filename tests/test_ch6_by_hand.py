@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from allranks import Ranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from scripts import ch6_by_hand
 
 # 9 steps per epoch, and the last batch has 4 samples.

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from allranks import vgpu
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from scripts import ch5_single, ch6_model_parallel
 
 FLAGS = ["--epochs=2", "--samples=40", "--batch-size=4"]  # 20 steps

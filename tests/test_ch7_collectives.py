@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import Ranks, launch
-from allranks.paths import ROOT
-from allranks.sums.costs import cost
+from allranks.base.paths import ROOT
+from allranks.topics.collectives.costs import cost
 from scripts import ch7_collectives as script
 
 SIZES = [0, 1, 2, 5, 96, 1000]

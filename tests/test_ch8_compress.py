@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from allranks import Ranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests import shown
 
 START = """

@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 from allranks import Ranks, launch
-from allranks.paths import ROOT
-from allranks.sums.compression import waits
-from allranks.sums.link_times import seconds
-from allranks.sums.network import parse
+from allranks.base.paths import ROOT
+from allranks.topics.compression.sums import waits
+from allranks.topics.links.network import parse
+from allranks.topics.links.sums import seconds
 from scripts import ch8_ddp_by_hand
 from tests.bench import by_hand
 

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from allranks import launch
-from allranks.explorables import Buckets
-from allranks.sums import traces
+from allranks.topics import Buckets
+from allranks.topics.buckets import traces
 from scripts import ch8_compile, ch8_trace
 from tests import shown
 

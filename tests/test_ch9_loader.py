@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from allranks import launch
-from allranks.paths import ROOT
-from allranks.sums import loader
+from allranks.base.paths import ROOT
+from allranks.topics.loader import sums as loader
 from scripts import ch9_loader as script
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks import Ranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from scripts import ch9_packing as script
 from tests import shown
 from tests.bench import packing

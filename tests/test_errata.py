@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.clinic import errata
 from allranks.clinic.play import play
-from allranks.paths import ROOT
 from book._ext.runs import records
 
 ERRATA = errata.folder(ROOT / "errata")
@@ -37,6 +37,7 @@ def test_every_specimen_is_on_the_page_once():
 class TestSpecimen:
     """Each specimen keeps what the page promises."""
 
+    @pytest.mark.replay("errata/{specimen.slug}.py")
     def test_plays_as_recorded(self, specimen):
         """Played again, the mistake and the repair end and print as recorded."""
         elsewhere = specimen.fields.get("elsewhere")

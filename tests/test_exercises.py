@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from allranks import check, hints
+from allranks.base.paths import ROOT
 from allranks.exercises import files, grader
 from allranks.live.processes import RankProcesses
-from allranks.paths import ROOT
 from book._tools import exercises as book
 
 NAMES = files.names()
@@ -32,6 +32,7 @@ def ex3_4(model, path):
 OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 
 
+@pytest.mark.replay("exercises/{name}.py")
 @pytest.mark.parametrize("name", NAMES)
 class TestGrader:
     """Each cell of an exercise's file is graded as a reader's answer."""
@@ -322,13 +323,14 @@ class TestFile:
             ("Ranks: 1", "Ranks: one", "world sizes"),
             ("Hint 2: ", "", "Hint 1, Hint 2, Hint 3"),
             ("# %% check", "# %% chekc", "kinds of cells"),
-            ("# %% solution", "# %% right: so", "stub, check and solution"),
-            ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
+            ("# %% solution", "# %% stub", "stub, solution and check"),
             (
-                "def ex2_3(losses, counts):\n    return losses.mean()",
-                "x = 1",
-                "def ex2_3",
+                "# = return losses.mean()",
+                "# - total = 0",
+                "right answers with the lines",
             ),
+            ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
+            ("# = return losses.mean()", "x = 1", "def ex2_3"),
         ],
     )
     def test_is_refused(self, tmp_path, old, new, fault):
@@ -339,3 +341,31 @@ class TestFile:
         path.write_text(text.replace(old, new, 1), "utf8")
         with pytest.raises(ValueError, match=f"ex2_3.py needs .*{fault}"):
             files.read(path)
+
+    @pytest.mark.parametrize(
+        ("edits", "body"),
+        [
+            ("# - y = 1", "    if x:\n        return x\n"),
+            (
+                "# - return x\n# + return y",
+                "    if x:\n        y = 1\n        return y\n",
+            ),
+            (
+                "#   y = 1\n# + if y:\n# +     y += 1\n# - return x",
+                "    if x:\n        y = 1\n        if y:\n            y += 1\n",
+            ),
+            ("# = if y:\n# =     return y", "    if y:\n        return y\n"),
+        ],
+    )
+    def test_may_say_how_an_answer_differs_from_the_solution(
+        self, tmp_path, edits, body
+    ):
+        """Lines are found in their order, whatever their indentation."""
+        head = 'def ex2_3(x, y):\n    """Do it."""\n'
+        solution = f"{head}    if x:\n        y = 1\n        return x\n"
+        text, _, check = self.GOOD.read_text("utf8").partition("# %% solution\n")
+        text += f"# %% solution\n{solution}# %% check{check.partition('# %% check')[2]}"
+        text = f"{text.partition('# %% wrong')[0]}" + 3 * f"# %% wrong: so\n{edits}\n"
+        path = tmp_path / "ex2_3.py"
+        path.write_text(text, "utf8")
+        assert files.read(path).cells[-1].code == (head + body).strip()

@@ -8,7 +8,7 @@ import pytest
 from bs4 import BeautifulSoup
 from docutils import nodes
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.chapters import chapter_map, map_cards
 
 PARTS = chapter_map.read(ROOT)

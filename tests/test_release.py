@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from allranks import __version__
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools import release
 
 FOLDER = ROOT / ".github" / "workflows"

@@ -18,7 +18,7 @@ from nbformat import v4
 from packaging.requirements import Requirement
 
 import allranks
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import records
 from book._tools import release
 
@@ -33,7 +33,7 @@ SESSION = [
     "%ranks 2",
     "%%ranks\nx = torch.ones(1) * (rank + 1)\ndist.all_reduce(x)\nprint(int(x))",
     "%ranks stop",
-    "from allranks.explorables import CLASSES, by_name\n"
+    "from allranks.topics import CLASSES, by_name\n"
     "shown = [by_name(name)() for name in CLASSES.values()]\n"
     "print('modules', all('export default' in one._esm for one in shown))\n"
     "print('styles', {len(one._css) > 1000 for one in shown})\n"
@@ -45,7 +45,7 @@ SESSION = [
     "stub = files.find('ex2_3')\n"
     "check(stub.answer(stub.cells[0]))\n"
     "print('scripts', importlib.util.find_spec('scripts'))\n"
-    "from allranks.paths import ROOT\n"
+    "from allranks.base.paths import ROOT\n"
     "print('rehearsed', (ROOT / 'book/_examples/train_cuda.py').is_file())",
 ]
 GUARDED = """
@@ -115,14 +115,11 @@ class Environment:
         pip("--python", self.python, "install", wheel)
         (site,) = folder.glob("lib/python*/site-packages")
         self.site = site
-        collect_less = "import gc; gc.set_threshold(50_000, 20, 20)"  # as tests/start
-        lines = sysconfig.get_path("purelib"), collect_less
-        (site / "packages.pth").write_text("\n".join(lines))
+        (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
 
     def run(self, *words: str | Path, cwd: Path | None = None) -> str:
         """Run the environment's Python far from the checkout; return its stdout."""
-        ours = "PYTHONPATH", "ALLRANKS_POPEN"  # the tests set them, in order to fork
-        environ = {k: v for k, v in os.environ.items() if k not in ours}
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environ |= {"IPYTHONDIR": str(self.away), "OMP_NUM_THREADS": "1"}
         environ |= {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
         done = subprocess.run(

@@ -7,8 +7,8 @@ import sys
 import nbformat
 from nbformat import v4
 
+from allranks.base.paths import ROOT
 from allranks.live import magic
-from allranks.paths import ROOT
 
 PAGE = (ROOT / "book" / "app_where.md").read_text("utf8")
 CELLS = [

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from allranks import backends
-from allranks.sums.network import parse
+from allranks.topics.links.network import parse
 
 GLOO = re.compile(r"\b(gloo|undefined)\b", re.IGNORECASE)
 

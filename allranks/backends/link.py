@@ -6,7 +6,7 @@ latency α and bandwidth B would have done it. What was started meanwhile goes o
 overlap, buckets, hierarchies and compression pay off as they do on that link.
 
 A collective begins when its last rank has come and the link is free, and takes what
-``allranks.sums.link_times`` says. The ranks tell each other when they came: all
+``allranks.topics.links.sums`` says. The ranks tell each other when they came: all
 processes of a machine share one clock. A message between two ranks leaves when those
 before it have left, and arrives α later.
 """
@@ -25,8 +25,8 @@ from torch._C._distributed_c10d import Work
 
 from allranks.backends.over_gloo import RENAMED, OverGloo
 from allranks.backends.work import InOrder, alone
-from allranks.sums.link_times import seconds
-from allranks.sums.network import VARIABLE, Network, parse
+from allranks.topics.links.network import VARIABLE, Network, parse
+from allranks.topics.links.sums import seconds
 
 NOTICED = 5  # calls after which this machine's own slowness is judged,
 NOTICED_S = 0.1  # and the seconds that they must have taken
@@ -70,7 +70,7 @@ class SetLink(OverGloo):
         """Start a collective of gloo's; return work that ends as on the link.
 
         Args:
-            name: as ``link_times.seconds`` calls it.
+            name: as ``links.sums.seconds`` calls it.
             num_bytes: n, as it counts them.
             result: the tensors that the work returns.
             start: calls gloo.
@@ -183,7 +183,7 @@ def size(tensors: Sequence[torch.Tensor]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-# Of each method: what it is called in ``link_times``, and its bytes n. The first
+# Of each method: what it is called in ``links.sums``, and its bytes n. The first
 # argument is what the call fills.
 METHODS = {
     "allreduce": ("all_reduce", lambda group, x, *_: size(x)),

@@ -1,13 +1,14 @@
 """Find the failure that a log shows: ``python -m allranks.diagnose LOG ...``.
 
-``reading`` and ``pipe`` read the log, and ``text`` makes it plain. ``signs`` has the
-regular expressions to look for, and ``search`` finds where they match. ``suspects``
-decides which cases to name, and ``words`` describes them. ``command`` is the tool. The
-diagnosis on the book's page, book/_static/diagnose.js, does the same as text, search
-and suspects, step by step.
+``reading`` reads the log, and ``text`` makes it plain. ``signs`` has the regular
+expressions to look for, and ``search`` finds where they match. ``suspects`` decides
+which cases to name, and ``words`` describes them, with what NCCL's ``watchdog`` says of
+several ranks. ``command`` is the tool. The diagnosis on the book's page,
+book/_static/diagnose.js, does the same as text, search and suspects, step by step, with
+the numbers, words and expressions that ``page`` takes from them.
 
-For those who have no log, ``described`` finds what a described symptom may be, and
-``ask`` asks; both read symptoms.toml.
+For those who have no log, ``described`` finds what a described symptom may be, from the
+words and the tree of symptoms.toml.
 """
 
 from allranks.diagnose.command import main

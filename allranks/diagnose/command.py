@@ -27,12 +27,11 @@ import sys
 from collections.abc import Iterator
 
 from allranks import clinic
-from allranks.diagnose.ask import ask
-from allranks.diagnose.described import candidates, table
-from allranks.diagnose.evidence import ended
-from allranks.diagnose.pipe import Received, complain, receive
-from allranks.diagnose.reading import decoded, read
-from allranks.diagnose.suspects import SHOWN, diagnose
+from allranks.base.paths import ROOT
+from allranks.clinic.specimens import Specimen
+from allranks.diagnose.described import candidates, symptoms, table
+from allranks.diagnose.reading import Received, complain, decoded, read, receive
+from allranks.diagnose.suspects import SHOWN, diagnose, ended
 from allranks.diagnose.text import Log
 from allranks.diagnose.words import (
     about_case,
@@ -44,7 +43,6 @@ from allranks.diagnose.words import (
     stopped,
     unknown,
 )
-from allranks.paths import ROOT
 
 CASES = ROOT / "clinic"
 _SPOKEN = re.compile(r"[A-Za-z0-9']{2,}|[\u4e00-\u9fff]{2}")
@@ -53,6 +51,11 @@ _HAN = re.compile(r"[\u4e00-\u9fff]")
 _FILE = re.compile(r"\.\w{1,5}$")
 LONG = 5  # words of a sentence that has a slash or ends with a file's name
 RULE = "--- python -m allranks.diagnose:"
+FIRST = "What do you see?"
+NO_TERMINAL = (
+    "--ask asks in a terminal, and stdin is none: give a sentence that says what you "
+    'see instead, as in python -m allranks.diagnose "it hangs at the end of the epoch"'
+)
 
 
 def options(arguments: list[str] | None) -> argparse.Namespace:
@@ -92,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         log, cases = Log(*(texts(name, came) for name in names)), clinic.folder(CASES)
         ends = ended(log)
         if came.ended is not None:
+            # The pipe knows when Ctrl-C came; the log may not mention it at all.
             file = names.index("-")
             ends[file] = log.after(file, came.ended)
         suspects = diagnose(log, cases, ends)
@@ -102,6 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     shown = [found(log, suspect) for suspect in suspects[:SHOWN]]
     end = min(ends.values(), default=None)
+    # Only a text in which no sign matches, of a job that nobody ended, may describe a
+    # symptom in words.
     known = {case.slug: case for case in cases}
     none = shown or end is not None
     searched = {} if none else table(cases)
@@ -179,3 +185,51 @@ def answer(text: str, broken: bool) -> bool:
 def silence() -> None:
     """Redirect stdout to the null device, into which Python flushes at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def ask(cases: list[Specimen]) -> int:
+    """Ask from question to question (--ask), and show the cases at the end.
+
+    The questions are the tree of symptoms.toml, which the clinic's page shows, too.
+
+    Returns:
+        0 if cases were shown, 1 if it ended before, 2 without a terminal.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        complain(NO_TERMINAL)
+        return 2
+    known = {case.slug: case for case in cases}
+    path, answered = [], 1  # the answers chosen so far, so that 0 leads back
+    try:
+        while True:
+            here = path[-1] if path else {"ask": FIRST, "see": symptoms()["see"]}
+            if "cases" in here:
+                answered = 0
+                for number, slug in enumerate(here["cases"].split(), 1):
+                    print(f"\n{show(number, about_case(known[slug]), False)}")
+                print("\n  0. back")
+            else:
+                print(f"\n{here['ask']}\n")
+                for number, one in enumerate(here["see"], 1):
+                    print(f"{number:3}. {one['answer']}")
+                print(f"  0. {'back' if path else 'end'}")
+            number = choose(len(here.get("see", [])))
+            if number:
+                path.append(here["see"][number - 1])
+            elif path:
+                path.pop()
+            else:
+                return answered
+    except (EOFError, KeyboardInterrupt):
+        print()
+        return answered
+
+
+def choose(most: int) -> int:
+    """Return the number that is typed, from 0 on; ask again for any other."""
+    wanted = f"a number from 0 to {most}" if most else "0, or Ctrl-D to end"
+    while True:
+        typed = input("> ").strip()
+        if typed.isdecimal() and int(typed) <= most:
+            return int(typed)
+        print(f"Type {wanted}.")

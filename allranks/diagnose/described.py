@@ -6,8 +6,8 @@ of which a description tells too little is left out, even if no other fits bette
 thing alone is too little, unless the words that the description shares with the case's
 title, symptom, cause and cure stand out. These words count for the order, too (by BM25:
 Robertson and Zaragoza, 2009).
-book/_static/described.js does the same with the same table, so a change belongs in
-both.
+book/_static/described.js does the same with the same table, which has the numbers and
+expressions below as well.
 """
 
 import re
@@ -18,6 +18,7 @@ from math import log, sqrt
 from pathlib import Path
 
 from allranks.clinic.specimens import Specimen
+from allranks.diagnose.signs import for_browsers
 from allranks.diagnose.suspects import BRIEF
 from allranks.diagnose.text import Log, bare
 
@@ -32,17 +33,20 @@ ALONE = 2  # standard deviations, for a case of which one thing is told, no more
 NEARLY = 0.55  # of the best total; a case below it does not fit as well
 MANY = 0.2  # of the cases; words that more of them share tell little
 K1, B = 1.2, 0.75  # of BM25, the usual values
-_ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
-_WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
+ENDS = re.compile(r"(?:ing|ed|es|s|e)$")
+WORD = re.compile(r"[a-z0-9]+|[\u4e00-\u9fff]+")
 _LATIN = re.compile(r"[a-z0-9]")
-_LOGGED = re.compile(
-    r'[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback', re.ASCII
+LOGGED = re.compile(
+    r'^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback)',
+    re.ASCII,
 )
-_SPOKEN = re.compile(r"[A-Za-z]{2,}|[\u4e00-\u9fff]")
-_ODD = re.compile(r"[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]")
-_NUMBER = re.compile(r"[0-9]+")
-_TIMES = re.compile(r"\b([0-9]+) ?[x*\u00d7] ?(?=[a-z])", re.ASCII)
-_CARD = re.compile(r"\b(?=[ahpv][0-9]00s?\b)", re.ASCII)
+SPOKEN = re.compile(r"[A-Za-z]{2,}|[\u4e00-\u9fff]")
+ODD = re.compile(r"[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]")
+NUMBER = re.compile(r"[0-9]+")
+TIMES = re.compile(r"\b([0-9]+) ?[x*\u00d7] ?(?=[a-z])", re.ASCII)
+CARD = re.compile(r"\b(?=[ahpv][0-9]00s?\b)", re.ASCII)
+NEEDED = "FEW NEAR LEAST VAGUE SHARED ALONE NEARLY BRIEF ENDS WORD LOGGED SPOKEN ODD "
+NEEDED += "NUMBER TIMES CARD"  # by described.js
 # Words of grammar, which are no beginnings: "no" is not "node", nor is "per" "perhaps".
 _WHOLE = re.compile(
     "all|and|any|but|can|did|few|for|get|had|has|how|max|new|non|not|now|off|old|one|out|"
@@ -64,8 +68,8 @@ def normal(text: str) -> str:
     >>> normal("8xA100, 4 * V100"), normal("3 h100s")
     (' 8 gpu a100 4 gpu v100 ', ' 3 gpu h100s ')
     """
-    counted = _CARD.sub("gpu ", _TIMES.sub(r"\1 ", text.lower()))
-    return f" {' '.join(_WORD.findall(counted))} "
+    counted = CARD.sub("gpu ", TIMES.sub(r"\1 ", text.lower()))
+    return f" {' '.join(WORD.findall(counted))} "
 
 
 def needle(word: str) -> str:
@@ -87,7 +91,7 @@ def stem(word: str) -> str:
     >>> [stem(word) for word in ("hanging", "hangs", "freezes", "loss")]
     ['hang', 'hang', 'freez', 'loss']
     """
-    return _ENDS.sub("", word) if len(word) > 4 else word
+    return ENDS.sub("", word) if len(word) > 4 else word
 
 
 def shared(texts: list[str]) -> dict[str, list[int]]:
@@ -124,6 +128,7 @@ def table(cases: list[Specimen]) -> dict:
             answer what is no failure.
         pages: by name, a page's title, its section and what it says.
         shared: what each word of their texts counts for which of them.
+        constants: for described.js, what ``NEEDED`` names.
     """
     data = symptoms()
     pages = data["pages"]
@@ -134,6 +139,7 @@ def table(cases: list[Specimen]) -> dict:
     ]
     mentioned = {c.slug: data["cases"][c.slug].split() for c in cases}
     mentioned |= {name: page["things"].split() for name, page in pages.items()}
+    # A title says more than a sentence below it, so its words count three times.
     texts = [3 * f"{case.title} " + case.prose for case in cases]
     texts += [3 * f"{page['title']} " + page["says"] for page in pages.values()]
     count = Counter(thing for some in mentioned.values() for thing in some)
@@ -151,6 +157,7 @@ def table(cases: list[Specimen]) -> dict:
     vague = [order[thing] for thing in data["vague"].split()]
     found = {"terms": terms, "main": main, "tells": tells, "vague": vague}
     found |= {"cases": told_of, "pages": told}
+    found["constants"] = for_browsers(globals(), NEEDED)
     return found | {"shared": shared(texts)}
 
 
@@ -190,6 +197,8 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
         pairs = searched["shared"][word]
         for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
             common[case] += weight
+    # A long description shares words with every case, so what counts is how far a case
+    # stands out from the others.
     mean = sum(common) / len(common)
     spread = sqrt(sum((words - mean) ** 2 for words in common) / len(common)) or 1
     total = []
@@ -216,8 +225,8 @@ def spoken(line: str) -> bool:
     said = bare(line)
     if said != line.lstrip(" -|").rstrip(" "):
         return False
-    words = len(_SPOKEN.findall(said))
-    odd, numbers = len(_ODD.findall(said)), len(_NUMBER.findall(said))
+    words = len(SPOKEN.findall(said))
+    odd, numbers = len(ODD.findall(said)), len(NUMBER.findall(said))
     return words >= 2 and 4 * odd <= words and 2 * numbers <= words
 
 
@@ -229,6 +238,6 @@ def candidates(log: Log, searched: dict) -> list[str]:
     lines = [line for line in log.lines if line.strip(" ")]
     if len(lines) > BRIEF or 2 * sum(map(spoken, lines)) < len(lines):
         return []
-    if any(_LOGGED.match(bare(line)) for line in lines):
+    if any(LOGGED.match(bare(line)) for line in lines):
         return []
     return [slug for _, slug in ranked("\n".join(lines), searched)[:FEW]]

@@ -15,13 +15,13 @@ from allranks.diagnose.signs import CUT, DIGITS, Sign
 from allranks.diagnose.text import Log, bare
 
 TRIES = 300  # places to try for one piece of a sign
-_SOURCE = re.compile(
+SOURCE = re.compile(
     r"^ *(?:-+> *)?(?:\d+ +)?(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )"
 )
-_TYPED = re.compile(r"^ *(?:\+{1,5} |\$ |(?:echo|printf) )")  # what a shell repeats
-_BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
+TYPED = re.compile(r"^ *(?:\+{1,5} |\$ |(?:echo|printf) )")  # what a shell repeats
+BARRIER = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})\b", re.ASCII)
 MANY = 2**16  # words to keep at a time
-_NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
+NEXT = re.compile(r"^ *(?:Traceback|File \"|\[rank\d|\[default\d)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
                 break
             line = log.line_at(at)
             end = log.line_at(at + len(needle) - 1)
-            if (line, end) != last:
+            if (line, end) != last:  # a line has a piece often, and matches or not
                 last = line, end
                 hit = _try(log, one.expression, line, end)
                 if hit and one.kind != UNLESS and _complete(hit.text):
@@ -99,6 +99,8 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
                     code.append(hit)
             at = log.find(needle, at + 1)
     hits = found or code
+    # A log that was cut may end within the message. What only supports a sign, or rules
+    # it out, must be there in full.
     if not hits and one.kind not in (WITH, UNLESS):
         for needle, head in zip(one.needles, one.heads, strict=True):
             if head in log.tail and (hit := _cut(log, needle)):
@@ -108,7 +110,7 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
 
 def _complete(text: str) -> bool:
     """Tell whether it is a store's barrier at which no rank is missing."""
-    match = _BARRIER.search(text)
+    match = BARRIER.search(text)
     return match is not None and int(match[2]) >= int(match[1])
 
 
@@ -137,22 +139,22 @@ def _cut(log: Log, needle: str) -> Hit | None:
 def _try(log: Log, expression: re.Pattern, line: int, end: int) -> Hit | None:
     """Match on the lines from ``line`` to ``end``, and on their neighbours too."""
     if line == end:
-        if _TYPED.search(bare(log.lines[line])):
+        if TYPED.search(bare(log.lines[line])):
             return None
         for text in (log.lines[line], bare(log.lines[line])):
             if match := expression.search(text):
-                source = bool(_SOURCE.search(bare(log.lines[line])))
+                source = bool(SOURCE.search(bare(log.lines[line])))
                 return Hit(line, line, text, *match.span(), source)
     for before, after in (0, 0), (0, 1), (1, 0), (1, 1), (0, 2):
         inside = range(line - before, end + after)
         if not 0 < len(inside) <= 3 or not all(map(log.goes_on, inside)):
             continue
         head, *rest = (log.lines[i].strip(" ") for i in (*inside, inside.stop))
-        if any(map(_NEXT.search, rest)) or _TYPED.search(bare(head)):
+        if any(map(NEXT.search, rest)) or TYPED.search(bare(head)):
             continue
         for joints in product((" ", ""), repeat=len(rest)):
             text = head + "".join(chain(*zip(joints, rest, strict=True)))
             if match := expression.search(text):
-                source = bool(_SOURCE.search(bare(head)))
+                source = bool(SOURCE.search(bare(head)))
                 return Hit(inside.start, inside.stop, text, *match.span(), source)
     return None

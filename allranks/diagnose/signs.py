@@ -8,14 +8,15 @@ such a place is the expression tried. What a browser would read differently is r
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
+from typing import Any
 
-from allranks.clinic.cases import AND, CLASSES, KINDS, SYMPTOMS, WITH
+from allranks.clinic.cases import AND, WITH
 from allranks.clinic.specimens import Specimen
 
 DIGITS = b"0123456789"
 SHORTEST = 6  # letters of the literal piece
 CUT = 16  # letters of a piece that suffice at the log's end, if half of the piece
+SPACE = re.compile(r"(?:\\s| )[+*?]?|\\(.)")  # or a letter with a backslash
 _ATOM = re.compile(
     r"""
     (?P<open>\((?:\?[:=!])?) | (?P<close>\)) | (?P<bar>\|)
@@ -81,7 +82,7 @@ def literal(source: str, space: str = "") -> str:
     >>> literal(r"op\.preamble\s+<= op")
     'op.preamble<=op'
     """
-    return re.sub(r"(?:\\s| )[+*?]?|\\(.)", lambda match: match[1] or space, source)
+    return SPACE.sub(lambda match: match[1] or space, source)
 
 
 @cache
@@ -103,6 +104,8 @@ def sign(kind: str, pattern: str) -> Sign:
     also = tuple(sign(WITH, other) for other in others)
     if not pattern.isascii():
         raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
+    # First by our own rules, which are those that Python and browsers share; what
+    # passes may still be no expression.
     spans, end = _choice(pattern, 0)
     try:
         re.compile(pattern, re.ASCII)
@@ -179,19 +182,22 @@ def _checked(signs: tuple[tuple[str, str], ...]) -> list[Sign]:
     return [sign(kind, pattern) for kind, pattern in signs]
 
 
-def table(cases: list[Specimen]) -> dict:
-    """Return the cases in the form that book/_static/diagnose.js reads."""
-    kinds, classes, symptoms = list(KINDS), list(CLASSES), list(SYMPTOMS)
-    rows = []
-    for case in cases:
-        signs = [_row_of(one, kinds) for one in signs_of(case)]
-        kind = classes.index(case.fields["class"])
-        symptom = symptoms.index(case.fields["symptom"])
-        rows.append([case.slug, case.title.removesuffix("."), kind, symptom, signs])
-    return {"classes": list(CLASSES.items()), "cases": rows}
+def for_browsers(scope: dict[str, Any], names: str) -> dict[str, Any]:
+    r"""Return constants of a module as JSON can have them: expressions as their text.
+
+    >>> for_browsers({"DIGIT": re.compile(r"\d"), "FEW": 9}, "DIGIT FEW")
+    {'DIGIT': {'pattern': '\\d'}, 'FEW': 9}
+    """
+    return {name: _plain(scope[name]) for name in names.split()}
 
 
-def _row_of(one: Sign, kinds: list[str]) -> list:
-    """Return a sign as its kind, its pattern, its spans, and the signs beside it."""
-    needed = [_row_of(other, kinds) for other in one.also]
-    return [kinds.index(one.kind), one.pattern, *chain(*one.spans), *needed]
+def _plain(value: Any) -> Any:
+    """Return a constant without compiled expressions, which no JSON can hold."""
+    match value:
+        case re.Pattern(pattern=bytes(text)):
+            return {"pattern": text.decode()}
+        case re.Pattern(pattern=text):
+            return {"pattern": text}
+        case [*items]:  # lists and tuples
+            return [_plain(item) for item in items]
+    return value

@@ -1,6 +1,7 @@
 """Decide which failures of the clinic a log shows; none is named without a sign.
 
-book/_static/diagnose.js ranks in the same way, so a change belongs in both.
+A sign is evidence only in a log of torch, only for the keys that it names, and only
+before somebody ended the job. book/_static/diagnose.js ranks in the same way.
 """
 
 import re
@@ -9,7 +10,6 @@ from functools import cached_property
 
 from allranks.clinic.cases import ECHO, FULL, KEYS, MAYBE, OURS, UNLESS, WITH
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.evidence import ended, foreign, meet, ours
 from allranks.diagnose.search import TRIES, Hit, find, find_folded, possible
 from allranks.diagnose.signs import Sign, signs_of
 from allranks.diagnose.text import Log, bare
@@ -17,17 +17,33 @@ from allranks.diagnose.text import Log, bare
 SHOWN = 3
 BRIEF = 12  # lines; in a paste this short, a warning is what is asked about
 REST = 4  # lines in which NCCL continues its report of an error
-_WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
-_DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's summary of an earlier error
-_PROGRESS = re.compile(
+WARNING = re.compile(r"\[W[\d ]|\bW\d{4} |Warning|WARNING", re.ASCII)
+DIGEST = re.compile(r"ChildFailedError: *$")  # torchrun's summary of an earlier error
+PROGRESS = re.compile(
     r"\b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|loss)\b[ :=/[(]*\d|\d(?:it/s|s/it)\b",
     re.ASCII,
 )
-_RAISED = re.compile(r"(?:Error|Exception): ")
+RAISED = re.compile(r"(?:Error|Exception): ")
 _LATE = WITH, UNLESS  # searched only if another sign of the case is there
 _LEVELS = {FULL: 0, MAYBE: 1, ECHO: 2, OURS: 0}
-_ERRORS = "Error: ", "Exception: ", "error: "
-_ALONE = "AssertionError", "NotImplementedError", "StopIteration"  # without a message
+ERRORS = "Error: ", "Exception: ", "error: "
+ALONE = "AssertionError", "NotImplementedError", "StopIteration"  # without a message
+
+# As they appear in a log without its spaces. Each names torch, or what is built on it.
+TORCH = "torch Torch c10d ProcessGroup DistributedDataParallel FSDP local_rank: [rank0]"
+TORCH += " [rank1] [rank2] [rank3] [default0] pt_main_thread pt_data_worker deepspeed"
+TORCH += " DeepSpeed ightning egatron accelerate/ acceleratelaunch mmengine mmcv"
+OTHERS = "tensorflow XlaRuntimeError jaxlib mxnet MXNet paddle"
+INTERRUPTS = "KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"
+INTERRUPT = re.compile(
+    r"^KeyboardInterrupt\b|Received (?:2|Signals\.SIGINT) death signal"
+    r"|got signal: 2\b|closing signal SIGINT|Signal 2 \(SIGINT\)"
+)
+TRACEBACK = "Traceback (most recent call last)"
+STACK = 200  # lines of a traceback, at most
+LISTS = "issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"
+KEY_LIST = re.compile(rb'(?:"[^"]*",?)*')
+KEY = re.compile(rb'"([^"]+)"')
 
 
 @dataclass
@@ -72,8 +88,8 @@ class Suspect:
             return False
         lines = {hit.first for sign, hit in self.hits if sign.kind != WITH}
         if self.warns:
-            return not any(_RAISED.search(log.lines[line]) for line in lines)
-        return all(_WARNING.search(log.lines[line]) for line in lines)
+            return not any(RAISED.search(log.lines[line]) for line in lines)
+        return all(WARNING.search(log.lines[line]) for line in lines)
 
     @property
     def key(self) -> tuple:
@@ -115,6 +131,7 @@ def diagnose(
     suspects = []
     for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
         hits = {}
+        # Most cases have no hit at all, so what only supports or rules out comes later.
         for late in False, True:
             for one in signs:
                 if (one.kind in _LATE) == late and (hit := _whole(log, one, usable)):
@@ -184,11 +201,12 @@ def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
     they certainly echo, and a training that goes on after one did not end by it. What
     comes after Ctrl-C explains nothing.
     """
-    if ends or len(log.lines) > BRIEF or any(map(_PROGRESS.search, log.lines)):
+    if ends or len(log.lines) > BRIEF or any(map(PROGRESS.search, log.lines)):
         suspects = [one for one in suspects if not one.mere_warning(log)]
     suspects = [one for one in suspects if not _over(log, ends, one.first)]
     if any(one.level == ECHO for one in suspects):
-        goes_on = [i for i, x in enumerate(log.lines) if _PROGRESS.search(x)]
+        # A rank may print once more after another one has died; twice, and it goes on.
+        goes_on = [i for i, x in enumerate(log.lines) if PROGRESS.search(x)]
         last = goes_on[-2] if len(goes_on) > 1 else -1
         suspects = [one for one in suspects if one.level != ECHO or one.first >= last]
     error = first_error(log)
@@ -215,7 +233,7 @@ def _over(log: Log, ends: dict[int, int], line: int) -> bool:
 
 def first_error(log: Log) -> int | None:
     """Return the first line that looks like an error and is no warning, or None."""
-    found = (_first_with(log, word) for word in _ERRORS + _ALONE)
+    found = (_first_with(log, word) for word in ERRORS + ALONE)
     return min((line for line in found if line is not None), default=None)
 
 
@@ -228,8 +246,64 @@ def _first_with(log: Log, word: str) -> int | None:
             return None
         line = log.line_at(at)
         text = log.lines[line]
-        if word in _ALONE and bare(text) != word:
+        if word in ALONE and bare(text) != word:
             continue
-        if not _WARNING.search(text) and not _DIGEST.search(text):
+        if not WARNING.search(text) and not DIGEST.search(text):
             return line
     return None
+
+
+def ours(log: Log) -> bool:
+    """Tell whether a log is of torch; any program may be killed, for example."""
+    return any(log.find(word) >= 0 for word in TORCH.split())
+
+
+def foreign(log: Log) -> bool:
+    """Tell whether a log is of another library, which may use NCCL too."""
+    return any(log.find(word) >= 0 for word in OTHERS.split()) and not ours(log)
+
+
+def meet(log: Log, prefix: str) -> bool:
+    """Tell whether missing keys are unexpected ones with, or without, a prefix.
+
+    True if the log shows only one of the two lists, so that they cannot be compared.
+    """
+    missing, unexpected = (_keys(log, word) for word in LISTS)
+    if not missing or not unexpected:
+        return True
+    cut = prefix.encode()
+    return any(
+        key.replace(cut, b"") in other
+        for keys, other in ((missing, unexpected), (unexpected, missing))
+        for key in keys
+        if cut in key
+    )
+
+
+def _keys(log: Log, word: str) -> set[bytes]:
+    """Return the keys that follow a word."""
+    found, at = set(), -1
+    for _ in range(TRIES):
+        if (at := log.find(word, at + 1)) < 0:
+            break
+        found.update(KEY.findall(KEY_LIST.match(log.squeezed, at + len(word))[0]))
+    return found
+
+
+def ended(log: Log) -> dict[int, int]:
+    """Find where somebody ended the job: the line, by the number of each such log."""
+    found = {}
+    for word in INTERRUPTS:
+        at = -1
+        for _ in range(TRIES):
+            if (at := log.find(word, at + 1)) < 0:
+                break
+            line = log.line_at(at)
+            if INTERRUPT.search(bare(log.lines[line])):
+                file = log.file(line)
+                begin = max(log.begins[file], line - STACK)
+                stack = range(line, begin - 1, -1)
+                heads = (i for i in stack if TRACEBACK in log.lines[i])
+                line = next(heads, line)
+                found[file] = min(line, found.get(file, line))
+    return found

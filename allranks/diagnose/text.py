@@ -1,36 +1,38 @@
 """A log as people have it, made plain: its lines, and what they begin with.
 
-Decoration is removed: colours, entities, typographic quotes, frames.
-book/_static/diagnose.js does the same, step by step, so a change belongs in both.
+Decoration is removed: colours, entities, typographic quotes, frames. What is left is
+kept in little more memory than its file takes. book/_static/diagnose.js takes the same
+steps with the same expressions, so a new step belongs in both.
 """
 
 import re
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
-from allranks.diagnose.lines import CHUNK, Lines, blocks
-
+BLOCK = 2**18  # letters, or bytes, that are processed at a time
+CHUNK = 4000  # letters; a longer line is cut, so that an expression ends in time
 FEW = 9  # lines, most of them blank, of a message without its log
+DOTS = ".`*\u2026"  # at the end of a log, they show where it was cut
 NARROW, WIDE = 40, 250  # letters of a line that a terminal or mail may have broken
 _STAMP = r"\d{4}[-/]\d\d[-/]\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?"
-_PREFIX = re.compile(
-    rf"(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
+PREFIX = re.compile(
+    rf"^(?: *(?:\[(?:rank|default|worker|Rank )?\d+\]:?|\[\d+,\d+\]<std(?:out|err)>:?"
     rf"|\d{{1,5}}:(?= )|[\w.-]{{1,80}} +\||\[pod/[^\]]{{1,200}}\]|{_STAMP}|\[{_STAMP}\]"
     rf"|\[?\d\d:\d\d:\d\d[.,\d]*\]?|std(?:out|err) [FP]"
     rf"|\(\w{{1,80}} pid=\d+[^)]{{0,80}}\)"
     rf"|\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?:?(?= )|[-|](?= )))* *",
     re.ASCII,
 )
-_RANKS = [
+RANKS = [
     re.compile(r"\[(?:rank|default)(\d{1,6})\]"),
     re.compile(r"^ *\[(\d{1,6})\]:"),
     re.compile(r"^ *\[\d+,(\d{1,6})\]<std"),
     re.compile(r"\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]", re.ASCII),
 ]
-_SRUN = re.compile(r"^ *(\d{1,5}): ")
+SRUN = re.compile(r"^ *(\d{1,5}): ")
 PLAIN = {
     **dict.fromkeys("\u2018\u2019\u201a\u201b\u00b4\u2032", "'"),
     **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
@@ -42,23 +44,84 @@ PLAIN = {
 }
 ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " "}
 ENTITIES |= {"#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`"}
-_ESCAPES = {"n": "\r", "t": " ", '"': '"', "\\": "\\"}
-_ESCAPED = re.compile(
+ESCAPES = {"n": "\r", "t": " ", '"': '"', "\\": "\\"}
+ESCAPED = re.compile(
     r'\\n +File \\*"|\\n(?:Traceback|\[rank\d|\w*(?:Error|Exception): )', re.ASCII
 )
-_ESCAPE = re.compile(r'\\(["\\nt])')
-_CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
-_ANSI = re.compile(
+ESCAPE = re.compile(r'\\(["\\nt])')
+CONTROLS = "\t\x0b\x0c\x1c\x1d\x1e\x1f"
+ANSI = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])"
 )
-_BARE = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was lost
-_ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
-_ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
-_DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
+COLOUR = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")  # a colour whose first byte was lost
+ENTITY = re.compile(rf"&({'|'.join(ENTITIES)});")
+ODD = re.compile(f"[{''.join(PLAIN)}\ud800-\udfff\U00010000-\U0010ffff]")
+DASH = re.compile(r"[\u2013\u2014](?=[a-z])")
 _BEGIN, _END = r"(?<![^\n\r])", r"(?![^\n\r])"
-_QUOTE = re.compile(rf"{_BEGIN} *(?:> ?)+")
+QUOTE = re.compile(rf"{_BEGIN} *(?:> ?)+")
 _BAR = "[\u2502\u2503\u2551]"
-_FRAME = re.compile(rf"{_BEGIN} *{_BAR} ?|{_BAR} *{_END}")
+FRAME = re.compile(rf"{_BEGIN} *{_BAR} ?|{_BAR} *{_END}")
+
+
+class Lines(Sequence):
+    """Lines of text, kept as one piece of UTF-8: strings would take too much."""
+
+    def __init__(self) -> None:
+        self.data, self.ends = bytearray(), array("Q")
+
+    def extend(self, lines: list[str]) -> None:
+        """Add lines at the end."""
+        sizes = (len(line if line.isascii() else line.encode()) + 1 for line in lines)
+        self.ends.extend(accumulate(sizes, initial=len(self.data)))
+        self.ends.pop()  # the last line ends where data does
+        self.data += "\n".join([*lines, ""]).encode()
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        last = index + 1 == len(self)
+        end = len(self.data) if last else self.ends[index + 1]
+        return self.data[self.ends[index] : end - 1].decode()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield parts of whole lines; the last line of a part also begins the next."""
+        begin = 0
+        while begin < len(self.data):
+            end = self.data.find(b"\n", begin + BLOCK) + 1 or len(self.data)
+            yield bytes(self.data[begin:end])
+            last = self.data.rfind(b"\n", begin, end - 1) + 1
+            begin = end if end == len(self.data) else max(last, begin + 1)
+
+
+def blocks(parts: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Split a text of any size into blocks of whole lines.
+
+    Yields:
+        The lines, without the end of the last one, and whether a line ends there. A
+        line longer than a block is cut, if possible at a carriage return.
+    """
+    rest = ""
+    for part in parts:
+        for at in range(0, max(1, len(part)), BLOCK):
+            rest += part[at : at + BLOCK]
+            while len(rest) >= BLOCK:
+                if (end := rest.rfind("\n")) >= 0:
+                    yield rest[:end].removesuffix("\r"), True
+                    rest = rest[end + 1 :]
+                elif (end := rest.rfind("\r", 0, -1)) >= 0:
+                    yield rest[:end], False
+                    rest = rest[end + 1 :]
+                else:
+                    end = BLOCK // CHUNK * CHUNK
+                    yield rest[:end], False
+                    rest = rest[end:]
+    yield rest, True
 
 
 class Log:
@@ -87,7 +150,7 @@ class Log:
                 self._add(text, within)
                 within = not ends
         end = self.squeezed[-2 * CHUNK :].decode(errors="ignore")
-        self.tail = end.rstrip(".`*\u2026").encode()
+        self.tail = end.rstrip(DOTS).encode()
 
     def _add(self, text: str, within: bool) -> None:
         """Add lines; the first may continue the line before."""
@@ -156,14 +219,14 @@ class Log:
     def rank(self, index: int) -> str:
         """Return the rank that a line names, or an empty string."""
         line = self.lines[index]
-        for pattern in _RANKS:
+        for pattern in RANKS:
             if match := pattern.search(line):
                 return match[1] or match[2]
         near = [
             self.lines[i] for i in (index - 1, index + 1) if 0 <= i < len(self.lines)
         ]
-        match = _SRUN.search(line)
-        if match and (not near or any(map(_SRUN.search, near))):
+        match = SRUN.search(line)
+        if match and (not near or any(map(SRUN.search, near))):
             return match[1]
         return ""
 
@@ -175,20 +238,20 @@ def plain(text: str) -> str:
     "'RANK' > 1"
     """
     text = text.replace("\r\n", "\n")
-    for control in _CONTROLS:
+    for control in CONTROLS:
         text = text.replace(control, " ")
     if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    text = _BARE.sub("", text)
+        text = ANSI.sub("", text)
+    text = COLOUR.sub("", text)
     if "&" in text:
-        text = _ENTITY.sub(lambda match: ENTITIES[match[1]], text)
+        text = ENTITY.sub(lambda match: ENTITIES[match[1]], text)
     if not text.isascii():
-        text = _ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
+        text = ODD.sub(lambda match: PLAIN.get(match[0], "\ufffd"), text)
     lines = text.split("\n")
     for i, line in enumerate(lines):  # the few that are framed or quoted
         if not line.isascii():
-            line = _FRAME.sub("", _DASH.sub("--", line))
-        line = _QUOTE.sub("", line) if ">" in line else line
+            line = FRAME.sub("", DASH.sub("--", line))
+        line = QUOTE.sub("", line) if ">" in line else line
         lines[i] = unescaped(line) if "\\n" in line else line
     return "\n".join(lines)
 
@@ -200,9 +263,9 @@ def unescaped(line: str) -> str:
     ['  File "x"', 'OSError: gone"}']
     """
     for _ in range(3):  # JSON in JSON
-        if not _ESCAPED.search(line):
+        if not ESCAPED.search(line):
             break
-        line = _ESCAPE.sub(lambda match: _ESCAPES[match[1]], line)
+        line = ESCAPE.sub(lambda match: ESCAPES[match[1]], line)
     return line
 
 
@@ -212,4 +275,4 @@ def bare(line: str) -> str:
     >>> bare("2024-05-01 10:00:00,123 [rank1]: RuntimeError: gone ")
     'RuntimeError: gone'
     """
-    return line[_PREFIX.match(line).end() :].rstrip(" ")
+    return line[PREFIX.match(line).end() :].rstrip(" ")

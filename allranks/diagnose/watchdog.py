@@ -1,7 +1,7 @@
 """Compare what NCCL's watchdogs say of several ranks: who is in which collective?
 
 Each rank numbers its collectives (SeqNum), so two ranks that wait under one number must
-be in one call. book/_static/diagnose.js does the same, so a change belongs in both.
+be in one call. book/_static/diagnose.js takes the same steps.
 """
 
 import re
@@ -11,7 +11,7 @@ from allranks.diagnose.text import Log
 
 WORK = "WorkNCCL(SeqNum="
 BEFORE, AFTER = 200, 150  # letters around it that have the group, and the call
-_REPORT = re.compile(
+REPORT = re.compile(
     r"\[(?:(PG[^\[\]]{0,150}?),?)?Rank(\d{1,6})\][^\[\]]{0,100}WorkNCCL\(SeqNum=(\d{1,15}),"
     r"OpType=(\w{1,40})(?:,NumelIn=(\d{1,15}),NumelOut=\d)?",
     re.ASCII,
@@ -26,7 +26,7 @@ def compared(log: Log) -> str:
         if (at := log.find(WORK, at + 1)) < 0:
             break
         near = log.squeezed[max(0, at - BEFORE) : at + AFTER].decode(errors="replace")
-        for group, rank, number, call, size in _REPORT.findall(near):
+        for group, rank, number, call, size in REPORT.findall(near):
             rank = int(log.rank(log.line_at(at)) or rank)
             report = int(number), call, int(size) if size else None
             groups.setdefault(group, {}).setdefault(rank, report)

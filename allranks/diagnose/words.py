@@ -5,7 +5,7 @@ from textwrap import fill
 
 from allranks import clinic
 from allranks.clinic.specimens import Specimen
-from allranks.diagnose.pipe import Received
+from allranks.diagnose.reading import Received
 from allranks.diagnose.suspects import Suspect, first_error
 from allranks.diagnose.text import Log
 from allranks.diagnose.watchdog import compared
@@ -77,7 +77,8 @@ def about_page(name: str, title: str, section: str, says: str) -> dict:
 def flat(text: str) -> str:
     """Return a paragraph of Markdown in one line; names keep their backticks."""
     text = re.sub(r"\{\w+\}`([^`<]+?)(?: ?<[^`]*>)?`", r"\1", " ".join(text.split()))
-    return re.sub(r"\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?", r"\1\2", text)
+    marks = r"(`[^`]*`)|\[([^\]]+)\]\([^)]+\)|\*\*?([^*`]+)\*\*?"  # code stays as it is
+    return re.sub(marks, r"\1\2\3", text)
 
 
 def show(number: int, one: dict, several: bool) -> str:
@@ -151,7 +152,7 @@ def stopped(log: Log, line: int, came: Received, known: bool) -> str:
     if known:
         text = f"After that the job was ended by Ctrl-C ({place}); what it said then "
         return fill(text + "follows from it, and was left out.", WIDTH)
-    if came.stood:
+    if came.stood:  # only a pipe shows how long nothing came
         text = f"You ended a job that stood still: nothing came for {came.still:.0f} s."
     else:
         text = (

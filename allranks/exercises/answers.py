@@ -7,10 +7,10 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from allranks.base.report import RanksError, RanksInterrupted, name_ranks
 from allranks.exercises import rank_side
 from allranks.exercises.files import Exercise
 from allranks.exercises.rank_side import Place
-from allranks.report import RanksError, RanksInterrupted, name_ranks
 
 MAX_PRINTED = 8  # lines of what the reader's function printed
 _BY_TWO = re.compile(r"(send|recv)\w*\(")

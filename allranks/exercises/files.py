@@ -16,18 +16,32 @@ The docstring has a title, fields, the task in Markdown, and three hints::
     Hint 3: the call, or the line, almost
     """
 
-The code is in cells, in this order: ``# %% stub``, ``# %% check``, ``# %% solution``,
-``# %% right: why this unusual answer passes`` (at least one), and ``# %% wrong: the
-mistake`` (at least three). Each except the check is what a reader may have in the cell
-of the stub, imports included.
+The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it passes``
+(at least one), ``# %% wrong: the mistake`` (at least three). The solution begins with
+imports, which all answers have. What a reader is given is made of it, if no cell
+``# %% stub`` comes first.
+
+A right or wrong answer is a function, or says how it differs from an earlier right one,
+such as the solution::
+
+    # %% wrong: the sum, not the mean
+    # - total /= world_size
+    # %% wrong: divides too early
+    #   dist.all_reduce(total)
+    # + total /= world_size
+    # - total /= world_size
+    # %% wrong: the mean of its own numbers
+    # = return x.mean()
+
+A line after ``-`` goes, one after ``+`` comes, one after neither stays and says where.
+Each is looked for after the one before, whatever its indentation. Lines after ``=`` are
+the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
 names what is tried from here on, for the messages. The check can use ``torch``,
-``dist``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on all ranks, and
-the current one), ``Wrong``, ``expect(what, got, want)``, ``Untouched(name=value)`` and
-``patch(os, "fsync", spy)``, which also reaches an answer that has ``from os import
-fsync``.
+``dist``, ``nn``, ``F``, ``rank``, ``world_size``, ``folder`` (an empty one, the same on
+all ranks, and the current one), and what :mod:`allranks.exercises.rank_side` lists.
 '''
 
 import ast
@@ -35,14 +49,15 @@ import itertools
 import linecache
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 FOLDER = ROOT / "exercises"
-KINDS = "stub", "check", "solution", "right", "wrong"
+KINDS = "stub", "solution", "check", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
+_EDIT = re.compile(r"# ([-+= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # numbers the answers, so that each has its file name
 
@@ -136,7 +151,9 @@ def read(path: Path) -> Exercise:
     task, *hints = _HINT.split(prose)
     _, *parts = _CELL.split(text)
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    cells = tuple(Cell(kind, note or "", code.strip()) for kind, note, code in triples)
+    cells = [Cell(kind, note or "", code.strip()) for kind, note, code in triples]
+    if [cell.kind for cell in cells[:1]] == ["solution"]:
+        cells.insert(0, Cell("stub", "", _stub(cells[0].code)))
     kinds = [cell.kind for cell in cells]
     numbers = [int(n) for n in re.findall(r"\d+", fields.get("Ranks", ""))]
     strange = [kind for kind in kinds if kind not in KINDS]
@@ -152,8 +169,8 @@ def read(path: Path) -> Exercise:
         "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
         f"kinds of cells: {', '.join(KINDS)}": strange,
         "the cells in the order of the format": kinds != order,
-        "one stub, check and solution, 1 right, 3 wrong": (
-            kinds[:3] != ["stub", "check", "solution"]
+        "one stub, solution and check, 1 right, 3 wrong": (
+            kinds[:3] != ["stub", "solution", "check"]
             or kinds.count("right") < 1
             or kinds.count("wrong") < 3
             or len(set(kinds[:3])) != 3
@@ -164,11 +181,15 @@ def read(path: Path) -> Exercise:
         f"def {Path(path).stem} in each cell but the check": any(
             not re.search(defines, cell.code, re.MULTILINE)
             for cell in cells
-            if cell.kind != "check"
+            if cell.kind != "check" and not _EDIT.match(cell.code)
         ),
     }.items():
         if found:
             raise ValueError(f"{Path(path).name} needs {fault}")
+    try:
+        cells = _completed(cells)
+    except ValueError as error:
+        raise ValueError(f"{Path(path).name} needs {error}") from None
     return Exercise(
         path=Path(path),
         title=title.rstrip("."),
@@ -178,5 +199,74 @@ def read(path: Path) -> Exercise:
         hard="Level" in fields,
         task=task.strip(),
         hints=tuple(" ".join(hint.split()) for hint in hints[1::2]),
-        cells=cells,
+        cells=tuple(cells),
     )
+
+
+def _stub(solution: str) -> str:
+    """Return what a reader is given: the imports, the signature and the docstring."""
+    function = ast.parse(solution).body[-1]
+    head = solution.splitlines()[function.lineno - 1 : function.body[0].end_lineno]
+    lines = [*_imports(solution), "", "", *head, "    raise NotImplementedError"]
+    return "\n".join(lines).strip()
+
+
+def _completed(cells: list[Cell]) -> list[Cell]:
+    """Return the cells with right and wrong answers as a whole, imports included.
+
+    Raises:
+        ValueError: if one differs in a line that no right answer before it has.
+    """
+    imports, found = "\n".join(_imports(cells[1].code)), []
+    for cell in cells:
+        if _EDIT.match(cell.code):
+            bases = [one.code for one in found if one.kind in ("solution", "right")]
+            cell = replace(cell, code=_edited(bases, cell))
+        elif cell.kind in ("right", "wrong"):
+            cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
+        found.append(cell)
+    return found
+
+
+def _imports(code: str) -> list[str]:
+    """Return the lines of the imports."""
+    tree = ast.parse(code).body
+    found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return code.splitlines()[: found[-1].end_lineno] if found else []
+
+
+def _edited(bases: list[str], cell: Cell) -> str:
+    """Return a right answer with the changes that a cell lists.
+
+    Args:
+        bases: the solution and other right answers; the first that fits is taken.
+    Raises:
+        ValueError: if none has the lines to keep and to drop.
+    """
+    for base in bases:
+        old, new = base.splitlines(), []
+        shift = 0  # how much further in the answer is than the list
+        for edit in cell.code.splitlines():
+            sign, line = _EDIT.fullmatch(edit).groups()
+            if sign == "=" and old:  # the first line of another body
+                docstring = ast.parse(base).body[-1].body[0]
+                new += old[: docstring.end_lineno]
+                old, shift = [], 4
+            if sign in "+=":
+                new.append(" " * shift + line)
+                continue
+            stripped = [one.strip() for one in old]
+            if line.strip() not in stripped:
+                break
+            at = stripped.index(line.strip())
+            shift = _indent(old[at]) - _indent(line)
+            new += old[: at + (sign == " ")]
+            del old[: at + 1]
+        else:
+            return "\n".join([*new, *old])
+    raise ValueError(f"right answers with the lines to change, for: {cell.note}")
+
+
+def _indent(line: str) -> int:
+    """Return how many spaces a line begins with."""
+    return len(line) - len(line.lstrip())

@@ -6,6 +6,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable
 
+from allranks.base.report import RanksError
 from allranks.exercises import files, rank_side
 from allranks.exercises.answers import Answer, are_together, explain
 from allranks.exercises.files import Exercise
@@ -13,7 +14,6 @@ from allranks.exercises.rank_side import Place
 from allranks.live import jobs
 from allranks.live.ranks import Ranks
 from allranks.live.server import warm_up
-from allranks.report import RanksError
 
 STALL_S = 1.0  # seconds without progress: then ranks wait for each other
 LIMIT_S = 10.0  # seconds for one world size; those in a queue for a core don't count
@@ -77,7 +77,8 @@ def _try(
         Ranks(world_size, timeout=LIMIT_S) as ranks,
     ):
         # Ranks that have all come to the same call are slow, as far as anybody can see.
-        ranks.stall, ranks.doubt = STALL_S, lambda at: are_together(at, world_size)
+        ranks.stall = STALL_S
+        ranks.keep_waiting = lambda at: are_together(at, world_size)
         try:
             return ranks.run(rank_side.play, *arguments, folder, quiet=True)[0]
         except RanksError as error:

@@ -1,11 +1,11 @@
 """Compare an answer with what is right, and say what is wrong, where, and by how much.
 
-``Wrong``, ``expect`` and ``Untouched`` are names that a check's cell has. It imports
-``compare``, which also names the mistake that leads to a wrong value.
+A check's cell has these names.
 """
 
 import copy
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,13 @@ if TYPE_CHECKING:  # a notebook that asks for hints should not wait for torch
 
 
 class Wrong(Exception):
-    """An answer is wrong; the text says what is, and by how much."""
+    """An answer is wrong; the text says what is, and by how much.
+
+    A text in triple quotes may go over several lines, whose indents do not count.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(re.sub(r"\n +", " ", text))
 
 
 def expect(
@@ -102,6 +108,21 @@ def _is(got: Any, value: Any, rtol: float | None, atol: float | None) -> bool:
     except Wrong:
         return False
     return True
+
+
+def unpack(got: Any, num: int, what: str) -> list:
+    """Return the elements of what was returned, if it has that many."""
+    if not isinstance(got, (tuple, list)) or len(got) != num:
+        raise Wrong(f"it returned {got!r}, not {what}.")
+    return list(got)
+
+
+def integers(got: Any, what: str) -> list[int]:
+    """Return what was returned as a list of integers."""
+    try:
+        return [int(number) for number in got]
+    except (TypeError, ValueError):
+        raise Wrong(f"it returned {got!r:.60}, not {what}.") from None
 
 
 def describe(value: Any) -> str:

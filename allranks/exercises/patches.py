@@ -9,9 +9,11 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
+
+from allranks.exercises.oracle import Wrong
 
 _TALK = "all_ batch_ broadcast gather irecv isend recv reduce scatter send"
 
@@ -39,8 +41,6 @@ def only_functions(patch: Callable) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed import _functional_collectives as functional
-
-    from allranks.exercises.oracle import Wrong
 
     inside = os.path.dirname(torch.__file__), os.path.dirname(__file__), "<frozen check"
 
@@ -80,6 +80,32 @@ class Patches:
             self._held.setdefault(id(value), slot)
         setattr(owner, name, new)
         self._rebind()
+
+    def spy(self, owner: Any, name: str, note: Callable) -> None:
+        """Call ``note`` with the arguments before each call of a function."""
+        real = getattr(owner, name)
+
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            note(*args, **kwargs)
+            return real(*args, **kwargs)
+
+        self.patch(owner, name, call)
+
+    def forbid(self, owner: Any, names: Iterable[str], why: str) -> None:
+        """Refuse calls of some functions: "it calls gather; all_reduce is enough."."""
+
+        def refuse(name: str, *args: Any, **kwargs: Any) -> None:
+            raise Wrong(f"it calls {name}; {why}")
+
+        for name in names:
+            self.patch(owner, name, functools.partial(refuse, name))
+
+    def only(self, allowed: str, why: str) -> None:
+        """Refuse all that moves data, but for the functions allowed."""
+        import torch.distributed as dist
+
+        self.forbid(dist, communications(allowed), why)
 
     def follow(self, answer: Callable) -> Callable:
         """Return the answer as a function that updates its names at each call."""

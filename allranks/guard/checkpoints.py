@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from allranks.guard.agreement import Agreement
 from allranks.guard.buffers import Buffers
 from allranks.guard.digests import local, pieces, settle, shard, sums
 from allranks.guard.exchange import Exchange, GuardError
-from allranks.guard.settings import OPTIMIZER, Settings
-from allranks.guard.training import Training
+from allranks.guard.targets import Targets
 from allranks.guard.wrappers import bare
 
 LOAD = "Was the checkpoint loaded, with strict=True, into this very model?"
@@ -30,22 +30,22 @@ class Checkpoints:
     def __init__(
         self,
         exchange: Exchange,
-        training: Training,
+        targets: Targets,
         buffers: Buffers,
-        settings: Settings,
+        agreement: Agreement,
     ) -> None:
-        self.exchange, self.training = exchange, training
-        self.buffers, self.settings = buffers, settings
+        self.exchange, self.targets = exchange, targets
+        self.buffers, self.agreement = buffers, agreement
 
     def mark(self, steps: int) -> dict[str, Any]:
         """Describe the state of all ranks after a number of steps."""
         passing = {
             f"{prefix}.{name}" if prefix else name
-            for prefix, module in self.training.model.named_modules()
+            for prefix, module in self.targets.model.named_modules()
             for name in module._non_persistent_buffers_set
         }
         keys, own = [], []
-        for kind, tensors in self.training.tensors(KINDS, self.buffers).items():
+        for kind, tensors in self.targets.tensors(KINDS, self.buffers).items():
             for name, tensor in tensors.items():
                 if name not in passing:
                     key, of, parameter = name.rpartition(" of ")
@@ -62,8 +62,8 @@ class Checkpoints:
                 pairs.append(pairs[self.exchange.rank])
             found[key] = {str(part): digest for part, digest in pairs}
         text = ""
-        if "optimizer" not in self.training.skip:
-            text = self.settings.texts()[OPTIMIZER]
+        if "optimizer" not in self.targets.skip:
+            text = self.agreement.optimizers()
         lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return {"tensors": found, "settings": lines, "steps": steps}
 

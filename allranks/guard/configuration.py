@@ -27,11 +27,25 @@ OPTIONS = (
     "static_graph",
 )
 BASE = frozenset(vars(nn.Module()))
-OWN = re.compile(  # names of values that a rank may have for itself
-    "rank|seed|device|host|node|path|dir|file|name|log|verb|debug|main|master|shard|start"
-    "|begin|end|first|last|offset|index|idx|id$|time|stamp|port|addr|count|call|step|seen"
-    "|best|loss|acc|metric|total|num_s|role|stage|world|local|worker|cache|epoch|iter|ptr"
-)
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of local_rank and numWorkers
+# A rank may have a value for itself whose name has one of these words,
+OWN = {
+    *("rank", "local", "seed", "seeds", "shard", "worker", "workers", "timestamp"),
+    *("hostname", "best", "seen", "debug", "verbose", "verbosity", "cache", "cached"),
+}
+# or ends in one of these. The last word says what the value is: best_loss is a loss,
+# and loss_weight is a weight.
+OWN_LAST = {
+    *("device", "devices", "host", "node", "main", "master", "role", "stage"),
+    *("world", "process", "pid", "port", "addr", "address", "path", "paths", "dir"),
+    *("dirs", "dirname", "folder", "file", "files", "filename", "name", "logdir"),
+    *("log", "logs", "logger", "logging", "time", "times", "stamp", "elapsed"),
+    *("start", "begin", "end", "first", "last", "offset", "index", "indices", "idx"),
+    *("id", "ids", "ptr", "pointer", "cursor", "count", "counts", "counter", "call"),
+    *("calls", "step", "steps", "iter", "iters", "iteration", "iterations", "epoch"),
+    *("epochs", "total", "samples", "loss", "losses", "acc", "accuracy", "metric"),
+    "metrics",
+}
 CONFIG = "Config", "Namespace", "Args"  # how the names of classes of settings end
 MANY = 200  # entries; larger tables are data
 APART = (
@@ -167,9 +181,24 @@ def constants(held: Iterable[tuple[str, Any]]) -> dict[str, str]:
         elif type(value).__name__.endswith(CONFIG) and hasattr(value, "__dict__"):
             inner = {f"{name}.{key}": x for key, x in vars(value).items()}
         for key, item in inner.items():
-            if _is_plain(item) and not OWN.search(key.rpartition(".")[2].lower()):
+            if _is_plain(item) and not may_differ(key.rpartition(".")[2]):
                 found[key] = repr(item)
     return found
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name, in lower case.
+
+    >>> words("local_rank"), words("numWorkers2"), words("bidirectional")
+    (['local', 'rank'], ['num', 'workers'], ['bidirectional'])
+    """
+    return [word.lower() for word in WORDS.findall(name)]
+
+
+def may_differ(name: str) -> bool:
+    """Tell whether a rank may have a value of this name alone, such as its seed."""
+    parts = words(name)
+    return bool(parts) and (not OWN.isdisjoint(parts) or parts[-1] in OWN_LAST)
 
 
 def _is_plain(value: Any) -> bool:

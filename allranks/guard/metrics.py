@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from allranks.guard.configuration import describe
+from allranks.guard.datasets import batch_rows
 from allranks.guard.digests import digest_all, number, settle
-from allranks.guard.exchange import Exchange, GuardError, int64, names
-from allranks.guard.loaders import batch_rows, union
+from allranks.guard.exchange import Exchange, GuardError, int64, names, union
 from allranks.guard.replicas import Replicas
 
 COUNTED = (

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 
 from allranks.guard.digests import digest, number
-from allranks.guard.exchange import Exchange, GuardError, names
-
-SAME_NUMBERS = "same-random-numbers"  # the kind of error, which may be meant
+from allranks.guard.exchange import SAME_NUMBERS, Exchange, GuardError, names
 
 
 def accelerator(device: torch.device) -> ModuleType | None:

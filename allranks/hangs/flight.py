@@ -21,7 +21,7 @@ import sys
 import threading
 from pathlib import Path
 
-from allranks.report import is_user_code, name_ranks
+from allranks.base.report import is_user_code, name_ranks
 
 PREFIX = "rank_"  # of the files; the rank follows
 

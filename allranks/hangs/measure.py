@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from allranks.base.report import RanksError
 from allranks.clinic import outcomes, play
 from allranks.clinic.specimens import PLACES, Specimen
 from allranks.hangs import WAITED_FOR, attach, flight, tools, verdicts
 from allranks.live.processes import RankProcesses
 from allranks.live.ranks import Ranks
-from allranks.report import RanksError
 
 PATIENCE_S = 2.5  # seconds without progress, for tools that wait TIMEOUT_S themselves
 LIMIT_S = 30.0  # seconds until a specimen counts as hung, progress or not
@@ -75,7 +75,7 @@ def measure(case: Specimen, key: str) -> Finding:
             crew.run(tool.attach, *tool.args)
         crew.run_cell(given, "given", quiet=True)
         if tool.ask:
-            crew.look = look
+            crew.on_stall = look
         asked = tool.says != tools.MESSAGE
         crew.timeout = ASK_LIMIT_S if asked and meets else LIMIT_S
         start, error, text = time.monotonic(), None, ""

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from allranks.report import describe_stack, is_user_code
+from allranks.base.report import describe_stack, is_user_code
 
 NAMES, SHOWS, BLAMES, SILENT = "names", "shows", "blames", "silent"
 NONE = "n/a"

@@ -6,8 +6,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.paths import ROOT
-from allranks.report import describe_death, describe_stack, group_ranks, indent
+from allranks.base.paths import ROOT
+from allranks.base.report import describe_death, describe_stack, group_ranks, indent
 
 # torchrun's closing summary names each failed rank. It ends the others with SIGTERM, so
 # a rank that this signal ended is not the one that failed first.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.report import group_ranks
+from allranks.base.report import group_ranks
 
 KEPT = 256  # calls of each rank
 WIDTH = 256  # bytes of each

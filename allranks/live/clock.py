@@ -24,10 +24,10 @@ import weakref
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from allranks.base.report import is_user_code
 from allranks.live.calls import SIZED, UNSIZED, Recorder
-from allranks.live.steps import count_inner, count_posts, failed, issued
-from allranks.report import is_user_code
-from allranks.sums.timelines import Job, Span
+from allranks.live.desync import count_inner, count_posts, failed, issued
+from allranks.topics.timelines.sums import Job, Span
 
 BACKWARD = "backward"  # what a rank is inside of; anything else is True
 MOST_SPANS = 10_000  # of a job; a rank must not fill its memory with them

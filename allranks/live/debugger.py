@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from allranks.report import is_user_code
+from allranks.base.report import is_user_code
 
 
 class Talk(io.TextIOBase):

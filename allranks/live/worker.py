@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
 
+from allranks.base.report import is_user_code
 from allranks.live import clock, debugger, jobs, shell
 from allranks.live.calls import Recorder
 from allranks.live.stdout import Stdout
-from allranks.report import is_user_code
 
 # A cell's own timeout ends it long before this one.
 GROUP_TIMEOUT = datetime.timedelta(minutes=30)
@@ -149,6 +149,8 @@ class _Worker:
 
     def answer(self, job: tuple) -> tuple:
         """Do what the parent asks; return the pickled value, and the error or None."""
+        # None of the engine's questions, nor a push or a pull, begins a new cell: the
+        # clock and the last error stay as the cell has left them.
         match job:
             case ("spans",):
                 return jobs.pack(clock.spans()), None

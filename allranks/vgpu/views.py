@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from allranks.pictures import Picture, table
-from allranks.pictures.svg import PHONE, RANK_COLORS, document, either, figure, write
+from allranks.base.picture import Picture, table
+from allranks.base.svg import PHONE, RANK_COLORS, document, either, figure, write
 from allranks.vgpu.machine import Device, Event, current
 
 GIB_TO_MIB = 2**20

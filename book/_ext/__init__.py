@@ -24,6 +24,8 @@ PARTS = (
     "runs.status",  # {status}: when each file last ran, and how it ended
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts
     "chapters.map_cards",  # {chapter-map}: all chapters in one figure, each a link
+    "chapters.terms",  # {terms}: the glossary, from the pages' front matter
+    "chapters.draft",  # says on a draft that it is one
     "chapters.opening",  # {opening}: the picture of a chapter's idea, before any code
     "clinic.specimen",  # {specimens}: what goes wrong and its repair, both executed
     "clinic.cases",  # {clinic}: the failures of a class, each with its cure, executed

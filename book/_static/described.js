@@ -1,24 +1,19 @@
 // Which cases may a description mean: "it hangs at the end of the epoch"? It takes the same
 // steps as allranks/diagnose/described.py with the same table, and a test compares the two.
-(() => {
-  const FEW = 5;
-  const NEAR = 40;
-  const LEAST = 3;
-  const VAGUE = 1 / 3;
-  const SHARED = 0.2;
-  const ALONE = 2;
-  const NEARLY = 0.55;
-  const BRIEF = 12;
-  const LOGGED = /^(?:[a-z][\w-]*: |[\w.]*(?:Error|Exception|Warning)(?::|$)|File "|Traceback)/;
-  const SPOKEN = /[A-Za-z]{2,}|[\u4e00-\u9fff]/g;
-  const ODD = /[=\[\]{}<>|\\#@*~]|[:/][^ ]|[0-9][.:][0-9]|(?:^| )--?[A-Za-z]/g;
+((core) => {
+  if (typeof module === "object") module.exports = core;
+  else globalThis.allRanksDescribe = core;
+})(({ constants, terms, main, tells, vague, cases, shared }) => {
+  const { FEW, NEAR, LEAST, VAGUE, SHARED, ALONE, NEARLY, BRIEF } = constants;
+  const [ENDS, LOGGED] = [constants.ENDS, constants.LOGGED].map(({ pattern }) => new RegExp(pattern));
+  const { WORD, SPOKEN, ODD, NUMBER, TIMES, CARD } = Object.fromEntries(Object.entries(constants)
+    .map(([name, { pattern }]) => [name, pattern && new RegExp(pattern, "g")]));
   const count = (text, pattern) => (text.match(pattern) ?? []).length;
 
   // The words of a text; "8xA100" is 8 GPUs.
   const normal = (text) => {
-    const counted = text.toLowerCase().replace(/\b([0-9]+) ?[x*\u00d7] ?(?=[a-z])/g, "$1 ")
-      .replace(/\b(?=[ahpv][0-9]00s?\b)/g, "gpu ");
-    return " " + (counted.match(/[a-z0-9]+|[\u4e00-\u9fff]+/g) ?? []).join(" ") + " ";
+    const counted = text.toLowerCase().replace(TIMES, "$1 ").replace(CARD, "gpu ");
+    return " " + (counted.match(WORD) ?? []).join(" ") + " ";
   };
 
   // Whether all words of a term stand close together.
@@ -30,12 +25,12 @@
     return false;
   }
 
-  const stem = (word) => (word.length > 4 ? word.replace(/(?:ing|ed|es|s|e)$/, "") : word);
+  const stem = (word) => (word.length > 4 ? word.replace(ENDS, "") : word);
 
   // Score the cases of which the text tells enough by their things, and by the words that
   // they share with it, as far as these stand out. A case that lacks each main thing of the
   // text counts half, and one is left out if another fits far better.
-  function ranked(text, { terms, main, tells, vague, cases, shared }) {
+  function ranked(text) {
     const plain = normal(text);
     const said = terms.map((some) => some.some((needles) => near(plain, needles)));
     const told = main.filter((thing) => said[thing]);
@@ -67,7 +62,7 @@
   function spoken(line, said) {
     const words = count(said, SPOKEN);
     return said === line.replace(/^[ |-]+/, "").replace(/ +$/, "") && words >= 2
-      && 4 * count(said, ODD) <= words && 2 * count(said, /[0-9]+/g) <= words;
+      && 4 * count(said, ODD) <= words && 2 * count(said, NUMBER) <= words;
   }
 
   // Whether a short text describes something in words, and is no log.
@@ -79,12 +74,10 @@
   }
 
   // Name the cases and pages that a short text may describe, the best first.
-  function candidates(log, bare, table) {
+  function candidates(log, bare) {
     if (!isSaid(log, bare)) return [];
-    return ranked(log.lines.filter((line) => /[^ ]/.test(line)).join("\n"), table).slice(0, FEW).map(([, slug]) => slug);
+    return ranked(log.lines.filter((line) => /[^ ]/.test(line)).join("\n")).slice(0, FEW).map(([, slug]) => slug);
   }
 
-  const core = { candidates, isSaid, ranked };
-  if (typeof module === "object") module.exports = core;
-  else globalThis.allRanksDescribe = core;
-})();
+  return { candidates, isSaid, ranked };
+});

@@ -1,59 +1,28 @@
 // The search box of the error clinic: which failures does a pasted log show?
 // It takes the same steps as text.py, search.py and suspects.py in allranks/diagnose/,
-// and a test compares the two.
-(() => {
-  const CHUNK = 4000;
-  const [NARROW, WIDE] = [40, 250];
-  const TRIES = 300;
-  const CUT = 16;
-  const FEW = 9;
-  const BRIEF = 12;
-  const SHOWN = 3;
-  const FULL = 0, ECHO = 2, WITH = 3, UNLESS = 4, OURS = 5, KEYS = 6; // 1: maybe
-  const GROUP = [0, 1, 2, 2]; // crash, hang, silent, slow
-  const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: " ",
-    "#39": "'", "#x27": "'", "#34": '"', "#x22": '"', "#96": "`", "#x60": "`" };
-  const ESCAPES = { n: "\r", t: " ", '"': '"', "\\": "\\" };
-  const ESCAPED = /\\n +File \\*"|\\n(?:Traceback|\[rank\d|\w*(?:Error|Exception): )/;
-  const STAMP = "\\d{4}[-/]\\d\\d[-/]\\d\\d[T ][\\d:.,]+(?:Z|[+-]\\d\\d:?\\d\\d)?";
-  const PREFIX = new RegExp("^(?: *(?:\\[(?:rank|default|worker|Rank )?\\d+\\]:?"
-    + "|\\[\\d+,\\d+\\]<std(?:out|err)>:?|\\d{1,5}:(?= )|[\\w.-]{1,80} +\\|"
-    + "|\\[pod/[^\\]]{1,200}\\]|" + STAMP + "|\\[" + STAMP + "\\]"
-    + "|\\[?\\d\\d:\\d\\d:\\d\\d[.,\\d]*\\]?|std(?:out|err) [FP]"
-    + "|\\(\\w{1,80} pid=\\d+[^)]{0,80}\\)"
-    + "|\\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\\]?:?(?= )|[-|](?= )))* *");
-  const RANKS = [/\[(?:rank|default)(\d{1,6})\]/, /^ *\[(\d{1,6})\]:/,
-    /^ *\[\d+,(\d{1,6})\]<std/, /\[Rank (\d{1,6})\]|\bRank (\d{1,6})\]/];
-  const SRUN = /^ *(\d{1,5}): /;
-  const SOURCE = new RegExp("^ *(?:-+> *)?(?:\\d+ +)?"
-    + "(?:raise |assert |if |elif |return |f?\"|f?'|#|r\"|msg = )");
-  const REST = 4; // lines for which NCCL's message about an error may go on
-  const WARNING = /\[W[\d ]|\bW\d{4} |Warning|WARNING/;
-  const DIGEST = /ChildFailedError: *$/; // torchrun's summary of an earlier error
-  const PROGRESS = /\b(?:[Ee]poch|[Ss]tep|[Ii]ter(?:ation)?|loss)\b[ :=/[(]*\d|\d(?:it\/s|s\/it)\b/;
-  const RAISED = /(?:Error|Exception): /;
-  const TYPED = /^ *(?:\+{1,5} |\$ |(?:echo|printf) )/; // what a shell repeats
-  const BARRIER = /world_size=(\d{1,9}), worker_count=(\d{1,9})\b/;
-  const NEXT = /^ *(?:Traceback|File "|\[rank\d|\[default\d)/;
-  const TORCH = ("torch Torch c10d ProcessGroup DistributedDataParallel FSDP local_rank: [rank0]"
-    + " [rank1] [rank2] [rank3] [default0] pt_main_thread pt_data_worker deepspeed"
-    + " DeepSpeed ightning egatron accelerate/ acceleratelaunch mmengine mmcv").split(" ");
-  const OTHERS = ["tensorflow", "XlaRuntimeError", "jaxlib", "mxnet", "MXNet", "paddle"];
-  const LISTS = ["issingkey(s)instate_dict:", "nexpectedkey(s)instate_dict:"];
-  const ERRORS = ["Error:", "Exception:", "error:"];
-  const ALONE = ["AssertionError", "NotImplementedError", "StopIteration"]; // without a message
-  const INTERRUPTS = ["KeyboardInterrupt", "deathsignal", "gotsignal:2", "SIGINT"];
-  const INTERRUPT = new RegExp("^KeyboardInterrupt\\b"
-    + "|Received (?:2|Signals\\.SIGINT) death signal"
-    + "|got signal: 2\\b|closing signal SIGINT|Signal 2 \\(SIGINT\\)");
-  const TRACEBACK = "Traceback (most recent call last)";
-  const STACK = 200; // lines of a traceback
+// and a test compares the two. What both count by stands there: see page.py.
+((core) => {
+  if (typeof module === "object") module.exports = core;
+  else globalThis.allRanksDiagnose = core(globalThis.allRanksClinic.constants);
+})((constants) => {
+  // An expression comes as its text.
+  const revived = (value) => (value?.pattern ? new RegExp(value.pattern)
+    : Array.isArray(value) ? value.map(revived) : value);
+  const each = (expression) => new RegExp(expression, "g");
+  const { CHUNK, FEW, NARROW, WIDE, PREFIX, RANKS, SRUN, PLAIN, ENTITIES, ENTITY, ESCAPES, ESCAPED,
+    ESCAPE, CONTROLS, ANSI, COLOUR, DASH, QUOTE, FRAME, DOTS, CUT, SPACE, TRIES, SOURCE, TYPED, BARRIER,
+    NEXT, SHOWN, BRIEF, REST, WARNING, DIGEST, PROGRESS, RAISED, ERRORS, ALONE, TORCH, OTHERS, LISTS,
+    KEY_LIST, KEY, INTERRUPTS, INTERRUPT, TRACEBACK, STACK, WORK, BEFORE, AFTER, REPORT, HEAD, CONTROL,
+    ENDS, SYMPTOMS, KIND: { FULL, ECHO, WITH, UNLESS, OURS, KEYS },
+  } = Object.fromEntries(Object.entries(constants).map(([name, value]) => [name, revived(value)]));
+  const GROUP = SYMPTOMS.map((symptom) => ({ crash: 0, hang: 1 }[symptom] ?? 2));
+  const TYPOGRAPHIC = new RegExp(`[${Object.keys(PLAIN).join("")}]`, "g");
 
   // Whether a log comes from torch: any program's log may say that it was killed.
-  const ours = (log) => TORCH.some((word) => log.squeezed.includes(word));
+  const ours = (log) => TORCH.split(" ").some((word) => log.squeezed.includes(word));
 
   // Whether it comes from another library, which may use NCCL as well, and not from torch.
-  const foreign = (log) => OTHERS.some((word) => log.squeezed.includes(word)) && !ours(log);
+  const foreign = (log) => OTHERS.split(" ").some((word) => log.squeezed.includes(word)) && !ours(log);
 
   function keysAfter(log, word) {
     const found = new Set();
@@ -61,9 +30,9 @@
     for (let tries = 0; tries < TRIES; tries++) {
       at = log.squeezed.indexOf(word, at + 1);
       if (at < 0) break;
-      const list = /(?:"[^"]*",?)*/y;
+      const list = new RegExp(KEY_LIST, "y");
       list.lastIndex = at + word.length;
-      for (const match of list.exec(log.squeezed)[0].matchAll(/"([^"]+)"/g)) found.add(match[1]);
+      for (const match of list.exec(log.squeezed)[0].matchAll(each(KEY))) found.add(match[1]);
     }
     return found;
   }
@@ -81,7 +50,7 @@
   // Unescape a line of JSON; each line within it ends with a carriage return then.
   function unescaped(line) {
     for (let i = 0; i < 3 && ESCAPED.test(line); i++) { // JSON may contain JSON
-      line = line.replace(/\\(["\\nt])/g, (all, name) => ESCAPES[name]);
+      line = line.replaceAll(each(ESCAPE), (_, name) => ESCAPES[name]);
     }
     return line;
   }
@@ -93,19 +62,12 @@
   }
 
   function undecorated(text) {
-    return text.replace(/\r\n/g, "\n").replace(/[\t\x0b\x0c\x1c-\x1f]/g, " ")
-      .replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z=>])/g, "")
-      .replace(/\[\d{1,3}(?:;\d{1,3})*m/g, "")
-      .replace(/&(#?\w{2,4});/g, (all, name) => ENTITIES[name] ?? all)
-      .replace(/[\u2018\u2019\u201a\u201b\u00b4\u2032]/g, "'")
-      .replace(/[\u201c\u201d\u201e\u2033]/g, '"')
-      .replace(/[\u200b-\u200d\u2060\ufeff\u00ad]/g, "")
-      .replace(/[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000\u2028\u2029\x85]/g, " ")
-      .replace(/\uff0c/g, ",").replace(/\uff1a/g, ":")
+    const spaced = [...CONTROLS].reduce((rest, control) => rest.replaceAll(control, " "),
+      text.replaceAll("\r\n", "\n"));
+    return spaced.replace(each(ANSI), "").replace(each(COLOUR), "")
+      .replace(each(ENTITY), (_, name) => ENTITIES[name]).replace(TYPOGRAPHIC, (odd) => PLAIN[odd])
       .replace(/[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]/g, "\ufffd")
-      .replace(/[\u2013\u2014](?=[a-z])/g, "--")
-      .replace(/^ *[\u2502\u2503\u2551] ?|[\u2502\u2503\u2551] *$/gm, "")
-      .replace(/^ *(?:> ?)+/gm, "");
+      .replace(each(DASH), "--").replace(each(FRAME), "").replace(each(QUOTE), "");
   }
 
   class Log {
@@ -122,7 +84,7 @@
       });
       const tight = this.lines.join("\n").replaceAll(" ", "").split("\n");
       this.squeezed = tight.join("");
-      this.tail = this.squeezed.slice(-2 * CHUNK).replace(/[.`*\u2026]+$/, "");
+      this.tail = this.squeezed.slice(-2 * CHUNK).replace(new RegExp(`[${DOTS}]+$`), "");
       this.alone = this.lines.length <= FEW
         && this.lines.filter((line) => /[^ ]/.test(line)).length === 1;
       this.starts = [0];
@@ -189,7 +151,7 @@
     return null;
   }
 
-  const needleOf = (source) => source.replace(/(?:\\s| )[+*?]?|\\(.)/g, "$1");
+  const needleOf = (source) => source.replace(each(SPACE), "$1");
 
   function needlesOf([, pattern, ...rest]) {
     const spans = rest.filter((one) => !Array.isArray(one)); // the others: see beside
@@ -378,19 +340,16 @@
     return echoes.some((one) => one.first <= last) ? echoes : [];
   }
 
-  const REPORT = new RegExp("\\[(?:(PG[^\\[\\]]{0,150}?),?)?Rank(\\d{1,6})\\][^\\[\\]]{0,100}"
-    + "WorkNCCL\\(SeqNum=(\\d{1,15}),OpType=(\\w{1,40})(?:,NumelIn=(\\d{1,15}),NumelOut=\\d)?", "g");
-
   // Compare what NCCL's watchdogs say of several ranks, exactly as
   // allranks/diagnose/watchdog.py does.
   function compared(log) {
     const groups = new Map();
     let at = -1;
     for (let tries = 0; tries < TRIES; tries++) {
-      at = log.squeezed.indexOf("WorkNCCL(SeqNum=", at + 1);
+      at = log.squeezed.indexOf(WORK, at + 1);
       if (at < 0) break;
-      const near = log.squeezed.slice(Math.max(0, at - 200), at + 150);
-      for (const [, group, told, number, call, size] of near.matchAll(REPORT)) {
+      const near = log.squeezed.slice(Math.max(0, at - BEFORE), at + AFTER);
+      for (const [, group, told, number, call, size] of near.matchAll(each(REPORT))) {
         const rank = Number(log.rank(log.lineAt(at)) || told);
         if (!groups.has(group)) groups.set(group, new Map());
         const reports = groups.get(group);
@@ -441,7 +400,7 @@
     for (const word of [...ERRORS, ...ALONE]) {
       let at = -1;
       for (let tries = 0; tries < TRIES; tries++) {
-        at = log.squeezed.indexOf(word, at + 1);
+        at = log.squeezed.indexOf(word.replaceAll(" ", ""), at + 1);
         if (at < 0) break;
         const line = log.lineAt(at);
         if (ALONE.includes(word) && bare(log.lines[line]) !== word) continue;
@@ -453,7 +412,6 @@
     return found.length ? Math.min(...found) : null;
   }
 
-  const core = { plain, bare, Log, diagnose, firstError, ended, compared, SHOWN, FULL, ECHO };
-  if (typeof module === "object") module.exports = core;
-  else globalThis.allRanksDiagnose = core;
-})();
+  return { plain, bare, Log, diagnose, firstError, ended, compared,
+    SHOWN, FULL, ECHO, HEAD, CONTROL: each(CONTROL), ENDS: SYMPTOMS.map((symptom) => ENDS[symptom]) };
+});

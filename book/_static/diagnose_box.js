@@ -3,12 +3,11 @@
 // this page.
 (() => {
   const folder = new URL(".", document.currentScript.src).href;
-  const { Log, bare, diagnose, firstError, ended, compared, SHOWN, FULL, ECHO } = globalThis.allRanksDiagnose;
+  const { Log, bare, diagnose, firstError, ended, compared,
+    SHOWN, FULL, ECHO, HEAD, CONTROL, ENDS } = globalThis.allRanksDiagnose;
   const { classes, cases } = globalThis.allRanksClinic;
-  const ENDS = ["fails", "hangs", "silent, and wrong", "slow"];
   const MOST = 64 * 2 ** 20;
-  const EXCERPT = 240;
-  const CONTROL = /[\0-\x08\x0e-\x1a\ufffd]/g;
+  const LETTERS = 240;
   const EXAMPLE = [
     "[rank1]: Traceback (most recent call last):",
     '[rank1]:   File "train.py", line 31, in <module>',
@@ -31,8 +30,8 @@
 
   // Show the line that matched; a long one is cut around the match.
   function excerpt(hit) {
-    const begin = Math.max(0, Math.min(hit.begin - 60, hit.end - EXCERPT));
-    const end = Math.min(hit.text.length, Math.max(hit.end, begin + EXCERPT));
+    const begin = Math.max(0, Math.min(hit.begin - 60, hit.end - LETTERS));
+    const end = Math.min(hit.text.length, Math.max(hit.end, begin + LETTERS));
     const stop = Math.min(hit.end, end);
     return make("code", {}, begin ? "…" : "", hit.text.slice(begin, hit.begin),
       make("mark", {}, hit.text.slice(hit.begin, stop)),
@@ -121,7 +120,7 @@
   // allranks/diagnose/reading.py does.
   function encoding(bytes) {
     const mark = { "255,254": "utf-16le", "254,255": "utf-16be" }[bytes.slice(0, 2).join()];
-    const head = bytes.subarray(0, 8192), half = head.length >> 1;
+    const head = bytes.subarray(0, HEAD), half = head.length >> 1;
     const zeros = [0, 0];
     head.forEach((byte, i) => { zeros[i % 2] += byte === 0; });
     const [even, odd] = zeros;
@@ -190,8 +189,8 @@
       reader.onload = () => {
         const bytes = new Uint8Array(reader.result);
         const text = new TextDecoder(encoding(bytes)).decode(bytes);
-        const odd = (text.slice(0, 8192).match(CONTROL) ?? []).length;
-        if (odd > 8 + Math.min(text.length, 8192) / 10) {
+        const odd = (text.slice(0, HEAD).match(CONTROL) ?? []).length;
+        if (odd > 8 + Math.min(text.length, HEAD) / 10) {
           this.say(file.name + " is no text: give the log, unpacked.");
           return;
         }
@@ -249,8 +248,9 @@
 
     // Name the cases that a text may describe.
     guess(log, where, stays) {
-      const { allRanksDescribe: { candidates, isSaid }, allRanksDescribed: table } = globalThis;
-      const found = candidates(log, bare, table).map((slug) => table.pages[slug]
+      const { allRanksDescribe: describe, allRanksDescribed: table } = globalThis;
+      const { candidates, isSaid } = describe(table);
+      const found = candidates(log, bare).map((slug) => table.pages[slug]
         ? { page: table.pages[slug] } : { case: cases.find((one) => one[0] === slug), hits: [] });
       if (!found.length && isSaid(log, bare)) {
         this.say("Not known: nothing in the book fits these words. Say what you see, and when:"

@@ -23,7 +23,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools.browser import find
 
 SITE = ROOT / "_build" / "html"

@@ -3,123 +3,167 @@
 import ast
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
-import pytest
-
-from allranks.paths import PACKAGE, ROOT
+from allranks.base.paths import PACKAGE, ROOT
 
 # A layer, and those that it may import. Each stands below the layers that it names, so
-# the table cannot contain a cycle. Any other layer is refused.
+# the table cannot contain a cycle. Any other layer is refused. Each subject is a layer.
 LAYERS = {
-    "paths": (),
-    "report": (),
-    "sums": (),
+    "base": (),
     "guard": (),
     "doctor": (),
     "checkpoint": (),
-    "pictures": ("sums",),
-    "vgpu": ("pictures",),
-    "backends": ("sums", "vgpu"),
-    "launch": ("paths", "report"),
-    "live": ("backends", "launch", "pictures", "report", "sums", "vgpu"),
-    "runs": ("sums", "vgpu"),
-    "clinic": ("launch", "live", "report", "vgpu"),
-    "diagnose": ("clinic", "paths"),
+    "vgpu": ("base",),
+    "topics": (),
+    "topics.links": (),
+    "topics.timelines": ("base",),
+    "backends": ("topics.links", "vgpu"),
+    "launch": ("base",),
+    "predict": (),
+    "live": (
+        "backends",
+        "base",
+        "launch",
+        "predict",
+        "topics.links",
+        "topics.timelines",
+        "vgpu",
+    ),
+    "topics.kit": ("base",),
+    "topics.arrivals": ("base", "live", "topics.kit"),
+    "topics.batches": ("base", "live", "topics.kit"),
+    "topics.data_parallel": ("base", "live", "topics.kit", "vgpu"),
+    "topics.buckets": ("base", "live", "topics.data_parallel", "topics.kit"),
+    "topics.collectives": ("base", "live", "topics.kit"),
+    "topics.crossings": (
+        "base",
+        "live",
+        "topics.collectives",
+        "topics.kit",
+        "topics.links",
+    ),
+    "topics.compression": (
+        "base",
+        "live",
+        "topics.crossings",
+        "topics.kit",
+        "topics.links",
+    ),
+    "topics.loader": ("base", "live", "topics.kit"),
+    "topics.numbers": ("base", "topics.kit"),
+    "topics.pipelines": ("base", "live", "topics.kit"),
+    "topics.state_dicts": ("base", "live", "topics.kit"),
+    "topics.topology": ("base", "launch", "topics.kit"),
+    "openings": ("base", "topics.collectives"),
+    "clinic": ("base", "launch", "live", "vgpu"),
+    "diagnose": ("base", "clinic"),
     "rehearse": (
         "backends",
+        "base",
         "clinic",
         "diagnose",
         "guard",
         "launch",
-        "report",
-        "sums",
         "vgpu",
     ),
-    "hangs": ("clinic", "live", "report"),
-    "exercises": ("live", "paths", "report"),
-    "explorables": ("launch", "live", "pictures", "report", "runs", "sums"),
-    "__init__": ("launch", "live", "report"),
+    "hangs": ("base", "clinic", "live"),
+    "exercises": ("base", "live"),
+    "__init__": ("base", "launch", "live", "predict"),
 }
+WITH_TORCH = {"runs.py", "figure.py"}  # of a topic; all else in it knows no torch
 MOST = 600  # lines; a shorter one is not better if it cuts an idea in two
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def layer(path: Path) -> str:
-    """Return the layer of a module's file: its folder, or its name at the top."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def layer(module: str) -> str:
+    """Return the layer of a module below allranks: a folder, or a topic's in topics.
+
+    >>> layer("topics.buckets.sums"), layer("live.ranks"), layer("topics")
+    ('topics.buckets', 'live', 'topics')
+    """
+    first, *rest = module.split(".")
+    return f"topics.{rest[0]}" if first == "topics" and rest else first
 
 
-def name(path: Path) -> str:
-    """Return a test's id, the path within the package."""
-    return str(path.relative_to(PACKAGE))
+def dotted(path: Path) -> str:
+    """Return a file's module below allranks: ``topics.buckets.sums``."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts if len(parts) == 1 else [p for p in parts if p != "__init__"])
 
 
-@cache
 def imported(path: Path) -> set[str]:
-    """List the modules that a file imports, at its top and inside functions."""
-    found = set()
+    """List the layers that a file imports, at its top and inside functions."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text("utf8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{name(path)}: write allranks.LAYER in full"
-            found.add(node.module)
-            if node.module == "allranks":  # a layer, or a name in __init__
-                found |= {f"allranks.{alias.name}" for alias in node.names}
-    return found
+            assert not node.level, f"{path}: write allranks.LAYER in full"
+            modules.add(node.module)
+            if node.module in ("allranks", "allranks.topics"):  # a layer, or a name
+                modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    ours = {m.partition(".")[2] for m in modules if m.startswith("allranks.")}
+    ours = {"live" if module == "Ranks" else module for module in ours}
+    return {layer(module) for module in ours} - {layer(dotted(path))}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-class TestModule:
-    """Every file of the package obeys its layer and the limit on lines."""
+def test_each_module_imports_only_what_its_layer_may():
+    """A new layer has to be put into the table, below those that it uses."""
+    refused = {
+        dotted(path): more
+        for path in MODULES
+        if (more := imported(path) - {*LAYERS[layer(dotted(path))]})
+    }
+    assert not refused
 
-    def test_imports_only_what_its_layer_may(self, path):
-        """A new layer has to be put into the table, below those that it uses."""
-        used = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
-        used = {("live" if part == "Ranks" else part) for part in used}
-        assert used - {layer(path)} <= {*LAYERS[layer(path)]}
 
-    def test_holds_one_idea(self, path):
-        """At most 600 lines are enough to keep an idea in one piece."""
-        assert len(path.read_text("utf8").splitlines()) <= MOST
+def test_each_entry_of_the_table_is_used():
+    """An entry that nothing uses would allow an import that nobody has decided on."""
+    unused = {name: {*may} for name, may in LAYERS.items()}
+    for path in MODULES:
+        unused[layer(dotted(path))] -= imported(path)
+    assert not {name: may for name, may in unused.items() if may}
 
 
 def test_the_table_has_no_circle_and_no_layer_that_is_gone():
     """A layer imports only layers above it, and each layer exists."""
     above = set()
-    for which, may in LAYERS.items():
-        assert set(may) <= above, which
-        above.add(which)
-    assert above == {layer(path) for path in MODULES}
+    for name, may in LAYERS.items():
+        assert set(may) <= above, name
+        above.add(name)
+    assert above == {layer(dotted(path)) for path in MODULES}
 
 
-def test_each_entry_of_the_table_is_used():
-    """An entry that nothing uses would allow an import that nobody has decided on."""
-    used = {which: set() for which in LAYERS}
-    for path in MODULES:
-        parts = {m.split(".")[1] for m in imported(path) if m.startswith("allranks.")}
-        used[layer(path)] |= parts
-    missing = {w: {*may} - used[w] for w, may in LAYERS.items() if {*may} - used[w]}
-    assert not missing
+def test_each_module_holds_one_idea():
+    """At most 600 lines are enough to keep an idea in one piece."""
+    lengths = {dotted(p): len(p.read_text("utf8").splitlines()) for p in MODULES}
+    assert not {name: length for name, length in lengths.items() if length > MOST}
 
 
-def test_sums_know_no_torch():
-    """The sums import no torch, neither directly nor through another module."""
-    modules = [p.stem for p in PACKAGE.glob("sums/*.py") if p.stem != "__init__"]
-    assert len(modules) > 5
-    lines = [f"import allranks.sums.{module}" for module in modules]
-    code = "\n".join(["import sys", *lines, "print('torch' in sys.modules)"])
+def test_only_runs_and_figures_know_torch():
+    """Sums and pictures import no torch, neither directly nor through others."""
+    folders = PACKAGE / "topics", PACKAGE / "base", PACKAGE / "openings"
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    free = [dotted(path) for path in paths if path.name not in WITH_TORCH]
+    assert sum(name.endswith(".sums") for name in free) >= 14
+    code = "import importlib, sys\n" + "\n".join(
+        f"importlib.import_module('allranks.{name}')\n"
+        f"assert 'torch' not in sys.modules, '{name}'"
+        for name in free
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tests_mirror_the_package():
     """Each folder of tests/allranks is named after a layer; each layer has tests."""
-    here = ROOT / "tests" / "allranks"
-    folders = {p.parent.name for p in here.glob("*/test_*.py")}
-    files = {p.stem.removeprefix("test_") for p in here.glob("test_*.py")}
-    assert folders <= set(LAYERS)
+    tests = ROOT / "tests" / "allranks"
+    tested = {
+        layer(".".join(path.parent.relative_to(tests).parts))
+        for path in tests.rglob("test_*.py")
+        if path.parent != tests
+    }
+    assert not tested - set(LAYERS)
     tested_elsewhere = {"exercises", "hangs"}  # with their contents
-    assert set(LAYERS) - folders - files <= tested_elsewhere | {"__init__", "paths"}
+    assert not set(LAYERS) - tested - tested_elsewhere - {"__init__", "topics"}

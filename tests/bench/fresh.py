@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 FIRST_COLLECTIVE = (
     "from allranks import Ranks\n"

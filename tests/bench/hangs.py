@@ -6,9 +6,9 @@ py-spy is not in the environment, so ``pip install py-spy==0.4.3`` before this p
 from dataclasses import asdict
 
 from allranks import hangs
+from allranks.base.paths import ROOT
 from allranks.hangs import tools
 from allranks.hangs.measure import measure
-from allranks.paths import ROOT
 
 DATA = ROOT / hangs.DATA
 

@@ -3,7 +3,7 @@
 import yaml
 from playwright.sync_api import sync_playwright
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools import pdf
 from tests.book.conftest import FLAGS, toc_pages
 from tests.book.weight import AIMS, KIB, MOST_FILES, too_heavy, weigh

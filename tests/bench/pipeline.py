@@ -1,9 +1,9 @@
 """Pipelines: the bubble, for stages that sleep or compute, and what a cut gains."""
 
 from allranks import Ranks
-from allranks.pictures.pipelines import pack
-from allranks.runs import pipelines
-from allranks.sums.pipelines import balanced_cut, bubble, peak_held, step_time
+from allranks.topics.pipelines import runs as pipelines
+from allranks.topics.pipelines.picture import pack
+from allranks.topics.pipelines.sums import balanced_cut, bubble, peak_held, step_time
 
 FORWARD_S = 0.02  # a stage's forward pass; its backward pass takes twice as long
 STEPS = 3
@@ -18,7 +18,7 @@ LAYERS = [1] * 11 + [4]  # costs: the head of a language model is a heavy layer
 
 def record(*args) -> list:
     """Call ``pipelines.record`` on a live rank."""
-    from allranks.runs import pipelines
+    from allranks.topics.pipelines import runs as pipelines
 
     return pipelines.record(*args)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_gpt.py")
 ROUNDS = 7  # of both ways in turn, every other round in reverse order

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools import pdf
 from tests.book.conftest import FLAGS
 from tests.book.searching import FIRST, THREE, ask, missed, open_search, shares

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from allranks import clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.allranks.diagnose.answering import answers, place, share, words
 
 

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 import yaml
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._tools.browser import MISSING, find
 
 FLAGS = [

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.quiz import formula
 
 FENCE = re.compile(r"^```\{quiz\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)

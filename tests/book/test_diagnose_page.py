@@ -7,10 +7,10 @@ import pytest
 from bs4 import BeautifulSoup
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose.described import candidates, symptoms, table
 from allranks.diagnose.text import Log
 from allranks.diagnose.words import flat
-from allranks.paths import ROOT
 from book._ext.clinic.cases import change, load
 from tests.book.axe import AXE, COLOURS, RUN
 from tests.book.visits import STILL

@@ -16,7 +16,7 @@ import yaml
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book import _ext
 from book._ext.runs import bench, records
 from book._ext.site import fresh, mathml
@@ -214,7 +214,8 @@ def test_bench_puts_a_measured_figure_into_a_sentence(build):
     assert "2026-01-01: x86, 2 cores" in words(html)
 
 
-PLOT = "```{bench-picture} allranks.pictures.pipelines.efficiency_plot pipe.four\n```\n"
+EFFICIENCY = "allranks.topics.pipelines.picture.efficiency_plot"
+PLOT = f"```{{bench-picture}} {EFFICIENCY} pipe.four\n```\n"
 
 
 def test_bench_picture_draws_measured_figures(build):

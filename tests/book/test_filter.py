@@ -5,7 +5,7 @@ import re
 import pytest
 
 from allranks import clinic
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.clinic.cases import load
 
 

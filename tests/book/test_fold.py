@@ -6,7 +6,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.paper.readable import readable
 from book._ext.runs import fold, records
 from tests.book.test_extensions import NEW, OLD, build, diff, words

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from allranks.live.predictions import predictions
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
+from allranks.predict.forms import predictions
 from book._tools import lab
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

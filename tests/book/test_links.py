@@ -12,7 +12,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.site import links
 
 SAMPLE = links.Repository("https://github.com/owner/the.name", "topic/new")

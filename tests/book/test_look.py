@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 
-from allranks.paths import ROOT
-from allranks.pictures.svg import DARK, HUES, LIGHT
+from allranks.base.paths import ROOT
+from allranks.base.svg import DARK, HUES, LIGHT
 
 CSS = (ROOT / "book" / "_static" / "book.css").read_text("utf8")
 # How colour-blind readers see, as a matrix on linear RGB.
@@ -82,7 +82,7 @@ def variables(theme: str) -> dict[str, str]:
 
 
 def test_one_place_states_the_colours_of_ranks():
-    """The style sheet repeats the colours that pictures take from pictures/svg.py."""
+    """The style sheet repeats the colours that pictures take from base/svg.py."""
     for theme, colors in (("light", LIGHT), ("dark", DARK)):
         found = variables(theme)
         assert [found[f"--rank-{rank}"] for rank in range(8)] == colors, theme

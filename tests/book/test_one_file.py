@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.runs import executed
 from book._ext.runs.one_file import one_file
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from allranks.pictures import openings
+from allranks import openings
 from tests.book.test_extensions import build
 
 __all__ = ["build"]  # the fixture

@@ -8,7 +8,7 @@ narrow and one wide, axe-core checks the page.
 import pytest
 import yaml
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.book.axe import Axe
 from tests.book.conftest import toc_pages
 from tests.book.visits import Visitor
@@ -41,6 +41,7 @@ def axe():
     assert axe.measured > 20 or not axe.looks
 
 
+@pytest.mark.replay("{name}.html")
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, name):
     """A page asks for its own files only, and nothing complains, sticks out or jumps.

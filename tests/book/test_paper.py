@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pypdf import PdfReader
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.paper import readable
 from book._tools import paper as tool
 from book._tools import pdf as printer

@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 PAGE = "notebooks/ch5_ddp"
 FIND = """forms => forms.map(form => allRanksPredict.answerIn(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.quiz import directive, formula
 from tests.book.quizzes import FENCE, NUMBERS, QUIZZES
 

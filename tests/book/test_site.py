@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from bs4 import BeautifulSoup
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 
 def parse(path: Path) -> BeautifulSoup:

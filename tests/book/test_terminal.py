@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from book._ext.paper.readable import readable
 from book._ext.runs import records, terminal
 from tests.book.test_extensions import build, words

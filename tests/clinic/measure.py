@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose.suspects import SHOWN, diagnose
 from allranks.diagnose.text import Log
-from allranks.paths import ROOT
 
 LOGS = Path(__file__).parent / "logs"
 DATA = ROOT / "book" / "_data" / "diagnose.json"

@@ -5,8 +5,8 @@ import re
 import torch
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.clinic.play import play
-from allranks.paths import ROOT
 
 CASES = clinic.folder(ROOT / "clinic")
 LAUNCHED = [case for case in CASES if case.runs and case.commands]

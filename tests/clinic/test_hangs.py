@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from allranks import Ranks, clinic, hangs
+from allranks.base.paths import ROOT
 from allranks.hangs import flight, tools, verdicts
 from allranks.hangs.measure import measure, meets_late
-from allranks.paths import ROOT
 
 PAGE = (ROOT / "book" / "app_clinic_hangs.md").read_text("utf8")
 MEASURE = "the hangs have changed: measure them again, python tests/bench hangs"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 GRACE_S = 40.0  # torchrun gives its ranks 30 s to end before it kills them
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"

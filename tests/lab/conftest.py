@@ -23,8 +23,8 @@ from playwright.sync_api import Error as Refused
 from playwright.sync_api import TimeoutError as NotYet
 from playwright.sync_api import expect
 
+from allranks.base.paths import ROOT
 from allranks.launch.torchrun import end_with_parent
-from allranks.paths import ROOT
 from book._tools.lab import write
 from tests.book.conftest import chromium
 

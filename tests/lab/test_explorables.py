@@ -8,11 +8,11 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
-from allranks.explorables import CLASSES
+from allranks.topics import CLASSES
 from book._tools.notebooks import METADATA, WIDGET
 from tests.lab.conftest import ROOT, end_kernels
 
-SHOW = "from allranks.explorables import {0}\n\nx_{0} = {0}()\nx_{0}"
+SHOW = "from allranks.topics import {0}\n\nx_{0} = {0}()\nx_{0}"
 LOST = re.compile(
     "The kernel of this figure was restarted or shut down, so run the cell"
 )

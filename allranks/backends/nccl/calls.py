@@ -16,7 +16,7 @@ class Call:
         op: as torch calls it: "all_reduce", "all_gather", "reduce_scatter",
             "broadcast", "reduce", "gather", "scatter", "all_to_all", "barrier", "send",
             "recv"; coalesced ones are told one by one.
-        num_bytes: n, as ``allranks.sums.collectives`` counts it: of the tensor; of the
+        num_bytes: n, as ``topics.collectives.sums`` counts it: of the tensor; of the
             whole where ranks hold parts of it (gather, scatter and their like).
         shapes: of the tensors that go in.
         dtype: of the numbers.

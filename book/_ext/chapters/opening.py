@@ -1,6 +1,6 @@
 """``{opening} ch5_ddp``: the picture that carries a chapter's idea, before any code.
 
-The body is its caption. Each drawing is a module of ``allranks/pictures/openings``,
+The body is its caption. Each drawing is a module of ``allranks/openings``,
 drawn twice: for a column, and for a phone. The style sheet shows the one that fits, and
 a screen reader finds only that one, too.
 """
@@ -11,8 +11,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from allranks.pictures import openings
-from allranks.pictures.svg import either
+from allranks import openings
+from allranks.base.svg import either
 
 FOLDER = Path(openings.__file__).parent
 

@@ -26,7 +26,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 from allranks import clinic
 from allranks.diagnose import described
-from allranks.diagnose.signs import table
+from allranks.diagnose.page import table
 from allranks.diagnose.words import flat
 from book._ext import PAGES
 from book._ext.clinic.cases import ClinicDirective, change, load

@@ -3,10 +3,10 @@
 {bench}`ddp.default.ratio:.2f` shows one value, by a dotted path into the file and an
 optional Python format. ``{bench-machine}`` says when and on which machine the figures
 were measured, and ``{bench-machine} ddp`` says so for one part. ``{bench-picture}
-allranks.pictures.pipelines.recorded pipeline.gpipe`` calls a function of ours with a
-part of the file, and shows the Picture that it draws. A figure that is not in the file
-fails the build. {bench}`most_spread:.0%` is the largest spread at which tests/bench
-still publishes a figure.
+MODULE.FUNCTION pipeline.gpipe`` calls a function of ours with a part of the file, and
+shows the Picture that it draws. A figure that is not in the file fails the build.
+{bench}`most_spread:.0%` is the largest spread at which tests/bench still publishes a
+figure.
 """
 
 import importlib

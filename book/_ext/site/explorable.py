@@ -17,7 +17,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from traitlets import TraitError
 
-from allranks.explorables import bundle, by_name
+from allranks.topics import by_name
+from allranks.topics.kit import bundle
 
 FIGURE = re.compile(r'data-explorable="(\w+)"')
 
@@ -34,7 +35,7 @@ class Explorable(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Check the state and put the figure on the page."""
-        for path in bundle.FOLDER.glob("*"):
+        for path in (*bundle.KIT.glob("*"), *bundle.TOPICS.glob("*/*")):
             self.env.note_dependency(str(path))
         try:
             state = yaml.safe_load("\n".join(self.content)) or {}
@@ -69,10 +70,9 @@ def write_scripts(app: Sphinx) -> None:
         return
     folder = Path(app.outdir, "_static", "explorables")
     folder.mkdir(parents=True, exist_ok=True)
-    names = [path.stem for path in bundle.FOLDER.glob("*.js") if path.stem != "kit"]
     texts = {"kit.js": bundle.kit_script(kernel=False)}
-    texts |= {f"{name}.js": bundle.script(name) for name in names}
-    texts["kit.css"] = (bundle.FOLDER / "kit.css").read_text("utf8")
+    texts |= {f"{name}.js": bundle.script(name) for name in bundle.names()}
+    texts["kit.css"] = (bundle.KIT / "kit.css").read_text("utf8")
     for name, text in texts.items():
         (folder / name).write_text(text, "utf8")
 

@@ -18,7 +18,7 @@ from docutils import nodes
 from PIL import Image, ImageDraw, ImageFont
 from sphinx.application import Sphinx
 
-from allranks.pictures.svg import LIGHT
+from allranks.base.svg import LIGHT
 
 SIZE = (1200, 630)
 INK, SOFT, PAPER = "#1d2430", "#515b6b", "#ffffff"

@@ -6,7 +6,7 @@
 import pytest
 
 from allranks import launch
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 CALLS = ROOT / "tests" / "bench" / "calls.py"
 RUNS = [("shm", 2, 500), ("shm", 4, 100), ("lesson", 2, 500), ("link:nvlink4", 2, 50)]

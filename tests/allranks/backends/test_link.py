@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from allranks import Ranks
-from allranks.live.room import check_possible
-from allranks.report import RanksError
-from allranks.sums.link_times import seconds
-from allranks.sums.network import parse
+from allranks.base.report import RanksError
+from allranks.live.capacity import check_possible
+from allranks.topics.links.network import parse
+from allranks.topics.links.sums import seconds
 from tests.allranks.backends.test_shm import COLLECTIVES, ODD, TRAIN
 
 SLOW = "link:2000us+0.01GB/s"  # a message 2 ms, 100 kB 10 ms: this machine is faster

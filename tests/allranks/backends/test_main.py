@@ -7,8 +7,8 @@ import pytest
 
 from allranks import launch
 from allranks.backends import __main__ as runner
-from allranks.paths import PACKAGE
-from allranks.sums.costs import cost
+from allranks.base.paths import PACKAGE
+from allranks.topics.collectives.costs import cost
 
 SCRIPT = """
 import sys

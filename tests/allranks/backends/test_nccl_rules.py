@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from allranks.backends.nccl import agreement, meeting
-from allranks.report import RanksError
+from allranks.base.report import RanksError
 from tests.allranks.backends.gpus import gpu_ranks
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.checkpoint.command import main
-from allranks.paths import ROOT
 from tests.allranks.checkpoint.files import WEIGHT, refusal
 
 

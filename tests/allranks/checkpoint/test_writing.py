@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from allranks.base.paths import ROOT
 from allranks.checkpoint.command import main
-from allranks.paths import ROOT
 from tests.allranks.checkpoint.files import WEIGHT, refusal
 
 

@@ -1,7 +1,6 @@
-// What the page's script makes of texts: node described.cjs DIAGNOSE DESCRIBED < {table, texts}
-const { Log, bare } = require(process.argv[2]);
-const { candidates, ranked } = require(process.argv[3]);
-const { table, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const answers = texts.map((text) =>
-  [candidates(new Log(text), bare, table), ranked(text, table)]);
+// What the page's scripts make of texts: node described.cjs DIAGNOSE DESCRIBED < {signs, table, texts}
+const { signs, table, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const { Log, bare } = require(process.argv[2])(signs.constants);
+const { candidates, ranked } = require(process.argv[3])(table);
+const answers = texts.map((text) => [candidates(new Log(text), bare), ranked(text)]);
 process.stdout.write(JSON.stringify(answers));

@@ -1,6 +1,6 @@
 // What the page's script makes of texts: node diagnose.cjs SCRIPT < {table, texts}
-const { Log, compared, diagnose, firstError, ended } = require(process.argv[2]);
 const { table, texts } = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const { Log, compared, diagnose, firstError, ended } = require(process.argv[2])(table.constants);
 const answers = texts.map((text) => {
   const log = new Log(text);
   const suspects = diagnose(log, table.cases).map((suspect) => [

@@ -12,17 +12,17 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
+from allranks.base.paths import ROOT
 from allranks.diagnose import command as diagnose
-from allranks.diagnose import reading as log_input
-from allranks.diagnose.evidence import ended
-from allranks.diagnose.lines import BLOCK, CHUNK
+from allranks.diagnose import reading
+from allranks.diagnose.page import table
 from allranks.diagnose.reading import decoded, read
-from allranks.diagnose.signs import CUT, sign, signs_of, table
+from allranks.diagnose.signs import CUT, sign, signs_of
 from allranks.diagnose.suspects import diagnose as suspects_of
-from allranks.diagnose.suspects import first_error
-from allranks.diagnose.text import Log, bare
+from allranks.diagnose.suspects import ended, first_error
+from allranks.diagnose.text import BLOCK, CHUNK, Log, bare
 from allranks.diagnose.watchdog import compared
-from allranks.paths import ROOT
+from allranks.diagnose.words import flat
 from book._ext.clinic.diagnose import headline, share, wilson
 from tests.clinic import measure
 
@@ -30,7 +30,6 @@ CASES = clinic.folder(ROOT / "clinic")
 LEVELS = ["full", "maybe", "echo"]
 SHARED = {  # their output does not name them: what it names instead, or nothing
     "ddp-pickled-whole": {"pg-not-initialized"},  # unpickling DDP needs a group
-    "detail-segfault": set(),  # only a traceback of faulthandler names the function
     "dp-list-inputs": set(),  # an IndexError; only on GPUs does it name replicas
     "dp-gather-lengths": set(),  # virtual GPUs, as here, have other words
     "loss-nan": set(),  # any script may print this, unless torch is named
@@ -721,7 +720,7 @@ def test_not_known_says_what_to_do(capsys, tmp_path):
 )
 def test_a_bad_file_gets_one_sentence(content, sentence, capsys, tmp_path, monkeypatch):
     """The sentence names the file, and the exit code is 2."""
-    monkeypatch.setattr(log_input, "LIMIT", 1000)
+    monkeypatch.setattr(reading, "LIMIT", 1000)
     path = tmp_path / "train.log"
     if content == "folder":
         path.mkdir()
@@ -870,3 +869,9 @@ def test_what_follows_from_control_c_is_no_cause():
 def test_a_log_tells_that_somebody_ended_the_job(line, told):
     """A log shows that somebody ended the job, in the words of Python or torchrun."""
     assert ended(Log(("log", f"ok\n{line}"))) == ({0: 1} if told else {})
+
+
+def test_code_in_an_answer_keeps_its_asterisks():
+    """Emphasis and links are taken out of an answer, but what is in backticks stays."""
+    text = "*pass* **this**: `lambda *a, **k: None`, see [the page](https://x.org/*y*)"
+    assert flat(text) == "pass this: `lambda *a, **k: None`, see the page"

@@ -14,11 +14,11 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from allranks import clinic
-from allranks.diagnose import described
+from allranks.base.paths import ROOT
+from allranks.diagnose import described, page
 from allranks.diagnose.command import main, spoken
 from allranks.diagnose.described import candidates, ranked, symptoms, table
 from allranks.diagnose.text import Log
-from allranks.paths import ROOT
 from tests.allranks.diagnose.answering import (
     FIVE,
     THREE,
@@ -198,13 +198,13 @@ class TestWords:
 
     def test_a_page_that_answers_is_there(self):
         """Each page names a heading of the book, and no page is called like a case."""
-        for name, page in symptoms()["pages"].items():
+        for name, section in symptoms()["pages"].items():
             assert name not in SLUGS
-            file, _, anchor = page["read"].partition("#")
+            file, _, anchor = section["read"].partition("#")
             text = (ROOT / "book" / f"{file}.md").read_text("utf8")
             heads = re.findall(r"^#+ (.+)$", text, re.M)
             slugs = [re.sub("[^a-z0-9]+", "-", h.lower()).strip("-") for h in heads]
-            assert anchor in slugs, page["read"]
+            assert anchor in slugs, section["read"]
 
     def test_the_page_finds_the_same(self):
         """described.js names the same cases, with the same scores, for all threads."""
@@ -220,7 +220,7 @@ class TestWords:
         texts += [log[:300] for log in measure.healthy().values()]
         scripts = [ROOT / "book/_static" / f"{n}.js" for n in ("diagnose", "described")]
         command = [compute_driver_executable()[0], HERE / "described.cjs", *scripts]
-        given = json.dumps({"table": TABLE, "texts": texts})
+        given = json.dumps({"signs": page.table([]), "table": TABLE, "texts": texts})
         done = subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=100
         )

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from allranks.diagnose import pipe as log_pipe
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
+from allranks.diagnose import reading
 
 DIAGNOSE = [sys.executable, "-m", "allranks.diagnose"]
 LOG = b"Epoch 1\n[rank1]: KeyError: 'LOCAL_RANK'\n"
@@ -191,27 +191,27 @@ def test_a_second_control_c_does_not_wait():
 def test_a_job_that_spoke_is_not_called_still(monkeypatch):
     """Silence only counts as a hang if it was longer than any pause before it."""
     clock = iter([50, 51, 55, 58, 9, 10, 10.5, 3])
-    monkeypatch.setattr(log_pipe.time, "monotonic", lambda: next(clock))
-    came = log_pipe.Received()
+    monkeypatch.setattr(reading.time, "monotonic", lambda: next(clock))
+    came = reading.Received()
     for part in b"a\n", b"b", b"c\n":
         came.add(part)
     came.interrupt()  # after 3 s; the longest pause was 4 s, without the start
     assert not came.stood and came.ended == came.lines == 2
-    came = log_pipe.Received()
+    came = reading.Received()
     came.add(b"a\n")
     came.add(b"b\n")
     came.interrupt()  # after 0.5 s
     assert not came.stood
-    came = log_pipe.Received(_last=0)
+    came = reading.Received(_last=0)
     came.interrupt()  # after 3 s without a word
     assert came.stood and came.ended == 0
 
 
 def test_of_a_long_pipe_the_end_is_kept(monkeypatch):
     """The log of a job that runs for days is passed on; its last part is diagnosed."""
-    monkeypatch.setattr(log_pipe, "LIMIT", 1000)
-    monkeypatch.setattr(log_pipe, "CHUNK", 100)
-    came = log_pipe.Received()
+    monkeypatch.setattr(reading, "LIMIT", 1000)
+    monkeypatch.setattr(reading, "CHUNK", 100)
+    came = reading.Received()
     for i in range(500):
         came.add(b"line %d\n" % i)
     kept = b"".join(came.taken())

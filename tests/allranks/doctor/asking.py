@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from allranks.base.paths import ROOT
 from allranks.doctor import examine
-from allranks.paths import ROOT
 
 MACHINES = Path(__file__).parent / "machines"
 CALM = {"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT"}

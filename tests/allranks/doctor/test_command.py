@@ -11,8 +11,8 @@ import time
 import pytest
 
 from allranks import doctor
+from allranks.base.paths import PACKAGE, ROOT
 from allranks.doctor.registry import CHECKS
-from allranks.paths import PACKAGE, ROOT
 from tests.allranks.doctor.asking import BARE, DOCTOR, look, start
 
 LINE = re.compile(r"(ok|warn|fail) {1,4} [\w-]+ +\S| {19}(-> )?\S")

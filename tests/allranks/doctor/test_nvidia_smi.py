@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from allranks.base.paths import ROOT
 from allranks.doctor import nvidia_smi
 from allranks.doctor.checks.gpus import LINKS
-from allranks.paths import ROOT
-from allranks.sums.topology import visible_devices
+from allranks.topics.topology.sums import visible_devices
 from tests.allranks.doctor.asking import MACHINES, look
 
 PAGE = ROOT / "book" / "ch1_environment.md"

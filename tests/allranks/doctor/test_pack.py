@@ -10,8 +10,8 @@ import zipfile
 
 import pytest
 
+from allranks.base.paths import PACKAGE, ROOT
 from allranks.doctor import pack
-from allranks.paths import PACKAGE, ROOT
 from tests.allranks.doctor.asking import BARE, DOCTOR, start
 
 ALONE = "-S", "-I"  # without installed packages, variables and the current folder

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from allranks import Ranks, clinic
+from allranks.base.paths import ROOT
 from allranks.guard import Guard, GuardError
 from allranks.guard.digests import digest, digest_all, sketch
-from allranks.paths import ROOT
 
 EXAMPLE = ROOT / "book" / "_examples" / "guarded.py"
 FOLDER = ROOT / "allranks" / "guard"

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from tests.allranks.live.test_manners import messages
 
 NOTEBOOK = json.loads((ROOT / "notebooks/app_rehearse.ipynb").read_text("utf8"))

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 NOTEBOOKS = {path.stem: path for path in sorted(ROOT.glob("notebooks/*.ipynb"))}
 LIVE = re.compile(r"(%load_ext.*\s)?%%?ranks\b(?! stop)")

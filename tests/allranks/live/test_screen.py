@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from allranks.base.report import fold
 from allranks.live import screen
 from allranks.live.transcript import KEPT, Transcript, left_out, settle, shortened
-from allranks.report import fold
 
 
 def transcript(*pieces: str | tuple) -> Transcript:

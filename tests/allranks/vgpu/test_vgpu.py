@@ -14,7 +14,7 @@ from torch import nn
 from torch.jit import _builtins
 
 from allranks import vgpu
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 from allranks.vgpu.patches import PATCHES
 from allranks.vgpu.sizes import from_bytes, to_bytes
 

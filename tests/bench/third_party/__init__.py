@@ -17,7 +17,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from allranks.paths import ROOT
+from allranks.base.paths import ROOT
 
 HERE = Path(__file__).parent
 LIST, DATA = HERE / "scripts.json", HERE / "results.json"

@@ -5,7 +5,7 @@ All files here share one browser (``GROUPS`` in ``tests/conftest.py``).
 
 import pytest
 
-from allranks.explorables import CLASSES
+from allranks.topics import CLASSES
 from tests.book.conftest import chromium, empty_tab, http, site  # noqa: F401
 
 browser = pytest.fixture(scope="package")(chromium)

@@ -1,6 +1,6 @@
 """The intro's four ranks wait for one another, by finger and by keyboard."""
 
-from allranks.explorables import Arrivals
+from allranks.topics import Arrivals
 
 PAGE = "book/intro"
 

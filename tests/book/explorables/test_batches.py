@@ -1,6 +1,6 @@
 """Readers see which rank gets which sample, by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import Sampler
+from allranks.topics import Sampler
 
 FIRST = {"num_samples": 10, "world_size": 4, "batch_size": 2}
 

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from allranks.explorables import Buckets, bundle
-from allranks.sums import traces
+from allranks.topics import Buckets
+from allranks.topics.buckets import traces
+from allranks.topics.kit import bundle
 
-EXAMPLE = bundle.FOLDER / "example_trace.json"
+EXAMPLE = bundle.TOPICS / "buckets" / "example_trace.json"
 TRACE = "Your trace (.json)"
 PAGE = {"model": "gpt2", "batch_size": 8, "world_size": 8}  # what the page begins with
 PAGE |= {"tflops": 100, "alpha_us": 10, "gb_per_s": 20}

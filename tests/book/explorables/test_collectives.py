@@ -1,6 +1,6 @@
 """Collectives can be stepped through by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import Collectives
+from allranks.topics import Collectives
 
 
 def holdings(x) -> list[str]:

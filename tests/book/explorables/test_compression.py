@@ -1,6 +1,6 @@
 """A reader chooses a method, drags the bandwidth, and sees who is fastest."""
 
-from allranks.explorables import Compression
+from allranks.topics import Compression
 
 PAGE = "book/ch8_ddp_by_hand"
 

@@ -1,6 +1,6 @@
 """A reader drags the size along the axis, by hand and by keyboard."""
 
-from allranks.explorables import Crossings
+from allranks.topics import Crossings
 
 
 def test_the_size_follows_the_hand_and_the_keys(explore):

@@ -1,6 +1,6 @@
 """DataParallel's step can be explored by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import DataParallelForward
+from allranks.topics import DataParallelForward
 
 FIRST = {"batch_size": 32, "num_devices": 4}
 

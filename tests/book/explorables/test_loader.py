@@ -1,6 +1,6 @@
 """A reader changes the workers, follows a batch, and sees who waits."""
 
-from allranks.explorables import Loader
+from allranks.topics import Loader
 
 PAGE = "book/ch9_data"
 

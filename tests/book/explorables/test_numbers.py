@@ -1,6 +1,6 @@
 """A reader types a number, drags it, and looks at one format after another."""
 
-from allranks.explorables import Numbers
+from allranks.topics import Numbers
 
 PAGE = "book/ch10_precision"
 INSIDE = """all => all.every(one => {

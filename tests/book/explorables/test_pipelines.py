@@ -1,6 +1,6 @@
 """Pipeline schedules work by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import Pipeline
+from allranks.topics import Pipeline
 
 PAGE = "book/ch6_model_parallel"
 STATE = {"num_ranks": 4, "num_microbatches": 8, "step": 7}

@@ -1,6 +1,6 @@
 """State-dict keys can be explored by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import StateDictKeys
+from allranks.topics import StateDictKeys
 
 PAGE = "book/ch3_save_load"
 

@@ -1,6 +1,6 @@
 """Ranks, nodes and GPUs can be explored by keyboard, in a 390 px wide window."""
 
-from allranks.explorables import WhoIsWho
+from allranks.topics import WhoIsWho
 
 VISIBLE = "CUDA_VISIBLE_DEVICES, on every node"
 

@@ -1,0 +1,104 @@
+"""Watch what an answer does: how a model runs, who waits for a work, who draws."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from allranks.exercises.oracle import Wrong
+
+OTHERS = ", from which others draw."
+_gather = dist.all_gather_object  # itself, whatever a check puts there later
+
+
+def everyone(value: Any) -> list:
+    """Return what each rank brings, by rank."""
+    every = [None] * dist.get_world_size()
+    _gather(every, value)
+    return every
+
+
+def dice(seed: int) -> torch.Generator:
+    """Return a generator of random numbers that any rank can make."""
+    return torch.Generator().manual_seed(seed)
+
+
+def gradient(model: torch.nn.Module, loss: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a loss as one vector; the graph is kept."""
+    learned = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss, learned, retain_graph=True)
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def grads(model: torch.nn.Module, lacks: str) -> torch.Tensor:
+    """Return the gradients that trainable parameters have, as one vector.
+
+    Args:
+        model: whose parameters.
+        lacks: what to say of one without a gradient, with its name in place of {}.
+    """
+    learned = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    for name, parameter in learned:
+        if parameter.grad is None:
+            raise Wrong(lacks.format(name))
+    return torch.cat([parameter.grad.flatten() for _, parameter in learned])
+
+
+@contextlib.contextmanager
+def one_at_a_time(
+    model: torch.nn.Module, waits: Callable[..., bool] = lambda x: True
+) -> Iterator[list[int]]:
+    """Yield the sizes of forward passes; refuse one before another's backward.
+
+    Args:
+        model: that is watched.
+        waits: tells of an input whether its output will have a backward.
+    """
+    sizes, waiting = [], set()
+
+    def before(module: torch.nn.Module, inputs: tuple) -> None:
+        if waiting:
+            raise Wrong(
+                f"forward number {len(sizes) + 1} comes before the backward of number "
+                f"{min(waiting)}: the activations of both are in memory."
+            )
+        sizes.append(len(inputs[0]))
+
+    def after(module: torch.nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        number = len(sizes)
+        if waits(*inputs) and output.requires_grad:
+            waiting.add(number)
+            output.register_hook(lambda _: waiting.discard(number))
+
+    with model.register_forward_pre_hook(before), model.register_forward_hook(after):
+        yield sizes
+
+
+@contextlib.contextmanager
+def undrawn(torchs: str = OTHERS, pythons: str = OTHERS) -> Iterator[None]:
+    """Refuse to move the global generators, torch's and Python's.
+
+    Args:
+        torchs, pythons: how the sentence about each ends.
+    """
+    state, python = torch.get_rng_state(), random.getstate()
+    yield
+    if not torch.equal(torch.get_rng_state(), state):
+        raise Wrong(f"it moved torch's global generator{torchs}")
+    if random.getstate() != python:
+        raise Wrong(f"it moved Python's global generator{pythons}")
+
+
+class Work:
+    """Wrap a work that ``async_op=True`` returned; remember whether anybody waited."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self.work, self.waited = work, False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("wait", "get_future", "is_completed"):
+            self.waited = True
+        return getattr(self.work, name)

@@ -1,1 +1,0 @@
-"""The sums, checked: real ranks do what they describe, and record what happened."""

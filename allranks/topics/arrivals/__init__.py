@@ -1,0 +1,1 @@
+"""Arrivals: who waits for whom in a collective."""

@@ -1,0 +1,1 @@
+"""Batches: which rank trains on which samples."""

@@ -1,0 +1,1 @@
+"""Buckets: DDP's gradients travel together while backward still computes."""

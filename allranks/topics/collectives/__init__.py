@@ -1,0 +1,1 @@
+"""Collectives: schedules of messages between ranks, and what they cost."""

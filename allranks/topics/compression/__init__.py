@@ -1,0 +1,1 @@
+"""Compression: what ranks gain that send less than their gradients."""

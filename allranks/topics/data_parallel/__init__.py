@@ -1,0 +1,1 @@
+"""nn.DataParallel: what one step of it keeps and moves."""

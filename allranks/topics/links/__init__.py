@@ -1,0 +1,1 @@
+"""Links: what joins the ranks, and how long a message takes on it."""

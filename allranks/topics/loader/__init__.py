@@ -1,0 +1,1 @@
+"""The DataLoader: a queue between workers and the model."""

@@ -1,0 +1,1 @@
+"""Numbers: floating-point formats of few bits."""

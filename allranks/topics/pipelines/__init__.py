@@ -1,0 +1,1 @@
+"""Pipelines: micro-batches on their way through stages."""

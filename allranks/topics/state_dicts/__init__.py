@@ -1,0 +1,1 @@
+"""State dicts: what wrappers do to their keys."""

@@ -1,0 +1,1 @@
+"""Timelines: how long each rank worked and waited in a cell."""

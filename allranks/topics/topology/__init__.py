@@ -1,0 +1,1 @@
+"""Topology: nodes, processes, ranks and devices."""

@@ -1,0 +1,58 @@
+"""Each chapter opens with its own picture, drawn for a column and for a phone.
+
+Whether a picture says what its chapter computes, the chapter's own test says.
+"""
+
+import doctest
+import re
+from importlib import import_module
+
+import pytest
+
+from allranks import openings
+from allranks.base.paths import ROOT
+from allranks.openings import sheet
+
+NARROW, WIDE = True, False
+
+
+def texts(name: str, narrow: bool = WIDE) -> list[str]:
+    """Return the texts of a picture."""
+    return re.findall(r"<text[^>]*>([^<]*)", openings.opening(name, narrow))
+
+
+@pytest.mark.parametrize("name", openings.NAMES)
+def test_a_picture_is_drawn_for_a_column_and_for_a_phone(name):
+    """Both have a viewBox and a text for screen readers, and letters of one size."""
+    alt = import_module(f"allranks.openings.{name}").ALT
+    assert len(alt) > 100
+    for narrow, width in ((WIDE, sheet.WIDE), (NARROW, sheet.NARROW)):
+        svg = openings.opening(name, narrow)
+        assert f'viewBox="-1 -1 {width + 2} ' in svg
+        assert 'role="img"' in svg and svg.count("aria-label=") == 1
+        sizes = {int(size) for size in re.findall(r'font-size="(\d+)"', svg)}
+        assert min(sizes) >= sheet.SIZE
+    joined = [re.sub(r"\W|\d", "", "".join(texts(name, n))) for n in (WIDE, NARROW)]
+    assert len(joined[0]) > 60
+    assert {*texts(name)} & {*texts(name, NARROW)}
+
+
+def test_every_chapter_opens_with_its_own_picture_before_any_code():
+    """It stands right below the title, and no picture is left over."""
+    used = []
+    for path in sorted(ROOT.glob("book/*.md")):
+        page = path.read_text("utf8")
+        found = re.findall(r"^# .+\n\n```\{opening\} (\w+)\n\S", page, re.MULTILINE)
+        assert found == ([path.stem] if found or path.stem[:2] == "ch" else [])
+        used += found
+    assert used == sorted(openings.NAMES)
+
+
+def test_another_name_is_refused():
+    with pytest.raises(LookupError, match="no opening ch9_x: there are app_rehearse"):
+        openings.opening("ch9_x")
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(sheet)
+    assert result.attempted and not result.failed

@@ -1,0 +1,73 @@
+"""An exchange shows each rank's values before and after a collective."""
+
+import doctest
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allranks.base.svg import RANK_COLORS
+from allranks.topics.collectives import picture
+from allranks.topics.collectives.picture import exchange
+from tests.allranks.drawings import drawings, drawn, title
+
+rows = st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=4)
+
+
+def test_the_examples_in_the_docstrings_hold():
+    """The examples in the docstrings give what they say."""
+    assert doctest.testmod(picture).attempted >= 1
+    assert doctest.testmod(picture).failed == 0
+
+
+@given(st.lists(st.tuples(rows, rows), min_size=1, max_size=5))
+def test_svg_label_and_text_hold_the_same_values(held):
+    """The SVG, its label and the text contain the same values."""
+    before, after = zip(*held, strict=True)
+    drawing = exchange("a < b & c, a title of some length", before, after)
+    expected = [
+        "–" if v is None else f"{v}"
+        for rows in (before, after)
+        for r in rows
+        for v in r
+    ]
+    said = " ".join(drawing.text.split())
+    for root, boxes in map(drawn, [drawing] * 2, range(len(drawings(drawing)))):
+        assert [box[0] for box in boxes] == expected
+        assert root.get("aria-label").replace(";", "") == said
+    lines = drawing.text.splitlines()
+    assert lines[0] == title(drawing) == "a < b & c, a title of some length"
+    for rank, (old, new) in enumerate(held):
+        texts = ["–" if v is None else f"{v}" for v in old + new]
+        assert lines[2 + rank].split() == ["rank", f"{rank}", *texts]
+
+
+def test_a_value_keeps_its_ranks_colour_and_a_sum_bears_all():
+    """A value keeps the colour of its rank; a new one has a band for each source."""
+    _, boxes = drawn(exchange("all_reduce", [1, 10, None], [11, 10, 1]))
+    assert boxes == [
+        ("1", RANK_COLORS[0], RANK_COLORS[0], []),
+        ("10", RANK_COLORS[1], RANK_COLORS[1], []),
+        ("–", "none", "currentColor", []),
+        ("11", "none", "currentColor", RANK_COLORS[:3]),
+        ("10", RANK_COLORS[1], RANK_COLORS[1], []),
+        ("1", RANK_COLORS[0], RANK_COLORS[0], []),
+    ]
+    _, boxes = drawn(
+        exchange("partial", [1, 10, 100], [110, 1, 1], lambda text: [1, 2])
+    )
+    assert boxes[3] == ("110", "none", "currentColor", RANK_COLORS[1:3])
+
+
+def test_tensors_and_floats_are_read_like_numbers():
+    """Values may come straight from a run, as tensors or lists."""
+    one = exchange("x", [torch.tensor(2.0), [0.5]], [torch.tensor([1, 2]), None])
+    assert one.text.splitlines()[2:] == ["rank 0  2       1 2", "rank 1  0.5     –"]
+
+
+@pytest.mark.parametrize(("before", "after"), [([], []), ([1], [1, 2])])
+def test_before_and_after_have_the_same_ranks(before, after):
+    """An exchange with fewer or more ranks afterwards is refused."""
+    with pytest.raises(ValueError, match=r"ranks before, \d ranks after"):
+        exchange("x", before, after)

@@ -1,0 +1,68 @@
+"""The figure says where it pays to send less, and live ranks hand over what it says."""
+
+import pytest
+
+from allranks.topics import Compression
+from allranks.topics.compression.figure import LABELS, MODELS
+from allranks.topics.links.sums import LINKS
+
+HOME = {"alpha_us": LINKS["home"].alpha_us, "gb_per_s": LINKS["home"].gb_per_s}
+
+
+def changed(**state):
+    """Return an explorable in which several parts are changed at once."""
+    x = Compression()
+    x.change(**state)
+    return x
+
+
+def setup(number):
+    """Return the state of one of the models."""
+    return {k: v for k, v in MODELS[number]._asdict().items() if k != "label"}
+
+
+def test_what_backward_hides_need_not_be_compressed():
+    """The large model's 1,031 buckets hide on NVLink; the small one has only one."""
+    fast = {"alpha_us": 3.4, "gb_per_s": 450.0}
+    facts = changed(**setup(2), **fast).facts
+    assert facts["fastest"] == "none" and "Nothing is faster" in facts["summary"]
+    assert changed(**setup(2), **fast, overlap=False).facts["fastest"] != "none"
+    small = Compression().facts
+    assert small["buckets"] == 1 and small["fastest"] != "none"
+    assert small["step"] == changed(overlap=False).facts["step"]
+    large = changed(**setup(1))
+    assert large.facts["fastest"] == "powersgd"  # on Ethernet
+
+
+def test_top_k_is_best_for_few_ranks_and_worst_for_many():
+    """Its values go to all ranks, so a thousand of them make it the slowest."""
+    few = changed(**setup(1), method="topk", world_size=2, **HOME).facts
+    many = changed(**setup(1), method="topk", world_size=1024, **HOME).facts
+    steps = {way[0]: way[7] for way in many["ways"]}
+    assert few["more_from"] == many["more_from"] == 101
+    assert few["fastest"] in ("topk", "powersgd")
+    assert max(steps, key=steps.get) == "topk"
+    assert "Without it, a step takes" in many["summary"]
+
+
+def test_all_models_and_links_have_their_labels():
+    for number, model in enumerate(MODELS):
+        assert changed(**setup(number)).facts["model"] == model.label
+    assert changed(width=65).facts["model"] == ""
+    assert changed(alpha_us=51).facts["link"] == ""
+
+
+@pytest.mark.parametrize("method", LABELS)
+def test_live_ranks_hand_over_what_the_figure_says(method):
+    """To the byte, for each method, on two ranks."""
+    x = changed(method=method, world_size=2, matrices=3, width=10, keep_percent=7)
+    says = {way[0]: way[1] for way in x.facts["ways"]}[method]
+    found = x.measure()
+    assert found["handed"] == says > 0
+    assert "2 live ranks" in found["summary"]
+
+
+def test_what_is_too_large_for_a_laptop_is_not_run():
+    for wrong in {"world_size": 9}, {"matrices": 1000, "width": 64}:
+        with pytest.raises(ValueError, match="to be really run"):
+            changed(**wrong).measure()
