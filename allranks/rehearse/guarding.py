@@ -27,7 +27,7 @@ from allranks.rehearse import lines
 from allranks.rehearse.data_parallel import fsdp_roots, sharded
 from allranks.rehearse.records import GUARD, GuardFinding, GuardNotes
 
-# laws of the rehearsal look at samples and devices; a loss is looked at in epoch() only
+# The laws look at samples and devices; a loss is looked at in epoch() only
 SKIP = "data", "devices", "loss"
 PATIENCE_S = 20.0
 WORDS = {  # of the guard's API, and what they are in a rehearsal
@@ -43,6 +43,7 @@ class Aside(Exchange):
     """Sends messages past torch.distributed, so no name or number of its changes."""
 
     def connect(self, timeout: datetime.timedelta) -> None:
+        """Join the other ranks over gloo, under a name that was never used before."""
         name = f"guard {self.ranks}"
         _counts[name] += 1
         store = dist.PrefixStore(f"{name} {_counts[name]}", c10d._get_default_store())
@@ -100,7 +101,7 @@ class Guards:
         """Let each guard of the optimizer's model check what is due."""
         if self.busy or not dist.is_initialized() or dist.get_world_size() < 2:
             return
-        in_backward = "backward" in lines.place()[1]
+        in_backward = "backward" in lines.place().doing
         for model in self._models(_parameter_ids([optimizer])):
             if model not in self.observers:
                 self.observers[model] = None
@@ -162,7 +163,7 @@ class Guards:
     @contextmanager
     def _quietly(self, model: nn.Module) -> Iterator[None]:
         """Note what a guard finds, and end it then; no error reaches the script."""
-        line, _, _ = lines.place()
+        line = lines.place().line
         self.busy = True
         try:
             yield

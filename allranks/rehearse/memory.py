@@ -83,7 +83,7 @@ class Holders:
 
     def _note_shape(self, module: nn.Module, name: str, tensor: Any) -> None:
         if module not in self.modules:
-            self.modules[module] = lines.place()[0]
+            self.modules[module] = lines.place().line
         if tensor is not None and not torch.nn.parameter.is_lazy(tensor):
             local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's
             self.shapes |= {tuple(tensor.shape), tuple(local.shape)}
@@ -120,7 +120,7 @@ class Holders:
 
     def lacks(self, device: Device, shape: Sequence[int], num_bytes: int) -> None:
         """Note that a storage does not fit."""
-        stays = _holder(lines.place()[1]) in STAY
+        stays = _holder(lines.place().doing) in STAY
         self.growth(device).lacks(device.allocated, shape, num_bytes, stays)
 
     def growth(self, device: Device) -> "Growth":

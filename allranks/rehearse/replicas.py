@@ -197,7 +197,7 @@ class Replicas:
         weights, gradients = (
             sum(map(total, side)) for side in zip(*pairs, strict=True)
         )
-        number, line = [*self.optimizers].index(optimizer), lines.place()[0]
+        number, line = [*self.optimizers].index(optimizer), lines.place().line
         self.unwrapped_sums.append(
             ParameterSums(self.num_steps, number, len(pairs), gradients, weights, line)
         )

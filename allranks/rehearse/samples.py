@@ -112,7 +112,7 @@ class Samples:
         number = next(i for i, known in enumerate(self.loaders) if known is loader)
         streams = isinstance(loader.dataset, IterableDataset)
         num_samples = -1 if streams else length(loader.dataset)
-        epoch = Epoch(lines.place()[0], num_samples, number, whole=not streams)
+        epoch = Epoch(lines.place().line, num_samples, number, whole=not streams)
         if not streams:
             with contextlib.suppress(Exception):  # a data set may object to questions
                 _describe_sampler(loader, epoch)

@@ -75,7 +75,8 @@ class Traffic:
 
     def called_gloo(self, op: str, num_bytes: int) -> None:
         """Note a collective on GPU tensors for which the group has another backend."""
-        key = op, num_bytes, line = op, num_bytes, lines.place()[0]
+        line = lines.place().line
+        key = op, num_bytes, line
         if key not in self.gloo_collectives:
             self.gloo_collectives[key] = GlooCollective(
                 op=op, num_bytes=num_bytes, line=line
@@ -162,7 +163,7 @@ class SavedFiles:
         path = os.path.realpath(name) if known else ""
         if path.startswith("/dev/"):
             return
-        key = lines.place()[0], path
+        key = lines.place().line, path
         saved = self.files.setdefault(key, SavedFile(*key))
         saved.wrapped_keys |= any(map(_has_wrapped_keys, (obj, *_parts(obj))))
 

@@ -9,6 +9,7 @@ from allranks.rehearse import failures
 from allranks.rehearse.__main__ import main
 from allranks.rehearse.failures import TIMEOUT, waits
 from allranks.rehearse.records import BegunCollective, Failure, Record
+from tests.allranks.rehearse.examples import change, record
 from tests.allranks.rehearse.running import SCRIPTS, sentences
 
 
@@ -51,6 +52,22 @@ def test_a_message_is_waited_for_from_its_other_rank():
         "rank 0 waited at train.py:5 in recv, for rank 1; rank 1 was in recv" in first
     )
     assert "rank 1 waited at train.py:5 in recv, for rank 0" in second
+
+
+def test_each_rank_that_waits_for_a_message_is_named():
+    """Two messages from one rank have one number; a collective is told of once."""
+    ranks = [record(rank) for rank in range(3)]
+    for one in ranks[0], ranks[2]:
+        one.error = Failure("DistBackendError", TIMEOUT)
+        one.last_collective = call(1, "train.py:4", peer=1)
+    assert [told.partition(" waited")[0] for told in waits(ranks)] == [
+        "rank 0",
+        "rank 2",
+    ]
+    for one in ranks[0], ranks[2]:
+        change(one.last_collective, op="all_reduce", peer=None)
+    (told,) = waits(ranks)
+    assert told.startswith("ranks 0 and 2 waited at train.py:4 in all_reduce")
 
 
 def test_who_failed_otherwise_waited_for_nobody():

@@ -4,74 +4,15 @@ import copy
 
 import pytest
 
-from allranks.rehearse import failures, findings, records, report, tables
-from tests.allranks.rehearse.running import sentences
-
-TIMEOUT = failures.TIMEOUT
-
-
-def gpu(index, line="train.py:9", peak_bytes=2048):
-    """Return what a rank has held on a GPU."""
-    return records.Gpu(
-        index=index,
-        physical=index,
-        peak_bytes=peak_bytes,
-        capacity_bytes=4096,
-        first_line=line,
-        holders={"parameters": 2048},
-        lines=[(line, peak_bytes)],
-        growth=records.BatchGrowth(8, [(2048, 512), (1536, 1024)]),
-    )
-
-
-def epoch(rank, **changes):
-    """Return a rank's pass over 16 samples, of which it reads every other one."""
-    about = {"line": "train.py:20", "num_samples": 16, "finished": True}
-    about |= {"indices": list(range(rank, 16, 2)), "first_step": 0, "last_step": 4}
-    about |= {"distributed": True, "shuffles": True, "data": (7, True)}
-    return records.Epoch(**about | changes)
-
-
-def record(rank):
-    """Return a healthy rank's record."""
-    back = list(range(14 + rank, -1, -2))
-    later = epoch(rank, indices=back, first_step=4, last_step=8)
-    return records.Record(
-        host="node0",
-        pid=100 + rank,
-        began=1e9,
-        of_command=True,
-        rank=rank,
-        local_rank=rank,
-        world_size=2,
-        declared_world_size=2,
-        num_processes=2,
-        gpus=[gpu(rank)],
-        current_device=rank,
-        num_steps=8,
-        num_backwards=8,
-        epochs=[epoch(rank), later],
-        replicated=True,
-        data_parallel=True,
-        num_late_collectives=7,
-        digests={1: 0.5, 2: 0.25},
-        guard=records.GuardNotes(["DDP"]),
-        modelled_s=1e-3,
-        ended=True,
-    )
-
-
-def change(one, **changes):
-    """Give fields of a record, or of a part of it, other values; return it."""
-    for name, value in changes.items():
-        assert hasattr(one, name), name
-        setattr(one, name, value)
-    return one
-
-
-def healthy():
-    """Return the records of two healthy ranks."""
-    return [record(0), record(1)]
+from allranks.rehearse import findings, records
+from tests.allranks.rehearse.examples import (
+    call,
+    change,
+    epoch,
+    gpu,
+    healthy,
+    record,
+)
 
 
 def wait(steps, line="train.py:30", waits=True, target="cpu"):
@@ -102,13 +43,6 @@ def leave_idle(ranks):
 def wait_each_step(ranks):
     ranks[0].copies = [wait(8), wait(8, "train.py:9")]
     ranks[1].copies = [wait(7, "train.py:40")]
-
-
-def call(op, num_bytes, times=8, steps=8, in_backward=True):
-    """Return a collective of both ranks."""
-    about = {"op": op, "num_bytes": num_bytes, "group": [0, 1], "line": "train.py:27"}
-    about |= {"in_backward": in_backward, "times": times, "num_steps": steps}
-    return records.Collective(**about)
 
 
 def over_gloo(num_bytes, line):
@@ -371,6 +305,13 @@ def train_once_more(ranks):
     ranks += again
 
 
+def use_gpus_in_turn(ranks):
+    """Two jobs of one rank each, of which the second has the other GPU."""
+    for began, one in enumerate(ranks):
+        change(one, rank=0, local_rank=0, began=began)
+        change(one, world_size=1, declared_world_size=1)
+
+
 @pytest.mark.parametrize(
     ("damage", "kind", "line"),
     [
@@ -480,6 +421,7 @@ def join_ranks(ranks):
         look_before_training,
         leave_after_one_step,
         train_once_more,
+        use_gpus_in_turn,
         rarely,
         talk_over_gloo,
         wait_once_in_a_pass,
@@ -511,91 +453,3 @@ def test_gpus_of_a_run_that_did_not_come_to_its_end_are_not_called_idle(how, use
     """A run that failed or was stopped may have had no time to use them."""
     ranks = [change(record(0), gpus=used, **how)]
     assert findings.judge(ranks, num_gpus=2) == []
-
-
-def test_each_rank_that_waits_for_a_message_is_named():
-    """Two messages from one rank have one number; a collective is told of once."""
-    ranks = [record(rank) for rank in range(3)]
-    for one in ranks[0], ranks[2]:
-        one.error = records.Failure("DistBackendError", TIMEOUT)
-        call = records.BegunCollective("recv", [0, 1, 2], "train.py:4", "0", 1, peer=1)
-        one.last_collective = call
-    assert [told.partition(" waited")[0] for told in failures.waits(ranks)] == [
-        "rank 0",
-        "rank 2",
-    ]
-    for one in ranks[0], ranks[2]:
-        change(one.last_collective, op="all_reduce", peer=None)
-    (told,) = failures.waits(ranks)
-    assert told.startswith("ranks 0 and 2 waited at train.py:4 in all_reduce")
-
-
-def test_no_batch_fits_if_what_does_not_grow_takes_too_much():
-    """Adam's state can be too large for any batch."""
-    ranks = healthy()
-    ranks[0].gpus[0].growth = records.BatchGrowth(lacking=[(8, 5000, 9)])
-    plain = sentences(report.text(ranks, [], "exit code 1 after 2 s"))
-    assert "none: what does not grow takes too much" in plain
-
-
-def test_a_long_cell_breaks_between_its_items():
-    """A number stays with its unit, and each line below the first is indented."""
-    cell = ", ".join(f"{'x' * n} {n} kB" for n in range(1, 20))
-    head, *lines = report._text_table(
-        ["GPU", "held by"], [["cuda:0", cell]]
-    ).splitlines()
-    assert len(lines) > 2 and all(len(line) <= report.WIDTH for line in lines)
-    assert all(line.endswith(" kB,") for line in lines[:-1])
-    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {len("  cuda:0  ")}
-    assert head.index("held by") == len("  cuda:0  ")
-
-
-def test_a_long_table_is_cut_unless_all_is_asked_for():
-    """What happens in each step comes first."""
-    ranks = healthy()
-    once = [
-        call("broadcast", n, times=1, steps=1, in_backward=False) for n in range(30)
-    ]
-    ranks[0].collectives = [*once, call("all_reduce", 40)]
-    cut, whole = (report.text(ranks, [], "", full) for full in (None, True))
-    assert "... and 19 more, which --full shows" in cut
-    assert cut.index("all_reduce") < cut.index("broadcast") and "29 B" not in cut
-    assert "29 B" in whole and "more, which" not in whole
-
-
-def test_what_no_step_has_is_not_called_so():
-    """Three barriers before two steps are no 1.5 a step."""
-    ranks = healthy()
-    before = call("barrier", 1, times=3, steps=1, in_backward=False)
-    change(ranks[0], num_steps=2, collectives=[before, call("all_reduce", 40, 4, 2)])
-    assert [row[3] for row in tables.traffic(ranks).rows] == ["2 a step", "3 in all"]
-
-
-def test_a_scaler_that_leaves_out_each_step_is_told():
-    """No step was taken, so the guard compared nothing, and the report says why."""
-    ranks = healthy()
-    for one in ranks:
-        change(one, num_steps=0, num_scaler_steps=4, guard=records.GuardNotes())
-    assert "GradScaler left out each step" in report.guarded(ranks)[0]
-
-
-def test_the_report_and_the_page_say_all():
-    """Failures come with the clinic's diagnosis; the page escapes what it shows."""
-    ranks = healthy()
-    stray(ranks)
-    text = "Expected all tensors to be on the same device, but found at least two <b>"
-    log = f"Traceback (most recent call last):\nRuntimeError: {text}\n"
-    ranks[1].error = records.Failure("RuntimeError", text, "project/train.py:7", log)
-    found = findings.judge(copy.deepcopy(ranks), num_gpus=2)
-    brief = report.text(ranks, found, "exit code 1 after 2 s")
-    assert brief.splitlines()[:2] == [
-        "Rehearsal: exit code 1 after 2 s; rank 1 failed",
-        "Findings: 1 (stray-memory at train.py:5)",
-    ]
-    assert "--full" in brief and "Memory at the peak" not in brief
-    plain = sentences(report.text(ranks, found, "exit code 1 after 2 s", full=True))
-    assert "rank 1: train.py:7: RuntimeError: Expected all" in plain
-    assert "[stray-memory] train.py:5: rank 1" in plain
-    assert "node0 cuda:1" in plain and "2.05 kB" in plain and "models no real" in plain
-    made = report.html(ranks, found, "exit code 1 after 2 s")
-    assert "two &lt;b&gt;" in made and "<b>" not in made and "http" not in made

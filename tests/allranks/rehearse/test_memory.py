@@ -82,7 +82,7 @@ machine.observer = SimpleNamespace(
     took=holders.took, frees=holders.frees, copied=lambda *about: None
 )
 held, seen, readers = torch.ones(1024, device="cuda"), [], []
-holders._known = lambda: readers.append(threading.get_ident()) or ()
+holders._owned_storages = lambda: readers.append(threading.get_ident()) or ()
 
 def watch():
     holders.watching_thread = threading.get_ident()

@@ -3,7 +3,7 @@
 import dataclasses
 
 from allranks.rehearse import failures, records, report
-from tests.allranks.rehearse.test_findings import call, change, epoch, gpu, record
+from tests.allranks.rehearse.examples import call, change, epoch, gpu, record
 
 
 def leave(folder, *left):
