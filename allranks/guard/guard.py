@@ -40,9 +40,9 @@ from allranks.guard.wrappers import (
     ddp_group,
     is_compiled,
     joining,
+    other_reduction,
     refuse_unlike,
     share,
-    strange,
     wrapped,
 )
 
@@ -423,7 +423,7 @@ class Checks:
         # Every rank does all of this in this order, whatever it finds, because each
         # exchange has to meet that of the others.
         tensors = targets.tensors(kinds, self.buffers)
-        reduction = strange(targets.model)
+        reduction = other_reduction(targets.model)
         gradients = tensors.get("gradient", {})
         resting = {name: gradients.pop(name) for name in self._resting(gradients)}
         # Whatever lies on another device comes here in one copy, which waits for it
@@ -476,7 +476,7 @@ class Checks:
     ) -> None:
         """Compare gradients with the mean of the local ones; only warn about a hook."""
         # Equal on all ranks, as ``refuse_unlike`` has seen to.
-        reduction = strange(self.targets.model)
+        reduction = other_reduction(self.targets.model)
         verdict = partial(
             judge,
             self.exchange,

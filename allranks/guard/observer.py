@@ -53,7 +53,7 @@ class Observer(Guard):
 
     @property
     def remarks(self) -> list[str]:
-        """What was found that may be on purpose, in the order in which it was found."""
+        """Return what may be on purpose, in the order in which it was found."""
         return self.checks.exchange.remarks
 
     def after_backward(self) -> None:

@@ -192,8 +192,8 @@ def share(model: nn.Module, all_units: list[Unit], own: int) -> int:
     return number(f"data {places.pop()}") if len(places) == 1 else 0
 
 
-def strange(model: nn.Module) -> str:
-    """Name what makes gradients differ from the ranks' mean; "" if nothing does."""
+def other_reduction(model: nn.Module) -> str:
+    """Name what leaves gradients other than the ranks' mean; "" if nothing does."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             for hook, _ in getattr(module, "_comm_hooks", ()):
@@ -220,7 +220,7 @@ def refuse_unlike(exchange: Exchange, where: str, why: str, rows: list[int]) -> 
     Args:
         exchange: between the ranks.
         where: what this check is called.
-        why: what ``strange`` returned on this rank.
+        why: what ``other_reduction`` returned on this rank.
         rows: a number for what it returned on each rank.
     """
     if len(set(rows)) == 1:
