@@ -42,8 +42,6 @@ def ex10_3(sharded, replicated, max_norm):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 CASES = {  # sharded: sizes by rank, replicated sizes, dtype, magnitude, max_norm
     "shards of equal size": ([[6]] * 4, [], F32, 2.0, 1.0),

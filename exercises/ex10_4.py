@@ -44,8 +44,6 @@ def ex10_4(gradients, batch):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {  # steps, k, n, batch, how large the noise of one sample is
     "one step, two gradients": (1, 2, 50, 4, 3.0),
     "no accumulation": (3, 1, 40, 8, 3.0),

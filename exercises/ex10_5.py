@@ -71,8 +71,6 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 BF16 = torch.bfloat16
 CASES = {  # shapes, steps, lr, eps, weight decay, the kind of gradients
     "one step": ([(4, 3), (4,)], 1, 0.05, 1e-8, 0.1, "random"),

@@ -88,7 +88,6 @@ def ex8_5(buckets):
 
 
 # %% check
-from allranks.exercises.oracle import compare
 from allranks.exercises.patches import communications
 
 NAMES = "abcdef"

@@ -50,10 +50,6 @@ def ex9_3(model, micro_batches):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
-
 CASES = {  # by rank and micro-batch: how many tokens count in each row
     "one micro-batch": [[[6, 6]]] * 3,
     "equal lengths": [[[5, 5], [5, 5]]] * 3,

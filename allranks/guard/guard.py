@@ -187,7 +187,7 @@ class Guard:
         self.checks.optimizer_steps.counted()
         if self._due(self.steps) and not self.checks.joins():
             self.check()
-        self.checks.data.taken = 0
+        self.checks.data.num_batches = 0
         self.checks.arm(self._due(self.steps + 1))
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ NAME = f"ch{NUMBER}_mean_of_all_ranks_here"[: chapter.LONGEST]  # the longest
 DRAFT = "draft_of_ranks"
 COPIED = (
     *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
-    *("tests/conftest.py", "tests/start", "tests/test_structure.py"),
+    *("tests/conftest.py", "tests/replays.py", "tests/test_structure.py"),
 )
 RULES = f"{NAME} or ch{NUMBER} or {DRAFT} or table_of_contents or stands_in_two"
 RULES += " or record_belongs"
@@ -42,8 +42,7 @@ class Tree:
 
     def run(self, *command: str | Path) -> str:
         """Run a program that sees only this tree; return what it printed."""
-        path = [str(self.root), str(self.root / "tests" / "start")]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        environ = os.environ | {"PYTHONPATH": str(self.root)}
         done = subprocess.run(
             command,
             cwd=self.root,

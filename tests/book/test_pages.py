@@ -50,6 +50,7 @@ def styles(site) -> Styles:
     return Styles(site)
 
 
+@pytest.mark.replay("{name}.html")
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, styles, name):
     """A page asks for its own files only, and nothing complains, sticks out or jumps.
