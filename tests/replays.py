@@ -33,8 +33,9 @@ def part(name: str) -> int:
 def turn(root: Path) -> int:
     """Return the part that is in turn: commits count, or without history their hash."""
     shallow = (root / ".git" / "shallow").exists()  # as CI may clone
-    words = ["rev-parse", "HEAD"] if shallow else ["rev-list", "--count", "HEAD"]
-    done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True)
+    count = "rev-list", "--count", "--first-parent"  # a merge is one step
+    command = ["git", *(["rev-parse"] if shallow else count), "HEAD"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if done.returncode:
         return 0
     return int(done.stdout, 16 if shallow else 10) % PARTS

@@ -31,18 +31,22 @@ def tree(pytester) -> pytest.Pytester:
         (pytester.path / name).write_text(TEST)
     (pytester.path / "tests/test_law.py").write_text("def test_it():\n    pass\n")
     (pytester.path / "allranks/ring.py").write_text("W = 4\n")
-    for words in ("init", "-q"), ("add", "."):
-        subprocess.run(["git", *words], cwd=pytester.path, check=True)
+    git(pytester, "init", "-q")
+    git(pytester, "add", ".")
     commit(pytester)
     replayed.write(pytester.path, replayed.digests(pytester.path))
     return pytester
 
 
+def git(tree: pytest.Pytester, *words: str) -> None:
+    """Run a command of git in a tree."""
+    who = "-c", "user.name=a", "-c", "user.email=a@b.c"
+    subprocess.run(["git", *who, *words], cwd=tree.path, check=True)
+
+
 def commit(tree: pytest.Pytester) -> None:
     """Add a commit, which moves the turn on."""
-    who = "-c", "user.name=a", "-c", "user.email=a@b.c"
-    command = ["git", *who, "commit", "-q", "--allow-empty", "-m", f"{time.time()}"]
-    subprocess.run(command, cwd=tree.path, check=True)
+    git(tree, "commit", "-q", "--allow-empty", "-m", f"{time.time()}")
 
 
 def in_turn(tree: pytest.Pytester) -> set[str]:
@@ -105,10 +109,17 @@ def test_what_failed_is_replayed_until_it_passes(tree):
 
 
 def test_ten_commits_in_a_row_replay_everything(tree):
-    """A name belongs to one part, and each commit has the next one."""
+    """A name belongs to one part, and each commit has the next one, merges too."""
     seen = []
-    for _ in range(10):
-        commit(tree)
+    for number in range(10):
+        if number == 5:  # of three commits beside this one
+            git(tree, "checkout", "-q", "-b", "beside", "HEAD~1")
+            for _ in range(3):
+                commit(tree)
+            git(tree, "checkout", "-q", "-")
+            git(tree, "merge", "-q", "--no-ff", "-m", "x", "beside")
+        else:
+            commit(tree)
         turn = replays.turn(tree.path)
         seen += [name for name in NAMES if replays.part(name) == turn]
     assert sorted(seen) == sorted(NAMES)

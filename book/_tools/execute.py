@@ -6,7 +6,7 @@
 
 A second run writes the same bytes, since a record whose text differs only in its
 timings is left as it is. book/_data/status.json says when each file ran, and how it
-ended.
+ended, and book/_data/replayed.json with which inputs each was run last.
 """
 
 import argparse

@@ -212,7 +212,6 @@ def setup(app: Sphinx) -> None:
     found = find(Path(app.srcdir), dict(os.environ))
     value = (found.address, found.branch) if found else None
     app.add_config_value("allranks_repository", value, "env")
-    app.add_css_file("links.css")
     app.add_directive("colab-cell", ColabCell)
     app.connect("html-page-context", add, priority=400)
     app.connect("build-finished", copy)
