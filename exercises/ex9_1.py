@@ -55,10 +55,8 @@ def check(answer, case):
         untouched, read = Untouched(shards=shards), {}
         for one in range(size):
             for worker in range(workers or 1):
-                info = None
-                if workers:
-                    info = SimpleNamespace(id=worker, num_workers=workers)
-                found = answer(shards, one, size, info)
+                info = SimpleNamespace(id=worker, num_workers=workers)
+                found = answer(shards, one, size, info if workers else None)
                 untouched()
                 if not isinstance(found, (list, tuple)):
                     raise Wrong(f"it returned {found!r:.60}, not a list of shards.")
@@ -85,10 +83,9 @@ def judge(shards, size, workers, read):
     numbers = [[len(read[r, w]) for w in range(workers)] for r in range(size)]
     totals = [sum(row) for row in numbers]
     if max(totals) - min(totals) > 1:
-        raise Wrong(
-            f"every shard is read once, but the ranks read {totals} of {len(shards)}, "
-            f"their workers {numbers}: the rank with the fewest is the first to end."
-        )
+        raise Wrong(f"""every shard is read once, but the ranks read {totals} of
+            {len(shards)}, their workers {numbers}: the rank with the fewest is the
+            first to end.""")
     for r, row in enumerate(numbers):
         if max(row) - min(row) > 1:
             raise Wrong(f"every shard is read once, but rank {r}'s workers read {row}.")
@@ -104,18 +101,17 @@ def ex9_1(shards, rank, world_size, worker_info):
 
 
 # %% wrong: divides them over the workers only, as a manual for one process says
-# = if worker_info is None:
-# =     return shards
-# = return shards[worker_info.id :: worker_info.num_workers]
+# - mine = shards[rank::world_size]
+# + mine = shards
 # %% wrong: divides them over the ranks only
 # = return shards[rank::world_size]
 # %% wrong: takes for granted that there are workers
 # = reader = rank * worker_info.num_workers + worker_info.id
 # = return shards[reader :: world_size * worker_info.num_workers]
 # %% wrong: neighbours are workers of one rank, so the remainder is too
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = return shards[rank * workers + worker :: world_size * workers]
+# - return mine[worker_info.id :: worker_info.num_workers]
+# + workers = worker_info.num_workers
+# + return shards[rank * workers + worker_info.id :: world_size * workers]
 # %% wrong: blocks, rounded down
 # = worker = worker_info.id if worker_info else 0
 # = workers = worker_info.num_workers if worker_info else 1

@@ -47,7 +47,7 @@ CASES = {  # the number of batches on each rank
     "rank 0 has nothing": [0, 2, 1, 1],
     "nobody has anything": [0, 0, 0, 0],
 }
-gather, reduce, new_group = dist.all_gather_object, dist.all_reduce, dist.new_group
+reduce, new_group = dist.all_reduce, dist.new_group
 
 
 class Stream:
@@ -79,42 +79,32 @@ def check(answer, case):
             steps.append(None if batch is None else int(batch[0, 0]))
             trained = sum(one is not None for one in steps)
             if stream.read > trained + 1:
-                raise Wrong(
-                    f"rank {rank} has read {stream.read} batches before its step "
-                    f"number {len(steps)}; one that waits is enough."
-                )
+                raise Wrong(f"""rank {rank} has read {stream.read} batches before its
+                    step number {len(steps)}; one that waits is enough.""")
             reduce(torch.ones(1), group=group)
 
         answer(stream, step)
-        every = [None] * world_size
-        gather(every, steps)
-        judge(every, numbers)
+        judge(everyone(steps), numbers)
 
 
 def judge(every, numbers):
     """Is each batch trained once, and in as few steps as possible?"""
     for r, steps in enumerate(every):
         trained = [one for one in steps if one is not None]
-        want = list(range(numbers[r]))
-        if trained == want:
+        if trained == list(range(numbers[r])):
             continue
         if len(set(trained)) < len(trained):
             twice = next(one for one in trained if trained.count(one) > 1)
-            raise Wrong(
-                f"rank {r} trains {trained.count(twice)} times on its batch {twice}."
-            )
+            raise Wrong(f"""rank {r} trains {trained.count(twice)} times on its batch
+                {twice}.""")
         if trained != sorted(trained):
             raise Wrong(f"rank {r} trains on its batches in the order {trained}.")
-        raise Wrong(
-            f"rank {r} trains on {len(trained)} of its {numbers[r]} batches; the ranks "
-            f"have {numbers[:world_size]} and make {[len(s) for s in every]} steps."
-        )
-    idle = sum(not any(one is not None for one in row) for row in zip(*every))
-    if idle:
-        raise Wrong(
-            f"all batches are trained on, but nobody has one in {idle} of "
-            f"{len(every[0])} steps."
-        )
+        raise Wrong(f"""rank {r} trains on {len(trained)} of its {numbers[r]} batches;
+            the ranks have {numbers[:world_size]} and make {[len(s) for s in every]}
+            steps.""")
+    if idle := sum(not any(one is not None for one in row) for row in zip(*every)):
+        raise Wrong(f"""all batches are trained on, but nobody has one in {idle} of
+            {len(every[0])} steps.""")
 
 
 # %% right: counts who is still there, and looks one batch ahead

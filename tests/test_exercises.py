@@ -32,6 +32,7 @@ def ex3_4(model, path):
 OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 
 
+@pytest.mark.replay("exercises/{name}.py")
 @pytest.mark.parametrize("name", NAMES)
 class TestGrader:
     """Each cell of an exercise's file is graded as a reader's answer."""
@@ -326,7 +327,7 @@ class TestFile:
             (
                 "# = return losses.mean()",
                 "# - total = 0",
-                "'total = 0' in the solution",
+                "right answers with the lines",
             ),
             ("Minutes: 8", "Minutes: 8\nLevel: easy", "Level: hard"),
             ("# = return losses.mean()", "x = 1", "def ex2_3"),

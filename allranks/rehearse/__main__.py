@@ -44,6 +44,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--annotate", action="store_true", help="mark lines of a GitHub pull request")
     add("--strict", action="store_true", help="exit with 3 if anything is wrong")
     add("--allow", action="append", default=[], help="leave out a kind of finding")
+    # From the first word on, options are the command's own.
     add("command", nargs=argparse.REMAINDER, help="the command, as on the cluster")
     args = parser.parse_args(arguments)
     if args.command[:1] == ["--"]:

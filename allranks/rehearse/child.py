@@ -35,10 +35,12 @@ from allranks.rehearse import recorder, records, script_errors
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
-torch_spawn = sys.modules["torch.multiprocessing.spawn"]  # the name is a function
+# Modules of torch that have the name of a function beside them.
+torch_spawn = sys.modules["torch.multiprocessing.spawn"]
+torch_rendezvous = sys.modules["torch.distributed.rendezvous"]
+# What ``begin`` replaces, as it was.
 _wrap, _bootstrap = torch_spawn._wrap, multiprocessing.process.BaseProcess._bootstrap
-rendezvous = sys.modules["torch.distributed.rendezvous"]  # as this one is
-_start, _store = subprocess.Popen.__init__, rendezvous._create_c10d_store
+_start, _create_store = subprocess.Popen.__init__, torch_rendezvous._create_c10d_store
 _command_line = multiprocessing.spawn.get_command_line
 BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
@@ -52,7 +54,7 @@ def begin(of_command: bool = False) -> None:
     plug_in(stage.gpus, stage.memory or None, kind="cuda", card=stage.card or None)
     nccl.install()
     nccl.set_patience(stage.watch_s)
-    rendezvous._create_c10d_store = impatient_store(2 * stage.watch_s)
+    torch_rendezvous._create_c10d_store = impatient_store(2 * stage.watch_s)
     sys.meta_path.insert(0, script_errors.RefusingCuda())
     for name, path in stage.stubs.items():
         _import_as(name, path)
@@ -66,13 +68,15 @@ def begin(of_command: bool = False) -> None:
 def impatient_store(patience_s: float) -> Callable:
     """Return what makes a group's store, whose ranks have so many seconds to come."""
 
-    @functools.wraps(_store)
+    @functools.wraps(_create_store)
     def create_store(
         host: str, port: int, rank: int, size: int, timeout: timedelta, *more: Any
     ) -> Any:
+        # A rank that nobody started is no reason to wait for many minutes. Later the
+        # store has its own timeout again, as a rank may take long to reach a barrier.
         patience = min(timeout, timedelta(seconds=patience_s))
         with recorder.rendezvous():
-            store = _store(host, port, rank, size, patience, *more)
+            store = _create_store(host, port, rank, size, patience, *more)
         store.set_timeout(timeout)
         return store
 

@@ -22,12 +22,12 @@ from torch.distributed.fsdp import FSDPModule
 from allranks.guard import GuardError, digests
 from allranks.guard.exchange import APART, SAME_NUMBERS, Exchange
 from allranks.guard.observer import Observer
-from allranks.guard.wrappers import strange
+from allranks.guard.wrappers import other_reduction
 from allranks.rehearse import lines
 from allranks.rehearse.data_parallel import fsdp_roots, sharded
 from allranks.rehearse.records import GUARD, GuardFinding, GuardNotes
 
-# laws of the rehearsal look at samples and devices; a loss is looked at in epoch() only
+# The laws look at samples and devices; a loss is looked at in epoch() only
 SKIP = "data", "devices", "loss"
 PATIENCE_S = 20.0
 WORDS = {  # of the guard's API, and what they are in a rehearsal
@@ -43,6 +43,7 @@ class Aside(Exchange):
     """Sends messages past torch.distributed, so no name or number of its changes."""
 
     def connect(self, timeout: datetime.timedelta) -> None:
+        """Join the other ranks over gloo, under a name that was never used before."""
         name = f"guard {self.ranks}"
         _counts[name] += 1
         store = dist.PrefixStore(f"{name} {_counts[name]}", c10d._get_default_store())
@@ -120,7 +121,8 @@ class Guards:
         Raises:
             GuardError: if it has no moment at which all its gradients are averaged.
         """
-        why = strange(model) and f"{strange(model)} may keep gradients apart"
+        reduction = other_reduction(model)
+        why = f"{reduction} may keep gradients apart" if reduction else ""
         if why or in_backward:
             raise GuardError(why or "an optimizer steps inside of backward", APART)
         parameters = {id(p) for p in model.parameters()}

@@ -22,7 +22,7 @@ from allranks.rehearse.records import (
 
 Job = list[Record]  # in the order of ranks; all its processes ran at one time
 Broken = Iterator[tuple[str, str]]  # a sentence, and the line that it is about, or ""
-Row = list[Epoch]  # one epoch of one loader, on each rank
+Row = list[Epoch]  # one epoch of one loader: of W ranks, each with about N/W indices
 
 MIN_STEPS = 4  # a loop has as many, and not a first step that is unlike the others
 MIN_INDICES = 8  # of an epoch: fewer may come in the same order by chance

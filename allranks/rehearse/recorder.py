@@ -139,7 +139,7 @@ class Recorder:
         """Write the record every so often, from a thread of its own."""
         self.lock = threading.RLock()  # a signal may end who holds it
 
-        def write() -> None:
+        def write_on() -> None:
             self.holders.watching_thread = threading.get_ident()
             while not self.ended:
                 with contextlib.suppress(RuntimeError):  # it changed meanwhile
@@ -147,7 +147,7 @@ class Recorder:
                         self.write()
                 time.sleep(PERIOD_S)
 
-        threading.Thread(target=write, daemon=True).start()
+        threading.Thread(target=write_on, daemon=True).start()
 
     def write(self) -> None:
         """Write the record as it is now."""
@@ -171,6 +171,8 @@ def begin(stage: Stage, of_command: bool) -> None:
     global _recorder
     _recorder = Recorder(stage, current(), of_command)
     _at_end()
+    # None of these calls atexit: a launcher's child ends by the first, and a wrapper
+    # script becomes the program that it starts by the others.
     os._exit = _closing(os._exit)
     os.execv, os.execve = _closing(os.execv), _closing(os.execve)
     os.register_at_fork(after_in_child=_forked)
@@ -215,7 +217,7 @@ def _forked() -> None:
     for part in recorder.replicas, recorder.traffic, recorder.samples, recorder.saved:
         part.forget()
     for device in recorder.machine.devices:
-        device.taken = 0
+        device.taken = 0  # what is there is its parent's
     recorder.holders.max_bytes.clear()
     recorder.error, recorder.exit_code, recorder.began = None, 0, time.time()
     recorder.keep_writing()
