@@ -1,6 +1,5 @@
 """Broadcast, made of send and recv.
 
-Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 10
 
@@ -58,8 +57,7 @@ def check(answer, case):
     only("send recv isend irecv", why)
     spy(dist, "recv", fits)
     spy(dist, "irecv", fits)
-    for name, make in MAKERS.items():
-        case(name)
+    for name, make in case.each(MAKERS):
         for src in sorted({0, world_size - 1, world_size // 2}):
             x, numbers = make(), torch.arange(make().numel()) + 1
             brought = [
@@ -97,27 +95,21 @@ def ex4_2(x, src):
 # + src = 0
 # + if dist.get_rank() == src:
 # %% wrong: receives into a copy, and returns that
-# -     x.copy_(buffer)
-# +     return buffer
+# ~ x.copy_(buffer) => return buffer
 # %% wrong: all send first, and nobody listens
 #   data = x.contiguous().clone()
 # + for other in range(world_size):
 # +     if other != rank:
 # +         dist.send(data, other)
-# - while reach < world_size:
-# + while reach < 0:
+# ~ world_size => 0
 # %% wrong: sends to itself too
-# -         if other != src:
-# +         if True:
+# ~ other != src => True
 # %% wrong: sends and receives views as they are
-# - dist.send(x.contiguous(), other)
-# + dist.send(x, other)
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
-# + buffer = x
+# ~ x.contiguous() => x
+# ~ torch.empty(x.shape, dtype=x.dtype) => x
 # %% wrong: receives into a contiguous copy of a view, which is not the view
 # - dist.recv(buffer, src)
-# - x.copy_(buffer)
-# + dist.recv(x.contiguous(), src)
+# ~ x.copy_(buffer) => dist.recv(x.contiguous(), src)
 # %% wrong: calls the collective
 # = data = x.contiguous()
 # = dist.broadcast(data, src)
@@ -133,5 +125,4 @@ def ex4_2(x, src):
 # = scatter_object_list(box, parts, src=src)
 # = x.copy_(box[0])
 # %% wrong: receives integers into a buffer of float32
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
-# + buffer = torch.empty(x.shape)
+# ~ shape, dtype=x.dtype => shape

@@ -1,6 +1,5 @@
 """all_reduce around a ring.
 
-Chapter: 4
 Ranks: 1, 2, 3, 4
 Minutes: 30
 Level: hard
@@ -64,8 +63,7 @@ def check(answer, case):
 
     only("isend recv irecv", "only isend, recv and irecv may be used.")
     spy(dist, "isend", count)
-    for name, (num, dtype) in CASES.items():
-        case(name)
+    for name, (num, dtype) in case.each(CASES):
         each = [(torch.arange(num) % 5 + 10**r).to(dtype) for r in range(world_size)]
         x, own, total = each[rank].clone(), each[rank], sum(each)
         even = num // world_size * world_size
@@ -125,8 +123,7 @@ def ex4_5(x):
 # =     x += received
 # =     passing = received
 # %% wrong: the first half only
-# - for step in range(2 * (world_size - 1)):
-# + for step in range(world_size - 1):
+# ~ 2 * (world_size - 1) => world_size - 1
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
 # - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
 # + chunks = x[: len(x) // world_size * world_size].tensor_split(world_size)

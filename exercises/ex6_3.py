@@ -1,6 +1,5 @@
 """One embedding on two stages.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -99,8 +98,7 @@ def ex6_3(weight):
 
 
 # %% wrong: takes the mean, as DDP does
-# - weight.grad = mine + theirs
-# + weight.grad = (mine + theirs) / 2
+# ~ mine + theirs => (mine + theirs) / 2
 # %% wrong: an all_reduce of all, in which the ranks between don't take part
 # = if weight is not None:
 # =     grad = weight.grad.contiguous()
@@ -113,18 +111,13 @@ def ex6_3(weight):
 # %% wrong: the last rank sends, and rank 0 alone adds
 # - sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
 # - dist.recv(theirs, last - rank)
-# - sending.wait()
-# + dist.send(mine, 0) if rank else dist.recv(theirs, last)
-# - weight.grad = mine + theirs
-# + weight.grad = mine if rank else mine + theirs
+# ~ sending.wait() => dist.send(mine, 0) if rank else dist.recv(theirs, last)
+# ~ weight.grad = mine + => weight.grad = mine if rank else mine +
 # %% wrong: receives into its own gradient
-# - weight.grad = mine + theirs
-# + weight.grad = theirs
+# ~ mine + theirs => theirs
 # %% wrong: exchanges the weights, not the gradients
-# - mine = weight.grad.contiguous()
-# + mine = weight.detach()
-# - weight.grad = mine + theirs
-# + weight.data = (mine + theirs) / 2
+# ~ grad.contiguous => detach
+# ~ grad = mine + theirs => data = (mine + theirs) / 2
 # %% wrong: also adds where one rank holds both
 #   rank, last = dist.get_rank(), dist.get_world_size() - 1
 # + if last == 0:

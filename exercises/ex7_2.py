@@ -1,6 +1,5 @@
 """Broadcast along a tree.
 
-Chapter: 7
 Ranks: 1, 2, 3, 4
 Minutes: 20
 
@@ -108,8 +107,7 @@ def ex7_2(x, root):
 # = if (rank + 1) % world_size != root:
 # =     dist.send(x, (rank + 1) % world_size)
 # %% wrong: always from rank 0
-# - place, hop = (rank - root) % world_size, 1
-# + place, hop = rank, 1
+# ~ (rank - root) % world_size => rank
 # %% wrong: receives into another tensor
 #   place, hop = (rank - root) % world_size, 1
 # + x = x.clone()

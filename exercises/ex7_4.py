@@ -1,6 +1,5 @@
 """A hierarchy of groups.
 
-Chapter: 7
 Ranks: 2, 4
 Minutes: 30
 Level: hard
@@ -118,11 +117,9 @@ def ex7_4(x, nodes):
 
 
 # %% wrong: the whole tensor crosses the network
-# - dist.all_reduce(chunks[place], group=across[place])
-# + dist.all_reduce(x, group=across[place])
+# ~ chunks[place] => x
 # %% wrong: nobody shares the chunks in the end
-# -         dist.broadcast(chunk, src=node * size + source, group=inside[node])
-# +         pass
+# ~ dist.broadcast(chunk, src=node * size + source, group=inside[node]) => pass
 # %% wrong: src is the rank in the group
 #   for source, chunk in enumerate(chunks):
 # -     if size > 1:

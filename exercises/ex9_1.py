@@ -1,6 +1,5 @@
 """Who reads which shard?
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -49,8 +48,7 @@ CASES = {  # shards, ranks, workers per rank (None: a loader without workers)
 
 
 def check(answer, case):
-    for name, (num, size, workers) in CASES.items():
-        case(name)
+    for name, (num, size, workers) in case.each(CASES):
         shards = [f"train-{i:03}.tar" for i in range(num)]
         untouched, read = Untouched(shards=shards), {}
         for one in range(size):
@@ -101,8 +99,7 @@ def ex9_1(shards, rank, world_size, worker_info):
 
 
 # %% wrong: divides them over the workers only, as a manual for one process says
-# - mine = shards[rank::world_size]
-# + mine = shards
+# ~ shards[rank::world_size] => shards
 # %% wrong: divides them over the ranks only
 # = return shards[rank::world_size]
 # %% wrong: takes for granted that there are workers

@@ -1,6 +1,5 @@
 """Seeds that never meet.
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -61,8 +60,7 @@ def call(answer, args):
 
 
 def check(answer, case):
-    for name, ranges in CASES.items():
-        case(name)
+    for name, ranges in case.each(CASES):
         owners = {}
         for args in itertools.product(*ranges):
             number = call(answer, args)

@@ -139,18 +139,24 @@ def describe(value: Any) -> str:
 
 
 class Untouched:
-    """Remember tensors, modules or lists; a call checks that they are unchanged.
+    """Remember tensors, modules or lists; a call, or the end of a ``with``, looks again.
 
     >>> given = [1, 2]
-    >>> untouched = Untouched(batch=given)
-    >>> given.append(3)
-    >>> untouched()
+    >>> with Untouched(batch=given):
+    ...     given.append(3)
     Traceback (most recent call last):
     allranks.exercises.oracle.Wrong: your function changed `batch`...
     """
 
     def __init__(self, **values: Any) -> None:
         self._values = {name: (value, _frozen(value)) for name, value in values.items()}
+
+    def __enter__(self) -> "Untouched":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self()
 
     def __call__(self) -> None:
         """Raise :class:`Wrong` if one of them has changed."""
