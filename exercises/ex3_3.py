@@ -129,8 +129,7 @@ def watch():
 
     patch(os, "fsync", note_sync)
     spy(torch, "save", look)
-    spy(os, "replace", note_rename)
-    spy(os, "rename", note_rename)
+    spy(os, "replace rename", note_rename)
     return events
 
 

@@ -53,24 +53,17 @@ def fits(buffer, *args, **kwargs):
 
 
 def check(answer, case):
-    why = "only send, recv, isend and irecv may be used."
-    only("send recv isend irecv", why)
-    spy(dist, "recv", fits)
-    spy(dist, "irecv", fits)
+    only("send recv isend irecv", "only send, recv, isend and irecv may be used.")
+    spy(dist, "recv irecv", fits)
     for name, make in case.each(MAKERS):
         for src in sorted({0, world_size - 1, world_size // 2}):
             x, numbers = make(), torch.arange(make().numel()) + 1
-            brought = [
-                (numbers + 100 * r).view(x.shape).to(x.dtype) for r in range(world_size)
-            ]
+            brought = [numbers + 100 * r for r in range(world_size)]
+            brought = [part.view(x.shape).to(x.dtype) for part in brought]
             x.copy_(brought[rank])
             GIVEN.append(x)
-            returned = answer(x, src)
-            mistakes = {"It holds what it held before.": brought[rank]}
-            if isinstance(returned, torch.Tensor) and rank != src:
-                right = torch.equal(returned, brought[src])
-                fault = "Right values are returned, but in another tensor than x."
-                mistakes = {fault: brought[rank]} if right else mistakes
+            fault = "Right values are returned, but in another tensor than x."
+            mistakes = in_place(answer(x, src), brought[rank], brought[src], fault)
             for other in range(world_size):
                 mistakes[f"This is what rank {other} brought."] = brought[other]
             compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
@@ -91,9 +84,7 @@ def ex4_2(x, src):
 
 
 # %% wrong: always sends from rank 0
-# - if dist.get_rank() == src:
-# + src = 0
-# + if dist.get_rank() == src:
+# ~ (rank - src) % world_size => rank
 # %% wrong: receives into a copy, and returns that
 # ~ x.copy_(buffer) => return buffer
 # %% wrong: all send first, and nobody listens

@@ -70,15 +70,13 @@ def check(answer, case):
         sent.clear()
         returned = answer(x)
         barrier()
-        mistakes = {
-            "It holds what it held before.": own,
+        fault = "The sum was returned in another tensor."
+        mistakes = in_place(returned, own, total, fault) | {
             f"The last {num - even} of {num} numbers were left out.":
                 torch.cat([total[:even], own[even:]]),
             "This is the mean, not the sum.": (total / world_size).to(dtype),
         }  # fmt: skip
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
-            mistakes = {"The sum was returned in another tensor.": own}
-        elif world_size > 1 and x.shape == total.shape:
+        if world_size > 1 and x.shape == total.shape:
             pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
             right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
             mistakes[f"Only the chunks {right} of {world_size} are complete."] = x

@@ -67,9 +67,7 @@ def check(answer, case):
         handed.append(held.numel() if isinstance(held, torch.Tensor) else 0)
 
     only(GATHERS, "gather the values and their indices.")
-    for name in GATHERS.split():
-        if hasattr(dist, name):
-            spy(dist, name, note)
+    spy(dist, GATHERS, note)
     for name, (shape, k, dtype, same) in case.each(CASES):
         residuals = [torch.zeros(shape, dtype=dtype) for _ in range(world_size)]
         residual = residuals[rank].clone()

@@ -110,14 +110,11 @@ def ex9_1(shards, rank, world_size, worker_info):
 # + workers = worker_info.num_workers
 # + return shards[rank * workers + worker_info.id :: world_size * workers]
 # %% wrong: blocks, rounded down
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = len(shards) // (world_size * workers)
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - mine = shards[rank::world_size]
+# + size = len(shards) // world_size
+# + mine = shards[rank * size : (rank + 1) * size]
 # %% wrong: blocks, rounded up
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = -(-len(shards) // (world_size * workers))
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - return mine[worker_info.id :: worker_info.num_workers]
+# + size = -(-len(shards) // (world_size * worker_info.num_workers))
+# + first = (rank * worker_info.num_workers + worker_info.id) * size
+# + return shards[first : first + size]

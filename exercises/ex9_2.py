@@ -40,8 +40,7 @@ CASES = {
 
 
 def words(args):
-    pairs = zip(NAMES, args, strict=True)
-    return " ".join(f"{name} {value}" for name, value in pairs)
+    return " ".join(f"{name} {value}" for name, value in zip(NAMES, args))
 
 
 def call(answer, args):

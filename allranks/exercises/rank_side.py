@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 # What a check can use, from oracle.py, watch.py and patches.py.
-ORACLE = "Wrong Untouched compare expect integers unpack"
+ORACLE = "Wrong Untouched compare expect in_place integers unpack"
 WATCH = "Work dice everyone gradient grads one_at_a_time undrawn"
 PATCHES = "forbid only patch spy"
 MARK = "\x1e"  # begins a line that names the case, between what the reader prints
