@@ -27,13 +27,13 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
 
     Loading it again changes nothing: readers run a notebook's first cell twice.
     """
-    from allranks.live import predictions
     from allranks.live.magic import RanksMagics
+    from allranks.predict import forms
 
     if RanksMagics.__name__ in shell.magics_manager.registry:
         return
     shell.register_magics(RanksMagics)
-    predictions.watch(shell)
+    forms.watch(shell)
     # Else IPython would answer the second time that it is loaded already.
     loaded = shell.extension_manager.loaded
     shell.events.register("post_execute", lambda: loaded.discard(__name__))

@@ -17,6 +17,8 @@ from torch.utils import collect_env
 
 from allranks.base.paths import ROOT
 from allranks.doctor.wheels import driver_runs
+from allranks.openings import ch1_environment as picture
+from allranks.openings import opening
 from scripts import ch1_environment as lesson
 
 MACHINES = ROOT / "tests/allranks/doctor/machines"
@@ -269,3 +271,10 @@ def test_the_page_and_the_errata_say_the_same_of_plain_pip():
     older = re.search(r"\| `cu126` \|[^|]+\| ([\d.]+) or newer", text)[1]
     assert driver_runs(older, "12.6")
     assert not driver_runs("525.60.12", "12.6")
+
+
+def test_the_opening_explains_each_number_on_its_layers_once():
+    """Five things must match, and five are marked."""
+    texts = re.findall(r"<text[^>]*>([^<]*)", opening("ch1_environment"))
+    expected = [f"{i + 1}" for i in range(len(picture.MATCH))]
+    assert sorted(text for text in texts if text.isdecimal()) == sorted(expected * 2)

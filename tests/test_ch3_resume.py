@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from allranks import Ranks
+from allranks.base.paths import ROOT
+from allranks.openings import ch3_save_load as picture
 from scripts import ch3_resume
 
 checkpoint = ch3_resume.checkpoint
@@ -256,3 +258,10 @@ def test_the_file_names_the_epoch_it_is_in_and_the_steps_done(
     page = (Path(ch3_resume.__file__).parents[1] / "book/ch3_save_load.md").read_text()
     assert "it saves that epoch's own number, and how" in page
     assert "Save the number of the epoch that comes *next*" not in page
+
+
+def test_the_opening_shows_what_the_script_leaves_out_in_turn():
+    """Its run loses one piece after another; the picture's file has as many."""
+    (record,) = ROOT.glob("book/_runs/*ch3_resume.py.txt")
+    lost = re.findall(r"lost (\w+): off", record.read_text("utf8"))
+    assert len(lost) == len(picture.FILE)

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from torch.distributed import distributed_c10d
 
 from allranks import launch
-from allranks.topics.topology.sums import coordinates_of, visible_devices, world_size_of
+from allranks.openings import opening
+from allranks.topics.topology.sums import (
+    coordinates_of,
+    rank_of,
+    visible_devices,
+    world_size_of,
+)
 from scripts import ch4_ranks
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "ch4_ranks.md"
@@ -52,7 +58,6 @@ def test_every_rank_says_what_the_arithmetic_says(nodes):
 
 def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
     """The list is what a rank's environment has and its agent's has not."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked rank's parent isn't the agent
     script = tmp_path / "dump.py"
     script.write_text(
         "import json, os, psutil\n"
@@ -182,3 +187,10 @@ def test_without_a_name_there_is_one_backend_not_one_per_device(
     for page in "ch4_ranks", "ch5_ddp":
         text = " ".join(PAGE.with_stem(page).read_text("utf8").split())
         assert "machine's accelerator, or" in text
+
+
+def test_the_opening_counts_ranks_by_the_rule():
+    """It shows two nodes with two processes each."""
+    texts = re.findall(r"<text[^>]*>([^<]*)", opening("ch4_ranks"))
+    shown = [text for text in texts if text.startswith("rank ")]
+    assert shown == [f"rank {rank_of((2, 2), n, i)}" for n in (0, 1) for i in (0, 1)]

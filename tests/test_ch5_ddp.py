@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from allranks import Ranks, launch
 from allranks.base.paths import ROOT
+from allranks.openings import ch5_ddp as picture
 from book._ext.runs import records
 from scripts import ch5_ddp
 
@@ -596,3 +597,13 @@ def test_ends_cleanly_200_times(tmp_path):
     """None of 200 launches aborts."""
     for _ in range(200):
         launch_once(2, tmp_path)
+
+
+def test_the_openings_bars_average_and_step_as_ddp_does():
+    """Gradients differ, their average is in between, and weights stay equal."""
+    first, second = picture.OWN
+    assert first != second
+    pairs = zip(first, second, picture.AVERAGE, strict=True)
+    assert all(2 * mean == a + b for a, b, mean in pairs)
+    for _, _, sign, bars in picture.STAGES[1:]:
+        assert (bars[0] == bars[1]) is (sign == "=")

@@ -32,6 +32,7 @@ def ex3_4(model, path):
 OURS = r"Traceback|Verdict|site-packages|allranks|check of ex|__main__"
 
 
+@pytest.mark.replay("exercises/{name}.py")
 @pytest.mark.parametrize("name", NAMES)
 class TestGrader:
     """Each cell of an exercise's file is graded as a reader's answer."""

@@ -5,19 +5,9 @@ import re
 import pytest
 
 from allranks.base.paths import ROOT
+from book._ext.chapters import terms
 
-PAGE = (ROOT / "book" / "app_glossary.md").read_text("utf8")
-LISTS = re.compile(r"^## (.)\n\n```\{glossary\}\n(.*?)^```$", re.M | re.S)
-ENTRY = re.compile(
-    r"(?P<term>\S.*)\n"
-    r"  \[(?P<chinese>[^]]+)\]\{\.language-zh\} · (?P<sentence>.+?) "
-    r"\{ref\}`(?P<chapter>\w+)`\n",
-    re.S,
-)
-ENTRIES = [
-    entry for _, block in LISTS.findall(PAGE) for entry in re.split(r"\n\n+", block)
-]
-FOUND = [ENTRY.fullmatch(f"{entry.strip()}\n") for entry in ENTRIES]
+GLOSSARY = terms.terms(ROOT)
 
 
 def words(text: str) -> str:
@@ -28,41 +18,37 @@ def words(text: str) -> str:
 def chapter_text(label: str) -> str:
     """Return everything that belongs to a chapter: page, notebook and scripts.
 
-    For the errata page, its specimens belong to it too.
+    For the errata page, its specimens belong to it too. A page's front matter, where
+    its terms stand, is left out.
     """
     stem = label.partition("_")[0] if label.startswith("ch") else label
     folders = [ROOT / name for name in ("book", "notebooks", "scripts")]
     files = [path for folder in folders for path in folder.glob(f"{stem}[_.]*")]
     files += (ROOT / "errata").glob("*.py") if label == "app_errata" else []
-    return words("\n".join(p.read_text("utf8") for p in files if p.is_file()))
+    texts = [path.read_text("utf8") for path in files if path.is_file()]
+    return words("\n".join(text.rpartition("\n---\n")[2] for text in texts))
 
 
-TERMS = {words(match["term"]) for match in FOUND if match}
+TERMS = {words(term.name) for term in GLOSSARY}
 
 
-def test_every_entry_has_all_its_fields():
-    """Each entry has a term, its Chinese, a sentence and a chapter."""
-    broken = [e for e, match in zip(ENTRIES, FOUND, strict=True) if match is None]
-    assert broken == []
-    assert len(ENTRIES) >= 90
+@pytest.mark.parametrize("term", GLOSSARY, ids=lambda term: term.name)
+def test_an_entry_is_about_the_page_that_defines_it(term):
+    """It has a sentence, and its page, notebook or scripts use the word."""
+    assert term.sentence.endswith(".") and term.sentence == term.sentence.strip()
+    assert words(term.name) in chapter_text(term.page)
 
 
-@pytest.mark.parametrize("match", [m for m in FOUND if m], ids=lambda m: m["term"])
-def test_an_entry_is_one_sentence_about_its_chapter(match):
-    """It has one full stop and Chinese characters, and its chapter uses the word."""
-    sentence = re.sub(r"`[^`]+`", "code", " ".join(match["sentence"].split()))
-    assert re.fullmatch(r"[^.]+(?:\.\w[^.]*)*\.", sentence), sentence
-    assert re.search(r"[\u4e00-\u9fff]", match["chinese"])
-    assert words(match["term"]) in chapter_text(match["chapter"])
-
-
-def test_terms_are_sorted_each_below_its_letter_and_said_once():
-    """Terms are in alphabetical order, each once and below its first letter."""
-    in_page = [match["term"] for match in FOUND if match]
-    assert in_page == sorted(in_page, key=str.lower)
-    assert len(TERMS) == len(in_page)
-    letters = [letter for letter, _ in LISTS.findall(PAGE)]
-    assert letters == sorted({term[0].upper() for term in in_page})
+def test_terms_are_sorted_and_a_word_has_one_home(tmp_path):
+    """They stand in alphabetical order; two pages can't define the same word."""
+    names = [term.name for term in GLOSSARY]
+    assert names == sorted(names, key=str.lower) and len(names) > 90
+    (tmp_path / "book").mkdir()
+    for page, name in ("a", "mesh (网格)"), ("b", "Mesh"):
+        text = f"---\nglossary: {{{name}: It is one.}}\n---\n# T\n"
+        (tmp_path / "book" / f"{page}.md").write_text(text, "utf8")
+    with pytest.raises(ValueError, match="Mesh: both a and b define it"):
+        terms.terms(tmp_path)
 
 
 def test_what_the_chapters_define_is_in_the_glossary():
@@ -90,19 +76,16 @@ def test_a_word_that_a_chapter_introduces_is_in_the_glossary(page):
     } == set()
 
 
-def test_words_with_more_than_one_meaning_are_admitted():
-    """The page's last box lists exactly the entries that number their meanings."""
-    several = [m["term"] for m in FOUND if m and "(1)" in m["sentence"]]
-    (listed,) = re.findall(r"number them in their entries: (.+)\.$", PAGE, re.M)
-    assert listed.split(", ") == several
-    for match in FOUND:  # no other entry hides a second meaning behind a semicolon
-        if match and match["term"] not in several:
-            assert "; also " not in " ".join(match["sentence"].split())
+def test_words_with_more_than_one_meaning_number_them():
+    """No sentence hides a second meaning behind a semicolon: the page lists these."""
+    for term in GLOSSARY:
+        assert "(1)" in term.sentence or "; also " not in term.sentence
+    assert "{terms}`several`" in (ROOT / "book" / "app_glossary.md").read_text("utf8")
 
 
 def test_a_barrier_and_replicate_are_what_the_chapters_say():
     """A barrier carries no data, and DataParallel's steps come in the page's order."""
-    of = {m["term"]: " ".join(m["sentence"].split()) for m in FOUND if m}
+    of = {term.name: term.sentence for term in GLOSSARY}
     assert "no data of yours" in of["barrier"]
     chapter = (ROOT / "book" / "ch2_data_parallel.md").read_text("utf8")
     steps = re.findall(r"^\d\. \*\*(\w+)\*\*", chapter, re.M)[:4]

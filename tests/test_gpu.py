@@ -13,6 +13,7 @@ import torch
 
 from allranks import Ranks, clinic
 from allranks.base.paths import ROOT
+from book._ext.front import fronts
 
 SMI = ROOT / "tests/allranks/doctor/machines"
 MACHINE = {"names": ["H100"], "memory_bytes": [85 * 10**9], "num_gpus": 1}
@@ -147,12 +148,19 @@ class TestItems:
     def test_every_script_is_launched_on_one_to_all_gpus(self, gpu, num_gpus):
         """No script is forgotten; one that needs more GPUs is listed, but not run."""
         listed = gpu.main.items(num_gpus, "cuda")
-        names = {item.name.partition(",")[0].split()[0] for item in listed}
         scripts = {path.stem for path in ROOT.glob("scripts/ch[0-9]*.py")}
-        assert scripts <= names
-        for script, least in gpu.launches.RANKS.items():
-            sizes = [i.needs for i in listed if i.name.startswith(f"{script},")]
-            assert sizes == list(range(least, max(least, num_gpus) + 1))
+        sizes = {script: [] for script in scripts}
+        for item in listed:
+            if item.group == "scripts":
+                sizes[item.name.partition(",")[0]].append(item.needs)
+        pages = fronts(ROOT, "least_ranks").values()
+        least = {script: size for page in pages for script, size in page.items()}
+        assert least and least.keys() <= scripts
+        for script, found in sizes.items():
+            start = least.get(script, 1)
+            alone = "torchrun" not in (ROOT / f"scripts/{script}.py").read_text("utf8")
+            every = list(range(start, max(start, num_gpus) + 1))
+            assert found == every or (alone and found == [1]), script
         fake = gpu.play.Ended(0, "", 0.1)
         whys = {}
         for item in listed:

@@ -13,13 +13,15 @@ import pytest
 import yaml
 
 from allranks.base.paths import ROOT
+from book._ext.front import front
 from book._ext.runs import records
 from book._tools import notebooks
-from tests.conftest import FIRST, GROUPS
+from tests.replays import SHARED
 
 RUNS = ROOT / "book" / "_runs"
-SCRIPTS = sorted(ROOT.glob("scripts/ch[0-9]*.py"))
-ALL_SCRIPTS = sorted(ROOT.glob("scripts/[a-z]*.py"))
+DRAFTS = sorted(ROOT.glob("scripts/draft_*.py"))
+SCRIPTS = [*sorted(ROOT.glob("scripts/ch[0-9]*.py")), *DRAFTS]
+ALL_SCRIPTS = sorted({*ROOT.glob("scripts/[a-z]*.py")} - {*DRAFTS})
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 PAGES = sorted(ROOT.glob("book/*.md"))
 IMPORTS = {*sys.stdlib_module_names, "torch", "numpy", "sklearn"}
@@ -31,8 +33,8 @@ def name(path: Path) -> str:
 
 
 def chapter(stem: str) -> str:
-    """Return the chapter of a name: ``ch5`` for ``ch5_ddp_spawn``."""
-    return stem.partition("_")[0]
+    """Return the chapter of a name: ``ch5`` for ``ch5_ddp_spawn``; a draft's name."""
+    return stem if stem.startswith("draft_") else stem.partition("_")[0]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=name)
@@ -61,8 +63,9 @@ class TestScript:
         The page may add flags: it is built on machines that are never quiet.
         """
         text = ast.get_docstring(ast.parse(script.read_text("utf8")))
-        number = chapter(script.stem).removeprefix("ch")
-        assert re.match(rf"Chapter {number} - [^\n]+\.\n", text)
+        number = re.match(r"ch(\d+)_", script.stem)
+        kind = f"Chapter {number[1]}" if number else "Draft"
+        assert re.match(rf"{kind} - [^\n]+\.\n", text)
         stated = re.findall(r"^    ((?:torchrun|python) .+)$", text, re.MULTILINE)
         assert stated, "no command in the docstring"
         run = [
@@ -100,11 +103,16 @@ def test_nothing_stands_in_two_scripts():
 
 @pytest.mark.parametrize("number", sorted({chapter(s.stem) for s in SCRIPTS}))
 def test_a_chapter_has_three_doors_and_a_test(number):
-    """One stem names page, notebook, script and test; the page has all variants."""
+    """One stem names page, notebook, script and test; the page has all variants.
+
+    Only a draft has no notebook.
+    """
     stems = [p.stem for p in PAGES if chapter(p.stem) == number]
     assert len(stems) == 1, f"{number} needs exactly one page"
     stem = stems[0]
-    for path in ("notebooks/{}.ipynb", "scripts/{}.py", "tests/test_{}.py"):
+    paths = ["scripts/{}.py", "tests/test_{}.py"]
+    paths += [] if stem.startswith("draft_") else ["notebooks/{}.ipynb"]
+    for path in paths:
         assert (ROOT / path.format(stem)).is_file(), path.format(stem)
     text = (ROOT / "book" / f"{stem}.md").read_text("utf8")
     variants = [s.name for s in SCRIPTS if chapter(s.stem) == number]
@@ -157,6 +165,13 @@ class TestPage:
         """No page refers to line numbers, which would drift unnoticed."""
         assert DRIFTS.search(page.read_text("utf8")) is None
 
+    def test_its_front_matter_has_only_what_is_read(self, page):
+        """A misspelled field would be ignored in silence."""
+        given = front(page)
+        fields = "myst", "glossary", "said", "course", "least_ranks"
+        assert given.keys() <= {*fields}
+        assert given.get("course", {}).keys() <= {"slot", "who"}
+
     def test_shows_no_command_that_was_not_run(self, page):
         """A command is in a {run} block, unless it names other machines ($HOST)."""
         text = page.read_text("utf8")
@@ -171,27 +186,59 @@ def test_every_record_belongs_to_a_page():
     assert {path.name for path in RUNS.glob("*")} == stated
 
 
-def test_the_files_that_begin_first_exist():
-    """Slow files start first; a renamed one would start last and delay the rest.
-
-    A folder whose files share what is expensive has to be a package, for its fixtures.
-    """
-    names = [*FIRST, *(f"{group}__init__.py" for group in GROUPS)]
-    assert [name for name in names if not (ROOT / name).exists()] == []
-    assert {name for name in FIRST if name.endswith("/")} == {*GROUPS}
+def test_a_folder_whose_files_share_what_is_expensive_is_a_package():
+    """Else each file would have its own server and browser."""
+    assert [name for name in SHARED if not (ROOT / name / "__init__.py").exists()] == []
 
 
-def test_no_file_holds_a_path_of_one_machine():
-    """Tracked files hold no path that is right on one machine only."""
+def tracked() -> dict[str, str]:
+    """Return the text of each file of the repository that has one, by its path."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
     )
     if listed.returncode:
         pytest.skip("not a git checkout: no list of the files that are ours")
+    paths = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
+    data = {path: (ROOT / path).read_bytes() for path in paths}
+    return {
+        path: all_.decode("utf8") for path, all_ in data.items() if b"\0" not in all_
+    }
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    """Tracked files hold no path that is right on one machine only."""
     path = re.compile(rf"(?<![\w.])(?:{re.escape(str(ROOT))}|/home/\w+|/Users/\w+)/")
-    found = []
-    for file in filter(None, listed.stdout.split("\0")):
-        data = (ROOT / file).read_bytes() if (ROOT / file).is_file() else b""
-        if b"\0" not in data and path.search(data.decode("utf8")):
-            found.append(file)
-    assert found == []
+    assert [file for file, text in tracked().items() if path.search(text)] == []
+
+
+OWN = re.compile(r"(?:.*/)?(?:test_)?(?:ch|ex)\d+_\w+\.\w+")  # a chapter's own file
+NAMED = re.compile(r"\b(?:ch|ex)(\d+)_\w+")
+EXAMPLES = 4  # so many chapters may a file name that is no chapter's own
+LISTS = {  # may name more, for a reason
+    "_toc.yml": "has the order of the chapters",
+    "CHANGELOG.md": "says what changed",
+    "README.md": "says which chapter answers which question",
+    "book/app_errata.md": "refers to what explains a claim",
+    "allranks/diagnose/symptoms.toml": "refers to what explains a symptom",
+    "tests/book/queries.json": "has queries, with the sections that answer them",
+    "book/_data/bench.json": "is written by make bench",
+    "book/_data/status.json": "is written by what executes",
+}
+
+
+def test_a_chapter_touches_its_own_files_the_contents_and_the_change_log():
+    """What all chapters have is read off them, so that no list has to name a new one.
+
+    A file that names a few gives examples, or belongs to what they explain.
+    """
+    texts = tracked()
+    own = {
+        Path(path).stem.removeprefix("test_") for path in texts if OWN.fullmatch(path)
+    }
+    lists = {}
+    for path, text in texts.items():
+        named = {match[1] for match in NAMED.finditer(text) if match[0] in own}
+        if len(named) > EXAMPLES and not OWN.fullmatch(path):
+            lists[path] = sorted(named, key=int)
+    assert lists.keys() - LISTS.keys() == set(), lists
+    assert LISTS.keys() - texts.keys() == set()

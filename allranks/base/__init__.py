@@ -1,1 +1,1 @@
-"""What every part of the package may use, and what itself uses none of them."""
+"""What every layer of the package may use: units, drawing, reports, paths."""

@@ -2,9 +2,18 @@
 
 ``clinic/SLUG.py`` is a specimen whose prose has a paragraph for each of ``PARTS``.
 ``# %% broken`` fails as the field ``signature`` says, and ``# %% fixed`` does not. A
-failure that is silent or slow has ``# %% invariant: what must hold``, which runs after
-each of the two. ``# %% guarded`` is the broken training under ``allranks.guard``, and
-``# %% signs`` has regular expressions for the lines of a log that show the failure.
+failure that is silent or slow has ``# %% invariant: what must hold``, which computes
+the right value in another way and runs after each of the two. ``# %% guarded`` is the
+broken training under ``allranks.guard``; the field ``beyond`` says why no guard can see
+it. What needs a GPU is ``runs on: quoted``, with its message in ``# %% quoted``.
+
+``# %% signs`` has regular expressions for the lines of a log that show the failure, one
+a line, as they stand in logs of older releases, too. A word before one says more.
+``maybe:`` the message has other causes; ``echo:`` another rank failed first; ``with:``
+it supports the others (``with: ^...$`` only as the one line of a log); ``unless:`` it
+takes the case away; ``torch:`` it counts only in a log that is of torch. With ``keys:
+PREFIX`` the case stands only if missing and unexpected keys meet without that prefix,
+and ``A && B`` counts A only if another line of the log matches B.
 """
 
 import re

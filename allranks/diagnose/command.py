@@ -95,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         log, cases = Log(*(texts(name, came) for name in names)), clinic.folder(CASES)
         ends = ended(log)
         if came.ended is not None:
+            # The pipe knows when Ctrl-C came; the log may not mention it at all.
             file = names.index("-")
             ends[file] = log.after(file, came.ended)
         suspects = diagnose(log, cases, ends)
@@ -105,6 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     shown = [found(log, suspect) for suspect in suspects[:SHOWN]]
     end = min(ends.values(), default=None)
+    # Only a text in which no sign matches, of a job that nobody ended, may describe a
+    # symptom in words.
     known = {case.slug: case for case in cases}
     none = shown or end is not None
     searched = {} if none else table(cases)
@@ -196,7 +199,7 @@ def ask(cases: list[Specimen]) -> int:
         complain(NO_TERMINAL)
         return 2
     known = {case.slug: case for case in cases}
-    path, answered = [], 1
+    path, answered = [], 1  # the answers chosen so far, so that 0 leads back
     try:
         while True:
             here = path[-1] if path else {"ask": FIRST, "see": symptoms()["see"]}

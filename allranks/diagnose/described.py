@@ -139,6 +139,7 @@ def table(cases: list[Specimen]) -> dict:
     ]
     mentioned = {c.slug: data["cases"][c.slug].split() for c in cases}
     mentioned |= {name: page["things"].split() for name, page in pages.items()}
+    # A title says more than a sentence below it, so its words count three times.
     texts = [3 * f"{case.title} " + case.prose for case in cases]
     texts += [3 * f"{page['title']} " + page["says"] for page in pages.values()]
     count = Counter(thing for some in mentioned.values() for thing in some)
@@ -196,6 +197,8 @@ def ranked(text: str, searched: dict) -> list[tuple[float, str]]:
         pairs = searched["shared"][word]
         for case, weight in zip(pairs[::2], pairs[1::2], strict=True):
             common[case] += weight
+    # A long description shares words with every case, so what counts is how far a case
+    # stands out from the others.
     mean = sum(common) / len(common)
     spread = sqrt(sum((words - mean) ** 2 for words in common) / len(common)) or 1
     total = []

@@ -54,7 +54,7 @@ def decoded(chunks: Iterable[bytes], name: str) -> Iterator[str]:
     head, full, decoder = b"", False, None
     for chunk in chain(chunks, last=b""):
         full = full or bool(chunk.strip(b" \t\r\n\0"))
-        if decoder is None:
+        if decoder is None:  # too little has come to guess the encoding
             head += chunk
             if chunk and len(head) < HEAD:
                 continue

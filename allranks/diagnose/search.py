@@ -87,7 +87,7 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
                 break
             line = log.line_at(at)
             end = log.line_at(at + len(needle) - 1)
-            if (line, end) != last:
+            if (line, end) != last:  # a line has a piece often, and matches or not
                 last = line, end
                 hit = _try(log, one.expression, line, end)
                 if hit and one.kind != UNLESS and _complete(hit.text):
@@ -99,6 +99,8 @@ def find(log: Log, one: Sign, usable: set[Sign]) -> Hit | None:
                     code.append(hit)
             at = log.find(needle, at + 1)
     hits = found or code
+    # A log that was cut may end within the message. What only supports a sign, or rules
+    # it out, must be there in full.
     if not hits and one.kind not in (WITH, UNLESS):
         for needle, head in zip(one.needles, one.heads, strict=True):
             if head in log.tail and (hit := _cut(log, needle)):

@@ -104,6 +104,8 @@ def sign(kind: str, pattern: str) -> Sign:
     also = tuple(sign(WITH, other) for other in others)
     if not pattern.isascii():
         raise ValueError(f"the sign {pattern!r} holds a letter that is not ASCII")
+    # First by our own rules, which are those that Python and browsers share; what
+    # passes may still be no expression.
     spans, end = _choice(pattern, 0)
     try:
         re.compile(pattern, re.ASCII)

@@ -131,6 +131,7 @@ def diagnose(
     suspects = []
     for order, (case, signs) in enumerate(zip(cases, counted, strict=True)):
         hits = {}
+        # Most cases have no hit at all, so what only supports or rules out comes later.
         for late in False, True:
             for one in signs:
                 if (one.kind in _LATE) == late and (hit := _whole(log, one, usable)):
@@ -204,6 +205,7 @@ def _honest(log: Log, suspects: list[Suspect], ends: dict) -> list[Suspect]:
         suspects = [one for one in suspects if not one.mere_warning(log)]
     suspects = [one for one in suspects if not _over(log, ends, one.first)]
     if any(one.level == ECHO for one in suspects):
+        # A rank may print once more after another one has died; twice, and it goes on.
         goes_on = [i for i, x in enumerate(log.lines) if PROGRESS.search(x)]
         last = goes_on[-2] if len(goes_on) > 1 else -1
         suspects = [one for one in suspects if one.level != ECHO or one.first >= last]

@@ -152,7 +152,7 @@ def stopped(log: Log, line: int, came: Received, known: bool) -> str:
     if known:
         text = f"After that the job was ended by Ctrl-C ({place}); what it said then "
         return fill(text + "follows from it, and was left out.", WIDTH)
-    if came.stood:
+    if came.stood:  # only a pipe shows how long nothing came
         text = f"You ended a job that stood still: nothing came for {came.still:.0f} s."
     else:
         text = (

@@ -77,7 +77,8 @@ def _try(
         Ranks(world_size, timeout=LIMIT_S) as ranks,
     ):
         # Ranks that have all come to the same call are slow, as far as anybody can see.
-        ranks.stall, ranks.doubt = STALL_S, lambda at: are_together(at, world_size)
+        ranks.stall = STALL_S
+        ranks.keep_waiting = lambda at: are_together(at, world_size)
         try:
             return ranks.run(rank_side.play, *arguments, folder, quiet=True)[0]
         except RanksError as error:

@@ -1,16 +1,24 @@
-"""The guard's messages between ranks: small, matched, with one verdict everywhere."""
+"""The guard's messages between ranks: small, matched, with one verdict everywhere.
+
+``W`` is the number of ranks in the group. Each rank gets what all of them sent, and
+judges it by the same rule, so all raise the same sentence or none does.
+"""
 
 import datetime
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from allranks.guard.digests import number
+from allranks.guard.digests import as_bytes, number
 
 FIXED = 64  # numbers in the first message, however many a rank has to send
-
+HEAD = 2  # of which are the place and the count
+PLAIN = (torch.Tensor, int, float, str, bytes, type(None))  # leaves of a batch
+JOINING = "preflight, joining the ranks' batches"
+START = "the start"  # what the first check is called
 # Kinds of errors that a program may take differently.
 APART = "apart"  # ranks do not come to the guard together
 SAME_NUMBERS = "same-random-numbers"  # which may be meant
@@ -65,6 +73,7 @@ class Exchange:
         patience_s: float,
     ) -> None:
         self.patience_s, self.group, self.device = patience_s, None, device
+        # ``rank`` is a place in ``ranks``, which has the global ones of the group.
         self.rank, self.size, self.ranks, self.whole = 0, 1, [0], group is None
         self.remarks: list[str] = []  # what it has warned of
         if not (dist.is_available() and dist.is_initialized()):
@@ -94,6 +103,7 @@ class Exchange:
             None if self.whole else self.ranks,
             timeout=timeout,
             backend="gloo" if gloo else None,
+            # The ranks outside do not call this, so they must not be waited for.
             use_local_synchronization=not self.whole,
         )
         if gloo:
@@ -130,12 +140,12 @@ class Exchange:
         if self.group is None:
             return tensor[None].cpu()
         tensor = tensor.to(self.device)
-        everything = [torch.empty_like(tensor) for _ in self.ranks]
+        received = [torch.empty_like(tensor) for _ in self.ranks]
         try:
-            self.all_gather(everything, tensor)
+            self.all_gather(received, tensor)
         except RuntimeError as error:
             raise self._late(where) from error
-        return torch.stack(everything).cpu()
+        return torch.stack(received).cpu()
 
     def integers(self, where: str, values: list[int]) -> list[list[int]]:
         """Return every rank's numbers, by rank; refuse ranks at different places.
@@ -147,27 +157,27 @@ class Exchange:
         Raises:
             GuardError: if the ranks are at different places, or one does not come.
         """
-        first = [number(where), len(values), *values[: FIXED - 2]]
+        room = FIXED - HEAD
+        first = [number(where), len(values), *values[:room]]
         first += [0] * (FIXED - len(first))
-        table = self._gather(int64(first), where).tolist()
-        if any(row[0] != table[0][0] for row in table):
-            places = self.texts(where)
+        table = self._gather(int64(first), where)  # (W, FIXED)
+        places, counts = table[:, 0].tolist(), table[:, 1].tolist()
+        if len(set(places)) > 1:
+            # The next exchange still pairs: every rank has just seen that it is due.
             said = ", ".join(
-                f"rank {r} at {p}" for r, p in zip(self.ranks, places, strict=True)
+                f"rank {rank} at {place}"
+                for rank, place in zip(self.ranks, self.texts(where), strict=True)
             )
-            text = f"the ranks are not at the same place: {said}"
-            raise GuardError(text, APART)
-        longest = max(row[1] for row in table)
-        rows = [row[2 : 2 + min(row[1], FIXED - 2)] for row in table]
-        if longest > FIXED - 2:
-            rest = values[FIXED - 2 :]
-            rest += [0] * (longest - (FIXED - 2) - len(rest))
-            more = self._gather(int64(rest), where).tolist()
-            rows = [
-                (row + extra)[: head[1]]
-                for row, extra, head in zip(rows, more, table, strict=True)
-            ]
-        return rows
+            raise GuardError(f"the ranks are not at the same place: {said}", APART)
+        # Gathered tensors have one shape. Nobody knows the others' counts before, so
+        # the first message has a fixed size, and a second one is as long as it has to.
+        rows = table[:, HEAD:]
+        if max(counts) > room:
+            rest = values[room:]
+            rest += [0] * (max(counts) - room - len(rest))
+            more = self._gather(int64(rest), where)  # (W, the longest rest)
+            rows = torch.cat([rows, more], dim=1)
+        return [row[:n] for row, n in zip(rows.tolist(), counts, strict=True)]
 
     def parts(self, where: str, parts: list[list[int]]) -> list[list[list[int]]]:
         """Return every rank's lists of numbers, by rank; they travel in one message."""
@@ -190,10 +200,11 @@ class Exchange:
 
     def bytes(self, where: str, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's bytes (uint8), each with its own length."""
+        # Sizes first: what is gathered has one shape, so all ranks pad to the longest.
         sizes = [row[0] for row in self.integers(where, [data.numel()])]
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device=data.device)
         padded[: data.numel()] = data
-        table = self._gather(padded, where)
+        table = self._gather(padded, where)  # (W, the largest size)
         return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
     def texts(self, text: str) -> list[str]:
@@ -228,10 +239,10 @@ class Exchange:
 
     def split(self, values: Sequence[Hashable]) -> dict[Hashable, list[int]]:
         """Group the ranks by their values; the value of the majority comes first."""
-        found: dict[Hashable, list[int]] = {}
+        groups: dict[Hashable, list[int]] = {}
         for rank, value in zip(self.ranks, values, strict=True):
-            found.setdefault(value, []).append(rank)
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            groups.setdefault(value, []).append(rank)
+        return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
     def by_ranks(self, values: Sequence[Hashable], between: str = ", ") -> str:
         """Say which ranks have which value, such as "3 on rank 0, 4 on rank 1"."""
@@ -264,16 +275,85 @@ def dealt(own: Sequence[Iterable[Hashable]]) -> bool:
     Args:
         own: what each rank has.
     """
-    sets = [set(found) for found in own]
+    sets = [set(things) for things in own]
     common = set.intersection(*sets)
-    parts = {frozenset(found - common) for found in sets} - {frozenset()}
+    parts = {frozenset(things - common) for things in sets} - {frozenset()}
+    # Copies of an owner have the same part. Different parts do not overlap if their
+    # sizes add up to that of their union.
     return len(parts) > 1 and sum(map(len, parts)) == len(frozenset().union(*parts))
 
 
 def _cut(row: list[int]) -> list[list[int]]:
-    """Cut a row into its parts, each of which begins with its length."""
+    """Cut a row into its parts, each of which begins with its length.
+
+    >>> _cut([2, 7, 8, 0, 1, 9])
+    [[7, 8], [], [9]]
+    """
     parts, at = [], 0
     while at < len(row):
         parts.append(row[at + 1 : at + 1 + row[at]])
         at += 1 + row[at]
     return parts
+
+
+def union(exchange: Exchange, batches: list[Any], where: str = JOINING) -> Any:
+    """Join the batches of all ranks, on every rank, with tensors along dim 0."""
+    own = error = None
+    try:
+        own = _columns(batches)
+    except (TypeError, ValueError, RuntimeError) as failed:
+        error = failed
+    exchange.agree(where, error)
+    return _joined(exchange, own, where)
+
+
+def _columns(batches: list[Any]) -> Any:
+    """Join this rank's batches into one that is nested as each of them is."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {key: _columns([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, list | tuple):
+        columns = map(list, zip(*batches, strict=True))
+        return _like(first, map(_columns, columns))
+    if torch.is_tensor(first):
+        return torch.cat(batches) if first.dim() else first
+    if not isinstance(first, PLAIN):
+        raise TypeError(
+            f"a batch holds a {type(first).__name__}; tensors in dicts, lists and "
+            "tuples can be joined. Give those, and build it from them in the function"
+        )
+    return first
+
+
+def _joined(exchange: Exchange, own: Any, where: str) -> Any:
+    """Join a nested batch over the ranks, tensor by tensor, in the same order."""
+    if isinstance(own, dict):
+        return {key: _joined(exchange, value, where) for key, value in own.items()}
+    if isinstance(own, list | tuple):
+        return _like(own, [_joined(exchange, value, where) for value in own])
+    if not torch.is_tensor(own) or not own.dim():
+        return own
+    rows = exchange.integers(where, [number(str(own.dtype)), *own.shape])
+    shapes = [row[1:] for row in rows]
+    # Bytes have neither dtype nor shape, so both must be known, and fit, before.
+    if len({row[0] for row in rows}) > 1:
+        dtypes = exchange.by_ranks(exchange.texts(str(own.dtype)))
+        raise GuardError(
+            f"{where}: the ranks' tensors are {dtypes}. Cast them to one dtype, also "
+            "on a rank that has no samples."
+        )
+    if len({tuple(shape[1:]) for shape in shapes}) > 1:
+        raise GuardError(
+            f"{where}: the ranks' batches have the shapes {shapes}, by rank. Pad or "
+            "cut them to one shape."
+        )
+    parts = exchange.bytes(where, as_bytes(own.detach()))
+    whole = [
+        part.clone().view(own.dtype).view(shape)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    return torch.cat(whole).to(own.device)
+
+
+def _like(first: list | tuple, items: Iterable) -> list | tuple:
+    return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)

@@ -75,7 +75,7 @@ def measure(case: Specimen, key: str) -> Finding:
             crew.run(tool.attach, *tool.args)
         crew.run_cell(given, "given", quiet=True)
         if tool.ask:
-            crew.look = look
+            crew.on_stall = look
         asked = tool.says != tools.MESSAGE
         crew.timeout = ASK_LIMIT_S if asked and meets else LIMIT_S
         start, error, text = time.monotonic(), None, ""

@@ -26,7 +26,7 @@ from typing import Any
 
 from allranks.base.report import is_user_code
 from allranks.live.calls import SIZED, UNSIZED, Recorder
-from allranks.live.steps import count_inner, count_posts, failed, issued
+from allranks.live.desync import count_inner, count_posts, failed, issued
 from allranks.topics.timelines.sums import Job, Span
 
 BACKWARD = "backward"  # what a rank is inside of; anything else is True

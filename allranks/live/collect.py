@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 from allranks.base.report import (
     RanksError,
@@ -15,15 +16,14 @@ from allranks.base.report import (
     name_ranks,
 )
 from allranks.live.calls import difference
+from allranks.live.desync import Issued, find_desync
+from allranks.live.patience import GRACE, Patience
 from allranks.live.processes import RankProcesses
-from allranks.live.screen import TICK, Silent
-from allranks.live.steps import Issued, in_step
+from allranks.live.screen import TICK, Screen
 
-GRACE = 0.25  # seconds without any progress, once a rank has failed
 OBEY_S = 5.0  # seconds that a busy rank has to obey an interrupt
+STATUS_S = 1.0  # seconds between two looks at where the ranks stand
 STOPPED = "variables are kept; each rank stopped where it was, perhaps a step apart"
-LOOK = 0.05  # seconds between two looks at whether anything moves
-GLANCE = 1.0  # seconds between two looks at where the ranks stand
 
 
 @dataclasses.dataclass
@@ -77,13 +77,13 @@ class Collector:
         ranks: list[int],
         sources: Mapping[str, str],
         filename: str,
-        screen: Silent,
+        screen: Screen,
     ) -> None:
         self._crew, self._ranks = crew, ranks
         self._sources, self._filename = sources, filename
         self._screen = screen
-        self.look: Callable[[RankProcesses], None] | None = None
-        self.doubt: Callable[[dict[int, str]], bool] | None = None
+        self.on_stall: Callable[[RankProcesses], None] | None = None
+        self.keep_waiting: Callable[[dict[int, str]], bool] | None = None
         self.pending = set(ranks)
         self.outcome = Outcome()
         self._serial = 0  # of the job; ranks that start speak of number 0
@@ -92,7 +92,7 @@ class Collector:
         self,
         limit: float,
         stall: float | None = None,
-        patient: bool = True,
+        spins: bool = False,
         ask: Callable[[str], str] | None = None,
         job: tuple | None = None,
         hint: str = "",
@@ -102,75 +102,60 @@ class Collector:
         The job is sent here, so that an interrupt finds nobody at work unwatched.
 
         Args:
-            limit: seconds without a print or the end of a collective until the job is
-                hung; with ``stall`` seconds in all.
-            stall: seconds without any progress that count as a hang as well; None for
-                no such limit. With one, the limit counts the seconds in which ranks
-                wait or compute, rather than those in which they queue for a core.
-            patient: whether a busy processor counts as progress. On a GPU it does not,
-                because a rank that waits for one spins.
+            limit, stall, spins: how long to wait, as in ``Patience``.
             ask: what asks the reader for a line, if a rank may want one.
             job: what to send first; None if the ranks have something to say anyway.
             hint: what else to say when the limit is reached.
         """
-        outcome, began = self.outcome, time.monotonic()
-        looked, look, seen = began, began + TICK, []
-        spent = quiet = 0.0  # seconds of the limit, and those without any progress
-        status, glance = "", began + GLANCE
-        where = {}  # what was told of the ranks that are given up
-        progress = self._crew.progress(self._ranks)
+        outcome = self.outcome
         try:
+            # Before the job is sent, so that the first print is progress.
+            patience = Patience(self._crew, self._ranks, limit, stall, spins)
             if job:
                 self._serial = self._crew.next_serial()
             for rank in self._ranks if job else ():
                 with contextlib.suppress(OSError):  # it has died, as will be seen below
                     self._crew.conns[rank].send((self._serial, job))
-            while self.pending:
-                now = time.monotonic()
-                step, looked = now - looked, now
-                grace = GRACE if outcome.errors or outcome.deaths else stall
-                if grace is not None:
-                    busy = [self._crew.is_busy(rank) for rank in self.pending]
-                    # This process, too, may have queued: a look is worth two at most.
-                    quiet += min(step, 2 * LOOK)
-                    if patient and any(busy):
-                        quiet = 0.0
-                        used = max(self._crew.used[rank] for rank in self.pending)
-                        step = max(min(step, used), step / 10) if stall else step
-                    if grace == stall:
-                        before = seen
-                        seen = [self._crew.switches(rank) for rank in self.pending]
-                        quiet = quiet if before == seen else 0.0
-                    if quiet > grace:
-                        where = self._where(sorted(self.pending))
-                        if grace != stall or not (self.doubt and self.doubt(where)):
-                            break
-                        quiet, where = 0.0, {}
-                spent += step
-                if stall is None and (now >= look or spent >= limit):
-                    before, progress = progress, self._crew.progress(self._ranks)
-                    spent = spent if progress == before else 0.0
-                left = limit - spent
-                if left <= 0:
-                    outcome.headline = f"timeout after {limit:g} s{hint}"
-                    break
-                left = left if grace is None else min(left, LOOK)
-                if now >= look:
-                    if self._screen.progress and now >= glance:
-                        status, glance = self._status(now - began), now + GLANCE
-                    self._show(status)
-                    look = time.monotonic() + TICK
-                timeout = min(left, max(0, look - now))
-                for rank, spoke in self._crew.ready(self.pending, timeout).items():
-                    quiet = 0.0
-                    self._receive(rank, spoke, ask)
+            if self._wait(patience, ask) == "late":
+                outcome.headline = f"timeout after {limit:g} s{hint}"
         except KeyboardInterrupt:
             outcome.headline, outcome.kind = "interrupted", RanksInterrupted
         if self.pending:
-            if self.look:
-                self.look(self._crew)
-            outcome.waiting = where or self._where(sorted(self.pending))
+            if self.on_stall:
+                self.on_stall(self._crew)
+            if not outcome.waiting:
+                outcome.waiting = self._where(sorted(self.pending))
         return outcome
+
+    def _wait(
+        self, patience: Patience, ask: Callable[[str], str] | None
+    ) -> Literal["stalled", "late"] | None:
+        """Take messages until every rank has ended, or patience has; say if it has."""
+        outcome, began = self.outcome, time.monotonic()
+        last_poll, status = began, ""
+        next_draw, next_status = began + TICK, began + STATUS_S
+        while self.pending:
+            now = time.monotonic()
+            failed = bool(outcome.errors or outcome.deaths)
+            verdict = patience.tick(now - last_poll, self.pending, failed)
+            last_poll = now
+            if verdict == "stalled" and not failed and self.keep_waiting:
+                where = self._where(sorted(self.pending))
+                verdict = None if self.keep_waiting(where) else verdict
+                # The report says what was told: a rank may move on meanwhile.
+                outcome.waiting, patience.idle = where if verdict else {}, 0.0
+            if verdict:
+                return verdict
+            if now >= next_draw:
+                if self._screen.progress and now >= next_status:
+                    status, next_status = self._status(now - began), now + STATUS_S
+                self._draw(status)
+                next_draw = time.monotonic() + TICK
+            timeout = min(patience.next_poll(), max(0, next_draw - now))
+            for rank, spoke in self._crew.ready(self.pending, timeout).items():
+                patience.idle = 0.0
+                self._receive(rank, spoke, ask)
+        return None
 
     def difference(self, over: bool = False) -> str | None:
         """Say which ranks called another collective than the others, or None."""
@@ -186,7 +171,7 @@ class Collector:
         A job on some of the ranks may leave it to another one to join the rest.
 
         Returns:
-            Why the ranks cannot go on, for the next cell to say; None if they can.
+            How they are out of step, for the next cell to say; None if they can go on.
         """
         issued, before = self.outcome.issued, self._crew.issued
         self._crew.issued = before | issued
@@ -196,12 +181,13 @@ class Collector:
             return None  # this job has called nothing
         if any(one.failed for one in issued.values()):
             return None  # a job has caught the error of a collective, so it knows
-        said = self.difference(over=True) or in_step(issued.values(), messages=False)
-        if said is None:
-            return None
-        self.outcome.headline = f"{said}{self._last_calls()}"
-        self.outcome.note = "the next cell starts fresh ranks"
-        return f", since {said}"
+        # Calls of unequal sizes are in step, and gloo mixes them all the same.
+        reason = self.difference(over=True)
+        reason = reason or find_desync(issued.values(), messages=False)
+        if reason:
+            self.outcome.headline = f"{reason}{self._last_calls()}"
+            self.outcome.note = "the next cell starts fresh ranks"
+        return reason
 
     def _last_calls(self) -> str:
         """Say in indented lines which collective each rank called last."""
@@ -236,12 +222,11 @@ class Collector:
         ended, self.outcome = bool(self.outcome.deaths), told
         return ended
 
-    def _show(self, status: str) -> None:
+    def _draw(self, status: str) -> None:
         """Show what the ranks have printed so far, if anybody can see it."""
-        if not self._screen.live:
-            return
-        shown = {rank: self._crew.read_output(rank) for rank in self._ranks}
-        self._screen.update(shown, status)
+        if self._screen.live:
+            outputs = {rank: self._crew.read_output(rank) for rank in self._ranks}
+            self._screen.update(outputs, status)
 
     def _receive(
         self, rank: int, spoke: bool, ask: Callable[[str], str] | None

@@ -21,12 +21,12 @@ from allranks.base.report import (
     plain,
     say,
 )
-from allranks.live.predictions import asking
+from allranks.live import jobs
+from allranks.live.capacity import check_possible, where
 from allranks.live.ranks import Ranks
-from allranks.live.room import check_possible, where
 from allranks.live.screen import Hidden, Part, choose
 from allranks.live.server import warm_up
-from allranks.live.values import same
+from allranks.predict.forms import asking
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,7 +77,7 @@ VGPUS.add_argument("--memory", default="1 GiB", help='of each: "64 MiB"')
 
 CELL = _Parser("%%ranks", add_help=False)
 CELL.add_argument("--on", "--only", **RANKS, help="run on these ranks only: 0,2")
-CELL.add_argument("--from", dest="shown", **RANKS, help="show only these ranks")
+CELL.add_argument("--from", dest="from_ranks", **RANKS, help="show only these ranks")
 CELL.add_argument("--timeout", type=_seconds, help="seconds of silence that are a hang")
 CELL.add_argument("--quiet", action="store_true", help="don't show what ranks print")
 CELL.add_argument("--progress", action="store_true", help="show where ranks stand")
@@ -162,7 +162,7 @@ class RanksMagics(Magics):
                 except RanksError as error:
                     who, text = next(iter(group_ranks(error.errors)))
                     raise ValueError(f"%pull {name}: {who}: {text}") from None
-                equal = all(same(values[0], value) for value in values[1:])
+                equal = all(jobs.are_equal(values[0], value) for value in values[1:])
                 self.shell.user_ns[name] = values[0] if equal else values
                 how = "one value" if equal else f"a list of {len(values)}, by rank"
                 say(f"{name}: {how}")
@@ -251,11 +251,11 @@ class RanksMagics(Magics):
     def _run(self, options: argparse.Namespace, cell: str) -> None:
         ranks = self._live()
         self._num_cells += 1  # In[n] would differ from one front end to the next
-        shown = Hidden() if options.quiet else choose(alone=not asking())
-        shown.progress = options.progress or self._progress
-        if (only := options.shown) is not None:
-            ranks.check(only)
-            shown = Part(shown, only)
+        screen = Hidden() if options.quiet else choose(alone=not asking())
+        screen.progress = options.progress or self._progress
+        if options.from_ranks is not None:
+            ranks.check(options.from_ranks)
+            screen = Part(screen, options.from_ranks)
         try:
             values = ranks.run_cell(
                 "\n" + cell,  # so that line numbers are those of the notebook's cell
@@ -263,7 +263,7 @@ class RanksMagics(Magics):
                 timeout=options.timeout,
                 on=options.on,
                 values=options.out is not None,
-                shown=shown,
+                screen=screen,
             )
         except SyntaxError as error:
             raise CellSyntaxError(str(error)) from error
@@ -286,11 +286,11 @@ def _one_sentence() -> Iterator[None]:
 
 def _import_torch() -> None:
     """Import torch into the notebook, and say so meanwhile, for it takes seconds."""
-    if "torch" not in sys.modules and (shown := choose()).live:
-        shown.update({}, "importing torch into the notebook, once")
+    if "torch" not in sys.modules and (screen := choose()).live:
+        screen.update({}, "importing torch into the notebook, once")
         import torch  # noqa: F401
 
-        shown.finish({})
+        screen.finish({})
 
 
 def _names(words: list[str]) -> list[str]:

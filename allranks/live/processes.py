@@ -22,10 +22,10 @@ from allranks.launch.torchrun import free_port
 from allranks.live import worker
 from allranks.live.calls import Call, read_progress
 from allranks.live.calls import read as read_calls
+from allranks.live.capacity import explained, new_folder
+from allranks.live.desync import Issued
 from allranks.live.interrupts import uninterrupted
-from allranks.live.room import explained, new_folder
 from allranks.live.server import start_method, wait_until_ready, warm_up
-from allranks.live.steps import Issued
 from allranks.live.transcript import KEPT, Transcript, without_noise
 from allranks.live.watchdog import WATCHDOG, kill
 
@@ -115,6 +115,8 @@ class RankProcesses:
         ends = {self.processes[rank].sentinel: rank for rank in ranks}
         handles = wait([*talks, *ends], timeout)
         spoke = {talks[handle]: True for handle in handles if handle in talks}
+        # A rank may do both. What it said before it died comes first; its end is seen
+        # at the next call.
         return {ends[h]: False for h in handles if h in ends} | spoke
 
     def receive(self, rank: int, spoke: bool) -> tuple | int | None:
@@ -130,7 +132,7 @@ class RankProcesses:
             if spoke:
                 return self.conns[rank].recv()
         process = self.processes[rank]
-        process.join(2)
+        process.join(2)  # the pipe closes a moment before the exit code is there
         exit_code = process.exitcode
         process.kill()  # if it has only closed its pipe, or what it says is garbage
         process.join()
@@ -230,6 +232,8 @@ class RankProcesses:
             return ""
         if re.search(r"^State:\s+T", status, re.MULTILINE):
             return "stand still, stopped by SIGSTOP"
+        # One bit for each signal that the program catches, from signal 1 on. A rank
+        # catches SIGUSR1; a program that took its place by exec has lost the handler.
         caught = re.search(r"^SigCgt:\s+(\w+)", status, re.MULTILINE)
         if caught and not int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
             name = words.replace("\0", " ")[:60].strip()
@@ -280,6 +284,7 @@ class RankProcesses:
             return False
         self.used[rank] = times.user + times.system - self._cpu_time[rank]
         self._cpu_time[rank] += self.used[rank]
+        # Linux counts in ticks of 10 ms; a rank that only polls uses one now and then.
         return self.used[rank] > 0.02 or _is_ready(pid, whole)
 
 

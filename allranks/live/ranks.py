@@ -1,6 +1,7 @@
 """Live ranks: W processes that share a group and run what the parent sends them."""
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,11 +11,12 @@ import cloudpickle
 
 from allranks.base.report import RanksInterrupted, say
 from allranks.launch.status import Status
-from allranks.live import jobs, room, screen
+from allranks.live import capacity, jobs
 from allranks.live.collect import STOPPED, Collector
+from allranks.live.desync import find_desync
 from allranks.live.interrupts import uninterrupted
 from allranks.live.processes import RankProcesses
-from allranks.live.steps import in_step
+from allranks.live.screen import Hidden, Screen, Transcripts, choose
 from allranks.topics.timelines.sums import Job
 
 START_TIMEOUT = 60.0  # seconds for importing torch and forming the group
@@ -25,6 +27,21 @@ COPIED = 20_000_000  # bytes a second that all ranks receive at least, on a busy
 OWN = ("rank", "local_rank", "world_size", "device")  # names that the ranks bring
 UNSTARTED = "interrupted while the ranks were starting; none is left, so start again"
 TWICE = "interrupted again before all had stopped; the next cell starts fresh ranks"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """The ranks cannot go on; the next call starts fresh ones.
+
+    Attributes:
+        reason: how they are out of step, if they are; else the last report says it all.
+    """
+
+    reason: str = ""
+
+    def __str__(self) -> str:
+        since = f", since {self.reason}" if self.reason else ""
+        return f"(fresh ranks{since}: the variables of earlier cells are gone)"
 
 
 class Ranks:
@@ -41,8 +58,8 @@ class Ranks:
     Attributes:
         outputs: what each rank printed in the last call.
         stall: seconds without any progress that count as a hang; None for no limit.
-        doubt: told where ranks wait before a stall ends them; True lets them go on.
-        look: called with the processes before ranks that wait are ended; may be None.
+        keep_waiting: told where ranks wait before a stall ends them; True lets them be.
+        on_stall: called with the processes before ranks that wait are ended.
         hold: whether ranks that wait when another one fails are kept for ``debug``.
         compare: whether ranks that are out of step after a job are an error; torch
             itself would not notice.
@@ -62,19 +79,19 @@ class Ranks:
         gpus: bool = False,
     ) -> None:
         self._asked = world_size, device, backend, gpus
-        room.check_possible(*self._asked)
+        capacity.check_possible(*self._asked)
         if not timeout > 0:
             raise ValueError(f"timeout {timeout!r}: it must be more than 0 seconds")
         self._lock = threading.RLock()  # of the ranks; one call at a time
         self.world_size, self.device, self.backend = world_size, device, backend
         self.timeout, self.stall, self.hold = timeout, None, False
         self.compare = True
-        self.look: Callable[[RankProcesses], None] | None = None
-        self.doubt: Callable[[dict[int, str]], bool] | None = None
+        self.on_stall: Callable[[RankProcesses], None] | None = None
+        self.keep_waiting: Callable[[dict[int, str]], bool] | None = None
         self.outputs: list[str] = []
         self._crew: RankProcesses | None = None
         self._sources: dict[str, str] = {}  # text of each cell, by file name
-        self._lost: str | None = None  # why the ranks' state is gone, until told
+        self._lost: Lost | None = None  # until the next call has said so
         self._held: set[int] = set()  # ranks that are stopped where they waited
         self._last: list[int] = []  # ranks of the last call that can be drawn
         self._start()
@@ -112,9 +129,9 @@ class Ranks:
             job = jobs.call(work, args, kwargs)
         elif args or kwargs:
             raise TypeError("source text takes no arguments; send a function instead")
-        else:
+        else:  # the last expression comes back, so a rank need not show it as well
             job = jobs.source(work, "<source>", echo=False, values=True)
-        return self._send(job, on, timeout, screen.Hidden() if quiet else None)
+        return self._send(job, on, timeout, Hidden() if quiet else None)
 
     def run_cell(
         self,
@@ -124,7 +141,7 @@ class Ranks:
         on: Iterable[int] | None = None,
         quiet: bool = False,
         values: bool = False,
-        shown: screen.Silent | None = None,
+        screen: Screen | None = None,
     ) -> list[Any]:
         """Run source text as a cell, whose last expression each rank shows.
 
@@ -133,15 +150,17 @@ class Ranks:
             filename: the name that tracebacks and reports give it.
             timeout, on, quiet: as in ``run``.
             values: whether to return the last expressions; otherwise each is None.
-            shown: where the output appears; by default as ``screen.choose`` finds.
+            screen: where the output appears; by default as ``screen.choose`` finds.
 
         Raises:
             RanksError: as in ``run``.
             SyntaxError: if the text is not Python; no rank has run it then.
             ValueError: if it uses a magic of the kernel.
         """
+        # It is compiled here, before the lock and before ranks that are lost start
+        # again: a typo changes nothing.
         job = jobs.source(source, filename, echo=True, values=values)
-        return self._send(job, on, timeout, screen.Hidden() if quiet else shown)
+        return self._send(job, on, timeout, Hidden() if quiet else screen)
 
     def push(
         self,
@@ -163,13 +182,13 @@ class Ranks:
             raise ValueError(
                 f"{own[0]}: each rank has a value of its own; push another name"
             )
-        try:
+        try:  # here and once: W ranks read the same bytes from one file
             packed = cloudpickle.dumps(values)
         except Exception as error:
             names = ", ".join(values)
             raise TypeError(f"{names}: cannot go to the ranks ({error})") from None
-        room.check_memory(", ".join(values), len(packed), len(self.check(on)))
-        self._send(("push", packed), on, timeout, screen.Hidden())
+        capacity.check_memory(", ".join(values), len(packed), len(self.check(on)))
+        self._send(("push", packed), on, timeout, Hidden())
 
     def pull(
         self,
@@ -185,7 +204,7 @@ class Ranks:
         Raises:
             RanksError: if a rank has no such variable, or it cannot leave its rank.
         """
-        return self._send(("pull", name), on, timeout, screen.Hidden())
+        return self._send(("pull", name), on, timeout, Hidden())
 
     def debug(self, rank: int, ask: Callable[[str], str]) -> None:
         """Open the debugger where a rank failed, while the other ranks hold.
@@ -217,7 +236,7 @@ class Ranks:
         if self._crew is None or self._lost is not None:
             return f"{self.world_size} ranks, ended; the next cell starts them afresh"
         pids = ", ".join(str(p.pid) for p in self._crew.processes)
-        where = room.where(*self._asked)
+        where = capacity.where(*self._asked)
         return f"{self.world_size} ranks live on {where}, process ids {pids}"
 
     def check(self, on: Iterable[int] | None) -> list[int]:
@@ -254,7 +273,7 @@ class Ranks:
     def _start(self) -> None:
         try:
             self._crew = RankProcesses(*self._asked)
-            collector = Collector(self._crew, self.check(None), {}, "", screen.Hidden())
+            collector = Collector(self._crew, self.check(None), {}, "", Hidden())
             if error := collector.collect(START_TIMEOUT).error():
                 raise error
             self._crew.issued = collector.outcome.issued
@@ -270,31 +289,30 @@ class Ranks:
         job: tuple,
         on: Iterable[int] | None,
         timeout: float | None,
-        shown: screen.Silent | None = None,
+        screen: Screen | None = None,
     ) -> list[Any]:
         """Send a job to the ranks, show what they print, and return their results."""
-        ranks, shown = self.check(on), shown or screen.choose()
+        ranks, screen = self.check(on), screen or choose()
         with self._whole():
             if self._lost is not None:
                 self.close()  # those that were held for the debugger
             if self._crew is None:
                 self._start()
             if self._lost is not None:
-                gone = "the variables of earlier cells are gone"
-                say(f"(fresh ranks{self._lost}: {gone})")
+                say(str(self._lost))
                 self._lost = None
             filename = job[2] if job[0] == "source" else ""
             self._sources[filename] = job[1] if filename else ""
-            collector = Collector(self._crew, ranks, self._sources, filename, shown)
+            collector = Collector(self._crew, ranks, self._sources, filename, screen)
             transcripts = self._collect(collector, job, ranks, timeout)
-        shown.finish(transcripts)
+        screen.finish(transcripts)
         if error := collector.outcome.error():
             raise error
         return [jobs.unpack(collector.outcome.answers[rank]) for rank in ranks]
 
     def _collect(
         self, collector: Collector, job: tuple, ranks: list[int], timeout: float | None
-    ) -> screen.Transcripts:
+    ) -> Transcripts:
         """Wait until a job has ended, and decide whether the ranks can go on.
 
         Returns:
@@ -307,10 +325,12 @@ class Ranks:
             job = "push", self._crew.store(job[1])
         for rank in ranks if runs else ():
             self._crew.begin_cell(rank)
-        collector.look, collector.doubt = self.look, self.doubt
+        collector.on_stall = self.on_stall
+        collector.keep_waiting = self.keep_waiting
         hint = (SILENCE if runs else "") + MORE.format(magic, 10 * limit)
-        hint, patient = "" if timeout or self.stall else hint, self.device == "cpu"
-        collector.collect(limit, self.stall, patient, job=job, hint=hint)
+        hint = "" if timeout or self.stall else hint
+        spins = self.device != "cpu"  # a rank that waits for a GPU does
+        collector.collect(limit, self.stall, spins, job=job, hint=hint)
         if job[0] == "push":
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(job[1])  # it may be large, and its folder one in memory
@@ -321,7 +341,8 @@ class Ranks:
             if (outcome.waiting or outcome.deaths) and (said := collector.difference()):
                 outcome.note = said
         elif runs and self.compare:
-            self._lost = collector.judge()
+            reason = collector.judge()
+            self._lost = Lost(reason) if reason else None
         transcripts = {rank: self._crew.read_output(rank) for rank in ranks if runs}
         for rank in transcripts.keys() - outcome.deaths.keys():
             transcripts[rank].native = self._crew.native_stderr(rank)
@@ -349,15 +370,15 @@ class Ranks:
             try:
                 yield
             except BaseException as error:
-                self._lost = ""
+                self._lost = Lost()
                 with contextlib.suppress(KeyboardInterrupt):
                     self.close()
                 if type(error) is KeyboardInterrupt:
                     raise RanksInterrupted(TWICE) from None
                 raise
 
-    def _why_lost(self, collector: Collector) -> str | None:
-        """Return None if the ranks can go on after a failure, else why they cannot.
+    def _why_lost(self, collector: Collector) -> Lost | None:
+        """Return None if the ranks can go on after a failure.
 
         They can if nobody is dead or still waits, if all have joined the same
         collectives, so that the next one finds its partners, and if a barrier works.
@@ -365,10 +386,10 @@ class Ranks:
         gone = collector.outcome.headline and collector.stop()  # or out of time
         gone = gone or collector.outcome.deaths or collector.pending
         if gone or not (issued := self._ask(("issued",), self.check(None))):
-            return ""
-        if difference := in_step(issued):
-            return f", since {difference}"
-        return None if self._ask(("meet",), self.check(None)) else ""
+            return Lost()
+        if reason := find_desync(issued):
+            return Lost(reason)
+        return None if self._ask(("meet",), self.check(None)) else Lost()
 
     def _ask(
         self,
@@ -379,9 +400,9 @@ class Ranks:
     ) -> list[Any] | None:
         """Ask ranks something for the engine; None unless all of them answer."""
         with self._whole():
-            collector = Collector(self._crew, ranks, self._sources, "", screen.Hidden())
+            collector = Collector(self._crew, ranks, self._sources, "", Hidden())
             if collector.collect(timeout, ask=ask, job=question).error():
                 if collector.pending:  # else they would answer this instead of a job
-                    self._lost = ""
+                    self._lost = Lost()
                 return None
         return [jobs.unpack(collector.outcome.answers[rank]) for rank in ranks]

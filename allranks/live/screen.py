@@ -26,10 +26,8 @@ BESIDE = "display:flex;flex-wrap:wrap;gap:1em 2em;align-items:flex-start"
 Transcripts = dict[int, Transcript]  # by rank
 
 
-class Silent:
-    """Nobody is watching: show the output when the cell is over.
-
-    This is the case in scripts and tests.
+class Screen:
+    """Where the output of ranks appears; this one stays blank.
 
     Attributes:
         progress: whether to tell, while the ranks run, where they stand.
@@ -38,50 +36,51 @@ class Silent:
 
     progress = live = False
 
-    def update(self, shown: Transcripts, status: str = "") -> None:
-        """Take note of what the ranks have shown so far.
+    def update(self, transcripts: Transcripts, status: str = "") -> None:
+        """Show what the ranks have printed so far, if this screen can.
 
         Args:
-            shown: the transcripts, by rank.
+            transcripts: what each rank has shown, by rank.
             status: a line on what the ranks are doing; "" for none.
         """
 
-    def finish(self, shown: Transcripts) -> None:
+    def finish(self, transcripts: Transcripts) -> None:
         """Show the final form of the output."""
-        for part in final(shown):
-            if isinstance(part, str):
-                say(part)
-            else:
-                say(part["text/plain"])
 
 
-class Hidden(Silent):
+class Hidden(Screen):
     """Show nothing, for quiet calls; the transcripts have it all."""
 
-    def finish(self, shown: Transcripts) -> None:
-        """Show nothing."""
+
+class AtEnd(Screen):
+    """Print the output when the cell is over: in scripts and tests nobody watches."""
+
+    def finish(self, transcripts: Transcripts) -> None:
+        """Print texts, and displays as text."""
+        for part in final(transcripts):
+            say(part if isinstance(part, str) else part["text/plain"])
 
 
-class Part(Silent):
+class Part(Screen):
     """Show on another screen what comes from some of the ranks."""
 
-    def __init__(self, screen: Silent, ranks: list[int]) -> None:
+    def __init__(self, screen: Screen, ranks: list[int]) -> None:
         self._screen, self._ranks = screen, ranks
         self.progress, self.live = screen.progress, screen.live
 
-    def update(self, shown: Transcripts, status: str = "") -> None:
+    def update(self, transcripts: Transcripts, status: str = "") -> None:
         """Pass on what the chosen ranks have shown so far."""
-        self._screen.update(self._chosen(shown), status)
+        self._screen.update(self._chosen(transcripts), status)
 
-    def finish(self, shown: Transcripts) -> None:
+    def finish(self, transcripts: Transcripts) -> None:
         """Show their final form."""
-        self._screen.finish(self._chosen(shown))
+        self._screen.finish(self._chosen(transcripts))
 
-    def _chosen(self, shown: Transcripts) -> Transcripts:
-        return {rank: shown[rank] for rank in self._ranks if rank in shown}
+    def _chosen(self, transcripts: Transcripts) -> Transcripts:
+        return {rank: transcripts[rank] for rank in self._ranks if rank in transcripts}
 
 
-class Terminal(Silent):
+class Terminal(Screen):
     """Print lines as they come; lines that are not finished are redrawn in place."""
 
     live = True
@@ -91,13 +90,17 @@ class Terminal(Silent):
         self._bars: list[str] = []  # lines below them that will be drawn again
         self._since: dict[int, float] = {}  # when a line was first seen, by its number
 
-    def update(self, shown: Transcripts, status: str = "", over: bool = False) -> None:
+    def update(
+        self, transcripts: Transcripts, status: str = "", over: bool = False
+    ) -> None:
         """Print what is new.
 
         A line waits for its equals on other ranks, but not longer than a moment.
         """
         now = time.monotonic()
-        tails = {rank: transcript.tail(FLOOD) for rank, transcript in shown.items()}
+        tails = {
+            rank: transcript.tail(FLOOD) for rank, transcript in transcripts.items()
+        }
         # What a rank still writes in its last line is not for good.
         whole = [t.end if over or t.whole else t.end - 1 for t in tails.values()]
         good = []
@@ -123,17 +126,17 @@ class Terminal(Silent):
             say(up + "\n".join(lines), end="\n" if lines else "")
             self._bars = bars
 
-    def finish(self, shown: Transcripts) -> None:
+    def finish(self, transcripts: Transcripts) -> None:
         """Print what is still missing, and displays as text."""
-        self.update(shown, over=True)
-        for part in final(shown):
+        self.update(transcripts, over=True)
+        for part in final(transcripts):
             if not isinstance(part, str):
                 say(part["text/plain"])
-        if native := fold([t.native for t in shown.values()], list(shown)):
+        if native := fold([t.native for t in transcripts.values()], list(transcripts)):
             say(native)
 
 
-class Notebook(Silent):
+class Notebook(Screen):
     """Draw an area in the cell's output again and again; replace it at the end.
 
     Args:
@@ -147,22 +150,22 @@ class Notebook(Silent):
         self._alone, self.live, self._area = alone, watched, None
         self._next, self._last = 0.0, None
 
-    def update(self, shown: Transcripts, status: str = "") -> None:
+    def update(self, transcripts: Transcripts, status: str = "") -> None:
         """Draw the area, if it has changed and the front end can follow."""
         if time.monotonic() < self._next:
             return
-        bundle = _area(shown, status)
+        bundle = _area(transcripts, status)
         if bundle == self._last or (self._area is None and not any(bundle.values())):
             return
         self._draw(bundle)
         size = sum(len(text) for text in bundle.values())
         self._next, self._last = time.monotonic() + size / RATE, bundle
 
-    def finish(self, shown: Transcripts) -> None:
+    def finish(self, transcripts: Transcripts) -> None:
         """Show the final form."""
         from IPython.display import clear_output, display
 
-        parts = final(shown)
+        parts = final(transcripts)
         if self._area is not None and not self._alone:
             text = "\n".join(part for part in parts if isinstance(part, str))
             self._draw({"text/plain": text})
@@ -184,7 +187,7 @@ class Notebook(Silent):
             self._area.update(bundle, raw=True)
 
 
-def choose(alone: bool = False) -> Silent:
+def choose(alone: bool = False) -> Screen:
     """Return the screen that fits: whether somebody watches, and on what.
 
     Args:
@@ -196,15 +199,15 @@ def choose(alone: bool = False) -> Silent:
     if kernel is not None:
         # A front end with a person before it can be asked for input.
         return Notebook(alone, watched=getattr(kernel, "_allow_stdin", False))
-    return Terminal() if sys.stdout.isatty() else Silent()
+    return Terminal() if sys.stdout.isatty() else AtEnd()
 
 
-def final(shown: Transcripts) -> list[str | dict[str, str]]:
+def final(transcripts: Transcripts) -> list[str | dict[str, str]]:
     """Return what a cell shows when it is over: texts, and bundles by MIME type.
 
     Displays of several ranks stand beside each other, equal ones once.
     """
-    parts = {rank: transcript.parts() for rank, transcript in shown.items()}
+    parts = {rank: transcript.parts() for rank, transcript in transcripts.items()}
     pieces: list[str | dict[str, str]] = []
     for number in range(max((len(own) for own in parts.values()), default=0)):
         at = {rank: own[number] for rank, own in parts.items() if number < len(own)}
@@ -212,7 +215,7 @@ def final(shown: Transcripts) -> list[str | dict[str, str]]:
             pieces += _beside(at)
         elif text := fold(list(at.values()), list(at)):
             pieces.append(shortened(text, LIMIT))
-    if native := fold([t.native for t in shown.values()], list(shown)):
+    if native := fold([t.native for t in transcripts.values()], list(transcripts)):
         pieces.append(shortened(native, LIMIT))
     return pieces
 
@@ -263,9 +266,9 @@ def _html(data: dict[str, Any]) -> str | None:
     return f"<pre>{escape(data.get('text/plain', ''))}</pre>"
 
 
-def _area(shown: Transcripts, status: str) -> dict[str, str]:
+def _area(transcripts: Transcripts, status: str) -> dict[str, str]:
     """Return what a notebook shows while its cell runs."""
-    tails = {rank: transcript.tail(ROWS) for rank, transcript in shown.items()}
+    tails = {rank: transcript.tail(ROWS) for rank, transcript in transcripts.items()}
     begin = max(0, max((tail.end for tail in tails.values()), default=0) - ROWS)
     rows = _rows(tails, begin)
     if begin:
@@ -273,7 +276,7 @@ def _area(shown: Transcripts, status: str) -> dict[str, str]:
     text = "\n".join([*rows, *([status] if status else [])])
     displays = {
         rank: [part for part in transcript.parts() if isinstance(part, Display)]
-        for rank, transcript in shown.items()
+        for rank, transcript in transcripts.items()
     }
     pictures = []
     for number in range(max((len(own) for own in displays.values()), default=0)):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from multiprocessing import process, util
 from typing import IO
 
-from allranks.live.room import explained
+from allranks.live.capacity import explained
 
 READY = b"ready to fork ranks\n"  # what ``preload`` writes when it is done
 WAIT_S = 60.0  # seconds after which ranks may try to import torch themselves
@@ -74,6 +74,7 @@ def wait_until_ready() -> None:
     deadline = time.monotonic() + WAIT_S
     while READY not in (said := _output()) and time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
+            # WNOWAIT leaves a server that has ended for multiprocessing to collect.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 raise OSError(f"ranks cannot start: {_reason(_output() or said)}")
         time.sleep(0.01)
@@ -108,6 +109,7 @@ def _own_output() -> Iterator[None]:
 
     def start(path: bytes, args: list, fds: list[int]) -> int:
         global _started
+        # In a file, not a pipe: it outlives the server, and nobody has to read it.
         output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open for life
         actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), fd) for fd in (1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]  # are inherited

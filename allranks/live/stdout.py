@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from allranks.live.room import explained
+from allranks.live.capacity import explained
 
 
 class Stdout(io.TextIOWrapper):

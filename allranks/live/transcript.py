@@ -197,6 +197,8 @@ def settle(text: str) -> str:
     """
     if "\r" not in text and "\b" not in text and "\x1b[" not in text:
         return text
+    # The cursor moves over a page of lines, as on a terminal: what comes after a
+    # carriage return or a move upward replaces what stands there, letter by letter.
     lines, row, column = [""], 0, 0
     for piece in MOVES.split(text.replace("\r\n", "\n")):
         if piece == "\n":
@@ -209,7 +211,7 @@ def settle(text: str) -> str:
             column = max(0, column - 1)
         elif MOVES.fullmatch(piece) and piece.endswith("A"):
             row = max(0, row - int(piece[2:-1] or 1))
-        elif MOVES.fullmatch(piece):
+        elif MOVES.fullmatch(piece):  # K erases to the line's end, 2K the whole line
             lines[row] = "" if "2" in piece else lines[row][:column]
         elif piece:
             line = lines[row].ljust(column)

@@ -97,6 +97,8 @@ def _wait(from_parent: Connection, groups: dict[Path, list[int]]) -> None:
             group with the ids of its ranks, or with None when the group has ended.
         groups: those that there are already.
     """
+    # In a session of its own, else a Ctrl-C or a kill of the parent's process group
+    # would take it along, and nobody would end the ranks.
     os.setsid()
     with contextlib.suppress(EOFError):
         while True:
@@ -112,6 +114,7 @@ def kill(pids: Iterable[int], folder: Path) -> None:
     """Kill each rank with its children, and remove what they wrote."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
+            # A rank leads its group, which has its DataLoader's workers and commands.
             os.killpg(pid, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -149,6 +149,8 @@ class _Worker:
 
     def answer(self, job: tuple) -> tuple:
         """Do what the parent asks; return the pickled value, and the error or None."""
+        # None of the engine's questions, nor a push or a pull, begins a new cell: the
+        # clock and the last error stay as the cell has left them.
         match job:
             case ("spans",):
                 return jobs.pack(clock.spans()), None

@@ -1,28 +1,20 @@
 """The command: ``python -m allranks.rehearse --gpus 4 torchrun ... train.py``."""
 
 import argparse
-import json
 import math
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from allranks.rehearse import (
-    annotations,
-    findings,
-    host_memory,
-    launch,
-    nvidia_smi,
-    page,
-    report,
-)
+from allranks.rehearse import failures, launch, nvidia_smi, report
 from allranks.rehearse.command import CommandError
-from allranks.rehearse.settings import Settings
+from allranks.rehearse.findings import KINDS, Finding, judge
+from allranks.rehearse.records import Record, Stage, gather, to_json
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.sizes import to_bytes
 
-MEMORY = "80 GiB"  # of a GPU of which nothing is said: room for most scripts
+MEMORY = "80 GiB"  # of a GPU of unknown size: enough for most scripts
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -52,43 +44,50 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--annotate", action="store_true", help="mark lines of a GitHub pull request")
     add("--strict", action="store_true", help="exit with 3 if anything is wrong")
     add("--allow", action="append", default=[], help="leave out a kind of finding")
+    # From the first word on, options are the command's own.
     add("command", nargs=argparse.REMAINDER, help="the command, as on the cluster")
     args = parser.parse_args(arguments)
     if args.command[:1] == ["--"]:
         del args.command[0]
-    if not args.command:
-        parser.error("name the command to rehearse, such as train.py --epochs 1")
-    if not 1 <= args.gpus <= 64:
-        parser.error(f"--gpus {args.gpus}: choose 1 to 64")
-    if not 1 <= args.nodes <= 16:
-        parser.error(f"--nodes {args.nodes}: choose 1 to 16")
-    for name, value in ("--timeout", args.timeout), ("--watch", args.watch):
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            parser.error(f"{name} {value:g}: give seconds above 0")
-    for name, file in ("--json", args.json), ("--html", args.html):
-        if file and (Path(file).is_dir() or not Path(file).absolute().parent.is_dir()):
-            parser.error(f"{name} {file}: name a file in a folder that is there")
-    for stub in args.stub:
-        if not Path(stub.partition("=")[2]).is_file():
-            parser.error(
-                f"--stub {stub}: give NAME=FILE, of a Python file that is there"
-            )
-    for kind in args.allow:
-        if kind not in findings.LAWS:
-            parser.error(f"--allow {kind}: the kinds are {', '.join(findings.LAWS)}")
     try:
-        if args.memory:
-            to_bytes(args.memory)
-        if args.gpu:
-            cards.find(args.gpu)
+        _check(args)
     except (ValueError, TypeError) as error:
         parser.error(str(error))
     return args
 
 
-def _stub(told: str) -> tuple[str, str]:
+def _check(args: argparse.Namespace) -> None:
+    """Raise ValueError, or TypeError, for what cannot be meant, in one sentence."""
+    if not args.command:
+        raise ValueError("name the command to rehearse, such as train.py --epochs 1")
+    if not 1 <= args.gpus <= 64:
+        raise ValueError(f"--gpus {args.gpus}: choose 1 to 64")
+    if not 1 <= args.nodes <= 16:
+        raise ValueError(f"--nodes {args.nodes}: choose 1 to 16")
+    for name, value in ("--timeout", args.timeout), ("--watch", args.watch):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} {value:g}: give seconds above 0")
+    # A report that cannot be written would be noticed after the run.
+    for name, file in ("--json", args.json), ("--html", args.html):
+        if file and (Path(file).is_dir() or not Path(file).absolute().parent.is_dir()):
+            raise ValueError(f"{name} {file}: name a file in a folder that is there")
+    for stub in args.stub:
+        if not Path(stub.partition("=")[2]).is_file():
+            raise ValueError(
+                f"--stub {stub}: give NAME=FILE, of a Python file that is there"
+            )
+    for kind in args.allow:
+        if kind not in KINDS:
+            raise ValueError(f"--allow {kind}: the kinds are {', '.join(KINDS)}")
+    if args.memory:
+        to_bytes(args.memory)
+    if args.gpu:
+        cards.find(args.gpu)
+
+
+def _stub(option: str) -> tuple[str, str]:
     """Return a module's name, and where its stand-in is, wherever the script goes."""
-    name, _, path = told.partition("=")
+    name, _, path = option.partition("=")
     return name, os.path.abspath(path)
 
 
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code, or 3 for what --strict does not allow."""
     args = options(arguments)
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        stage = Settings(
+        stage = Stage(
             folder=folder,
             gpus=args.gpus,
             nodes=args.nodes,
@@ -109,31 +108,42 @@ def main(arguments: list[str] | None = None) -> int:
         )
         try:
             nvidia_smi.put_into(Path(folder))
-            killed = host_memory.num_killed()
+            killed = failures.num_killed()
             code, ended = launch.run(stage, args.command, args.timeout, folder)
-            killed = host_memory.num_killed() - killed
+            killed = failures.num_killed() - killed
         except CommandError as error:
             print(f"rehearsal: {error}", file=sys.stderr)
             return 2
-        records = findings.gather(folder)
+        records = gather(folder)
     if code and killed:
-        ended += host_memory.told(killed, records)
-    found = findings.judge(records, args.gpus, args.nodes)
-    found = [finding for finding in found if finding.kind not in args.allow]
+        ended += failures.killed_by_linux(killed, records)
+    judged = judge(records, args.gpus * args.nodes)
+    findings = [finding for finding in judged if finding.kind not in args.allow]
+    _report(args, code, ended, records, findings)
+    # A parent may end with 0 and not look at its children.
+    wrong = findings or failures.failures(records)
+    return 3 if code == 0 and wrong and args.strict else code
+
+
+def _report(
+    args: argparse.Namespace,
+    code: int,
+    ended: str,
+    records: list[Record],
+    findings: list[Finding],
+) -> None:
+    """Print and write the report in each form that was asked for."""
     if not args.quiet:
         full = args.full or None
-        print(report.text(records, found, ended, full), end="", flush=True)
+        print(report.text(records, findings, ended, full), end="", flush=True)
     if args.annotate:
-        for line in annotations.commands(records, found, args.strict):
+        for line in report.annotations(records, findings, args.strict):
             print(line, flush=True)
     if args.json:
-        told = {"ended": ended, "exit": code, "processes": records}
-        told["findings"] = [vars(finding) for finding in found]
-        Path(args.json).write_text(json.dumps(told, indent=1), "utf8")
+        run = {"ended": ended, "exit": code, "processes": records, "findings": findings}
+        Path(args.json).write_text(to_json(run, indent=1), "utf8")
     if args.html:
-        Path(args.html).write_text(page.html(records, found, ended), "utf8")
-    wrong = found or report.failures(records)  # a parent may not look at its children
-    return 3 if code == 0 and wrong and args.strict else code
+        Path(args.html).write_text(report.html(records, findings, ended), "utf8")
 
 
 if __name__ == "__main__":

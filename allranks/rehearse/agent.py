@@ -7,17 +7,13 @@ exit codes of the ranks are kept, since a rank that a signal ended cannot tell i
 """
 
 import importlib
-import json
 import logging
-import os
 import sys
-from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from allranks.rehearse import settings
+from allranks.rehearse import records
 
-DEATHS = ".deaths"  # ends the name of a file with exit codes by process id
 LOGGERS = {  # which say that ranks failed, and how many threads each has
     "torch.distributed.elastic.multiprocessing.api": logging.CRITICAL,
     "torch.distributed.run": logging.ERROR,
@@ -26,7 +22,7 @@ LOGGERS = {  # which say that ranks failed, and how many threads each has
 
 def main(words: list[str]) -> int:
     """Run the agent; return its exit code."""
-    stage, module = settings.read(), importlib.import_module(words[0])
+    stage, module = records.stage(), importlib.import_module(words[0])
     if not stage.full:  # after the import, which sets levels, too
         for name, level in LOGGERS.items():
             logging.getLogger(name).setLevel(level)
@@ -34,9 +30,9 @@ def main(words: list[str]) -> int:
     try:
         module.main()
     except ChildFailedError as error:
-        codes = {one.pid: one.exitcode for one in error.failures.values()}
-        path = Path(stage.folder, f"{os.getpid()}{DEATHS}")
-        path.write_text(json.dumps(codes), "utf8")
+        failed = error.failures.values()
+        codes = {process.pid: process.exitcode for process in failed}
+        records.write_exit_codes(codes, stage.folder)
         if stage.full:
             raise
         return 1

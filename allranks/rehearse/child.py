@@ -31,53 +31,56 @@ import torch.distributed.rendezvous
 import torch.multiprocessing
 
 from allranks.backends import nccl
-from allranks.rehearse import packages, recorder, settings, tracebacks
+from allranks.rehearse import recorder, records, script_errors
 from allranks.rehearse.command import reach
 from allranks.vgpu import plug_in
 
-torch_spawn = sys.modules["torch.multiprocessing.spawn"]  # the name is a function
+# Modules of torch that have the name of a function beside them.
+torch_spawn = sys.modules["torch.multiprocessing.spawn"]
+torch_rendezvous = sys.modules["torch.distributed.rendezvous"]
+# What ``begin`` replaces, as it was.
 _wrap, _bootstrap = torch_spawn._wrap, multiprocessing.process.BaseProcess._bootstrap
-rendezvous = sys.modules["torch.distributed.rendezvous"]  # as this one is
-_start, _store = subprocess.Popen.__init__, rendezvous._create_c10d_store
+_start, _create_store = subprocess.Popen.__init__, torch_rendezvous._create_c10d_store
 _command_line = multiprocessing.spawn.get_command_line
 BEGIN = "from allranks.rehearse.child import spawned; spawned(); "
 
 
 def begin(of_command: bool = False) -> None:
     """Give this process GPUs that are called cuda, NCCL's rules, and a recorder."""
-    stage = settings.read()
+    stage = records.stage()
     if stage.nodes > 1:  # GPUs of the same number are other GPUs on another host
         os.environ["ALLRANKS_HOST"] = f"node{os.environ['GROUP_RANK']}"
     torch.set_num_threads(1)  # ranks share the laptop's cores
     plug_in(stage.gpus, stage.memory or None, kind="cuda", card=stage.card or None)
     nccl.install()
     nccl.set_patience(stage.watch_s)
-    rendezvous._create_c10d_store = meet(2 * stage.watch_s)
-    sys.meta_path.insert(0, packages.Refusing())
+    torch_rendezvous._create_c10d_store = impatient_store(2 * stage.watch_s)
+    sys.meta_path.insert(0, script_errors.RefusingCuda())
     for name, path in stage.stubs.items():
-        _put_in_place(name, path)
+        _import_as(name, path)
     multiprocessing.spawn.get_command_line = get_command_line
-    torch_spawn._wrap = functools.wraps(_wrap)(wrap)  # is pickled by its name
-    multiprocessing.process.BaseProcess._bootstrap = bootstrap
-    subprocess.Popen.__init__ = functools.wraps(_start)(start)
+    torch_spawn._wrap = functools.wraps(_wrap)(wrap_spawned)  # is pickled by its name
+    multiprocessing.process.BaseProcess._bootstrap = bootstrap_noted
+    subprocess.Popen.__init__ = functools.wraps(_start)(start_program)
     recorder.begin(stage, of_command)
 
 
-def meet(patience_s: float) -> Callable:
+def impatient_store(patience_s: float) -> Callable:
     """Return what makes a group's store, whose ranks have so many seconds to come."""
 
-    @functools.wraps(_store)
-    def made(
+    @functools.wraps(_create_store)
+    def create_store(
         host: str, port: int, rank: int, size: int, timeout: timedelta, *more: Any
     ) -> Any:
+        # A rank that nobody started is no reason to wait for many minutes. Later the
+        # store has its own timeout again, as a rank may take long to reach a barrier.
         patience = min(timeout, timedelta(seconds=patience_s))
-        recorder.meeting(True)
-        store = _store(host, port, rank, size, patience, *more)
-        recorder.meeting(False)
+        with recorder.rendezvous():
+            store = _create_store(host, port, rank, size, patience, *more)
         store.set_timeout(timeout)
         return store
 
-    return made
+    return create_store
 
 
 def get_command_line(**kwargs: Any) -> list[str]:
@@ -110,7 +113,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def wrap(function: Callable, *args: Any) -> None:
+def wrap_spawned(function: Callable, *args: Any) -> None:
     """Run the function of a ``torch.multiprocessing`` process, and note its error."""
 
     def noted(*own: Any) -> Any:
@@ -120,7 +123,9 @@ def wrap(function: Callable, *args: Any) -> None:
     _wrap(noted, *args)
 
 
-def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any) -> int:
+def bootstrap_noted(
+    self: multiprocessing.process.BaseProcess, *args: Any, **how: Any
+) -> int:
     """Run a process of multiprocessing, and note its error."""
     run = self.run
 
@@ -129,23 +134,23 @@ def bootstrap(self: multiprocessing.process.BaseProcess, *args: Any, **how: Any)
             with recorder.failures():
                 run()
         except Exception as error:  # which multiprocessing would print
-            tracebacks.tell(error, f"Process {self.name}:\n")
+            script_errors.tell(error, f"Process {self.name}:\n")
             raise SystemExit(1) from None
 
     self.run = noted
     return _bootstrap(self, *args, **how)
 
 
-def start(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
+def start_program(self: subprocess.Popen, args: Any, *more: Any, **how: Any) -> None:
     """Start a program; in a script for this Python, this module comes first."""
-    ours = settings.VARIABLE in (how.get("env") or os.environ)
+    ours = records.VARIABLE in (how.get("env") or os.environ)
     other = more or how.get("shell") or how.get("executable")
     if ours and args and isinstance(args, (list, tuple)) and not other:
         args = reach(args)
     _start(self, args, *more, **how)
 
 
-def _put_in_place(name: str, path: str) -> None:
+def _import_as(name: str, path: str) -> None:
     """Let ``import name`` find a file of the reader's, also in a package: "a.b"."""
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -172,7 +177,7 @@ def main(words: list[str]) -> NoReturn:
     except Exception as error:
         own = sys.excepthook is sys.__excepthook__
         if own or sys.excepthook.__module__.startswith("torch."):  # to mark the rank
-            tracebacks.tell(error)
+            script_errors.tell(error)
         else:
             sys.excepthook(*sys.exc_info())
         code = 1

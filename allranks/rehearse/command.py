@@ -13,7 +13,7 @@ CHILD, AGENT = "allranks.rehearse.child", "allranks.rehearse.agent"
 PYTHON = re.compile(r"python[\d.]*")
 FLAGS = {"-u", "-B", "-O", "-q"}  # of Python, which our child may have as well
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
-# what torchrun is told about where it runs; on several nodes we say it
+# torchrun's flags for where it runs; on several nodes the rehearsal sets them
 PLACES = {
     "--nnodes",
     "--node-rank",
@@ -96,11 +96,11 @@ def variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     >>> variables(["CUDA_VISIBLE_DEVICES=0", "train.py", "x=1"])
     ({'CUDA_VISIBLE_DEVICES': '0'}, ['train.py', 'x=1'])
     """
-    rest, found = list(words), {}
+    rest, env = list(words), {}
     while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
         name, _, value = rest.pop(0).partition("=")
-        found[name] = value
-    return found, rest
+        env[name] = value
+    return env, rest
 
 
 def reach(words: Sequence[str]) -> list[str]:
@@ -169,16 +169,16 @@ def _torchrun(
 
 def _without_places(flags: list[str]) -> list[str]:
     """Leave out what the reader says about nodes and where they meet."""
-    found, skip = [], False
+    others, skip = [], False
     for word in flags:
         name, _, value = word.partition("=")
         if skip:
             skip = False
         elif name in PLACES:
-            skip = not value
+            skip = not value  # "--nnodes 2" is two words
         elif word != "--standalone":
-            found.append(word)
-    return found
+            others.append(word)
+    return others
 
 
 def _complain(message: str) -> None:

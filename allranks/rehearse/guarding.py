@@ -22,12 +22,12 @@ from torch.distributed.fsdp import FSDPModule
 from allranks.guard import GuardError, digests
 from allranks.guard.exchange import APART, SAME_NUMBERS, Exchange
 from allranks.guard.observer import Observer
-from allranks.guard.wrappers import strange
+from allranks.guard.wrappers import other_reduction
 from allranks.rehearse import lines
-from allranks.rehearse.kinds import GUARD
-from allranks.rehearse.sharding import sharded, units
+from allranks.rehearse.data_parallel import fsdp_roots, sharded
+from allranks.rehearse.records import GUARD, GuardFinding, GuardNotes
 
-# laws of the rehearsal look at samples and devices; a loss is looked at in epoch() only
+# The laws look at samples and devices; a loss is looked at in epoch() only
 SKIP = "data", "devices", "loss"
 PATIENCE_S = 20.0
 WORDS = {  # of the guard's API, and what they are in a rehearsal
@@ -43,6 +43,7 @@ class Aside(Exchange):
     """Sends messages past torch.distributed, so no name or number of its changes."""
 
     def connect(self, timeout: datetime.timedelta) -> None:
+        """Join the other ranks over gloo, under a name that was never used before."""
         name = f"guard {self.ranks}"
         _counts[name] += 1
         store = dist.PrefixStore(f"{name} {_counts[name]}", c10d._get_default_store())
@@ -67,28 +68,26 @@ class Aside(Exchange):
 
 
 class Guards:
-    """The guards of this process, and what they have found.
+    """The guards of this process; ``notes`` has what they have found.
 
     Args:
-        wrappers: all DDP models, as long as they are alive.
+        ddp_models: all of them, as long as they are alive.
         optimizers: all optimizers, in the order in which they were made.
         patience_s: how long a check waits for a rank that does not come.
     """
 
     def __init__(
         self,
-        wrappers: Iterable[nn.Module],
+        ddp_models: Iterable[nn.Module],
         optimizers: Iterable[torch.optim.Optimizer],
         patience_s: float,
     ) -> None:
-        self.wrappers, self.optimizers = wrappers, optimizers
+        self.ddp_models, self.optimizers = ddp_models, optimizers
         self.patience_s = min(patience_s, PATIENCE_S)
+        # By model: None for one whose guard has ended.
         self.observers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self.kinds: list[str] = []
-        self.found: list[list[str]] = []  # kind, sentence and line
-        self.why_off: list[str] = []
-        self.remarks: list[str] = []
-        self.busy = False
+        self.notes = GuardNotes()
+        self.busy = False  # whether a guard sends, and so may bring on other hooks
         digests.read_with(lambda tensor: getattr(tensor, "_inner", tensor))
 
     def after_backward(self) -> None:
@@ -102,32 +101,40 @@ class Guards:
         """Let each guard of the optimizer's model check what is due."""
         if self.busy or not dist.is_initialized() or dist.get_world_size() < 2:
             return
-        inside = "backward" in lines.place()[1]
-        for model in self._models(_held([optimizer])):
+        in_backward = "backward" in lines.place().doing
+        for model in self._models(_parameter_ids([optimizer])):
             if model not in self.observers:
                 self.observers[model] = None
-                self.kinds.append("FSDP2" if isinstance(model, FSDPModule) else "DDP")
+                wrapper = "FSDP2" if isinstance(model, FSDPModule) else "DDP"
+                self.notes.models.append(wrapper)
                 with self._quietly(model):
-                    self._begin(model, optimizer, inside)
+                    self._begin(model, optimizer, in_backward)
             if (observer := self._observer(model)) is not None:
                 with self._quietly(model):
                     observer.before_step(optimizer)
 
     def _begin(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, inside: bool
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, in_backward: bool
     ) -> None:
-        why = strange(model) and f"{strange(model)} may keep gradients apart"
-        if why or inside:
+        """Observe a model and its optimizers.
+
+        Raises:
+            GuardError: if it has no moment at which all its gradients are averaged.
+        """
+        reduction = other_reduction(model)
+        why = f"{reduction} may keep gradients apart" if reduction else ""
+        if why or in_backward:
             raise GuardError(why or "an optimizer steps inside of backward", APART)
-        own = {id(p) for p in model.parameters()}
+        parameters = {id(p) for p in model.parameters()}
         known = tuple(self.optimizers)
-        inner = {id(x) for o in known for x in vars(o).values()}  # as ZeRO has one
-        mine = [o for o in known if _held([o]) & own and id(o) not in inner]
-        mine = mine or [optimizer]
+        # ZeroRedundancyOptimizer has another one inside, which is not the script's.
+        inner = {id(attribute) for o in known for attribute in vars(o).values()}
+        outer = [o for o in known if id(o) not in inner]
+        own = [o for o in outer if _parameter_ids([o]) & parameters] or [optimizer]
         # Each optimizer's gradients may be clipped by a norm of their own.
-        skip = (*SKIP, "gradients") if len(mine) > 1 else SKIP
+        skip = (*SKIP, "gradients") if len(own) > 1 else SKIP
         observer = Observer(
-            model, mine, skip=skip, patience_s=self.patience_s, exchange=Aside
+            model, own, skip=skip, patience_s=self.patience_s, exchange=Aside
         )
         self.observers[model] = weakref.ref(observer)
 
@@ -135,33 +142,36 @@ class Guards:
         observer = self.observers.get(model)
         return observer and observer()
 
-    def _models(self, held: set[int]) -> list[nn.Module]:
+    def _models(self, parameters: set[int]) -> list[nn.Module]:
         """Return the models whose parameters an optimizer holds.
 
         If it was built before its model was sharded, it holds none. Then it is the one
         model that has gradients and that no optimizer holds.
         """
-        roots = [unit for unit in units() if sharded(unit)]
-        models = [*self.wrappers, *roots]
-        found = [m for m in models if any(id(p) in held for p in m.parameters())]
-        if found:
-            return found
-        known = _held(tuple(self.optimizers))
-        left = [m for m in models if not any(id(p) in known for p in m.parameters())]
-        left = [m for m in left if any(p.grad is not None for p in m.parameters())]
-        return left if len(left) == 1 else []
+        models = [*self.ddp_models, *filter(sharded, fsdp_roots())]
+        own = [m for m in models if any(id(p) in parameters for p in m.parameters())]
+        if own:
+            return own
+        known = _parameter_ids(tuple(self.optimizers))
+        orphans = [
+            model
+            for model in models
+            if not any(id(p) in known for p in model.parameters())
+            and any(p.grad is not None for p in model.parameters())
+        ]
+        return orphans if len(orphans) == 1 else []
 
     @contextmanager
     def _quietly(self, model: nn.Module) -> Iterator[None]:
         """Note what a guard finds, and end it then; no error reaches the script."""
-        line, _, _ = lines.place()
+        line = lines.place().line
         self.busy = True
         try:
             yield
         except GuardError as error:
             if error.kind != APART:
                 self._note(error, line)
-            if error.kind == SAME_NUMBERS:
+            if error.kind == SAME_NUMBERS:  # may be meant, so it goes on
                 self._observer(model).allow_same_numbers()
             else:
                 self._end(model, str(error) if error.kind == APART else "")
@@ -170,31 +180,22 @@ class Guards:
         finally:
             self.busy = False
         if (observer := self._observer(model)) is not None:
-            new = [text for text in observer.remarks if text not in self.remarks]
-            self.remarks += new
+            seen = self.notes.remarks
+            seen += [remark for remark in observer.remarks if remark not in seen]
 
     def _note(self, error: GuardError, line: str) -> None:
         text = str(error)
         for theirs, ours in WORDS.items():
             text = text.replace(theirs, ours)
-        self.found.append([error.kind or GUARD, text, line])
+        self.notes.findings.append(GuardFinding(error.kind or GUARD, text, line))
 
     def _end(self, model: nn.Module, why: str) -> None:
         observer, self.observers[model] = self._observer(model), None
-        self.why_off += [why] if why else []
+        self.notes.ended += [why] if why else []
         if observer is not None:
             observer.remove()
 
-    def facts(self) -> dict[str, Any]:
-        """Return what a record has of them."""
-        return {
-            "models": self.kinds,
-            "found": self.found,
-            "remarks": self.remarks,
-            "off": self.why_off,
-        }
 
-
-def _held(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+def _parameter_ids(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     groups = [group for o in optimizers for group in o.param_groups]
     return {id(p) for group in groups for p in group["params"]}

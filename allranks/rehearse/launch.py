@@ -7,21 +7,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 from torch.distributed import TCPStore
 
-from allranks.launch.torchrun import end_with_parent, starter, stop
+from allranks.launch.torchrun import end_with_parent, stop
 from allranks.rehearse.command import rewrite, variables
-from allranks.rehearse.settings import VARIABLE, Settings
+from allranks.rehearse.records import VARIABLE, Stage
 from allranks.vgpu.cuda.functions import visible
 
 
 def run(
-    stage: Settings,
+    stage: Stage,
     words: Sequence[str],
     timeout_s: float | None = None,
     path: str = "",
@@ -43,52 +43,68 @@ def run(
     begin, jobs, stopped = time.monotonic(), [], ""
     store = _meeting_point() if stage.nodes > 1 else None
     place = _place(stage.nodes, store.port) if store else ()
-    own, words = variables(words)
-    env = dict(os.environ) | own | stage.environment()
+    env, words = variables(words)
+    env = _environment(stage, env, path)
     gpus = visible(stage.gpus, env.get("CUDA_VISIBLE_DEVICES"))
     command = rewrite(words, place, len(gpus))
+    with _hearing_sigterm():
+        try:
+            for _ in range(stage.nodes):  # each has a torchrun of its own
+                job = subprocess.Popen(
+                    command,
+                    env=env,
+                    # A Ctrl-C reaches us alone, and we end the rest.
+                    start_new_session=True,
+                    preexec_fn=end_with_parent if sys.platform == "linux" else None,
+                )
+                jobs.append(job)
+            code = _wait(jobs, begin, timeout_s)
+        except subprocess.TimeoutExpired:
+            code, stopped = 124, f"ended after --timeout {timeout_s:g} s"
+        except Terminated:
+            code, stopped = 143, "stopped by SIGTERM"
+        except KeyboardInterrupt:
+            code, stopped = 130, "stopped by Ctrl-C"
+        finally:
+            with contextlib.suppress(KeyboardInterrupt):  # a second one only hastens it
+                stop(jobs)
+            _clear(stage, jobs)
+    took = f"{time.monotonic() - begin:.1f} s"
+    return code, stopped or f"exit code {code} after {took}"
+
+
+def _environment(stage: Stage, own: dict[str, str], path: str) -> dict[str, str]:
+    """Return the environment of the command: the shell's, the reader's, and ours."""
+    env = dict(os.environ) | own | stage.environment()
     env["PATH"] = os.pathsep.join(filter(None, [path, env.get("PATH", "")]))
     env["PYTHONPATH"] = _python_path(env)
     # Otherwise torchrun leaves a folder torchelastic_* behind, each time.
     env.setdefault("PET_LOG_DIR", os.path.join(stage.folder, "torchrun"))
-    hears = threading.current_thread() is threading.main_thread()
-    if hears:
-        before = signal.signal(signal.SIGTERM, _terminated)
-    try:
-        for _ in range(stage.nodes):
-            job = starter(env)(  # a Ctrl-C reaches us alone, and we end the rest
-                command,
-                env=env,
-                start_new_session=True,
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,
-            )
-            jobs.append(job)
-        code = _wait(jobs, begin, timeout_s)
-    except subprocess.TimeoutExpired:
-        code, stopped = 124, f"ended after --timeout {timeout_s:g} s"
-    except Terminated:
-        code, stopped = 143, "stopped by SIGTERM"
-    except KeyboardInterrupt:
-        code, stopped = 130, "stopped by Ctrl-C"
-    finally:
-        with contextlib.suppress(KeyboardInterrupt):  # a second one only hastens it
-            stop(jobs)
-        _clear(stage, jobs)
-        if hears:
-            signal.signal(signal.SIGTERM, before)
-    took = f"{time.monotonic() - begin:.1f} s"
-    return code, stopped or f"exit code {code} after {took}"
+    return env
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ``timeout`` and a CI that cancels a job send."""
 
 
-def _terminated(*_: Any) -> NoReturn:
-    raise Terminated
+@contextlib.contextmanager
+def _hearing_sigterm() -> Iterator[None]:
+    """Raise ``Terminated`` for a SIGTERM, which the main thread alone can hear."""
+
+    def terminated(*_: Any) -> NoReturn:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _clear(stage: Settings, jobs: list[subprocess.Popen]) -> None:
+def _clear(stage: Stage, jobs: list[subprocess.Popen]) -> None:
     """End what is left, in the sessions of the nodes or of the script's own.
 
     The environment of a process says to which rehearsal it belongs.

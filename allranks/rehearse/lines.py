@@ -7,6 +7,7 @@ import threading
 from functools import cache
 from pathlib import Path
 from types import CodeType
+from typing import NamedTuple
 
 HERE = f"{Path(__file__).parents[1].as_posix()}/"
 TORCHS = f"{Path(importlib.util.find_spec('torch').origin).parent.as_posix()}/"
@@ -65,14 +66,23 @@ def is_package(path: str) -> bool:
     return foreign or path.endswith(DECORATORS)
 
 
-def place() -> tuple[str, frozenset[str], bool]:
-    """Return the reader's innermost line, what is going on, and who asked for it.
+class Place(NamedTuple):
+    """Where in the reader's code a call comes from.
 
-    Returns:
-        The line as "train.py:31" ("" if no code of the reader's is running), the
-        things that torch is doing, and whether the reader's line asked directly, and
-        not a function of torch that the line calls.
+    Attributes:
+        line: as "project/train.py:31"; "" if no code of the reader's is running.
+        doing: what torch is doing, of "backward", "step", "collective" and "op".
+        direct: whether the line asked for it, and not a function of torch that it
+            calls.
     """
+
+    line: str
+    doing: frozenset[str]
+    direct: bool
+
+
+def place() -> Place:
+    """Return the reader's innermost line, what is going on, and who asked for it."""
     frame, line, doing, direct = sys._getframe(1), "", set(), True
     while frame is not None:
         owner, what = whose(frame.f_code)
@@ -84,7 +94,7 @@ def place() -> tuple[str, frozenset[str], bool]:
             elif owner == TORCH:
                 direct = False
         frame = frame.f_back
-    return line, frozenset(doing), direct
+    return Place(line, frozenset(doing), direct)
 
 
 def standing() -> str:

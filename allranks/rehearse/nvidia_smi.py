@@ -6,7 +6,6 @@ use comes from the records, which each process writes twice a second. How busy a
 is not measured: 0, and other sensors are "[N/A]".
 """
 
-import json
 import os
 import re
 import socket
@@ -14,7 +13,8 @@ import sys
 from collections.abc import Container
 from pathlib import Path
 
-from allranks.rehearse import settings
+from allranks.rehearse import records
+from allranks.rehearse.records import Stage
 from allranks.vgpu.cuda import cards
 from allranks.vgpu.cuda.nvml import DRIVER
 from allranks.vgpu.sizes import to_bytes
@@ -39,24 +39,24 @@ def put_into(folder: Path) -> None:
     path.chmod(0o755)
 
 
-def answer(words: list[str], stage: settings.Settings) -> tuple[str, int]:
+def answer(words: list[str], stage: Stage) -> tuple[str, int]:
     """Return the text and the exit code for some arguments.
 
     Args:
         words: the arguments.
         stage: the rehearsal, with the number of GPUs and their memory.
     """
-    told, apps = " ".join(words), _apps(stage)
+    line, apps = " ".join(words), _apps(stage)
     gpus = _gpus(stage, apps)
-    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", told):
-        names, told = chosen[1].split(","), told.replace(chosen[0], "").strip()
+    if chosen := re.search(r"(?:^| )(?:-i|--id)[ =](\S+)", line):
+        names, line = chosen[1].split(","), line.replace(chosen[0], "").strip()
         gpus = [gpu for gpu in gpus if {gpu["index"], gpu["uuid"]} & {*names}]
         if not gpus:
             return "No devices were found\n", 6
-    if told in ("-L", "--list-gpus"):
+    if line in ("-L", "--list-gpus"):
         lines = [f"GPU {g['index']}: {g['name']} (UUID: {g['uuid']})" for g in gpus]
         return "\n".join(lines) + "\n", 0
-    if not told:
+    if not line:  # the table that a person looks at
         rows = [
             (
                 f"{gpu['index']:>3}  {gpu['name']}",
@@ -67,27 +67,27 @@ def answer(words: list[str], stage: settings.Settings) -> tuple[str, int]:
             for gpu in gpus
         ]
         return f"{VERSIONS}\n{memory_table(rows, 'not measured')}\n", 0
-    flags = dict(word.partition("=")[::2] for word in told.split())
+    flags = dict(word.partition("=")[::2] for word in line.split())
     form = flags.get("--format", "csv").split(",")
     if names := flags.get("--query-compute-apps"):
-        shown = {gpu["uuid"] for gpu in gpus}
-        apps = [app for app in apps if app["gpu_uuid"] in shown]
+        chosen_uuids = {gpu["uuid"] for gpu in gpus}
+        apps = [app for app in apps if app["gpu_uuid"] in chosen_uuids]
         return _csv(names.split(","), apps, APP, form)
     if names := flags.get("--query-gpu"):
         return _csv(names.split(","), gpus, gpus[0], form)
     return f"nvidia-smi: a rehearsal does not answer {' '.join(words)}\n", 1
 
 
-def _uuid(stage: settings.Settings, index: int) -> str:
+def _uuid(stage: Stage, index: int) -> str:
     """Return a GPU's UUID, which torch.cuda and pynvml tell alike."""
     return f"GPU-{cards.Properties(_card(stage), 0, index).uuid}"
 
 
-def _card(stage: settings.Settings) -> cards.Card:
+def _card(stage: Stage) -> cards.Card:
     return cards.find(stage.card) if stage.card else cards.VIRTUAL
 
 
-def _gpus(stage: settings.Settings, apps: list[Row]) -> list[Row]:
+def _gpus(stage: Stage, apps: list[Row]) -> list[Row]:
     """Return a row for each GPU of this node."""
     card = _card(stage)
     total = (to_bytes(stage.memory) if stage.memory else card.memory) // MIB
@@ -96,7 +96,7 @@ def _gpus(stage: settings.Settings, apps: list[Row]) -> list[Row]:
         uuid = _uuid(stage, index)
         used = sum(int(a["used_memory"]) for a in apps if a["gpu_uuid"] == uuid)
         rows.append(
-            {
+            {  # all columns that --query-gpu knows, in the names that it has for them
                 "index": str(index),
                 "name": card.name,
                 "gpu_name": card.name,
@@ -115,17 +115,16 @@ def _gpus(stage: settings.Settings, apps: list[Row]) -> list[Row]:
     return rows
 
 
-def _apps(stage: settings.Settings) -> list[Row]:
+def _apps(stage: Stage) -> list[Row]:
     """Return a row for each process on this node and each GPU that it uses."""
     here = os.environ.get("ALLRANKS_HOST") or socket.gethostname()
-    found = [json.loads(p.read_text("utf8")) for p in Path(stage.folder).glob("*.json")]
     rows = []
-    for record in found:
-        for gpu in record["gpus"] if record["host"] == here else ():
-            used = str(-(-gpu["reserved"] // MIB))
-            uuid = _uuid(stage, gpu["physical"])
-            values = str(record["pid"]), uuid, used, used, "python", "python"
-            rows += [] if record["ended"] else [dict(zip(APP, values, strict=True))]
+    for record in records.read(stage.folder):
+        for gpu in record.gpus if record.host == here else ():
+            used = str(-(-gpu.reserved_bytes // MIB))  # rounded up
+            uuid = _uuid(stage, gpu.physical)
+            values = str(record.pid), uuid, used, used, "python", "python"
+            rows += [] if record.ended else [dict(zip(APP, values, strict=True))]
     return rows
 
 
@@ -154,7 +153,7 @@ def _csv(
 
 def main() -> int:
     """Answer on stdout."""
-    text, code = answer(sys.argv[1:], settings.read())
+    text, code = answer(sys.argv[1:], records.stage())
     os.write(1, text.encode())
     return code
 

@@ -7,31 +7,32 @@ second, so that a process that is killed, or waits for ever, leaves what it did.
 import atexit
 import contextlib
 import functools
-import json
 import os
 import socket
 import threading
 import time
-import traceback
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.multiprocessing import ProcessExitedException
 
 from allranks.backends import nccl
-from allranks.rehearse import contexts, host_memory, lines, origins, packages
+from allranks.rehearse import lines, records, script_errors
 from allranks.rehearse.memory import Holders
+from allranks.rehearse.records import Failure, Gpu, NotEntered, Record, Stage
+from allranks.rehearse.replicas import Replicas
 from allranks.rehearse.samples import Samples
-from allranks.rehearse.saved import Saved
-from allranks.rehearse.settings import Settings
-from allranks.rehearse.traffic import Traffic
-from allranks.rehearse.training import Training
+from allranks.rehearse.traffic import SavedFiles, Traffic
 from allranks.vgpu.machine import Device, Machine, current
 
-PERIOD_S = 0.5
+PERIOD_S = 0.5  # between two writings of the record
+MOST_LINES = 8  # of a GPU's memory
 _recorder: "Recorder | None" = None
 
 
@@ -45,104 +46,118 @@ class Recorder:
             it, and not the script.
     """
 
-    def __init__(self, stage: Settings, machine: Machine, of_command: bool) -> None:
+    def __init__(self, stage: Stage, machine: Machine, of_command: bool) -> None:
         self.of_command = of_command
         self.folder, self.machine = Path(stage.folder), machine
         self.begun_here = True  # and not inherited from a process that forked
-        self.samples = Samples(lambda: self.training.num_steps)
+        self.samples = Samples(lambda: self.replicas.num_steps)
         self.holders = Holders(machine, lambda: self.samples.batch)
-        self.training = Training(self.holders.modules, stage.guard, stage.watch_s / 3)
-        self.traffic, self.saved = Traffic(self.training), Saved()
+        # A guard ends before the watchdog calls its wait for a rank a hang.
+        self.replicas = Replicas(self.holders.modules, stage.guard, stage.watch_s / 3)
+        self.traffic, self.saved = Traffic(self.replicas), SavedFiles()
+        self.contexts = DeviceContexts()
         self.began = time.time()
-        self.error: dict[str, Any] | None = None
-        self.ended, self.exit_code, self.meeting = False, 0, False
-        self.deaths: dict[int, int] = {}  # exit codes of processes that it started
+        self.error: Failure | None = None
+        self.ended, self.exit_code, self.in_rendezvous = False, 0, False
+        self.exit_codes: dict[int, int] = {}  # of processes that it started
         self.keep_writing()
         machine.observer = self
         self.took, self.frees = self.holders.took, self.holders.frees
         self.lacks, self.copied = self.holders.lacks, self.traffic.copied
         nccl.watch(self.traffic.called)
-        nccl.watch_others(self.traffic.other)
-        self.training.watch()
+        nccl.watch_others(self.traffic.called_gloo)
+        self.replicas.watch()
         self.samples.watch()
-        contexts.watch()
 
-    def record(self) -> dict[str, Any]:
-        """Return all that is known, as JSON takes it."""
-        self.traffic.meet()
-        env, rank = os.environ, self.traffic.rank
+    def record(self) -> Record:
+        """Return all that is known."""
+        replicas, traffic = self.replicas, self.traffic
+        traffic.note_rank()
         for device in self.machine.devices:
             self.holders.look(device)
-        return {
-            "host": env.get("ALLRANKS_HOST") or socket.gethostname(),
-            "pid": os.getpid(),
-            "began": self.began,
-            "of_command": self.of_command,
-            "rank": rank if rank is not None else _number("RANK"),
-            "local_rank": _number("LOCAL_RANK"),
-            "world_size": self.traffic.world_size or _number("WORLD_SIZE") or 1,
-            "asked": _number("WORLD_SIZE") or 1,
-            "meeting": self.meeting,
-            "gpus": [self._gpu(d) for d in self.machine.devices if self._used(d)],
-            "current": getattr(self.machine.thread, "index", 0),
-            **self.training.facts(),
-            **self.traffic.facts(),
-            "epochs": self.samples.facts(),
-            "saved": self.saved.facts(),
-            "not_entered": contexts.lines(),
-            "modelled_s": max(
-                [self.machine.host_s, *(d.free_s for d in self.machine.devices)]
-            ),
-            "error": self.error,
-            "ended": self.ended,
-            "exit": self.exit_code,
-            "deaths": self.deaths,
-            "stands": lines.standing(),
-        }
+        clocks = [self.machine.host_s, *(d.free_s for d in self.machine.devices)]
+        # Whoever has not joined a group yet, or never will, is told by the launcher.
+        rank = _number("RANK") if traffic.rank is None else traffic.rank
+        return Record(
+            host=os.environ.get("ALLRANKS_HOST") or socket.gethostname(),
+            pid=os.getpid(),
+            began=self.began,
+            of_command=self.of_command,
+            rank=rank,
+            local_rank=_number("LOCAL_RANK"),
+            world_size=traffic.world_size or _number("WORLD_SIZE") or 1,
+            declared_world_size=_number("WORLD_SIZE") or 1,
+            in_rendezvous=self.in_rendezvous,
+            gpus=[self._gpu(d) for d in self.machine.devices if self._is_used(d)],
+            current_device=getattr(self.machine.thread, "index", 0),
+            num_steps=replicas.num_steps,
+            num_backwards=replicas.num_backwards,
+            num_accumulations=replicas.num_accumulations,
+            num_scaler_steps=replicas.num_scaler_steps,
+            unwrapped_sums=replicas.unwrapped_sums,
+            replicated=replicas.replicated,
+            data_parallel=replicas.data_parallel,
+            digests=replicas.digests,
+            ddp=replicas.ddp,
+            fsdp=replicas.fsdp,
+            guard=replicas.guard_notes(),
+            collectives=list(traffic.collectives.values()),
+            gloo_collectives=list(traffic.gloo_collectives.values()),
+            copies=list(traffic.copies.values()),
+            num_late_collectives=traffic.num_late,
+            uses_gloo=traffic.uses_gloo,
+            last_collective=traffic.last,
+            epochs=self.samples.epochs,
+            saved=list(self.saved.files.values()),
+            not_entered=self.contexts.not_entered(),
+            modelled_s=max(clocks),
+            error=self.error,
+            ended=self.ended,
+            exit_code=self.exit_code,
+            exit_codes=self.exit_codes,
+            standing_line=lines.standing(),
+        )
 
-    def _used(self, device: Device) -> bool:
-        return bool(device.taken or self.holders.most[device.index])
+    def _is_used(self, device: Device) -> bool:
+        return bool(device.taken or self.holders.max_bytes[device.index])
 
-    def _gpu(self, device: Device) -> dict[str, Any]:
-        _, holders, places = self.holders.peak(device)
-        return {
-            "index": device.index,
-            "physical": device.physical,
-            "peak": max(device.peak, self.holders.most[device.index]),
-            "capacity": device.capacity,
-            "reserved": device.reserved,
-            "first_line": self.holders.first.get(device.index, ""),
-            "holders": dict(holders),
-            "lines": places.most_common(8),
-            "growth": self.holders.growth(device).facts(self.samples.trained()),
-        }
+    def _gpu(self, device: Device) -> Gpu:
+        _, by_holder, by_line = self.holders.peak(device)
+        return Gpu(
+            index=device.index,
+            physical=device.physical,
+            peak_bytes=max(device.peak, self.holders.max_bytes[device.index]),
+            capacity_bytes=device.capacity,
+            reserved_bytes=device.reserved,
+            first_line=self.holders.first_lines.get(device.index, ""),
+            holders=by_holder,
+            lines=by_line.most_common(MOST_LINES),
+            growth=self.holders.growth(device).of_batch(self.samples.trained()),
+        )
 
     def keep_writing(self) -> None:
         """Write the record every so often, from a thread of its own."""
         self.lock = threading.RLock()  # a signal may end who holds it
 
-        def write() -> None:
-            self.holders.bystander = threading.get_ident()
+        def write_on() -> None:
+            self.holders.watching_thread = threading.get_ident()
             while not self.ended:
                 with contextlib.suppress(RuntimeError):  # it changed meanwhile
                     if self.worth_writing():
                         self.write()
                 time.sleep(PERIOD_S)
 
-        threading.Thread(target=write, daemon=True).start()
+        threading.Thread(target=write_on, daemon=True).start()
 
     def write(self) -> None:
-        """Write the record, in one move, so that nobody reads half of it."""
+        """Write the record as it is now."""
         with self.lock, contextlib.suppress(FileNotFoundError):  # its folder is gone
-            path = self.folder / f"{os.getpid()}.json"
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(self.record()), "utf8")
-            part.replace(path)
+            records.write(self.record(), self.folder)
 
     def worth_writing(self) -> bool:
         """Tell whether this process used a GPU or a group, or was started for it."""
-        used = any(map(self._used, self.machine.devices))
-        return bool(used or self.traffic.calls or self.begun_here)
+        used = any(map(self._is_used, self.machine.devices))
+        return bool(used or self.traffic.collectives or self.begun_here)
 
     def close(self) -> None:
         """Write the record for the last time, if there is anything to say."""
@@ -151,11 +166,13 @@ class Recorder:
             self.write()
 
 
-def begin(stage: Settings, of_command: bool) -> None:
+def begin(stage: Stage, of_command: bool) -> None:
     """Record this process, and those that it forks."""
     global _recorder
     _recorder = Recorder(stage, current(), of_command)
     _at_end()
+    # None of these calls atexit: a launcher's child ends by the first, and a wrapper
+    # script becomes the program that it starts by the others.
     os._exit = _closing(os._exit)
     os.execv, os.execve = _closing(os.execv), _closing(os.execve)
     os.register_at_fork(after_in_child=_forked)
@@ -197,13 +214,11 @@ def _forked() -> None:
     """Begin the record of a forked process anew."""
     recorder = _recorder
     recorder.begun_here = recorder.of_command = recorder.ended = False
-    recorder.training.forget()
-    recorder.traffic.forget()
-    recorder.samples.forget()
-    recorder.saved.forget()
+    for part in recorder.replicas, recorder.traffic, recorder.samples, recorder.saved:
+        part.forget()
     for device in recorder.machine.devices:
-        device.taken = 0
-    recorder.holders.most.clear()
+        device.taken = 0  # what is there is its parent's
+    recorder.holders.max_bytes.clear()
     recorder.error, recorder.exit_code, recorder.began = None, 0, time.time()
     recorder.keep_writing()
 
@@ -223,37 +238,69 @@ def failures() -> Iterator[None]:
         raise
 
 
-def meeting(waits: bool) -> None:
-    """Take note whether this process waits for the other ranks of its job to come."""
+@contextlib.contextmanager
+def rendezvous() -> Iterator[None]:
+    """Note that this process waits for the other ranks of its job to come.
+
+    If an error ends the wait, the note stays, as they have not come.
+    """
     if _recorder is not None:
-        _recorder.meeting = waits
+        _recorder.in_rendezvous = True
+    yield
+    if _recorder is not None:
+        _recorder.in_rendezvous = False
 
 
 def note(error: BaseException) -> None:
     """Note an error as the end of this process, with what to do if that is known."""
-    advice = packages.advice(error) or host_memory.advice(error)
-    if advice:
-        error.add_note(f"rehearsal: {advice}")
+    holders = None if _recorder is None else _recorder.holders
+    failure = script_errors.describe(error, holders)
     if _recorder is None:
         return
-    frames = traceback.walk_tb(error.__traceback__)
-    own = [
-        f"{frame.f_code.co_filename}:{number}"
-        for frame, number in frames
-        if lines.whose(frame.f_code)[0] == lines.READER
-    ]
-    _recorder.error = {
-        "type": type(error).__name__,
-        "text": f"{error}: {advice}" if advice else str(error),
-        "line": own[-1] if own else "",
-        "log": "".join(traceback.format_exception(error)),
-        "made": origins.made(error, _recorder.holders),
-    }
+    _recorder.error = failure
     if isinstance(error, ChildFailedError):
-        _recorder.deaths |= {one.pid: one.exitcode for one in error.failures.values()}
+        failed = error.failures.values()
+        _recorder.exit_codes |= {process.pid: process.exitcode for process in failed}
     if isinstance(error, ProcessExitedException):
-        _recorder.deaths[error.error_pid] = error.exit_code
+        _recorder.exit_codes[error.error_pid] = error.exit_code
     _recorder.write()
+
+
+class DeviceContexts:
+    """Follows context managers for a device that nobody enters, from now on.
+
+    ``torch.accelerator.device_index(1)`` without ``with`` does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter = Counter()  # by name and line
+        device_index = torch.accelerator.device_index
+        self._watch(device_index, "torch.accelerator.device_index")
+        self._watch(torch.cuda.device, "torch.cuda.device")
+
+    def not_entered(self) -> list[NotEntered]:
+        """Return what was made, and freed without having been entered."""
+        return [NotEntered(*key, times) for key, times in self.counts.items()]
+
+    def _watch(self, cls: type, name: str) -> None:
+        init, enter, counts = cls.__init__, cls.__enter__, self.counts
+
+        @functools.wraps(init)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            line, _, direct = lines.place()
+            if type(self) is cls and direct and line:
+                # It may be entered as long as it is alive, so its end decides.
+                self._end = weakref.finalize(self, counts.update, {(name, line): 1})
+                self._end.atexit = True
+
+        @functools.wraps(enter)
+        def __enter__(self: Any) -> Any:
+            if (end := getattr(self, "_end", None)) is not None:
+                end.detach()
+            return enter(self)
+
+        cls.__init__, cls.__enter__ = __init__, __enter__
 
 
 def _number(name: str) -> int | None:

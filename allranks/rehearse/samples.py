@@ -5,7 +5,7 @@ A program without a DataLoader has batches, too: what its model is called with.
 
 import contextlib
 import functools
-import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,47 +15,24 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torch.utils.data import dataloader as torch_loader
 
 from allranks.rehearse import lines
-
-MOST = 200_000  # samples of an epoch that are kept; a longer one is not judged
-
-
-class Epoch:
-    """One pass over a loader: the samples' indices, in their order."""
-
-    def __init__(self, line: str, num_samples: int) -> None:
-        self.line, self.num_samples = line, num_samples
-        self.indices: list[int] = []
-        self.first_step = self.last_step = self.batch = 0
-        self.whole = True  # whether all indices are known
-        self.finished = False
-
-    def add(self, batch: Any) -> None:
-        """Note one batch's indices, of any type; a sampler may also give keys."""
-        batch = batch if isinstance(batch, (list, tuple)) else [batch]
-        try:
-            found = [operator.index(i) for i in batch]
-        except TypeError:
-            found = []
-        if len(self.indices) > MOST or len(found) < len(batch):
-            self.whole = False
-        else:
-            self.indices += found
-
-    def facts(self) -> dict[str, Any]:
-        """Return it as JSON takes it."""
-        return dict(vars(self))
+from allranks.rehearse.records import Epoch
 
 
 class Samples:
-    """Follows all loaders of this process, from ``watch`` on."""
+    """Follows all loaders of this process, from ``watch`` on.
 
-    def __init__(self, steps: Any) -> None:
-        self.steps = steps  # returns the number of optimizer steps so far
+    Args:
+        steps: returns the number of optimizer steps so far.
+    """
+
+    def __init__(self, steps: Callable[[], int]) -> None:
+        self.steps = steps
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as a process does that was forked."""
-        self.epochs: list[tuple[DataLoader, Epoch, dict]] = []
+        self.epochs: list[Epoch] = []
+        self.loaders: list[DataLoader] = []  # kept, so that no two have the same id
         self.batch = 0  # samples in the batch that was read last
         self.given_at = -1  # the step of the batch that a model was given last
         self.given: dict[int, int] = {}  # batches of a model, and steps at their first
@@ -63,54 +40,66 @@ class Samples:
     def watch(self) -> None:
         """Follow each iterator that a DataLoader makes from now on, and all models."""
         register_module_forward_pre_hook(self.give)
+        self._follow_passes()
+        self._follow_batches()
+
+    def _follow_passes(self) -> None:
+        """Begin an epoch when an iterator is made, or starts over."""
         get_iterator = DataLoader._get_iterator
-        next_index = torch_loader._BaseDataLoaderIter._next_index
-        next_batch = torch_loader._BaseDataLoaderIter.__next__
         reset = torch_loader._MultiProcessingDataLoaderIter._reset
-        samples = self
 
         @functools.wraps(get_iterator)
         def _get_iterator(loader: DataLoader) -> Any:
-            samples.begin(loader)
-            made = get_iterator(loader)
-            made._rehearsed = samples.newest()
-            return made
+            self.begin(loader)
+            iterator = get_iterator(loader)
+            iterator._rehearsed = self.newest()
+            return iterator
 
         @functools.wraps(reset)
         def _reset(iterator: Any, loader: DataLoader, first_iter: bool = False) -> None:
             if not first_iter:  # workers that persist begin another pass
-                samples.begin(loader)
-                iterator._rehearsed = samples.newest()
+                self.begin(loader)
+                iterator._rehearsed = self.newest()
             reset(iterator, loader, first_iter)
+
+        DataLoader._get_iterator = _get_iterator
+        torch_loader._MultiProcessingDataLoaderIter._reset = _reset
+
+    def _follow_batches(self) -> None:
+        """Note the indices that a sampler gives, and the batches that come of them.
+
+        With workers, indices are ahead of batches: they are fetched while the iterator
+        is made, before it knows its epoch.
+        """
+        next_index = torch_loader._BaseDataLoaderIter._next_index
+        next_batch = torch_loader._BaseDataLoaderIter.__next__
 
         @functools.wraps(next_index)
         def _next_index(iterator: Any) -> Any:
             batch = next_index(iterator)
-            epoch = getattr(iterator, "_rehearsed", None) or samples.newest()
+            epoch = getattr(iterator, "_rehearsed", None) or self.newest()
             if epoch is not None:
                 epoch.add(batch)
             return batch
 
         @functools.wraps(next_batch)
         def _next(iterator: Any) -> Any:
-            from allranks.guard import loaders  # late: it takes a second to import
+            from allranks.guard import datasets  # late: it takes a second to import
 
             epoch = getattr(iterator, "_rehearsed", None)
             if epoch is not None:
-                epoch.last_step = samples.steps()
+                epoch.last_step = self.steps()
             try:
                 batch = next_batch(iterator)
-                samples.batch = loaders.batch_rows(batch)
-                if epoch is not None:
-                    epoch.batch = max(epoch.batch, samples.batch)
-                return batch
             except StopIteration:
                 if epoch is not None:
                     epoch.finished = True
                 raise
+            self.batch = datasets.batch_rows(batch)
+            if epoch is not None:
+                epoch.batch = max(epoch.batch, self.batch)
+            return batch
 
-        DataLoader._get_iterator = _get_iterator
-        torch_loader._MultiProcessingDataLoaderIter._reset = _reset
         torch_loader._BaseDataLoaderIter._next_index = _next_index
         torch_loader._BaseDataLoaderIter.__next__ = _next
 
@@ -118,15 +107,17 @@ class Samples:
         """Begin an epoch of a loader."""
         from allranks.guard.datasets import length  # late, too
 
-        if isinstance(loader.dataset, IterableDataset):
-            epoch, about = Epoch(lines.place()[0], -1), {}
-            epoch.whole = False
-        else:
-            epoch, about = Epoch(lines.place()[0], length(loader.dataset)), {}
+        if not any(known is loader for known in self.loaders):
+            self.loaders.append(loader)
+        number = next(i for i, known in enumerate(self.loaders) if known is loader)
+        streams = isinstance(loader.dataset, IterableDataset)
+        num_samples = -1 if streams else length(loader.dataset)
+        epoch = Epoch(lines.place().line, num_samples, number, whole=not streams)
+        if not streams:
             with contextlib.suppress(Exception):  # a data set may object to questions
-                about = _sampler(loader)
+                _describe_sampler(loader, epoch)
         epoch.first_step = epoch.last_step = self.steps()
-        self.epochs.append((loader, epoch, about))
+        self.epochs.append(epoch)
 
     def give(self, module: nn.Module, args: tuple) -> None:
         """Note the batch that a model trains on, where no DataLoader tells it.
@@ -142,37 +133,22 @@ class Samples:
             self.given.setdefault(rows[0], step)
 
     def newest(self) -> Epoch | None:
-        """Return the epoch that began last; workers fetch ahead before it is named."""
-        return self.epochs[-1][1] if self.epochs else None
+        """Return the epoch that began last."""
+        return self.epochs[-1] if self.epochs else None
 
     def trained(self) -> int:
         """Return the samples of the largest batch with which the optimizer stepped."""
-        sizes = [e.batch for _, e, _ in self.epochs if e.last_step > e.first_step]
+        sizes = [epoch.batch for epoch in self.epochs if epoch.trains]
         sizes += [rows for rows, step in self.given.items() if step < self.steps()]
         return max(sizes, default=0)
 
-    def facts(self) -> list[dict[str, Any]]:
-        """Return a row for each epoch, with the number of its loader."""
-        numbers: dict[int, int] = {}
-        return [
-            {
-                "loader": numbers.setdefault(id(loader), len(numbers)),
-                **e.facts(),
-                **about,
-            }
-            for loader, e, about in self.epochs
-        ]
 
-
-def _sampler(loader: DataLoader) -> dict[str, Any]:
-    """Say what kind of sampler it has, as far as laws speak of it."""
+def _describe_sampler(loader: DataLoader, epoch: Epoch) -> None:
+    """Note what kind of sampler it has, as far as laws speak of it."""
     from allranks.guard.datasets import fingerprint
 
-    sampler = loader.sampler
-    distributed = isinstance(sampler, DistributedSampler)
-    return {
-        "distributed": distributed,
-        "shuffles": bool(getattr(sampler, "shuffle", False)) if distributed else None,
-        "drop_last": bool(loader.drop_last or getattr(sampler, "drop_last", False)),
-        "data": list(fingerprint(loader.dataset)),
-    }
+    sampler, data = loader.sampler, fingerprint(loader.dataset)
+    epoch.distributed = isinstance(sampler, DistributedSampler)
+    epoch.shuffles = epoch.distributed and bool(getattr(sampler, "shuffle", False))
+    drops = loader.drop_last or getattr(sampler, "drop_last", False)
+    epoch.drop_last, epoch.data = bool(drops), data

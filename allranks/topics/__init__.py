@@ -11,35 +11,21 @@ page; ``kit`` has what all explorables share.
 """
 
 import importlib
+import re
+from pathlib import Path
 
-# They are imported on demand, because a notebook needs one or two of them.
-CLASSES = {
-    "Arrivals": "arrivals",
-    "Buckets": "buckets",
-    "Collectives": "collectives",
-    "Compression": "compression",
-    "Crossings": "crossings",
-    "DataParallelForward": "data_parallel",
-    "Loader": "loader",
-    "Numbers": "numbers",
-    "Pipeline": "pipelines",
-    "Sampler": "batches",
-    "StateDictKeys": "state_dicts",
-    "WhoIsWho": "topology",
-}
+_CLASS = re.compile(r"^class (\w+)\(Explorable\):", re.MULTILINE)
+# The class of each figure, and its folder. They are imported on demand, because a
+# notebook needs one or two of them.
+CLASSES = dict(
+    sorted(
+        (title, path.parent.name)
+        for path in Path(__file__).parent.glob("*/figure.py")
+        for title in _CLASS.findall(path.read_text("utf8"))
+    )
+)
 
-__all__ = ["CLASSES", "Arrivals", "Buckets", "Collectives", "Compression"]
-__all__ += [
-    "Crossings",
-    "DataParallelForward",
-    "Loader",
-    "Numbers",
-    "Pipeline",
-    "Sampler",
-    "StateDictKeys",
-    "WhoIsWho",
-    "by_name",
-]
+__all__ = ["CLASSES", "by_name", *CLASSES]
 
 
 def by_name(name: str) -> type:

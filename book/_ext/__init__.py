@@ -24,6 +24,8 @@ PARTS = (
     "runs.status",  # {status}: when each file last ran, and how it ended
     "chapters.chapter_diff",  # {chapter-diff}: what changed between two scripts
     "chapters.map_cards",  # {chapter-map}: all chapters in one figure, each a link
+    "chapters.terms",  # {terms}: the glossary, from the pages' front matter
+    "chapters.draft",  # says on a draft that it is one
     "chapters.opening",  # {opening}: the picture of a chapter's idea, before any code
     "clinic.specimen",  # {specimens}: what goes wrong and its repair, both executed
     "clinic.cases",  # {clinic}: the failures of a class, each with its cure, executed
@@ -42,9 +44,7 @@ PARTS = (
     "site.links",  # a page's files, places to run it, ways to change it
     "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
-    "site.finish",  # what the theme has no option for
     "site.share",  # what a link to a page shows elsewhere; the page index.html
-    "weight.slim",  # one style sheet, one script, a small icon font; must come last
 )
 
 

@@ -1,9 +1,11 @@
-"""Begin a chapter: write its page, notebook, script and test, and run them once.
+"""Begin a chapter or a draft: write its files, and run them once.
 
     python book/_tools/chapter.py ch7_fsdp "Fully sharded"
+    python book/_tools/chapter.py draft_fsdp "Fully sharded"
 
-All four pass their tests as they are. Together they say one true thing, about the mean
-over all ranks; replace it, piece by piece, by what the chapter is about.
+A chapter gets a page, a notebook, a script and a test, a draft all but the notebook.
+They pass their tests as they are. Together they say one true thing, about the mean over
+all ranks; replace it, piece by piece, by what the chapter is about.
 """
 
 import argparse
@@ -18,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)  # for book._ext and book._tools
 
 from book._ext.chapters import chapter_map  # noqa: E402
+from book._ext.chapters.chapter_map import DRAFT  # noqa: E402
 from book._tools import notebooks  # noqa: E402
 
 MOST = 30  # letters of a title, to fit two lines of its card on the map
@@ -27,20 +30,21 @@ TOC = """      - file: book/{name}
         sections:
           - file: notebooks/{name}
 """
+DRAFTS = """  - caption: Drafts
+    chapters:
+"""
 PAGE = """---
 myst:
   html_meta:
     description: "{title}: two ranks average what they hold, and both get the mean."
+# For glossary, said, course and least_ranks see book/_ext/front.py.
 ---
 ({name})=
 # {title}
 
 **After this page** you can say what each rank gets back when all of them average a
 tensor.
-
-Run it live: {{ref}}`{name}_live` asks you to predict each result below, and then
-computes it.
-
+{live}
 ## What does each rank get?
 
 Two ranks hold different numbers. Each one hands a copy to `all_reduce`, which leaves
@@ -52,6 +56,10 @@ the sum in it, so a division by the number of ranks gives everybody the same mea
 
 ```{{run}} torchrun --standalone --nproc-per-node 2 scripts/{name}.py
 ```
+"""
+LIVE = """
+Run it live: {{ref}}`{name}_live` asks you to predict each result below, and then
+computes it.
 """
 CELLS = (
     """({name}_live)=
@@ -70,7 +78,7 @@ mean_over_ranks(torch.ones(2) * (rank + 1))""",
     "Both get 1.5: the sum is 3 on every rank, and each divides it by 2.",
     "%ranks stop",
 )
-SCRIPT = '''"""Chapter {number} - {title}.
+SCRIPT = '''"""{kind} - {title}.
 
 Run it (no GPU needed):
     torchrun --standalone --nproc-per-node 2 scripts/{name}.py
@@ -106,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
 if __name__ == "__main__":
     main()
 '''
-TEST = '''"""Chapter {number}'s script: all ranks get the mean of what they hold."""
+TEST = '''"""{kind}'s script: all ranks get the mean of what they hold."""
 
 import pytest
 import torch
@@ -143,14 +151,17 @@ def fault(root: Path, name: str, title: str) -> str:
     """Return why this name and title can't be used, or an empty text if they can."""
     names = numbered(root)
     next_ = len(names) + 1
-    match = re.fullmatch(r"ch(\d+)_[a-z][a-z0-9_]*", name)
+    match = re.fullmatch(rf"(?:ch(\d+)_|{DRAFT})[a-z][a-z0-9_]*", name)
     if not match:
-        return f"NAME={name}: write ch{next_}_ and the field's term, as in {names[-1]}"
+        how = f"ch{next_}_ (or {DRAFT}) and the field's term, as in {names[-1]}"
+        return f"NAME={name}: write {how}"
     if len(name) > LONGEST:
         return (
             f"NAME={name}: at most {LONGEST} letters, so that its command fits a line"
         )
-    if int(match[1]) != next_:
+    if not match[1] and (root / "book" / f"{name}.md").exists():
+        return f"NAME={name}: book/{name}.md exists"
+    if match[1] and int(match[1]) != next_:
         there = [one for one in names if one.startswith(f"ch{match[1]}_")]
         why = f"{there[0]} exists" if there else f"the last chapter is {names[-1]}"
         return f"NAME={name}: {why}, so the next name begins with ch{next_}_"
@@ -163,9 +174,12 @@ def fault(root: Path, name: str, title: str) -> str:
 
 
 def write(root: Path, name: str, title: str) -> list[Path]:
-    """Write the four files of a chapter, and add it to the table of contents."""
-    number, last = name.partition("_")[0].removeprefix("ch"), numbered(root)[-1]
-    words = {"name": name, "title": title, "number": number}
+    """Write the files of a chapter or a draft, and add it to the contents."""
+    draft = name.startswith(DRAFT)
+    number = name.partition("_")[0].removeprefix("ch")
+    words = {"name": name, "title": title}
+    words["kind"] = "Draft" if draft else f"Chapter {number}"
+    words["live"] = "" if draft else LIVE.format(name=name)
     make = v4.new_markdown_cell, v4.new_code_cell
     cells = [
         make[place % 2](text.format(**words), id=f"c{place:02}")
@@ -177,26 +191,37 @@ def write(root: Path, name: str, title: str) -> list[Path]:
         f"scripts/{name}.py": SCRIPT.format(**words),
         f"tests/test_{name}.py": TEST.format(**words),
     }
+    if draft:
+        del files[f"notebooks/{name}.ipynb"]
     for path, text in files.items():
         (root / path).write_text(text, "utf8")
     toc = (root / "_toc.yml").read_text("utf8")
-    above = TOC.format(name=last)
-    if above not in toc:
-        raise ValueError(f"_toc.yml: no entry of the usual form for {last}")
-    (root / "_toc.yml").write_text(toc.replace(above, above + TOC.format(name=name)))
+    (root / "_toc.yml").write_text(listed(toc, name, numbered(root)[-1]), "utf8")
     return [root / path for path in files]
 
 
+def listed(toc: str, name: str, last: str) -> str:
+    """Return the contents with a new chapter below the last, or a draft at the end."""
+    if name.startswith(DRAFT):
+        head = "" if DRAFTS in toc else DRAFTS
+        return f"{toc}{head}      - file: book/{name}\n"
+    above = TOC.format(name=last)
+    if above not in toc:
+        raise ValueError(f"_toc.yml: no entry of the usual form for {last}")
+    return toc.replace(above, above + TOC.format(name=name))
+
+
 def main(argv: list[str] | None = None) -> None:
-    """Write a chapter, then execute its page and its notebook."""
+    """Write a chapter or a draft, then execute its page and its notebook."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", help="ch7_fsdp: the next number, the field's term")
+    parser.add_argument("name", help="ch7_fsdp or draft_fsdp: a field's term")
     parser.add_argument("title", help=f"at most {MOST} letters")
     options = parser.parse_args(argv)
     if why := fault(ROOT, options.name, options.title):
         parser.exit(2, f"{why}\n")
-    page, notebook, *_ = files = write(ROOT, options.name, options.title)
-    execute = [sys.executable, ROOT / "book" / "_tools" / "execute.py", page, notebook]
+    files = write(ROOT, options.name, options.title)
+    run = [path for path in files if path.suffix in (".md", ".ipynb")]
+    execute = [sys.executable, ROOT / "book" / "_tools" / "execute.py", *run]
     if code := subprocess.run(execute).returncode:
         parser.exit(code)
     print(*(path.relative_to(ROOT) for path in files), sep="\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from allranks import Ranks, RanksError
-from allranks.live.screen import Silent
+from allranks.live.screen import Screen
 
 PAIRS = 5  # runs of live ranks and of ipyparallel, interleaved
 
@@ -111,7 +111,7 @@ def seconds(work, *args, **kwargs) -> float:
     return time.perf_counter() - start
 
 
-class Stopwatch(Silent):
+class Stopwatch(Screen):
     """A screen that notes how old each printed line is when it arrives.
 
     A line is the time at which it was printed, on the clock of all processes.
@@ -122,14 +122,14 @@ class Stopwatch(Silent):
     def __init__(self) -> None:
         self.lines, self.ages = 0, []
 
-    def update(self, shown, status: str = "") -> None:
+    def update(self, transcripts, status: str = "") -> None:
         """Note the age of the lines that are new."""
-        tail = shown[0].tail(100)
+        tail = transcripts[0].tail(100)
         now = time.monotonic()
         self.ages += [now - float(line) for line in tail.lines[self.lines :]]
         self.lines = len(tail.lines)
 
-    def finish(self, shown) -> None:
+    def finish(self, transcripts) -> None:
         """Show nothing."""
 
 
@@ -137,7 +137,7 @@ def until_shown(ranks: Ranks) -> list[float]:
     """Return the seconds from each of 20 prints until a screen is told."""
     watch = Stopwatch()
     cell = "import time\nfor _ in range(20): print(time.monotonic()); time.sleep(0.07)"
-    ranks.run_cell(cell, "cell", shown=watch)
+    ranks.run_cell(cell, "cell", screen=watch)
     return watch.ages
 
 

@@ -1,4 +1,4 @@
-"""make chapter writes a chapter that passes as it is, and refuses a bad name."""
+"""make chapter writes a chapter or a draft that passes as it is."""
 
 import json
 import os
@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from allranks.base.paths import ROOT
+from book._ext.chapters import chapter_map, draft
+from book._ext.site import links
 from book._tools import chapter
 
 NUMBER = len(chapter.numbered(ROOT)) + 1
 NAME = f"ch{NUMBER}_mean_of_all_ranks_here"[: chapter.LONGEST]  # the longest
+DRAFT = "draft_of_ranks"
 COPIED = (
     *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
-    *("tests/conftest.py", "tests/start", "tests/test_structure.py"),
+    *("tests/conftest.py", "tests/replays.py", "tests/test_structure.py"),
 )
-RULES = f"{NAME} or ch{NUMBER} or table_of_contents or stands_in_two or record_belongs"
+RULES = f"{NAME} or ch{NUMBER} or {DRAFT} or table_of_contents or stands_in_two"
+RULES += " or record_belongs"
 pytestmark = pytest.mark.timeout(240)  # the first test waits for the chapter
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "_build", ".ipynb_checkpoints")
 
@@ -39,8 +43,7 @@ class Tree:
 
     def run(self, *command: str | Path) -> str:
         """Run a program that sees only this tree; return what it printed."""
-        path = [str(self.root), str(self.root / "tests" / "start")]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        environ = os.environ | {"PYTHONPATH": str(self.root)}
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -55,19 +58,24 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory) -> Tree:
-    """Return a tree to which make chapter has added a chapter."""
+    """Return a tree to which make chapter has added a chapter and a draft."""
     tree = Tree(tmp_path_factory.mktemp("book"))
     tool = tree.root / "book" / "_tools" / "chapter.py"
     title = f"{'The mean of what all ranks here hold':.{chapter.MOST}}"
-    written = tree.run(sys.executable, tool, NAME, title)
-    for file in (f"book/{NAME}.md", f"notebooks/{NAME}.ipynb", f"scripts/{NAME}.py"):
-        assert file in written.splitlines()
+    for name in NAME, DRAFT:
+        written = tree.run(sys.executable, tool, name, title).splitlines()
+        for file in f"book/{name}.md", f"scripts/{name}.py", f"tests/test_{name}.py":
+            assert file in written
+        assert (f"notebooks/{name}.ipynb" in written) == (name == NAME)
     return tree
 
 
 def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
-    """The new chapter passes its own test file and the structure tests."""
-    files = f"tests/test_{NAME}.py", "tests/test_structure.py"
+    """The chapter and the draft pass their own tests and the structure tests."""
+    files = (
+        *(f"tests/test_{name}.py" for name in (NAME, DRAFT)),
+        "tests/test_structure.py",
+    )
     pytest_ = sys.executable, "-m", "pytest", "-q", "-n", "0", "-rA", "-k", RULES
     passed = tree.run(*pytest_, *files)
     for rule in (
@@ -78,12 +86,16 @@ def test_what_it_writes_passes_its_own_test_and_the_rules(tree):
         "stands_in_two",
     ):
         assert any(rule in line for line in passed.splitlines() if "PASSED" in line)
-    assert passed.count("PASSED") >= 13, passed
+    of_draft = [line for line in passed.splitlines() if DRAFT in line]
+    assert len([line for line in of_draft if "PASSED" in line]) >= 9, passed
+    assert passed.count("PASSED") >= 22, passed
 
 
 def test_what_it_writes_has_the_style(tree):
     """Ruff accepts the new files, check and format, with pyproject.toml's settings."""
-    files = f"scripts/{NAME}.py", f"tests/test_{NAME}.py", f"notebooks/{NAME}.ipynb"
+    files = [f"notebooks/{NAME}.ipynb"]
+    for name in NAME, DRAFT:
+        files += [f"scripts/{name}.py", f"tests/test_{name}.py"]
     for words in (["check"], ["format", "--check"]):
         tree.run(sys.executable, "-m", "ruff", *words, *files)
 
@@ -93,36 +105,54 @@ def test_page_and_notebook_have_run(tree):
     runs = json.loads((tree.root / "book/_data/status.json").read_text("utf8"))
     for file in (f"scripts/{NAME}.py", f"notebooks/{NAME}.ipynb"):
         assert (runs[file]["outcome"], runs[file]["world_sizes"]) == ("passed", [2])
-    (record,) = tree.root.glob(f"book/_runs/*{NAME}*.txt")
-    assert record.read_text("utf8").count("[0.5, 1.5, 2.5] on average") == 2
+    for name in NAME, DRAFT:
+        (record,) = tree.root.glob(f"book/_runs/*{name}*.txt")
+        assert record.read_text("utf8").count("[0.5, 1.5, 2.5] on average") == 2
     notebook = (tree.root / f"notebooks/{NAME}.ipynb").read_text("utf8")
     assert "ranks 0–1: tensor([1.5000, 1.5000])" in notebook
 
 
-def test_the_page_builds_without_a_warning(tree):
-    """The page's directives and references work."""
+def test_the_pages_build_without_a_warning(tree):
+    """Their directives and references work, and only the draft says that it is one."""
+    pages = f"book/{NAME}", f"notebooks/{NAME}", f"book/{DRAFT}"
+    parts = "runs.run", "site.lexers", "chapters.draft"
     (tree.root / "conf.py").write_text(
         "import sys\n"
         "sys.path.insert(0, '.')\n"
-        "extensions = ['myst_nb', 'book._ext.runs.run', 'book._ext.site.lexers']\n"
+        f"extensions = {['myst_nb', *(f'book._ext.{part}' for part in parts)]}\n"
         "nb_execution_mode = 'off'\n"
         "html_theme = 'basic'\n"
-        f"include_patterns = ['index.md', 'book/{NAME}.md', 'notebooks/{NAME}.ipynb']\n"
+        f"include_patterns = {['index.md', *(f'{page}.*' for page in pages)]}\n"
     )
-    contents = f"# Contents\n\n```{{toctree}}\nbook/{NAME}\nnotebooks/{NAME}\n```\n"
+    contents = "# Contents\n\n```{toctree}\n" + "\n".join(pages) + "\n```\n"
     (tree.root / "index.md").write_text(contents)
     sphinx = sys.executable, "-m", "sphinx", "-W", "-n", "-q", "-b", "html"
     tree.run(*sphinx, ".", "_build")
-    page = (tree.root / f"_build/book/{NAME}.html").read_text("utf8")
-    assert "mean_over_ranks" in page
-    assert f"../notebooks/{NAME}.html" in page
+    for name in NAME, DRAFT:
+        page = (tree.root / f"_build/book/{name}.html").read_text("utf8")
+        assert "mean_over_ranks" in page
+        assert (f"../notebooks/{name}.html" in page) == (name == NAME)
+        assert (draft.WORDS in page) == (name == DRAFT)
+
+
+def test_the_map_and_the_course_leave_a_draft_out(tree):
+    """Both read the chapters of chapter_map, which has the chapter, in its part."""
+    parts = chapter_map.read(tree.root)
+    listed = [one.name for part in parts.values() for one in part]
+    assert NAME in listed and DRAFT not in listed and "Drafts" not in parts
+    assert chapter.numbered(tree.root)[-1] == NAME
+    assert links.files(tree.root, f"book/{DRAFT}") == [f"scripts/{DRAFT}.py"]
+    assert f"- caption: Drafts\n    chapters:\n      - file: book/{DRAFT}\n" in (
+        (tree.root / "_toc.yml").read_text("utf8")
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "title", "why"),
     [
-        ("", "Mean", f"NAME=: write ch{NUMBER}_ and the field's term"),
-        ("mean", "Mean", f"NAME=mean: write ch{NUMBER}_"),
+        ("", "Mean", f"NAME=: write ch{NUMBER}_ (or draft_) and the field's term"),
+        ("mean", "Mean", f"NAME=mean: write ch{NUMBER}_ (or draft_)"),
+        ("draft_", "Mean", f"NAME=draft_: write ch{NUMBER}_"),
         (f"ch{NUMBER}_Mean", "Mean", f"write ch{NUMBER}_"),
         (f"../ch{NUMBER}_mean", "Mean", f"write ch{NUMBER}_"),
         (
@@ -155,7 +185,7 @@ def test_the_tests_that_contributing_names_exist():
     named = re.findall(
         r"^\| `(tests/[\w/]+\.py)::(?:(\w+)::)?(\w+)`", text, re.MULTILINE
     )
-    assert len(named) == 7
+    assert len(named) == 6
     for file, group, test in named:
         code = (ROOT / file).read_text("utf8")
         assert f"def {test}(" in code

@@ -47,7 +47,9 @@ $ not counted
 |---|---|
 | to | look at |
 """
-TWO = """
+TWO = """---
+course: {slot: 1, who: is for `all`}
+---
 # The two
 
 **After this page** you can go on. See {ref}`ch1_one`.
@@ -167,7 +169,7 @@ def test_all_tables_of_a_build_share_the_chapters(build, monkeypatch):
 
 def test_a_plan_adds_up_and_says_what_is_left(build):
     """A plan has a row per chapter, their sum, and the minutes that are left."""
-    sheet, _ = build("```{course-plan} ch1, ch2\n:minutes: 90\n```\n")
+    sheet, _ = build("```{course-plan}\n:minutes: 90\n```\n")
     assert rows(sheet)[1:] == [
         ["1. The one", "11", "0", "0", "0", "11"],
         ["2. The two", "1", "1", "0", "60", "62"],
@@ -176,9 +178,24 @@ def test_a_plan_adds_up_and_says_what_is_left(build):
     assert "Minutes: 73 of 90: 17 are left for questions and breaks." in sheet.text
 
 
+def test_a_short_course_has_the_chapters_whose_pages_have_a_slot(build):
+    """The slots decide which chapters it has, and in which order."""
+    one = {"book/ch1_one.md": "---\ncourse: {slot: 2}\n---\n# The one\n"}
+    for slots, chapters in (1, ["2. The two"]), (2, ["2. The two", "1. The one"]):
+        sheet, _ = build(f"```{{course-plan}}\n:slots: {slots}\n```\n", **one)
+        assert [row[0] for row in rows(sheet)[1:] if row[0] != "All"] == chapters
+
+
+def test_each_chapter_says_for_whom_it_is(build):
+    """A paragraph has a sentence of each page that says so."""
+    sheet, warnings = build("```{course-who}\n```\n")
+    assert sheet.select_one("section p").text == "Chapter 2 is for all."
+    assert sheet.select_one("section p code").text == "all" and not warnings
+
+
 def test_sessions_keep_an_exercise_whole(build):
     """An exercise that doesn't fit into a session begins the next one."""
-    plan = "```{course-plan} ch1, ch2\n:sessions: 60\n:parts: page, exercises\n```\n"
+    plan = "```{course-plan}\n:sessions: 60\n:parts: page, exercises\n```\n"
     sheet, _ = build(plan)
     assert [(row[0], row[2]) for row in rows(sheet)[1:]] == [("1", "42"), ("2", "30")]
     assert rows(sheet)[2][1] == "2. The two: exercise 2.10 (30)"
@@ -187,14 +204,18 @@ def test_sessions_keep_an_exercise_whole(build):
 @pytest.mark.parametrize(
     ("sheet", "files", "complaint"),
     [
+        ("```{course-plan}\n:minutes: 60\n```", {}, "ch1, ch2 need 73 minutes"),
         (
-            "```{course-plan} ch1, ch2\n:minutes: 60\n```",
+            "```{course-plan}\n:slots: 2\n```",
             {},
-            "ch1, ch2 need 73 minutes",
+            "no chapter: one chapter should have ",
         ),
-        ("```{course-plan} ch3\n```", {}, "there is no chapter ch3"),
-        ("```{course-plan}\n```", {}, "there is no chapter named"),
-        ("```{course-plan} ch1\n:parts: pages\n```", {}, "pages is none of page, quiz"),
+        (
+            "```{course-plan}\n:slots: 1\n```",
+            {"book/ch1_one.md": "---\ncourse: {slot: 1}\n---\n# T"},
+            "ch1 and ch2: one chapter should have slot 1",
+        ),
+        ("```{course-plan}\n:parts: pages\n```", {}, "pages is none of page, quiz"),
         ("```{course-sheet}\n```", {"book/ch2_two.md": "# T"}, "ch2_two does not say"),
         ("```{course-sheet}\n```", {"exercises/ex2_1.py": '"""A."""'}, "its Minutes:"),
     ],

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from allranks.base.paths import ROOT
-from allranks.live.predictions import predictions
+from allranks.predict.forms import predictions
 from book._tools import lab
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 
 from allranks import clinic
 from allranks.base.paths import ROOT
+from book._ext.chapters import terms
 from book._ext.site import search
 from book._ext.site.explorable import FIGURE as FIGURES
 from tests.book.axe import Axe
@@ -17,7 +18,7 @@ from tests.book.searching import FIRST, THREE, ask, missed, open_search, shares
 QUERIES = json.loads(
     (ROOT / "tests" / "book" / "queries.json").read_text(encoding="utf8")
 )
-TERM = re.compile(r"^(\S.*)\n  \[([^]]+)\]\{\.language-zh\}", re.MULTILINE)
+GLOSSARY = terms.terms(ROOT)
 MESSAGE = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Warning): .+")
 PREFIX = "globalThis.allRanksIndex="
 WITHOUT = """
@@ -75,8 +76,7 @@ def test_the_index_has_every_case_term_and_figure(index, site, pages):
     cases = clinic.folder(ROOT / "clinic")
     assert {row[1] for row in kinds[CASE]} == {f"clinic-{case.slug}" for case in cases}
     assert all(row[5] for row in kinds[CASE])  # its cause
-    terms = TERM.findall((ROOT / "book" / "app_glossary.md").read_text("utf8"))
-    assert len(kinds[TERMS]) >= len(terms) > 100
+    assert len(kinds[TERMS]) >= len(GLOSSARY) > 100
     assert {index["pages"][row[0]] for row in index["entries"]} == set(pages)
     names, lost = set(), []
     for number, name in enumerate(index["pages"]):
@@ -92,11 +92,11 @@ def test_the_index_has_every_case_term_and_figure(index, site, pages):
 
 
 def test_each_line_of_what_readers_say_is_about_a_place(index):
-    """search_said.txt names places that exist."""
+    """A page's ``said`` names places that exist."""
     pages = [name.removeprefix("book/") for name in index["pages"]]
     places = {f"{pages[row[0]]}#{row[1]}" for row in index["entries"]}
-    assert len(search.said()) > 200
-    assert set(search.said()) - places == set()
+    assert len(search.said(ROOT)) > 200
+    assert set(search.said(ROOT)) - places == set()
 
 
 def test_the_index_is_small_and_waits_until_somebody_searches(browser, site):
@@ -197,9 +197,7 @@ def test_without_scripts_the_page_names_the_lists(site):
 
 def test_search_finds_the_terms_of_the_glossary(page, site):
     """Each term is among the first three, in English, in Chinese, with blanks for _."""
-    terms = TERM.findall((ROOT / "book" / "app_glossary.md").read_text("utf8"))
-    assert len(terms) > 100
-    queries = [word.strip("`") for pair in terms for word in pair]
+    queries = [word for term in GLOSSARY for word in (term.name, term.chinese) if word]
     queries += [re.sub("[-_]", " ", query) for query in queries]
     found = ask(page, site.as_uri(), queries)
     late = [

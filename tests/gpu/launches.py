@@ -3,59 +3,11 @@
 import json
 import re
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+from book._ext.front import fronts
 from tests.gpu.play import FAILED, PASSED, ROOT, TORCHRUN, Ended, Item
-
-ALONE = {  # started with python
-    "ch10_sums": (),
-    "ch2_before": (),
-    "ch2_data_parallel": (),
-    "ch3_save_load": (),
-    "ch5_single": (),
-    "ch6_model_parallel": (),
-}
-RANKS = {  # started by torchrun, with this number of ranks or more
-    "ch1_environment": 1,
-    "ch2_after": 1,
-    "ch3_resume": 1,
-    "ch4_ranks": 1,
-    "ch5_async": 2,
-    "ch5_ddp": 1,
-    "ch6_by_hand": 2,
-    "ch6_pipeline": 2,
-    "ch6_tensor": 1,
-    "ch7_backend": 1,
-    "ch7_broadcast": 1,
-    "ch7_collectives": 1,
-    "ch7_hierarchy": 1,
-    "ch7_measure": 2,
-    "ch8_autograd": 1,
-    "ch8_buckets": 1,
-    "ch8_compile": 1,
-    "ch8_compress": 1,
-    "ch8_custom_op": 1,
-    "ch8_ddp_by_hand": 1,
-    "ch8_flat": 1,
-    "ch8_local_sgd": 1,
-    "ch8_per_parameter": 1,
-    "ch8_powersgd": 1,
-    "ch8_trace": 2,
-    "ch9_balance": 1,
-    "ch9_data": 1,
-    "ch9_loader": 1,
-    "ch9_packing": 1,
-    "ch9_seeds": 1,
-    "ch9_shards": 1,
-    "ch9_uneven": 1,
-    "ch10_accumulate": 1,
-    "ch10_amp": 1,
-    "ch10_autocast": 1,
-    "ch10_batch": 2,
-    "ch10_clip": 1,
-    "ch10_determinism": 1,
-    "ch10_precision": 1,
-}
-SPAWNS = "ch5_ddp_spawn"  # starts its ranks itself
 
 
 def doctor(ended: Ended) -> tuple[str, dict]:
@@ -87,22 +39,37 @@ def launched(ended: Ended) -> tuple[str, dict]:
     return outcome, facts
 
 
+def launches(script: Path, sizes: range) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Yield the launches of a script, as its docstring says: name, ranks, command.
+
+    What torchrun starts, and what spawns its ranks itself, has one for each size.
+    """
+    text, name = script.read_text("utf8"), script.stem
+    torchrun = "\n    torchrun " in text
+    if not torchrun and "nproc_per_node" not in text:
+        yield name, 1, (sys.executable, str(script))
+        return
+    for world_size in sizes:
+        size = ("--nproc-per-node", str(world_size))
+        command = (sys.executable, str(script), *size)
+        if torchrun:
+            command = (*TORCHRUN, *size, str(script))
+        ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+        yield f"{name}, {ranks}", world_size, command
+
+
 def items(num_gpus: int) -> list[Item]:
-    """Return items for the doctor, and for each script on 1 to ``num_gpus`` ranks."""
-    scripts = ROOT / "scripts"
+    """Return items for the doctor, and for each script on 1 to ``num_gpus`` ranks.
+
+    The page of a script that needs more ranks than one says so.
+    """
     command = (sys.executable, "-m", "allranks.doctor", "--json")
     found = [Item("doctor", "allranks.doctor --json", 1, command, judge=doctor)]
-    for name, arguments in ALONE.items():
-        command = (sys.executable, str(scripts / f"{name}.py"), *arguments)
-        found.append(Item("scripts", name, 1, command, judge=launched))
-    for name, least in sorted([*RANKS.items(), (SPAWNS, 1)]):
-        for world_size in range(least, max(least, num_gpus) + 1):
-            size = ("--nproc-per-node", str(world_size))
-            script = str(scripts / f"{name}.py")
-            command = (*TORCHRUN, *size, script)
-            if name == SPAWNS:
-                command = (sys.executable, script, *size)
-            ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
-            item = Item("scripts", f"{name}, {ranks}", world_size, command)
-            found.append(Item(**vars(item) | {"judge": launched}))
+    pages = fronts(ROOT, "least_ranks").values()
+    least = {script: size for page in pages for script, size in page.items()}
+    for script in sorted(ROOT.glob("scripts/ch[0-9]*.py")):
+        start = least.get(script.stem, 1)
+        sizes = range(start, max(start, num_gpus) + 1)
+        for name, size, command in launches(script, sizes):
+            found.append(Item("scripts", name, size, command, judge=launched))
     return found

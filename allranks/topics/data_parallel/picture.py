@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from allranks.base.picture import NOTHING, Picture
+from allranks.base.picture import NOTHING, Picture, align
 from allranks.base.svg import RANK_COLORS, document, figure, write
 
 LEFT, BOX, GAP, HEIGHT, PITCH = 106, 36, 3, 28, 40  # in SVG units
@@ -53,11 +53,6 @@ def steps(title: str, rows: Sequence[tuple[str, Sequence[Boxes]]]) -> Picture:
     for name, held in rows:
         texts = [" ".join(f"{value}" for value, _ in boxes) for boxes in held]
         table.append([name, *(text or NOTHING for text in texts)])
-    columns = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(t.ljust(w) for t, w in zip(row, columns, strict=True)).rstrip()
-        for row in table
-    ]
-    text = "\n".join([title, *lines])
+    text = f"{title}\n{align(table)}"
     width, height = LEFT + sum(widths), 50 + len(rows) * PITCH
     return Picture(figure(title, document(width, height, text, parts, top=24)), text)

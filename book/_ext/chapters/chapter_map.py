@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+DRAFT = "draft_"  # how the name of a page begins that is no chapter yet
 MINUTES_PER_PREDICTION = 2  # think, run, read on
 REF = re.compile(r"\{ref\}`(?:[^`<]*<)?(ch\d+)_")
 
@@ -40,12 +41,17 @@ def notebook_minutes(path: Path) -> int:
 
 
 def read(root: Path) -> dict[str, list[Chapter]]:
-    """Read the chapters of each part, by the part's caption."""
+    """Read the chapters of each part, by the part's caption; leave drafts out."""
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
-    return {
-        part["caption"]: [chapter(root, entry["file"]) for entry in part["chapters"]]
+    parts = {
+        part["caption"]: [
+            chapter(root, entry["file"])
+            for entry in part["chapters"]
+            if not Path(entry["file"]).name.startswith(DRAFT)
+        ]
         for part in toc["parts"]
     }
+    return {caption: chapters for caption, chapters in parts.items() if chapters}
 
 
 def chapter(root: Path, file: str) -> Chapter:

@@ -3,17 +3,22 @@
 The sheet has a section for each chapter: goals, questions, times, exercises, scripts,
 and what to know beforehand. A plan divides up the time::
 
-    ```{course-plan} ch4, ch5
+    ```{course-plan}
+    :slots: 2
     :minutes: 240
     :parts: page, quizzes, notebook
     ```
 
 and fails the build if its chapters need more; ``:sessions: 90`` spreads them over
-sessions of 90 minutes instead. ``{progress}`` is the table that the page's script fills
-with what the reader has done. All numbers are counted in the finished pages, which is
-why each directive only leaves a placeholder until all of them have been read.
+sessions of 90 minutes instead. Its chapters are all of them, or the first slots of the
+short courses, which the chapters' front matter deals out (``course: {slot: 1}``).
+``{course-who}`` says for whom each chapter is, in its own words (``course: {who:}``).
+``{progress}`` is the table that the page's script fills with what the reader has done.
+All numbers are counted in the finished pages, which is why each directive only leaves a
+placeholder until all of them have been read.
 """
 
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,6 +32,7 @@ from sphinx.writers.html5 import HTML5Translator
 from book._ext import PAGES
 from book._ext.chapters import course_data
 from book._ext.chapters.course_tables import Builder, course_part, progress_cell
+from book._ext.front import fronts
 
 LOG = logging.getLogger(__name__)
 
@@ -34,9 +40,8 @@ LOG = logging.getLogger(__name__)
 class Part(SphinxDirective):
     """What the directives share: a placeholder, and the files that it depends on."""
 
-    optional_arguments = 1
-    final_argument_whitespace = True
     option_spec: ClassVar = {
+        "slots": directives.positive_int,
         "minutes": directives.positive_int,
         "sessions": directives.positive_int,
         "parts": directives.unchanged_required,
@@ -51,8 +56,7 @@ class Part(SphinxDirective):
 
     def places(self) -> list[nodes.Node]:
         """Return one placeholder for this directive."""
-        given = {**self.options, "chapters": "".join(self.arguments)}
-        place = course_part(what=self.name, **given)
+        place = course_part(what=self.name, **self.options)
         self.set_source_info(place)
         return [place]
 
@@ -68,11 +72,26 @@ class Sheet(Part):
             anchor = f"course-ch{chapter.number}"
             section = nodes.section(ids=[anchor], names=[anchor], classes=["course"])
             section += nodes.title("", f"{chapter.number}. {chapter.title}")
-            place = course_part(what=self.name, chapters=f"ch{chapter.number}")
+            place = course_part(what=self.name, chapter=f"ch{chapter.number}")
             self.set_source_info(place)
             section += place
             found.append(section)
         return found
+
+
+class Who(SphinxDirective):
+    """A paragraph with a sentence for each chapter that says for whom it is."""
+
+    def run(self) -> list[nodes.Node]:
+        """Put the chapters' own words into sentences, in the order of the book."""
+        root = Path(self.env.srcdir)
+        course, said = fronts(root, "course"), []
+        for chapter in chain(*course_data.chapter_map.read(root).values()):
+            if who := course.get(chapter.name, {}).get("who"):
+                self.env.note_dependency(f"book/{chapter.name}.md")
+                said.append(f"Chapter {chapter.number} {who}.")
+        words, problems = self.parse_inline(" ".join(said))
+        return [nodes.paragraph("", "", *words), *problems]
 
 
 def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -117,6 +136,7 @@ def setup(app: Sphinx) -> None:
     app.add_node(progress_cell, html=(visit_cell, close_cell))
     app.add_directive("course-sheet", Sheet)
     app.add_directive("course-plan", Part)
+    app.add_directive("course-who", Who)
     app.add_directive("progress", Part)
     app.connect("doctree-resolved", fill)
     app.connect("build-finished", course_data.forget)

@@ -24,6 +24,7 @@ from myst_nb.ext.glue.utils import PendingGlueReference
 from sphinx.application import Sphinx
 
 from book._ext.chapters import chapter_map
+from book._ext.front import fronts
 from book._ext.quiz.nodes import quiz
 from book._ext.runs.fold import fold
 
@@ -66,6 +67,7 @@ class Chapter:
     page: nodes.document = field(repr=False)
     exercises: tuple[Exercise, ...]
     scripts: tuple[str, ...]
+    slot: int = 0  # its place in the short courses; 0 if they leave it out
 
     @cached_property
     def goals(self) -> nodes.paragraph | None:
@@ -162,12 +164,14 @@ def exercises(root: Path, number: str) -> tuple[Exercise, ...]:
 def read(root: Path, doctree: Callable[[str], nodes.document]) -> dict[str, Chapter]:
     """Read each numbered chapter, by ``ch5``; ``doctree`` gives the tree of a page."""
     places = [place for part in chapter_map.read(root).values() for place in part]
+    course = fronts(root, "course")
     return {
         f"ch{place.number}": Chapter(
             place,
             doctree(f"book/{place.name}"),
             exercises(root, place.number),
             tuple(sorted(p.name for p in root.glob(f"scripts/ch{place.number}_*.py"))),
+            course.get(place.name, {}).get("slot", 0),
         )
         for place in places
         if place.number

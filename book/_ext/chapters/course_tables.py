@@ -29,12 +29,9 @@ class Builder:
         """Build what belongs in a placeholder."""
         if place["what"] == "progress":
             return [self.progress()]
-        names = [name.strip() for name in place["chapters"].split(",")]
-        chapters = {name: self.chapters.get(name) for name in names}
-        if missing := [name for name, one in chapters.items() if one is None]:
-            raise ValueError(f"there is no chapter {missing[0] or 'named'}")
         if place["what"] == "course-sheet":
-            return self.sheet(chapters[names[0]])
+            return self.sheet(self.chapters[place["chapter"]])
+        chapters = self.first(place.get("slots", 0))
         listed = place.get("parts") or ", ".join(course_data.PARTS)
         parts = [part.strip() for part in listed.split(",")]
         if wrong := [part for part in parts if part not in course_data.PARTS]:
@@ -42,6 +39,19 @@ class Builder:
         if "sessions" in place:
             return self.sessions(chapters, parts, place["sessions"])
         return self.plan(chapters, parts, place.get("minutes", 0))
+
+    def first(self, slots: int) -> dict[str, Chapter]:
+        """Return the chapters of a short course in their order; 0 means all."""
+        if not slots:
+            return self.chapters
+        found = {}
+        for slot in range(1, slots + 1):
+            names = [name for name, one in self.chapters.items() if one.slot == slot]
+            if len(names) != 1:
+                who = " and ".join(names) or "no chapter"
+                raise ValueError(f"{who}: one chapter should have slot {slot}")
+            found[names[0]] = self.chapters[names[0]]
+        return found
 
     def page(self, chapter: Chapter, text: str = "") -> nodes.reference:
         """Return a link to a chapter's page."""

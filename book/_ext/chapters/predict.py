@@ -3,7 +3,7 @@
 A Markdown cell that says **Predict** asks; the code cells up to the next text answer.
 The page has a field for the guess in its place; ``predict.js`` shows the output. It is
 there without JavaScript, on paper, and for whoever pressed "Show all results". What the
-result says about the guess is found as in JupyterLab: see allranks/live/predictions.py.
+result says about the guess is found as in JupyterLab: see allranks/predict/forms.py.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from allranks.live.predictions import HERE, predictions
+from allranks.predict.forms import HERE, predictions
 
 ALL = (
     '<p class="predict-first"><button type="button" class="predict-all">'
@@ -101,7 +101,7 @@ def add_script(
 def write_script(app: Sphinx) -> None:
     """Write what JupyterLab's form and the page share, as a script for the page."""
     if app.builder.name == "html":
-        shared = (HERE / "predict_verdict.js").read_text("utf8")
+        shared = (HERE / "verdict.js").read_text("utf8")
         text = f"{shared}return {{ answerIn, verdict }};"
         text = f"window.allRanksPredict = (() => {{\n{text}\n}})();\n"
         folder = Path(app.outdir, "_static")

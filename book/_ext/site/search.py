@@ -16,31 +16,15 @@ from sphinx.environment import BuildEnvironment
 from allranks import clinic
 from allranks.topics import CLASSES
 from book._ext.clinic.cases import load
+from book._ext.front import fronts
 from book._ext.site.search_entries import CASE, FIGURES, Entry, sections
 from book._ext.site.search_index import script
 
 INDEX = "search_index.js"
 MOST = 400 * 1024  # bytes of the index; a test holds it
 LEFT_OUT = "book/app_status", "book/app_course"  # nobody looks for what is listed there
-SAID = Path(__file__).with_name("search_said.txt")
 SYMPTOMS = {"hang": "hangs; ", "slow": "slow; ", "silent": "wrong; "}
 SYNTAX = re.compile(r"\\[wdsbWDSB]|\(\?[:!=]|\{\d[^}]*\}|\[[^\]]*\]|[\\^$|()*+?]|\.\*")
-PAGE = """
-<h1>Search</h1>
-<form class="bd-search d-flex align-items-center" action="search.html" method="get"
-  role="search">
-  <i class="fa-solid fa-magnifying-glass"></i>
-  <input type="search" class="form-control" name="q" placeholder="Search the book"
-    aria-label="Search the book" autocomplete="off" autocapitalize="off"
-    spellcheck="false">
-</form>
-<noscript><p>The search needs JavaScript. Without it, the
-<a href="book/intro.html#the-map">map</a> leads to all chapters,
-<a href="book/app_clinic.html#all-of-them">the error clinic</a> lists all failures, and
-<a href="book/app_glossary.html">the glossary</a> all terms, as does
-<a href="genindex.html">the index</a>.</p></noscript>
-<div id="search-results"></div>
-"""
 
 
 def literal(case: clinic.Specimen) -> str:
@@ -52,15 +36,13 @@ def literal(case: clinic.Specimen) -> str:
     return " ".join(SYNTAX.sub(" ", sign) for sign in signs)
 
 
-def said() -> dict[str, str]:
-    """Return how readers put it, by page and anchor.
-
-    >>> said()["ch5_ddp#does-it-pay"].split("; ")[0]
-    'is DDP faster'
-    """
-    lines = SAID.read_text("utf8").splitlines()
-    pairs = (line.split(": ", 1) for line in lines if line and line[0] != "#")
-    return dict(pairs)
+def said(root: Path) -> dict[str, str]:
+    """Return how readers put it, by page and anchor, from the pages' front matter."""
+    return {
+        f"{page}#{anchor}": words
+        for page, places in fronts(root, "said").items()
+        for anchor, words in places.items()
+    }
 
 
 def spoken(module: str) -> str:
@@ -84,7 +66,7 @@ def entries(env: BuildEnvironment) -> Iterator[Entry]:
     """Yield all that can be found, page by page in the order of the contents."""
     labels = env.domaindata["std"]["labels"]
     cases = {f"clinic-{case.slug}": case for case in load(Path(env.srcdir))}
-    words = said()
+    words = said(Path(env.srcdir))
 
     def label(target: str) -> str:
         return labels.get(target, ("", "", ""))[2]
@@ -139,11 +121,7 @@ def add_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     if app.builder.name == "html":
         text = "Search the sections, error messages, terms and figures of the book."
         described = f'<meta content="{text}" name="description" />'
-        yield (
-            "search",
-            {"title": "Search", "body": PAGE, "metatags": described},
-            "page.html",
-        )
+        yield "search", {"metatags": described}, "search.html"
 
 
 def setup(app: Sphinx) -> None:

@@ -35,7 +35,7 @@ class Entry:
         lead: its first sentences, which results show.
         names: identifiers in its code.
         messages: what a program prints when this is the matter.
-        said: how readers put it (search_said.txt).
+        said: how readers put it (``said`` in the front matter).
         body: all of its text.
         weights: texts whose words count more, each with its weight.
     """

@@ -9,7 +9,7 @@ import torch
 
 from allranks import Ranks
 from allranks.base.report import RanksError
-from allranks.live.room import check_possible
+from allranks.live.capacity import check_possible
 from allranks.topics.links.network import parse
 from allranks.topics.links.sums import seconds
 from tests.allranks.backends.test_shm import COLLECTIVES, ODD, TRAIN

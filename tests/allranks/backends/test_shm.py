@@ -12,7 +12,7 @@ from allranks.backends import OURS, register
 from allranks.backends.segment import CHUNK
 from allranks.base.paths import ROOT
 from allranks.base.report import RanksError
-from allranks.live.room import BACKENDS
+from allranks.live.capacity import BACKENDS
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4], ids="W={}".format)

@@ -362,7 +362,7 @@ def restart(case: str):
         optimizer.param_groups[0]["lr"] = 0.01
     try:
         with Guard(net, optimizer, skip=("parameters",)) as watch:
-            watch.checks.training.skip -= {"parameters"}
+            watch.checks.targets.skip -= {"parameters"}
             watch.resumed(mark)
             return f"step {watch.steps}"
     except GuardError as error:

@@ -21,9 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from allranks import Ranks
 from allranks.guard import Guard, GuardError
-from allranks.guard.datasets import fingerprint
-from allranks.guard.fetching import reader
-from allranks.guard.loaders import inner
+from allranks.guard.datasets import fingerprint, inner, reader
 from allranks.guard.preflight import _products, judge, reads_world_size
 
 mse = nn.functional.mse_loss

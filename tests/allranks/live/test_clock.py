@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 from allranks import Ranks
 from allranks.live import clock
-from allranks.live.steps import Group, Issued, in_step
+from allranks.live.desync import Group, Issued, find_desync
 from allranks.topics.timelines.sums import place
 
 # Its releases of torch have each of these places; another one may have fewer.
@@ -74,8 +74,8 @@ def record(ranks, work, *args):
 
 
 def steps(ranks):
-    """Return what in_step says about the ranks as they are now."""
-    return in_step(ranks.run(issued))
+    """Return what find_desync says about the ranks as they are now."""
+    return find_desync(ranks.run(issued))
 
 
 def names(job):
@@ -442,7 +442,7 @@ class TestInStep:
     def test_a_group_that_not_all_have_made(self):
         """Who makes a group waits for the others, which have made one less."""
         made = [Issued(rank, 3 if rank == 1 else 2) for rank in range(3)]
-        assert in_step(made) == (
+        assert find_desync(made) == (
             "ranks 0 and 2 have made 2 process groups, rank 1 has made 3"
         )
 
@@ -483,10 +483,10 @@ class TestInStep:
             ranks.run(install)
             (issued,) = ranks.run(fail)
         assert issued.failed == ("all_reduce",)
-        assert in_step([issued]) == "all_reduce failed on rank 0, perhaps halfway"
+        assert find_desync([issued]) == "all_reduce failed on rank 0, perhaps halfway"
 
     def test_a_backend_that_does_not_count(self):
         """Nobody can tell then, which is no reason to say that all is well."""
         groups = {"0": Group((0, 1), None)}
-        said = in_step([Issued(rank, 1, groups) for rank in (0, 1)])
+        said = find_desync([Issued(rank, 1, groups) for rank in (0, 1)])
         assert said == "nothing counts the collectives of ranks 0–1"

@@ -1,5 +1,6 @@
 """Ranks that get no core are slow, not hung: progress is judged, and not a clock."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from allranks import Ranks, RanksError
 from allranks.live import collect, processes
+from allranks.live.patience import GRACE, POLL_S, Patience
 
 THREAD = """
 import threading
@@ -80,6 +82,54 @@ def test_a_thread_that_only_polls_is_no_progress(two, monkeypatch, later, busy):
     assert two._crew.is_busy(0) == busy
 
 
+def crew(busy: bool = False, used: float = 0.0) -> SimpleNamespace:
+    """Return what Patience asks of the processes of one rank, all of it constant."""
+    return SimpleNamespace(
+        is_busy=lambda rank: busy,
+        used=[used],
+        switches=lambda rank: 0,
+        progress=lambda ranks: [0],
+    )
+
+
+def ticks(patience: Patience, failed: bool = False, seconds: float = POLL_S):
+    """Tick until the waiting ends; return what ends it, and after which seconds."""
+    for number in range(1, 10_000):
+        if verdict := patience.tick(seconds, {0}, failed):
+            return verdict, pytest.approx(number * seconds, abs=2 * POLL_S)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("state", "limits", "failed", "end"),
+    [
+        ({}, (3.0, None), False, ("late", 3.0)),
+        ({"busy": True}, (3.0, None), False, ("late", 3.0)),
+        ({}, (3.0, 1.0), False, ("stalled", 1.0)),
+        ({}, (3.0, None), True, ("stalled", GRACE)),
+        ({}, (3.0, 1.0), True, ("stalled", GRACE)),
+        ({"busy": True}, (3.0, None), True, ("late", 3.0)),
+        ({"busy": True}, (3.0, None, True), True, ("stalled", GRACE)),  # it spins
+        ({"busy": True, "used": 1.0}, (3.0, 1.0), False, ("late", 3.0)),
+        ({"busy": True}, (3.0, 1.0), False, ("late", 30.0)),  # it queues for a core
+    ],
+)
+def test_what_ends_the_waiting(state, limits, failed, end):
+    """The limit does, or that nothing moves: once a rank failed, or with a stall."""
+    assert ticks(Patience(crew(**state), [0], *limits), failed) == end
+
+
+def test_a_rank_that_is_switched_out_or_prints_goes_on():
+    """The one starts the count of idle seconds again, the other the limit."""
+    moving, switches = crew(), itertools.count()
+    moving.switches = lambda rank: next(switches)
+    assert ticks(Patience(moving, [0], 3.0, 1.0)) == ("late", 3.0)
+    assert ticks(Patience(moving, [0], 3.0, 1.0), failed=True) == ("stalled", GRACE)
+    reads = itertools.count()  # each 0.1 s; the rank prints once, at 1.5 s
+    moving.progress = lambda ranks: [next(reads) >= 15]
+    assert ticks(Patience(moving, [0], 2.0)) == ("late", 3.5)
+
+
 def jumping(monkeypatch, seconds: float) -> None:
     """Let each look find that ``seconds`` have passed, as if there had been no core."""
     steps = iter(range(10**9))
@@ -110,7 +160,7 @@ def test_the_limit_does_not_count_a_queue_for_a_core(two, monkeypatch):
 @pytest.mark.parametrize("doubt", [None, lambda at: False], ids=["none", "no"])
 def test_a_hang_without_doubt_ends_at_once(two, doubt):
     """Rank 1 waits for nobody, and the report says so long before the limit."""
-    two.doubt = doubt
+    two.keep_waiting = doubt
     with pytest.raises(RanksError, match="rank 1 waits in"):
         two.run("if rank:\n    dist.barrier()", quiet=True, timeout=1e9)
 
@@ -118,7 +168,7 @@ def test_a_hang_without_doubt_ends_at_once(two, doubt):
 def test_in_doubt_ranks_go_on_until_the_limit(two):
     """The doubt is told where all ranks wait; if it says so, they have their time."""
     told = []
-    two.doubt = lambda at: not told.append(at)
+    two.keep_waiting = lambda at: not told.append(at)
     two.stall = 0.3
     job = "import time\ntime.sleep(2)\nrank"
     assert two.run(job, quiet=True) == [0, 1]
@@ -139,7 +189,7 @@ def test_the_report_says_what_the_doubt_was_told(two, tmp_path):
         time.sleep(0.3)  # so that rank 1 gets to the barrier
         return False
 
-    two.doubt, two.stall = open_door, 0.3
+    two.keep_waiting, two.stall = open_door, 0.3
     job = f"if rank:\n    open({str(fifo)!r}).read()\ndist.barrier()"
     with pytest.raises(RanksError, match=r"rank 1 waits in .*open.* at cell line 2"):
         two.run(job, quiet=True, timeout=1e9)

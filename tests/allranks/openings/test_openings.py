@@ -1,4 +1,7 @@
-"""The pictures that open chapters say what the chapters' own code computes."""
+"""Each chapter opens with its own picture, drawn for a column and for a phone.
+
+Whether a picture says what its chapter computes, the chapter's own test says.
+"""
 
 import doctest
 import re
@@ -8,8 +11,7 @@ import pytest
 
 from allranks import openings
 from allranks.base.paths import ROOT
-from allranks.openings import ch1_environment, ch3_save_load, ch5_ddp, sheet
-from allranks.topics.topology.sums import rank_of
+from allranks.openings import sheet
 
 NARROW, WIDE = True, False
 
@@ -49,36 +51,6 @@ def test_every_chapter_opens_with_its_own_picture_before_any_code():
 def test_another_name_is_refused():
     with pytest.raises(LookupError, match="no opening ch9_x: there are app_rehearse"):
         openings.opening("ch9_x")
-
-
-def test_five_things_must_match_and_five_are_marked():
-    """The list beside the layers explains each number on them, once."""
-    numbers = [text for text in texts("ch1_environment") if re.fullmatch(r"\d", text)]
-    expected = [f"{i + 1}" for i in range(len(ch1_environment.MATCH))]
-    assert sorted(numbers) == sorted(expected * 2)
-
-
-def test_the_file_holds_what_the_second_script_of_chapter_3_leaves_out_in_turn():
-    """Its run loses one piece after another; the picture has as many."""
-    (record,) = ROOT.glob("book/_runs/*ch3_resume.py.txt")
-    lost = re.findall(r"lost (\w+): off", record.read_text("utf8"))
-    assert len(lost) == len(ch3_save_load.FILE)
-
-
-def test_ranks_are_those_of_the_rule():
-    """Two nodes with two processes each."""
-    shown = [text for text in texts("ch4_ranks") if text.startswith("rank ")]
-    assert shown == [f"rank {rank_of((2, 2), n, i)}" for n in (0, 1) for i in (0, 1)]
-
-
-def test_bars_average_and_step_as_ddp_does():
-    """Gradients differ, their average is in between, and weights stay equal."""
-    first, second = ch5_ddp.OWN
-    assert first != second
-    pairs = zip(first, second, ch5_ddp.AVERAGE, strict=True)
-    assert all(2 * mean == a + b for a, b, mean in pairs)
-    for _, _, sign, bars in ch5_ddp.STAGES[1:]:
-        assert (bars[0] == bars[1]) is (sign == "=")
 
 
 def test_examples_in_docstrings_hold():

@@ -16,7 +16,7 @@ import torch
 from allranks import vgpu
 from allranks.doctor import nvidia_smi as doctor
 from allranks.rehearse import __main__ as command
-from allranks.rehearse import launch, nvidia_smi, settings
+from allranks.rehearse import launch, nvidia_smi, records
 from allranks.rehearse.command import CommandError, reach, rewrite
 from allranks.rehearse.launch import _place
 from tests.allranks.rehearse.running import (
@@ -43,24 +43,27 @@ def test_a_healthy_ddp_script_has_no_finding(tmp_path):
     told = json.loads((tmp_path / "r.json").read_text("utf8"))
     assert told["findings"] == [] and told["exit"] == 0
     for rank, one in enumerate(told["processes"]):
-        assert (one["rank"], one["steps"], one["ended"]) == (rank, 8, True)
+        assert (one["rank"], one["num_steps"], one["ended"]) == (rank, 8, True)
         (gpu,) = one["gpus"]
-        assert gpu["index"] == rank and sum(gpu["holders"].values()) == gpu["peak"]
+        assert (
+            gpu["index"] == rank and sum(gpu["holders"].values()) == gpu["peak_bytes"]
+        )
         # Where in a step so small a model peaks depends on when gloo frees a block.
         assert gpu["holders"]["parameters"] == 1024
         assert gpu["holders"]["optimizer"] == 2048  # two moments for each of two
-        backward = [c for c in one["calls"] if c["in"] == "backward"]
-        assert [(c["op"], c["bytes"], c["times"]) for c in backward] == [
+        backward = [c for c in one["collectives"] if c["in_backward"]]
+        assert [(c["op"], c["num_bytes"], c["times"]) for c in backward] == [
             ("all_reduce", 36, 8)
         ]
         assert backward[0]["line"].endswith(line_of("ddp.py", "loss.backward()"))
         assert [len(e["indices"]) for e in one["epochs"]] == [32, 32]
-        size, count, *names = one["ddp"][0]["buckets"][0]
-        assert (size, count, sorted(names)) == (36, 2, ["bias", "weight"])
+        (bucket,) = one["ddp"][0]["buckets"]
+        assert (bucket["num_bytes"], bucket["num_parameters"]) == (36, 2)
+        assert {bucket["first"], bucket["last"]} == {"bias", "weight"}
         # The guard looks at the optimizer's step, and nothing of it is counted.
-        assert one["guard"] == dict(models=["DDP"], found=[], remarks=[], off=[])
+        assert one["guard"] == vars(records.GuardNotes(["DDP"]))
         here = line_of("ddp.py", "optimizer.step()")
-        sent = [*one["calls"], *one["copies"]]
+        sent = [*one["collectives"], *one["copies"]]
         assert sent and not any(each["line"].endswith(here) for each in sent)
         assert gpu["growth"]["batch"] == 8
     assert (
@@ -245,9 +248,8 @@ def test_a_spawned_rank_that_fails_is_named_with_its_line():
 @pytest.mark.parametrize(
     ("how", "code", "said"), [("7", 7, ""), ("text", 1, "it ends because of this")]
 )
-def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
+def test_a_script_ends_as_under_python(how, code, said):
     """Its threads are joined, its exit functions run, and its exit code is ours."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process ends in its own way
     found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
     assert found == code, out + err
     assert out.startswith("last line\nthread\nexit function\nRehearsal: exit code")
@@ -268,7 +270,6 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     A launcher starts it, and the scripts that it starts are rehearsed; the process that
     it forgets is ended.
     """
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process has other surroundings
     Path(tmp_path, "stub.py").write_text("told = __name__")
     stubs = "--stub=apex=stub.py", "--stub=apex.parallel=stub.py"
     Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
@@ -318,7 +319,6 @@ def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
     """No process or folder is left, and the report says what was done until then."""
     command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    env.pop("ALLRANKS_POPEN", None)  # what forks would leave a folder of its own
     job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     said = job.stdout.readline()
     time.sleep(1.5)  # the record is written twice a second
@@ -355,7 +355,7 @@ def test_who_is_impatient_leaves_nothing_behind_either(monkeypatch):
 
     monkeypatch.setattr(launch, "stop", interrupted)
     monkeypatch.setattr(launch, "_clear", lambda stage, jobs: cleared.append(jobs))
-    stage = settings.Settings(folder="no such rehearsal", gpus=1)
+    stage = records.Stage(folder="no such rehearsal", gpus=1)
     command = [sys.executable, "-c", "pass"]
     monkeypatch.setattr(launch, "rewrite", lambda *about: command)
     code, _ = launch.run(stage, ["train.py"])
@@ -469,9 +469,8 @@ if "torch.distributed.run" in sys.orig_argv:
 """
 
 
-def test_a_node_that_ends_first_disturbs_no_other(tmp_path, monkeypatch):
+def test_a_node_that_ends_first_disturbs_no_other(tmp_path):
     """One torchrun is slow to read that all is done, when the other has ended."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked one has no sitecustomize
     Path(tmp_path, "sitecustomize.py").write_text(SLOW_TO_LEAVE)
     words = "--nodes=2", "--gpus=1", *torchrun("ends.py", "0", ranks=1)
     code, _, err = rehearse(*words, PYTHONPATH=str(tmp_path))
@@ -481,7 +480,7 @@ def test_a_node_that_ends_first_disturbs_no_other(tmp_path, monkeypatch):
 
 def test_nvidia_smi_answers_queries(tmp_path):
     """A card has its name and memory; what is not known is refused."""
-    stage = settings.Settings(folder=str(tmp_path), gpus=2, card="h100-80")
+    stage = records.Stage(folder=str(tmp_path), gpus=2, card="h100-80")
     ask = ["--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
     assert nvidia_smi.answer(ask, stage) == (
         "0, NVIDIA H100 80GB HBM3, 76293\n1, NVIDIA H100 80GB HBM3, 76293\n",
@@ -500,11 +499,12 @@ def test_nvidia_smi_says_what_is_in_use_and_the_doctor_is_content(
     tmp_path, monkeypatch
 ):
     """It knows a running process by its record; the doctor asks it as any program."""
-    stage = settings.Settings(folder=str(tmp_path), gpus=2, card="a100-40")
-    gpu = {"physical": 1, "reserved": 3 * 2**20}
-    record = {"host": socket.gethostname(), "pid": 77, "ended": False, "gpus": [gpu]}
-    for name, changes in ("a", {}), ("b", {"ended": True}), ("c", {"host": "node1"}):
-        Path(tmp_path, f"{name}.json").write_text(json.dumps(record | changes))
+    stage = records.Stage(folder=str(tmp_path), gpus=2, card="a100-40")
+    gpu = records.Gpu(1, 1, reserved_bytes=3 * 2**20)
+    here = socket.gethostname()
+    for pid, host, ended in (77, here, False), (78, here, True), (79, "node1", False):
+        record = records.Record(host=host, pid=pid, ended=ended, gpus=[gpu])
+        records.write(record, tmp_path)
     nvidia_smi.put_into(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for variable, value in stage.environment().items():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from allranks.rehearse.records import GuardNotes
 from tests.allranks.backends.gpus import gpu_ranks
 
 TRAIN = """
@@ -43,10 +44,10 @@ def train(change=same, skipped=(), patience_s=60, layers=(), wrap=same):
             guards.before_step(optimizer)
             traces.append(counted() == before)
             optimizer.step()
-    facts = guards.facts()
+    notes = guards.notes
     del model, optimizer, net
     gc.collect()
-    return [found[:2] for found in facts["found"]], facts["off"], all(traces), gone()
+    return notes, all(traces), gone()
 
 def shard(early):
     gc.collect()  # a model that is left over has no optimizer either
@@ -63,7 +64,7 @@ def shard(early):
         nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
         guards.before_step(optimizer)
         optimizer.step()
-    return guards.facts()
+    return guards.notes
 
 def edit(model):
     if rank == 1:
@@ -88,16 +89,17 @@ def ranks():
 @pytest.mark.parametrize("change", ["clip", "scale"])
 def test_what_the_program_does_to_gradients_is_no_finding(ranks, change):
     """Gradients are looked at as backward leaves them; nothing is counted or kept."""
-    for result in ranks.run(f"train({change})"):
-        assert result == ([], [], True, None)
+    for notes, quiet, gone in ranks.run(f"train({change})"):
+        assert (notes, quiet, gone) == (GuardNotes(["DDP"]), True, None)
 
 
 def test_a_finding_is_noted_and_the_script_goes_on(ranks):
     """All four steps are made; the guard ends with what it has found first."""
-    for found, off, quiet, gone in ranks.run("train(edit)"):
-        ((kind, text),) = found
-        assert kind == "guard" and "module.0.weight is not the same on all" in text
-        assert (off, quiet, gone) == ([], True, None)
+    for notes, quiet, gone in ranks.run("train(edit)"):
+        (finding,) = notes.findings
+        assert finding.kind == "guard"
+        assert "module.0.weight is not the same on all" in finding.text
+        assert (notes.ended, quiet, gone) == ([], True, None)
 
 
 def test_a_compiled_model_is_compared_too(ranks):
@@ -120,10 +122,11 @@ class Named(nn.Module):
 
 train(edit_inside, wrap=lambda net: torch.compile(Named(net), backend="eager"))
 """
-    for found, off, _, _ in ranks.run(code):
-        ((kind, text),) = found
-        assert kind == "guard" and "_orig_mod.net.0.weight is not the same" in text
-        assert off == []
+    for notes, _, _ in ranks.run(code):
+        (finding,) = notes.findings
+        assert finding.kind == "guard"
+        assert "_orig_mod.net.0.weight is not the same" in finding.text
+        assert notes.ended == []
 
 
 def test_equal_random_numbers_do_not_end_the_guard(ranks):
@@ -136,30 +139,33 @@ def later(model):
         edit(model)
 train(later, layers=[nn.Dropout(0.5)])
 """
-    for found, off, quiet, _ in ranks.run(code):
-        assert [kind for kind, _ in found] == ["same-random-numbers", "guard"]
-        assert "--allow same-random-numbers" in found[0][1]
-        assert off == [] and quiet
+    for notes, quiet, _ in ranks.run(code):
+        first, second = notes.findings
+        assert [first.kind, second.kind] == ["same-random-numbers", "guard"]
+        assert "--allow same-random-numbers" in first.text
+        assert notes.ended == [] and quiet
 
 
 def test_a_rank_that_does_not_come_ends_the_guard_alone(ranks):
     """Rank 1 leaves out the second step; both make all others, and nothing is found."""
-    for found, off, quiet, gone in ranks.run("train(skipped={(1, 2)}, patience_s=1)"):
-        assert (found, quiet, gone) == ([], True, None)
-        assert len(off) == 1 and "did not come within 1 s" in off[0]
+    for notes, quiet, gone in ranks.run("train(skipped={(1, 2)}, patience_s=1)"):
+        assert (notes.findings, quiet, gone) == ([], True, None)
+        (why,) = notes.ended
+        assert "did not come within 1 s" in why
 
 
 def test_a_sharded_model_is_found_without_a_wrapper(ranks):
     """An optimizer that was built before fully_shard holds none of its parameters."""
-    for facts in ranks.run("shard(early=False)"):
-        assert facts == {"models": ["FSDP2"], "found": [], "remarks": [], "off": []}
-    for facts in ranks.run("shard(early=True)"):
-        ((kind, text, _),) = facts["found"]
-        assert kind == "guard" and "the optimizer does not hold 0.weight" in text
+    for notes in ranks.run("shard(early=False)"):
+        assert notes == GuardNotes(["FSDP2"])
+    for notes in ranks.run("shard(early=True)"):
+        (finding,) = notes.findings
+        assert finding.kind == "guard"
+        assert "the optimizer does not hold 0.weight" in finding.text
 
 
 HOOKED = """
-from allranks.rehearse.training import Training
+from allranks.rehearse.replicas import Replicas
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local
 
 def told(hook):
@@ -168,11 +174,10 @@ def told(hook):
     if hook:
         state = local.PostLocalSGDState(group, None, 1)
         model.register_comm_hook(state, local.post_localSGD_hook)
-    training = Training([], guard=False, patience_s=1)
-    training.wraps(model)
-    training.look()
-    facts = training.facts()
-    return facts["wrapped"], facts["data_parallel"]
+    replicas = Replicas([], guard=False, patience_s=1)
+    replicas.add_ddp_model(model)
+    replicas.plan_digest()
+    return replicas.replicated, replicas.data_parallel
 
 told(False), told(True)
 """
@@ -194,14 +199,9 @@ class Named(nn.Module):
 
 def remarks(name):
     global ATTRIBUTE
-    found, ATTRIBUTE = [], name
-    own = Guards.facts
-    Guards.facts = lambda self: found.append(own(self)) or own(self)
-    try:
-        train(wrap=Named)
-    finally:
-        Guards.facts = own
-    return [text for text in found[-1]["remarks"] if name in text]
+    ATTRIBUTE = name
+    notes, _, _ = train(wrap=Named)
+    return [text for text in notes.remarks if name in text]
 
 len(remarks("rate")), len(remarks("_object_hash"))
 """
@@ -217,17 +217,16 @@ def looked():
     model = nn.parallel.DistributedDataParallel(
         nn.Linear(4, 4).to(gpu), process_group=group
     )
-    training = Training([], guard=False, patience_s=1)
-    training.wraps(model)
-    training.num_steps = 1
-    training.look()
-    before = training.facts()["wrapped"]
-    training.digests[1] = 0.5
+    replicas = Replicas([], guard=False, patience_s=1)
+    replicas.add_ddp_model(model)
+    replicas.num_steps = 1
+    replicas.plan_digest()
+    before = replicas.replicated
+    replicas.digests[1] = 0.5
     with model.join():
-        training.look()
-    training.look()  # whose steps are no common moments from now on
-    facts = training.facts()
-    return before, facts["wrapped"], facts["digests"], facts["data_parallel"]
+        replicas.plan_digest()
+    replicas.plan_digest()  # whose steps are no common moments from now on
+    return before, replicas.replicated, replicas.digests, replicas.data_parallel
 
 looked()
 """

@@ -3,7 +3,7 @@
 import pytest
 
 from allranks import Ranks
-from allranks.rehearse import fit
+from allranks.rehearse import memory
 
 TRAIN = """
 from types import SimpleNamespace
@@ -82,10 +82,10 @@ machine.observer = SimpleNamespace(
     took=holders.took, frees=holders.frees, copied=lambda *about: None
 )
 held, seen, readers = torch.ones(1024, device="cuda"), [], []
-holders._known = lambda: readers.append(threading.get_ident()) or ()
+holders._owned_storages = lambda: readers.append(threading.get_ident()) or ()
 
 def watch():
-    holders.bystander = threading.get_ident()
+    holders.watching_thread = threading.get_ident()
     holders.look(machine.devices[0])
     seen.append(holders.peak(machine.devices[0])[0])
 
@@ -107,7 +107,7 @@ def test_a_thread_that_only_watches_leaves_the_reading_to_others():
 FIT = """
 from types import SimpleNamespace
 from allranks import vgpu
-from allranks.rehearse import fit, memory, samples
+from allranks.rehearse import memory, samples
 from torch import nn
 
 def train(size, limit="1 GiB", steps=2):
@@ -138,15 +138,15 @@ def train(size, limit="1 GiB", steps=2):
     except torch.OutOfMemoryError:
         fits = False
     holders.growth(gpu).look(gpu.allocated)
-    return gpu.peak, holders.growth(gpu).facts(given.trained()), fits
+    return gpu.peak, holders.growth(gpu).of_batch(given.trained()), fits
 
-peak, facts, _ = train(8)
+peak, growth, _ = train(8)
 limit = 4 * peak
-best = fit.largest(facts["moments"], 8, limit)
+best = memory.largest_batch(growth.moments, 8, limit)
 fits = train(best, limit)[2]
 _, lacking, over = train(best + best // 10, limit)
-tried = peak, facts, best, train(best)[0], train(8 * best)[0]
-tried, fits, over, fit.estimate(lacking, limit, 0), train(8, limit, 1)[1]
+tried = peak, growth, best, train(best)[0], train(8 * best)[0]
+tried, fits, over, memory.estimate_batch(lacking, limit, 0), train(8, limit, 1)[1]
 """
 
 
@@ -157,27 +157,27 @@ def test_a_larger_batch_has_the_peak_that_was_extrapolated():
     """
     with Ranks(1) as ranks:
         ((tried, fits, over, estimate, once),) = ranks.run(FIT)
-    peak, facts, best, there, far = tried
-    assert facts["batch"] == 8  # no DataLoader says so, but what the model was given
-    moments = facts["moments"]
+    peak, growth, best, there, far = tried
+    assert growth.batch == 8  # no DataLoader says so, but what the model was given
+    moments = growth.moments
     assert best > 16 and fits and not over
-    assert estimate.bound and best <= estimate.most < best + best // 10
-    assert estimate.batch == best + best // 10
+    assert estimate.lacked and best <= estimate.largest < best + best // 10
+    assert estimate.rehearsed == best + best // 10
     # A first step has no optimizer's state before it, so its moments say too little.
-    assert once["moments"] and fit.estimate(once, 4 * peak, steps=1) is None
-    assert fit.peak(moments, 8, 8) == peak
+    assert once.moments and memory.estimate_batch(once, 4 * peak, num_steps=1) is None
+    assert memory.peak_bytes(moments, 8, 8) == peak
     for batch, real in (best, there), (8 * best, far):
         # Each tensor's size is rounded up to 512 bytes, which does not grow.
-        assert abs(fit.peak(moments, 8, batch) / real - 1) < 0.01
+        assert abs(memory.peak_bytes(moments, 8, batch) / real - 1) < 0.01
 
 
 def test_what_has_no_batch_in_its_shape_does_not_grow():
     """Weights are known by their shapes, and flat parameters are rows."""
     fixed = {(64, 64)}
-    assert fit.grows((64, 10), 64, fixed) and fit.grows((3, 2, 64, 5), 64, fixed)
+    assert memory.grows((64, 10), 64, fixed) and memory.grows((3, 2, 64, 5), 64, fixed)
     for shape in (), (64, 64), (640,), (10, 10):
-        assert not fit.grows(shape, 64, fixed)
-    assert fit.largest([(100, 0)], 8, 200) is None
+        assert not memory.grows(shape, 64, fixed)
+    assert memory.largest_batch([(100, 0)], 8, 200) is None
 
 
 COPIED = """

@@ -5,17 +5,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-# Where each explorable is first shown.
-PAGES = {
-    "arrivals": "book/intro",
-    "data_parallel": "book/ch2_data_parallel",
-    "state_dicts": "book/ch3_save_load",
-    "topology": "book/ch4_ranks",
-    "collectives": "book/ch4_ranks",
-    "batches": "book/ch5_ddp",
-    "buckets": "book/ch5_ddp",
-    "pipelines": "book/ch6_model_parallel",
-    "loader": "book/ch9_data",
+from allranks.base.paths import ROOT
+
+FIGURE = re.compile(r"^```\{explorable\} (\w+)$", re.MULTILINE)
+PAGES = {  # where each explorable is shown
+    name: f"book/{page.stem}"
+    for page in sorted(ROOT.glob("book/*.md"))
+    for name in FIGURE.findall(page.read_text("utf8"))
 }
 EACH = pytest.mark.parametrize(("name", "page"), [*PAGES.items()], ids=list(PAGES))
 SETTLED = "() => document.getAnimations().every(a => a.playState !== 'running')"
