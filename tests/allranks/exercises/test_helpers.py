@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from allranks.exercises import oracle, watch
+from allranks import check
+from allranks.exercises import files, oracle, watch
 from allranks.exercises.oracle import Wrong
 from allranks.exercises.patches import Patches
 
@@ -111,3 +112,14 @@ def test_a_spy_notes_and_a_ban_refuses():
         owner.send()
     patches.patch(Owner, "send", real)
     assert owner.send() == "sent"
+
+
+def test_a_wait_in_a_watched_call_is_told_by_the_line_that_called_it():
+    code = "import torch\nimport torch.distributed as dist\n\n\ndef ex4_2(x, src):\n"
+    code += "    if dist.get_world_size() > 1:\n"
+    code += "        dist.recv(torch.empty_like(x), 1 - dist.get_rank())\n"
+    answer = files.find("ex4_2").answer(files.Cell("wrong", "", code))
+    found = check(answer)
+    assert found.status == "hang"
+    assert "Ranks 0–1 wait in line 3 of your ex4_2: dist.recv(" in found.message
+    assert "patches.py" not in found.message
