@@ -1,6 +1,5 @@
 """Round at random, and alike everywhere.
 
-Chapter: 10
 Ranks: 1, 2
 Minutes: 15
 
@@ -50,9 +49,8 @@ BETWEEN = {  # by case: numbers, and the chance of the neighbour farther from ze
 
 def drawn(answer, x, seed):
     """Return what the answer makes of x, after a look at its type."""
-    untouched = Untouched(x=x)
-    got = answer(x, dice(seed))
-    untouched()
+    with Untouched(x=x):
+        got = answer(x, dice(seed))
     if not isinstance(got, torch.Tensor) or got.dtype != torch.bfloat16:
         kind = getattr(got, "dtype", type(got).__name__)
         raise Wrong(f"the result is {kind}, not a tensor of bfloat16.")
@@ -88,8 +86,7 @@ def check(answer, case):
             if number == number:
                 bits = f"{bits & 0xFFFFFFFF:08x}"
                 raise Wrong(f"NaN with the bits {bits} became {number:g}.")
-    for name, pairs in BETWEEN.items():
-        case(name)
+    for name, pairs in case.each(BETWEEN):
         for value, chance in pairs:
             x = torch.full((2, DRAWS // 2), value)
             judge(drawn(answer, x, 7), value, chance)
@@ -123,8 +120,7 @@ def ex10_1(x, generator):
 # - return torch.where(x.isfinite(), bits.view(torch.float32), x).bfloat16()
 # + return bits.view(torch.float32).bfloat16()
 # %% wrong: the noise comes from each rank's own dice
-# - noise = torch.randint(0, 1 << 16, x.shape, generator=generator, dtype=torch.int32)
-# + noise = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32)
+# ~ generator=generator, dtype => dtype
 # %% wrong: noise, and then to the nearest, which rounds what it could hold
 # = noise = torch.rand(x.shape, generator=generator) - 0.5
 # = return (x * (1 + noise / 64)).bfloat16()

@@ -1,6 +1,5 @@
 """A loss scaler that all ranks agree on.
 
-Chapter: 10
 Ranks: 2, 4
 Minutes: 20
 
@@ -76,8 +75,7 @@ class Counting(torch.optim.SGD):
 
 
 def check(answer, case):
-    for name, steps in STORIES.items():
-        case(name)
+    for name, steps in case.each(STORIES):
         sizes = 3 + rank, 2, 1  # the last one never has a gradient
         weights, bias, idle = (nn.Parameter(torch.ones(n)) for n in sizes)
         groups = [{"params": [weights, idle]}, {"params": [bias], "lr": 0.25}]
@@ -164,12 +162,10 @@ def ex10_2(optimizer, state, interval):
 # + dist.all_reduce(bad)
 # + if not bad.isfinite():
 # %% wrong: a bad step does not end the row of good ones
-# - state["scale"], state["good"] = state["scale"] / 2, 0
-# + state["scale"] /= 2
+# ~ ["scale"], state["good"] = state["scale"] / 2, 0 => ["scale"] /= 2
 # %% wrong: steps with gradients that are still scaled
 # - parameter.grad /= state["scale"]
 # %% wrong: compares the largest gradient with inf
 # - bad += not parameter.grad.isfinite().all()
 # + bad = torch.maximum(bad, parameter.grad.max())
-# - if bad:
-# + if bad == float("inf"):
+# ~ if bad => if bad == float("inf")

@@ -1,6 +1,5 @@
 """Clip by the norm of a gradient that is spread over ranks.
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -69,8 +68,7 @@ def square(tensors):
 
 
 def check(answer, case):
-    for name, (sizes, same, dtype, magnitude, most) in CASES.items():
-        case(name)
+    for name, (sizes, same, dtype, magnitude, most) in case.each(CASES):
         parts = [made(sizes[r], 10 + r, dtype, magnitude) for r in range(world_size)]
         shared = made(same, 5, dtype, magnitude)
         squares, ours = [square(part) for part in parts], square(shared)
@@ -115,13 +113,10 @@ def ex10_3(sharded, replicated, max_norm):
 # %% wrong: the norm of what this rank holds
 # - dist.all_reduce(total)
 # %% wrong: what is replicated counts once per rank
-# - share = 1 / dist.get_world_size()
-# + share = 1
+# ~ 1 / dist.get_world_size() => 1
 # %% wrong: squares in the gradients' own type
-# - total += gradient.double().square().sum()
-# + total += gradient.square().sum()
-# - total += gradient.double().square().sum()
-# + total += gradient.square().sum()
+# ~ double().square => square
+# ~ double().square => square
 # %% wrong: adds up the ranks' norms
 # - dist.all_reduce(total)
 # - for gradient in replicated:
@@ -131,8 +126,7 @@ def ex10_3(sharded, replicated, max_norm):
 # + squares = sum(gradient.double().square().sum() for gradient in replicated)
 # + norm = (total + squares**0.5).item()
 # %% wrong: always scales to the threshold
-# - gradient.mul_(min(1.0, max_norm / norm))
-# + gradient.mul_(max_norm / norm)
+# ~ min(1.0, max_norm / norm) => max_norm / norm
 # %% wrong: a rank without shards does not call the collective
 # - dist.all_reduce(total)
 # + if sharded:

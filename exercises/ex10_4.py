@@ -1,6 +1,5 @@
 """How large a batch is worth it?
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 25
 
@@ -75,9 +74,8 @@ def check(answer, case):
         every = [made(r, *task) for r in range(world_size)]
         every = torch.stack(every, 1).double()  # (steps, W, k, n)
         mine, sizes = made(rank, *task), (batch, world_size * k * batch)
-        untouched = Untouched(gradients=mine)
-        got = answer(mine, batch)
-        untouched()
+        with Untouched(gradients=mine):
+            got = answer(mine, batch)
         got = unpack(got, 3, "(|G|², S, their ratio)")
         norms, own = every.square().sum(-1), every[:, rank].mean(1).square().sum(-1)
         small, big = norms.mean((1, 2)), every.mean((1, 2)).square().sum(-1)
@@ -129,21 +127,17 @@ def ex10_4(gradients, batch):
 # + ratio = (each / (small - each / batch)).mean()
 # + return signal.item(), noise.item(), ratio.item()
 # %% wrong: the small norms of one rank
-# - dist.all_reduce(squares)
-# + squares *= dist.get_world_size()
+# ~ dist.all_reduce(squares) => squares *= dist.get_world_size()
 # %% wrong: forgets that the gradients were accumulated
 # - noise = ((small - big) / (1 / batch - 1 / (many * batch))).mean()
 # + noise = ((small - big) / (1 / batch - 1 / (dist.get_world_size() * batch))).mean()
 # %% wrong: takes the mean gradient for G
-# - signal = small.mean() - noise / batch
-# + signal = big.mean()
+# ~ small.mean() - noise / batch => big.mean()
 # %% wrong: squares the mean of the norms
 # - squares = gradients.double().square().sum((1, 2))  # (steps,)
 # + squares = gradients.double().norm(dim=2).sum(1)
-# - small, big = squares / many, (total / many).square().sum(1)
-# + small, big = (squares / many).square(), (total / many).square().sum(1)
+# ~ squares / many => (squares / many).square()
 # %% wrong: no rank asks the others
-# - many = dist.get_world_size() * gradients.shape[1]
-# + many = gradients.shape[1]
+# ~ dist.get_world_size() * gradients => gradients
 # - dist.all_reduce(total)
 # - dist.all_reduce(squares)

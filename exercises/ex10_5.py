@@ -1,6 +1,5 @@
 """AdamW for weights of two bytes.
 
-Chapter: 10
 Ranks: 1, 2, 4
 Minutes: 40
 Level: hard
@@ -134,8 +133,7 @@ def held(value, seen):
 
 def check(answer, case):
     memory, apart = [], []
-    for name, (shapes, steps, *numbers, kind) in CASES.items():
-        case(name)
+    for name, (shapes, steps, *numbers, kind) in case.each(CASES):
         seed, (lr, eps, decay) = dice(9), numbers
         start = [(torch.rand(s, generator=seed) + 0.75).to(BF16) for s in shapes]
         history = [brought(kind, shapes, step) for step in range(steps)]
@@ -218,8 +216,7 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 # + cut = (master.view(torch.int32) & -65536).view(torch.float32)
 # + piece = F.pad(cut.bfloat16(), (0, size - len(master)))
 # %% wrong: every rank keeps all of it
-# - mine = slice(rank * size, (rank + 1) * size)
-# + mine = slice(None)
+# ~ rank * size, (rank + 1) * size => None
 # - piece = F.pad(master.bfloat16(), (0, size - len(master)))
 # + piece = F.pad(master.bfloat16(), (0, size * world_size - len(row)))
 # + piece = piece[rank * size :][:size]
@@ -244,5 +241,4 @@ def ex10_5(weights, gradients, state, lr, betas, eps, weight_decay):
 # + m.lerp_(g, 1 - betas[0])
 # - master.mul_(1 - lr * weight_decay)
 # %% wrong: a sum of gradients, because Adam does not mind the scale
-# - g, master, m, v = row[mine] / world_size, state["master"], state["m"], state["v"]
-# + g, master, m, v = row[mine], state["master"], state["m"], state["v"]
+# ~ [mine] / world_size => [mine]

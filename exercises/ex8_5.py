@@ -1,6 +1,5 @@
 """DDP that waits for nobody.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 60
 Level: hard
@@ -292,11 +291,9 @@ def ex8_5(buckets):
 
 
 # %% wrong: waits for gradients that do not come
-# - ready = set(weights) - reached(loss)
-# + ready = set()
+# ~ ready = set(weights) - reached(loss) => ready = set()
 # %% wrong: sends at the end what has not left
-# - ready = set(weights) - reached(loss)
-# + ready = set()
+# ~ ready = set(weights) - reached(loss) => ready = set()
 #   loss.backward()
 # + ready.update(weights)
 # + send()
@@ -308,11 +305,9 @@ def ex8_5(buckets):
 # + ready = set(weights)
 # + send()
 # %% wrong: gives zeros to a parameter that nobody uses
-# - if anybody[weight]:
-# + if True:
+# ~ anybody[weight] => True
 # %% wrong: leaves alone what the rank itself did not use
-# - if anybody[weight]:
-# + if weight.grad is not None:
+# ~ anybody[weight] => weight.grad is not None
 # %% wrong: averages in every step
 # - if ready is not None:
 # -     ready.add(weight)

@@ -1,6 +1,5 @@
 """Who reads which shard?
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -49,8 +48,7 @@ CASES = {  # shards, ranks, workers per rank (None: a loader without workers)
 
 
 def check(answer, case):
-    for name, (num, size, workers) in CASES.items():
-        case(name)
+    for name, (num, size, workers) in case.each(CASES):
         shards = [f"train-{i:03}.tar" for i in range(num)]
         untouched, read = Untouched(shards=shards), {}
         for one in range(size):
@@ -101,8 +99,7 @@ def ex9_1(shards, rank, world_size, worker_info):
 
 
 # %% wrong: divides them over the workers only, as a manual for one process says
-# - mine = shards[rank::world_size]
-# + mine = shards
+# ~ shards[rank::world_size] => shards
 # %% wrong: divides them over the ranks only
 # = return shards[rank::world_size]
 # %% wrong: takes for granted that there are workers
@@ -113,14 +110,11 @@ def ex9_1(shards, rank, world_size, worker_info):
 # + workers = worker_info.num_workers
 # + return shards[rank * workers + worker_info.id :: world_size * workers]
 # %% wrong: blocks, rounded down
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = len(shards) // (world_size * workers)
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - mine = shards[rank::world_size]
+# + size = len(shards) // world_size
+# + mine = shards[rank * size : (rank + 1) * size]
 # %% wrong: blocks, rounded up
-# = worker = worker_info.id if worker_info else 0
-# = workers = worker_info.num_workers if worker_info else 1
-# = size = -(-len(shards) // (world_size * workers))
-# = first = (rank * workers + worker) * size
-# = return shards[first : first + size]
+# - return mine[worker_info.id :: worker_info.num_workers]
+# + size = -(-len(shards) // (world_size * worker_info.num_workers))
+# + first = (rank * worker_info.num_workers + worker_info.id) * size
+# + return shards[first : first + size]

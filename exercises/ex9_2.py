@@ -1,6 +1,5 @@
 """Seeds that never meet.
 
-Chapter: 9
 Ranks: 1
 Minutes: 8
 
@@ -41,8 +40,7 @@ CASES = {
 
 
 def words(args):
-    pairs = zip(NAMES, args, strict=True)
-    return " ".join(f"{name} {value}" for name, value in pairs)
+    return " ".join(f"{name} {value}" for name, value in zip(NAMES, args))
 
 
 def call(answer, args):
@@ -61,8 +59,7 @@ def call(answer, args):
 
 
 def check(answer, case):
-    for name, ranges in CASES.items():
-        case(name)
+    for name, ranges in case.each(CASES):
         owners = {}
         for args in itertools.product(*ranges):
             number = call(answer, args)

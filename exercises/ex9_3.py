@@ -1,6 +1,5 @@
 """The mean over all tokens.
 
-Chapter: 9
 Ranks: 1, 2, 3
 Minutes: 15
 
@@ -132,8 +131,7 @@ def losses_of(model, every):
 
 
 def check(answer, case):
-    for name, sizes in CASES.items():
-        case(name)
+    for name, sizes in case.each(CASES):
         torch.manual_seed(3)
         model, twin = Net().double(), Net().double()
         twin.load_state_dict(model.state_dict())
@@ -172,37 +170,29 @@ def ex9_3(model, micro_batches):
 
 
 # %% wrong: the mean of the micro-batches' means
-# - loss = F.cross_entropy(logits, flat, reduction="sum")
-# + loss = F.cross_entropy(logits, flat)
-# - total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-# + total += torch.tensor([loss.item(), 1])
+# ~ flat, reduction="sum" => flat
+# ~ (flat != -100).sum().item() => 1
 # - dist.all_reduce(total)
 # - loss, tokens = total[0].item(), max(1, total[1].item())
 # + num, tokens = max(1, total[1].item()), dist.get_world_size()
 # + dist.all_reduce(loss := total[0] / num)
-# - dist.all_reduce(param.grad)
-# + dist.all_reduce(param.grad.div_(num))
+# ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: each rank divides by its own tokens, and then comes the mean over ranks
 # - dist.all_reduce(total)
 # - loss, tokens = total[0].item(), max(1, total[1].item())
 # + num, tokens = max(1, total[1].item()), dist.get_world_size()
 # + dist.all_reduce(loss := total[0] / num)
-# - dist.all_reduce(param.grad)
-# + dist.all_reduce(param.grad.div_(num))
+# ~ dist.all_reduce(param.grad) => dist.all_reduce(param.grad.div_(num))
 # %% wrong: counts every place, with or without a label
-# - total += torch.tensor([loss.item(), (flat != -100).sum().item()])
-# + total += torch.tensor([loss.item(), flat.numel()])
+# ~ (flat != -100).sum().item => flat.numel
 # %% wrong: a rank without micro-batches doesn't take part
-# - param.grad = torch.zeros_like(param)
-# + continue
+# ~ param.grad = torch.zeros_like(param) => continue
 # %% wrong: 0 / 0 when nothing counts
-# - loss, tokens = total[0].item(), max(1, total[1].item())
-# + loss, tokens = total
+# ~ total[0].item(), max(1, total[1].item()) => total
 # %% wrong: reads all micro-batches first, and keeps all activations
 #   total = torch.zeros(2, dtype=torch.double)  # the sum of losses, and the tokens
 # + losses = []
-# - loss.backward()
-# + losses.append(loss)
+# ~ loss.backward() => losses.append(loss)
 # - dist.all_reduce(total)
 # + sum(losses).backward()
 # + dist.all_reduce(total)

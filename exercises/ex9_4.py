@@ -1,6 +1,5 @@
 """Streams of unequal length.
 
-Chapter: 9
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -71,8 +70,7 @@ class Stream:
 
 def check(answer, case):
     group = new_group(list(range(world_size)))
-    for name, numbers in CASES.items():
-        case(name)
+    for name, numbers in case.each(CASES):
         stream, steps = Stream(numbers[rank]), []
 
         def step(batch, stream=stream, steps=steps):
@@ -126,8 +124,7 @@ def ex9_4(stream, step):
 # = for batch in stream:
 # =     step(batch)
 # %% wrong: all stop when the first one has nothing left
-# - dist.all_reduce(more, dist.ReduceOp.MAX)
-# + dist.all_reduce(more, dist.ReduceOp.MIN)
+# ~ .MAX => .MIN
 # %% wrong: reads the whole stream to know its length
 # = batches = list(stream)
 # = most = torch.tensor(len(batches))
@@ -135,8 +132,7 @@ def ex9_4(stream, step):
 # = for i in range(int(most)):
 # =     step(batches[i] if i < len(batches) else None)
 # %% wrong: fills up with its last batch, as a sampler pads
-# - stream = iter(stream)
-# + stream, last = iter(stream), None
+# ~ stream = iter(stream) => stream, last = iter(stream), None
 # - step(batch)
 # + last = batch if batch is not None else last
 # + step(last)
@@ -148,5 +144,4 @@ def ex9_4(stream, step):
 # =     more = torch.tensor(0 if batch is None else 1)
 # =     dist.all_reduce(more, dist.ReduceOp.MAX)
 # %% wrong: rank 0 decides
-# - dist.all_reduce(more, dist.ReduceOp.MAX)
-# + dist.broadcast(more, 0)
+# ~ dist.all_reduce(more, dist.ReduceOp.MAX) => dist.broadcast(more, 0)

@@ -1,6 +1,5 @@
 """Pack documents into a row.
 
-Chapter: 9
 Ranks: 1
 Minutes: 15
 
@@ -66,12 +65,10 @@ def attend(tokens, positions, mask):
 
 def check(answer, case):
     seed = dice(9)
-    for name, (lengths, size) in CASES.items():
-        case(name)
+    for name, (lengths, size) in case.each(CASES):
         documents = [torch.randint(1, 50, (n,), generator=seed) for n in lengths]
-        untouched = Untouched(documents=documents)
-        got = answer(list(documents), size)
-        untouched()
+        with Untouched(documents=documents):
+            got = answer(list(documents), size)
         if not isinstance(got, (tuple, list)) or len(got) != 4:
             raise Wrong(f"it returned a {type(got).__name__}, not four tensors.")
         judge(got, documents, lengths, size)
@@ -138,11 +135,9 @@ def ex9_5(documents, size):
 
 
 # %% wrong: a causal mask over the whole row
-# - mask = (owner[:, None] == owner[None]).tril()
-# + mask = torch.ones(size, size).bool().tril()
+# ~ mask = (owner[:, None] == owner[None]) => mask = torch.ones(size, size).bool()
 # %% wrong: blocks that see their own future
-# - mask = (owner[:, None] == owner[None]).tril()
-# + mask = owner[:, None] == owner[None]
+# ~ (owner[:, None] == owner[None]).tril() => owner[:, None] == owner[None]
 # %% wrong: positions of one long text
 # - positions = torch.cat([torch.arange(n) for n in lengths])
 # + positions = torch.arange(size)
@@ -154,8 +149,6 @@ def ex9_5(documents, size):
 #   mask = (owner[:, None] == owner[None]).tril()
 # + mask[sum(map(len, documents)) :] = False
 # %% wrong: True where attention is forbidden, as nn.MultiheadAttention has it
-# - return tokens, positions, labels, mask
-# + return tokens, positions, labels, ~mask
+# ~ return tokens, positions, labels, mask => return tokens, positions, labels, ~mask
 # %% wrong: labels that are not shifted, as some models expect them
-# - return tokens, positions, labels, mask
-# + return tokens, positions, tokens.clone(), mask
+# ~ return tokens, positions, labels => return tokens, positions, tokens.clone()

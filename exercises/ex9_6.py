@@ -1,6 +1,5 @@
 """Resume in the middle of an epoch.
 
-Chapter: 9
 Ranks: 1
 Minutes: 35
 Level: hard
@@ -113,8 +112,7 @@ def looked_at(pair, batch_size):
 
 
 def check(answer, case):
-    for name, (num, jobs) in CASES.items():
-        case(name)
+    for name, (num, jobs) in case.each(CASES):
         state, orders = None, []
         for epoch in range(2):
             read, firsts = [], []
@@ -187,8 +185,7 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 # %% wrong: counts steps, which mean something else on other ranks
 #   epoch, start = state["epoch"], state["start"]
 # + start *= world_size * batch_size
-# - after = {"epoch": epoch, "start": start}
-# + after = {"epoch": epoch, "start": -(-start // (world_size * batch_size))}
+# ~ "start": start => "start": -(-start // (world_size * batch_size))
 # %% wrong: counts this rank's samples
 # - order = torch.randperm(num_samples, generator=dice).tolist()
 # + order = torch.randperm(num_samples, generator=dice).tolist()[rank::world_size]
@@ -197,14 +194,11 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 # - start += len(part)
 # + part = order[start : start + batch_size]
 # + start = min(start + batch_size, num_samples)
-# - yield part[rank::world_size], after
-# + yield part, after
+# ~ part[rank::world_size] => part
 # %% wrong: begins the epoch anew
-# - epoch, start = state["epoch"], state["start"]
-# + epoch, start = state["epoch"], 0
+# ~ state["start"] => 0
 # %% wrong: shuffles the rest anew, with another order than before
-# - dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# + dice = torch.Generator().manual_seed(seed * 2**20 + epoch + start)
+# ~ + epoch => + epoch + start
 # %% wrong: the state is that before the step
 # - start += len(part)
 # - after = {"epoch": epoch, "start": start}
@@ -214,11 +208,8 @@ def ex9_6(num_samples, batch_size, seed, rank, world_size, state=None):
 # - after = {"epoch": epoch, "start": start}
 # + after = state
 # + after["start"] = start
-# - after = {"epoch": epoch + 1, "start": 0}
-# + after.update(epoch=epoch + 1, start=0)
+# ~ after = {"epoch": epoch + 1, "start": 0} => after.update(epoch=epoch + 1, start=0)
 # %% wrong: keeps the whole order in the state
-# - after = {"epoch": epoch, "start": start}
-# + after = {"epoch": epoch, "order": order[start:]}
+# ~ "start": start => "order": order[start:]
 # %% wrong: every epoch has the order of the first
-# - dice = torch.Generator().manual_seed(seed * 2**20 + epoch)
-# + dice = torch.Generator().manual_seed(seed)
+# ~ seed * 2**20 + epoch => seed
