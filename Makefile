@@ -14,7 +14,7 @@ SOURCES := _config.yml _toc.yml $(shell find book notebooks scripts errata exerc
 export ALLRANKS_REPOSITORY := $(REPOSITORY)
 unexport PYTHONDONTWRITEBYTECODE # or each of a thousand processes compiles our sources
 .DEFAULT_GOAL := help
-.PHONY: help book epub pdf scripts doctor.pyz serve lab test newest quick check notebooks chapter bench gpu \
+.PHONY: help book epub pdf scripts doctor.pyz serve lab test everything newest check notebooks chapter bench gpu \
 	lighthouse browser wheel release tag clean force
 
 help: ## list the targets
@@ -36,6 +36,7 @@ _build/.repository: force # newer than the book if another one is named
 
 # A build that failed is thrown away: Sphinx would not repeat its warnings.
 $(SITE)/.built: $(READY) _build/.repository $(SOURCES)
+	@$(BIN)/python book/_tools/counts.py
 	@$(BUILD) || { rm -rf _build; exit 1; }
 	@touch $@
 
@@ -58,18 +59,19 @@ lab: $(READY) ## open the first notebook in JupyterLab
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--ServerApp.ip=127.0.0.1 lab/ch1_environment.ipynb
 
-test: book ## run everything that CI runs
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder \
+	--junitxml=_build/tests.xml
+
+test: book check ## test all, but of unchanged outputs replay a tenth (minutes)
 	@$(BIN)/python book/_tools/browser.py || test "$$CI" != true
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/python -m pytest -p tests.quick.plugin -n 3 --dist loadfile --no-loadscope-reorder \
-		--junitxml=_build/tests.xml; ended=$$?; \
+	@$(TESTS) $(REPLAYS); ended=$$?; \
 		ALLRANKS_TESTS=_build/tests.xml $(BUILD) >/dev/null && touch $(SITE)/.built; exit $$ended
+
+everything: REPLAYS := --replays=all
+everything: test ## test all and replay every output (about 25 minutes)
 
 newest: $(READY) ## put the newest torch into .venv, with which all must pass as well
 	@$(BIN)/pip install -q --upgrade $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-
-quick: book check ## test what changed since it last passed, within a minute
-	@$(BIN)/python tests/quick
 
 check: $(READY) ## check the style only (seconds)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

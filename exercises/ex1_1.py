@@ -1,6 +1,5 @@
 """Read CUDA_VISIBLE_DEVICES.
 
-Chapter: 1
 Ranks: 1
 Minutes: 8
 
@@ -50,34 +49,35 @@ def ex1_1(value, num_gpus):
 
 
 # %% check
+CASES = {  # value, GPUs, list
+    "not set": (None, 4, [0, 1, 2, 3]),
+    "set and empty": ("", 4, []),
+    "one GPU": ("3", 4, [3]),
+    "another order": ("2,0,1", 4, [2, 0, 1]),
+    "two digits": ("10,9", 16, [10, 9]),
+    "spaces": (" 1 , 2", 4, [1, 2]),
+    "-1 hides the rest": ("0,2,-1,1", 4, [0, 2]),
+    "-1 alone": ("-1", 4, []),
+    "too large": ("1,7,0", 4, [1]),
+    "as many as GPUs": ("0,4", 4, [0]),
+    "not a number": ("1,all,0", 4, [1]),
+    "a trailing comma": ("1,0,", 4, [1, 0]),
+    "named twice": ("0,1,0", 4, []),
+    "twice, but behind the end": ("1,-1,1", 4, [1]),
+    "a plus sign": ("1,+2,0", 4, [1]),
+    "an underscore": ("9,1_0,0", 16, [9]),
+    "a zero in front": ("1,02,0", 4, [1]),
+    "a digit of another script": ("1,\uff12,0", 4, [1]),
+    "no GPU in the machine": (None, 0, []),
+}
+
+
 def check(answer, case):
-    for name, value, num_gpus, want in (
-        ("not set", None, 4, [0, 1, 2, 3]),
-        ("set and empty", "", 4, []),
-        ("one GPU", "3", 4, [3]),
-        ("another order", "2,0,1", 4, [2, 0, 1]),
-        ("two digits", "10,9", 16, [10, 9]),
-        ("spaces", " 1 , 2", 4, [1, 2]),
-        ("-1 hides the rest", "0,2,-1,1", 4, [0, 2]),
-        ("-1 alone", "-1", 4, []),
-        ("too large", "1,7,0", 4, [1]),
-        ("as many as GPUs", "0,4", 4, [0]),
-        ("not a number", "1,all,0", 4, [1]),
-        ("a trailing comma", "1,0,", 4, [1, 0]),
-        ("named twice", "0,1,0", 4, []),
-        ("twice, but behind the end", "1,-1,1", 4, [1]),
-        ("a plus sign", "1,+2,0", 4, [1]),
-        ("an underscore", "9,1_0,0", 16, [9]),
-        ("a zero in front", "1,02,0", 4, [1]),
-        ("a digit of another script", "1,\uff12,0", 4, [1]),
-        ("no GPU in the machine", None, 0, []),
-    ):
-        case(name)
+    for name, (value, num_gpus, want) in case.each(CASES):
         given = "not set" if value is None else repr(value)
         got = answer(value, num_gpus)
+        got = list(got) if isinstance(got, (tuple, range)) else got
         what = f"With the variable {given} and {num_gpus} GPUs, your list"
-        if isinstance(got, (tuple, range)):
-            got = list(got)
         expect(what, got, want)
         for i, gpu in enumerate(got):
             expect(f"{what}, entry {i},", gpu, want[i])
@@ -115,62 +115,27 @@ def ex1_1(value, num_gpus):
 
 
 # %% wrong: an empty variable is taken for none
-# - if value is None:
-# + if not value:
-# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
-# - for entry in map(str.strip, value.split(",")):
-# -     if entry not in known:
-# + gpus = []
-# + for entry in value.split(","):
-# +     if not entry.strip().isdecimal() or int(entry) >= num_gpus:
+# ~ value is None => not value
 # %% wrong: a mask of which GPUs are visible, so their order is lost
-# = if value is None:
-# =     return list(range(num_gpus))
-# = entries = [e.strip() for e in value.split(",")]
-# = return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
-# %% wrong: leaves out what is wrong, and reads on
-# = if value is None:
-# =     return list(range(num_gpus))
-# = entries = [e.strip() for e in value.split(",")]
-# = gpus = [int(e) for e in entries if e.isdecimal() and int(e) < num_gpus]
-# = return gpus if len(set(gpus)) == len(gpus) else []
-# %% wrong: believes each number, as int() does
-# = if value is None:
-# =     return list(range(num_gpus))
-# = return [int(entry) for entry in value.split(",") if entry]
-# %% wrong: a GPU that is named twice counts once
-# = if value is None:
-# =     return list(range(num_gpus))
-# = gpus = []
-# = for entry in value.split(","):
-# =     if not entry.strip().isdecimal() or int(entry) >= num_gpus:
-# =         break
-# =     if int(entry) not in gpus:
-# =         gpus.append(int(entry))
-# = return gpus
-# %% wrong: returns the entries as text
-# = if value is None:
-# =     return [str(gpu) for gpu in range(num_gpus)]
-# = return [entry.strip() for entry in value.split(",") if entry]
-# %% wrong: takes what int() takes: +2, 1_0, 07
-# = if value is None:
-# =     return list(range(num_gpus))
-# = gpus = []
-# = for entry in value.split(","):
-# =     try:
-# =         gpu = int(entry)
-# =     except ValueError:
-# =         break
-# =     if not 0 <= gpu < num_gpus:
-# =         break
-# =     if gpu in gpus:
-# =         return []
-# =     gpus.append(gpu)
-# = return gpus
-# %% wrong: takes the decimal digits of any script
 # - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
-# + gpus = []
-# - if entry not in known:
-# + if not entry.isdecimal() or (entry[0] == "0" and entry[1:] > "0"):
-# +     break
-# + if int(entry) >= num_gpus:
+# + entries = [e.strip() for e in value.split(",")]
+# + return [gpu for gpu in range(num_gpus) if str(gpu) in entries]
+# %% wrong: leaves out what is wrong, and reads on
+# ~ break => continue
+# %% wrong: believes each number, as int() does
+# - known, gpus = [str(gpu) for gpu in range(num_gpus)], []
+# + return [int(entry) for entry in value.split(",") if entry]
+# %% wrong: a GPU that is named twice counts once
+# ~ return [] => continue
+# %% wrong: returns the entries as text
+# ~ list(range(num_gpus)) => [str(gpu) for gpu in range(num_gpus)]
+# ~ gpus.append(int(entry)) => gpus.append(entry)
+# %% wrong: takes what int() takes: +2, 1_0, 07
+# -     if entry not in known:
+# +     try:
+# +         known.index(str(int(entry)))
+# +     except ValueError:
+# %% wrong: takes the decimal digits of any script
+# -     if entry not in known:
+# +     zero = entry[:1] == "0" < entry[1:]
+# +     if not entry.isdecimal() or zero or int(entry) >= num_gpus:

@@ -1,6 +1,5 @@
 """Pick the wheel for a machine.
 
-Chapter: 1
 Ranks: 1
 Minutes: 10
 
@@ -77,11 +76,9 @@ CASES = {  # driver, capability, wheels, answer
 
 
 def check(answer, case):
-    for name, (driver, capability, wheels, want) in CASES.items():
-        case(name)
-        untouched = Untouched(wheels=wheels)
-        got = answer(driver, capability, wheels)
-        untouched()
+    for name, (driver, capability, wheels, want) in case.each(CASES):
+        with Untouched(wheels=wheels):
+            got = answer(driver, capability, wheels)
         if got != want:
             raise Wrong(f"""for a driver with CUDA {driver}, capability {capability} and
                 wheels for {", ".join(wheels) or "nothing"} you return {got!r}; it
@@ -124,48 +121,13 @@ def ex1_2(driver_cuda, capability, wheels):
 
 
 # %% wrong: compares versions as text
-# = gpu = capability.replace(".", "")
-# = for wheel in sorted(wheels, reverse=True):
-# =     if wheel.split(".")[0] <= driver_cuda.split(".")[0]:
-# =         for kind, built in (arch.split("_") for arch in wheels[wheel]):
-# =             if int(built) <= int(gpu) and (
-# =                 kind == "compute" or built[:-1] == gpu[:-1]
-# =             ):
-# =                 return wheel
+# ~ int(part) for part in text => text
+# ~ int(digits[:-1]), int(digits[-1]) => digits[:-1], digits[-1]
 # %% wrong: asks for a driver that is at least as new as the wheel, to the minor version
-# = def number(version):
-# =     major, minor = map(int, version.split("."))
-# =     return 10 * major + minor
-# = gpu = number(capability)
-# = for wheel in sorted(wheels, key=number, reverse=True):
-# =     for kind, built in (arch.split("_") for arch in wheels[wheel]):
-# =         same = int(built) // 10 == gpu // 10 or kind == "compute"
-# =         if same and int(built) <= gpu and number(wheel) <= number(driver_cuda):
-# =             return wheel
+# ~ (w)[0] <= driver[0] => (w) <= driver
 # %% wrong: wants code for exactly this GPU
-# = def pair(text):
-# =     return tuple(int(part) for part in text.split("."))
-# = name = "sm_" + capability.replace(".", "")
-# = runs = [
-# =     w for w in wheels if pair(w)[0] <= pair(driver_cuda)[0] and name in wheels[w]
-# = ]
-# = return max(runs, key=pair, default=None)
+# ~ <= gpu and (kind == "compute" or built[0] == gpu[0]) => == gpu and kind == "sm"
 # %% wrong: any older code will do, as if it were source
-# = def pair(text):
-# =     return tuple(int(part) for part in text.split("."))
-# = gpu = int(capability.replace(".", ""))
-# = runs = [
-# =     w
-# =     for w in wheels
-# =     if pair(w)[0] <= pair(driver_cuda)[0]
-# =     and any(int(a.split("_")[1]) <= gpu for a in wheels[w])
-# = ]
-# = return max(runs, key=pair, default=None)
+# ~ gpu and (kind == "compute" or built[0] == gpu[0]) => gpu
 # %% wrong: forgets the driver
-#   def has_code(archs):
-# +     gpu = pair(capability)
-# -     return False
-# - gpu, driver = pair(capability), pair(driver_cuda)
-# - runs = [w for w in wheels if pair(w)[0] <= driver[0] and has_code(wheels[w])]
-# - return max(runs, key=pair, default=None)
-# + return max((w for w in wheels if has_code(wheels[w])), key=pair, default=None)
+# ~ pair(w)[0] <= driver[0] and has_code => has_code

@@ -1,6 +1,5 @@
 """Choose GPUs from what nvidia-smi says.
 
-Chapter: 1
 Ranks: 1
 Minutes: 12
 
@@ -69,39 +68,35 @@ def check(answer, case):
             raise Wrong(f"you choose {got}, and it should be {want}: {why}.")
         expect("your list", got, want)
 
+    def pair(first, second, num=0):
+        return [("0", *first.split(", ")), ("1", *second.split(", "))]
+
     idle, busy = ("0", "9000 MiB", "0 %", "0"), ("1", "20000 MiB", "70 %", "0")
     ask("an idle one before a large one", [busy, idle], [0, 1], "GPU 0 is idle")
-    rows = [("0", "3999 MiB", "0 %", "0"), ("1", "4000 MiB", "5 %", "0")]
+    rows = pair("3999 MiB, 0 %, 0", "4000 MiB, 5 %, 0")
     ask("just enough memory", rows, [1], "3999 MiB is less than 4000, and 4000 is not")
-    rows = [("0", "980 MiB", "0 %", "0"), ("1", "12196 MiB", "0 %", "0")]
+    rows = pair("980 MiB, 0 %, 0", "12196 MiB, 0 %, 0")
     ask("980 is less than 12196", rows, [1], "GPU 0 has 980 MiB, and 4000 are needed")
-    rows = [("0", "9000 MiB", "10 %", "0"), ("1", "9000 MiB", "9 %", "0")]
+    rows = pair("9000 MiB, 10 %, 0", "9000 MiB, 9 %, 0")
     ask("9 % is less than 10 %", rows, [1, 0], "GPU 1 is at 9 %, GPU 0 at 10 %")
-    rows = [("0", "9000 MiB", "0 %", "0"), ("1", "30000 MiB", "0 %", "0")]
+    rows = pair("9000 MiB, 0 %, 0", "30000 MiB, 0 %, 0")
     ask("equally idle", rows, [1, 0], "GPU 1 has more free memory")
     rows = [(i, "9000 MiB", "0 %", "0") for i in ("10", "2", "1")]
     ask("all equal", rows, [1, 2, 10], "the lowest index comes first")
-    rows = [("0", "9000 MiB", "0 %", "2"), ("1", "9000 MiB", "5 %", "0")]
+    rows = pair("9000 MiB, 0 %, 2", "9000 MiB, 5 %, 0")
     ask("ECC errors", rows, [1], "GPU 0 has 2 uncorrected errors")
-    rows = [("0", "9000 MiB", "0 %", "[N/A]"), ("1", "9000 MiB", "5 %", "0")]
+    rows = pair("9000 MiB, 0 %, [N/A]", "9000 MiB, 5 %, 0")
     ask("no ECC", rows, [0, 1], "[N/A] errors are none")
-    rows = [("0", "[Unknown Error]", "0 %", "0"), ("1", "[N/A]", "0 %", "0"), busy]
-    rows[2] = ("2", *busy[1:])
+    rows = [*pair("[Unknown Error], 0 %, 0", "[N/A], 0 %, 0"), ("2", *busy[1:])]
     ask("memory that cannot be read", rows, [2], "GPUs 0 and 1 do not tell theirs")
-    rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "9000 MiB", "99 %", "0")]
+    rows = pair("9000 MiB, [N/A], 0", "9000 MiB, 99 %, 0")
     ask("utilization that cannot be read", rows, [1, 0], "[N/A] counts as 100 %")
-    rows = [("0", "9000 MiB", "[N/A]", "0"), ("1", "8000 MiB", "100 %", "0")]
-    ask(
-        "[N/A] and 100 % are equals",
-        rows,
-        [0, 1],
-        "both count as 100 %, GPU 0 has more",
-    )
-    head = (ECC, "utilization.gpu [%]", "memory.free [MiB]", "index")
-    rows = [row[::-1] for row in (idle, busy)]
-    ask(
-        "another order of columns", rows, [0, 1], "the header says which is which", head
-    )
+    rows = pair("9000 MiB, [N/A], 0", "8000 MiB, 100 %, 0")
+    why = "both count as 100 %, GPU 0 has more"
+    ask("[N/A] and 100 % are equals", rows, [0, 1], why)
+    head, rows = (ECC, *HEAD[::-1]), [row[::-1] for row in (idle, busy)]
+    why = "the header says which is which"
+    ask("another order of columns", rows, [0, 1], why, head)
     rows = [row[:3] for row in (idle, busy)]
     ask("no column of ECC errors", rows, [0, 1], "nothing speaks against them", HEAD)
     ask("none will do", [idle], [], "9000 MiB is less than 40000", need=40000)
@@ -152,57 +147,21 @@ def ex1_3(text, need_mib):
 
 
 # %% wrong: takes the columns as they come
-# = found = []
-# = for line in text.splitlines()[1:]:
-# =     index, free, used, *errors = (c.split(" ")[0] for c in line.split(", "))
-# =     if (
-# =         free.isdecimal()
-# =         and int(free) >= need_mib
-# =         and errors in ([], ["0"], ["[N/A]"])
-# =     ):
-# =         found.append(
-# =             (int(used) if used.isdecimal() else 100, -int(free), int(index))
-# =         )
-# = return [index for *_, index in sorted(found)]
+#   names, found = [name.split(" ")[0] for name in header], []
+# + names = "index", "memory.free", "utilization.gpu", "ecc.errors"
+# ~ errors.uncorrected.volatile.total => errors
 # %% wrong: compares text
-# = header, *rows = [line.split(", ") for line in text.splitlines()]
-# = names, found = [name.split(" ")[0] for name in header], []
-# = for row in rows:
-# =     gpu = {name: cell.split(" ")[0] for name, cell in zip(names, row)}
-# =     errors = gpu.get("ecc.errors.uncorrected.volatile.total", "0")
-# =     if gpu["memory.free"] >= str(need_mib) and errors in ("0", "[N/A]"):
-# =         found.append((gpu["utilization.gpu"], gpu["index"]))
-# = return [int(index) for _, index in sorted(found)]
-# %% wrong: takes the most free memory first, however busy
-# - found.append((100 if used is None else used, -free, gpu["index"]))
-# + found.append((-free, 100 if used is None else used, gpu["index"]))
-# %% wrong: what is not a number is 0
-# - return int(word) if word.isdecimal() else None
-# + return int(word) if word.isdecimal() else 0
-# - errors = gpu.get("ecc.errors.uncorrected.volatile.total")
+# ~ int(word) if word.isdecimal() else None => word
 # - if free is not None and free >= need_mib and not errors:
 # -     found.append((100 if used is None else used, -free, gpu["index"]))
-# + if free >= need_mib and not gpu.get("ecc.errors.uncorrected.volatile.total"):
-# +     found.append((used, -free, gpu["index"]))
+# + if free >= str(need_mib) and errors in (None, "0", "[N/A]"):
+# +     found.append((used, int(gpu["index"])))
+# %% wrong: takes the most free memory first, however busy
+# ~ 100 if used is None else used, -free => -free, 100 if used is None else used
+# %% wrong: what is not a number is 0
+# ~ None => 0
 # %% wrong: does not look at ECC errors
-# - errors = gpu.get("ecc.errors.uncorrected.volatile.total")
-# - if free is not None and free >= need_mib and not errors:
-# + if free is not None and free >= need_mib:
+# ~ need_mib and not errors => need_mib
 # %% wrong: what has no utilisation comes behind all others
-# = head, *rows = [line.split(",") for line in text.strip().splitlines()]
-# = place = {cell.split()[0]: i for i, cell in enumerate(head)}
-# = def number(row, name, otherwise):
-# =     if name not in place:
-# =         return otherwise
-# =     try:
-# =         return int(row[place[name]].split()[0])
-# =     except ValueError:
-# =         return otherwise
-# = found = []
-# = for row in rows:
-# =     free = number(row, "memory.free", -1)
-# =     bad = number(row, "ecc.errors.uncorrected.volatile.total", 0)
-# =     if free >= need_mib and bad == 0:
-# =         used = number(row, "utilization.gpu", 999)
-# =         found.append((used, -free, number(row, "index", 0)))
-# = return tuple(index for *_, index in sorted(found))
+# - found.append((100 if used is None else used, -free, gpu["index"]))
+# + found.append((999 if used is None else used, -free, gpu["index"]))

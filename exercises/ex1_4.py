@@ -1,6 +1,5 @@
 """A doctor that always answers.
 
-Chapter: 1
 Ranks: 1
 Minutes: 30
 Level: hard
@@ -63,99 +62,84 @@ import threading
 import time
 
 SECONDS = 0.7
+LATE = threading.Event()
+BROKE = "broke: ZeroDivisionError: division by zero"
+
+
+def fails():
+    return 1 / 0
+
+
+def leaves():
+    sys.exit("no driver")
+
+
+def stops():
+    raise KeyboardInterrupt("by hand")
+
+
+def hangs():
+    end = time.monotonic() + 20
+    while not LATE.is_set() and time.monotonic() < end:
+        try:
+            LATE.wait(20)
+        except BaseException:  # a driver that hangs reacts to nothing
+            pass
+    return "ok", "too late"
+
+
+def warned(text):
+    return "warn", text
 
 
 def check(answer, case):
-    def fails():
-        return 1 / 0
+    ok, no = ("ok", "4 GPUs"), ("fail", "no GPU")
 
-    def leaves():
-        sys.exit("no driver")
+    def ask(name, **checks):  # name=(what is called or returned, the entry)
+        case(name) if name else None
+        calls = {k: c if callable(c) else lambda c=c: c for k, (c, _) in checks.items()}
+        try:
+            report = answer(calls, SECONDS)
+        except NotImplementedError:
+            raise
+        except BaseException as error:
+            kind = type(error).__name__
+            raise Wrong(f"a {kind} of a check ended the doctor: {error}") from None
+        if list(expected(report)) != list(checks):
+            raise Wrong(f"the report has {list(report)}; the checks are {[*checks]}.")
+        for k, (_, want) in checks.items():
+            if report[k] != want:
+                raise Wrong(f"""the entry of check {k!r} is {report[k]!r}; it should be
+                    {want!r}.""")
+        return report
 
-    def stops():
-        raise KeyboardInterrupt("by hand")
+    def expected(report):
+        return report if isinstance(report, dict) else expect("the report", report, {})
 
-    def fine():
-        return "ok", "4 GPUs"
-
-    def bad():
-        return "fail", "no GPU"
-
-    late = threading.Event()
-
-    def hangs():
-        end = time.monotonic() + 20
-        while not late.is_set() and time.monotonic() < end:
-            try:
-                late.wait(20)
-            except BaseException:  # a driver that hangs reacts to nothing
-                pass
-        return "ok", "too late"
-
-    broke = "broke: ZeroDivisionError: division by zero"
-    exits, interrupt = (
-        "broke: SystemExit: no driver",
-        "broke: KeyboardInterrupt: by hand",
-    )
-    none = ("warn", f"no answer in {SECONDS} s")
-    ask = compare
-    case("all is well")
-    ask(answer, {"gpus": fine, "driver": bad}, {"gpus": fine(), "driver": bad()})
-    case("no check at all")
-    ask(answer, {}, {})
-    case("a check raises")
-    wanted = {"a": fine(), "b": ("warn", broke), "c": bad()}
-    ask(answer, {"a": fine, "b": fails, "c": bad}, wanted)
-    case("a check calls sys.exit")
-    ask(answer, {"a": leaves, "b": fine}, {"a": ("warn", exits), "b": fine()})
-    case("a check raises KeyboardInterrupt")
-    ask(answer, {"a": stops, "b": fine}, {"a": ("warn", interrupt), "b": fine()})
+    ask("all is well", gpus=(ok, ok), driver=(no, no))
+    ask("no check at all")
+    ask("a check raises", a=(ok, ok), b=(fails, warned(BROKE)), c=(no, no))
+    text = "broke: SystemExit: no driver"
+    ask("a check calls sys.exit", a=(leaves, warned(text)), b=(ok, ok))
+    text = "broke: KeyboardInterrupt: by hand"
+    ask("a check raises KeyboardInterrupt", a=(stops, warned(text)), b=(ok, ok))
     case("a check returns something else")
     for value in None, "ok", ("ok",), ("ok", 4), ["ok", "4 GPUs", "more"]:
-        wanted = {"a": ("warn", f"broke: it returned {value!r}"), "b": fine()}
-        ask(answer, {"a": lambda value=value: value, "b": fine}, wanted)
-    case("a check hangs")
-    start = time.monotonic()
-    report = ask(
-        answer,
-        {"a": hangs, "b": fine, "c": fails},
-        {
-            "a": none,
-            "b": fine(),
-            "c": ("warn", broke),
-        },
-    )
+        ask("", a=(value, warned(f"broke: it returned {value!r}")), b=(ok, ok))
+    start, text = time.monotonic(), f"no answer in {SECONDS} s"
+    entries = {"a": (hangs, warned(text)), "b": (ok, ok), "c": (fails, warned(BROKE))}
+    report = ask("a check hangs", **entries)
     if time.monotonic() - start < SECONDS / 2:
         raise Wrong(f"the check had less than its {SECONDS} s: did you wait for it?")
-    keeping = [t.name for t in threading.enumerate()[1:] if not t.daemon]
-    if keeping:
+    if not all(thread.daemon for thread in threading.enumerate()[1:]):
         raise Wrong("the thread of the hanging check keeps Python from ending.")
     case("it answers after all")
     before, others = dict(report), threading.enumerate()
-    late.set()
+    LATE.set()
     for thread in others:
         if thread is not threading.current_thread():
             thread.join(5)
     expect("after a late answer, the report", report, before)
-
-
-def compare(answer, checks, wanted):
-    """Ask for a report, and compare it entry by entry."""
-    try:
-        report = answer(checks, SECONDS)
-    except BaseException as error:
-        if isinstance(error, NotImplementedError):
-            raise
-        kind = type(error).__name__
-        raise Wrong(f"a {kind} of a check ended the doctor: {error}") from None
-    expect("the report", report, wanted) if not isinstance(report, dict) else None
-    if list(report) != list(wanted):
-        raise Wrong(f"the report has {list(report)}; the checks are {list(wanted)}.")
-    for name, want in wanted.items():
-        if report[name] != want:
-            text = f"the entry of check {name!r} is {report[name]!r}; "
-            raise Wrong(text + f"it should be {want!r}.")
-    return report
 
 
 # %% right: all checks at once, each with a queue of its own
@@ -187,74 +171,43 @@ def ex1_4(checks, seconds):
 
 
 # %% wrong: no thread, so a check that hangs keeps the doctor
-# = report = {}
-# = for name, check in checks.items():
-# =     try:
-# =         found = check()
-# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-# =         report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-# =     except BaseException as error:
-# =         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-# = return report
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# - thread.start()
+# ~ thread.join(seconds) => run(check, box)
 # %% wrong: except Exception lets sys.exit through
-# - except BaseException as error:
-# + except Exception as error:
+# ~ BaseException => Exception
 # %% wrong: the thread writes into the report, also when it is late
-# - def run(check, box):
-# + report = {}
-# + def run(name, check):
-# - box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-# + report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-# -         box.append(("warn", f"broke: {type(error).__name__}: {error}"))
-# - report = {}
-# +         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-# - box = []
-# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# + report[name] = "warn", f"no answer in {seconds} s"
-# + thread = threading.Thread(target=run, args=(name, check), daemon=True)
-# - report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+#   for name, check in checks.items():
+# +     report[name] = "warn", f"no answer in {seconds} s"
+# ~ = [] => = type("Box", (), {"append": lambda _, f, n=name: report.update({n: f})})()
+# -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
 # %% wrong: a pool of threads, which waits for all of them when it is closed
-# + from concurrent.futures import ThreadPoolExecutor
-# = def run(check):
-# =     try:
-# =         found = check()
-# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-# =         return found if pair else ("warn", f"broke: it returned {found!r}")
-# =     except BaseException as error:
-# =         return "warn", f"broke: {type(error).__name__}: {error}"
-# = report = {}
-# = with ThreadPoolExecutor() as pool:
-# =     for name, check in checks.items():
-# =         future = pool.submit(run, check)
-# =         try:
-# =             report[name] = future.result(seconds)
-# =         except TimeoutError:
-# =             report[name] = "warn", f"no answer in {seconds} s"
-# = return report
+# + from concurrent.futures import ThreadPoolExecutor, wait
+#   report = {}
+# - for name, check in checks.items():
+# -     box = []
+# -     thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# -     thread.start()
+# -     thread.join(seconds)
+# -     report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
+# + with ThreadPoolExecutor() as pool:
+# +     for name, check in checks.items():
+# +         wait([pool.submit(run, check, box := [])], seconds)
+# +         report[name] = box[0] if box else ("warn", f"no answer in {seconds} s")
 # %% wrong: the thread is no daemon, so Python cannot end
-# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
-# + thread = threading.Thread(target=run, args=(check, box))
+# ~ (check, box), daemon=True => (check, box)
 # %% wrong: believes what the check returns
-# - found = check()
-# - pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-# - box.append(found if pair else ("warn", f"broke: it returned {found!r}"))
-# + box.append(check())
+# ~ found if pair else ("warn", f"broke: it returned {found!r}") => found
 # %% wrong: an alarm, whose exception the hanging check never hears
 # + import signal
-# = def ring(number, frame):
-# =     raise TimeoutError
-# = signal.signal(signal.SIGALRM, ring)
-# = report = {}
-# = for name, check in checks.items():
-# =     signal.setitimer(signal.ITIMER_REAL, seconds)
-# =     try:
-# =         found = check()
-# =         pair = isinstance(found, tuple) and [type(f) for f in found] == [str, str]
-# =         report[name] = found if pair else ("warn", f"broke: it returned {found!r}")
-# =     except TimeoutError:
-# =         report[name] = "warn", f"no answer in {seconds} s"
-# =     except BaseException as error:
-# =         report[name] = "warn", f"broke: {type(error).__name__}: {error}"
-# =     finally:
-# =         signal.setitimer(signal.ITIMER_REAL, 0)
-# = return report
+#   report = {}
+# + def ring(number, frame):
+# +     raise TimeoutError
+# + signal.signal(signal.SIGALRM, ring)
+#   box = []
+# - thread = threading.Thread(target=run, args=(check, box), daemon=True)
+# - thread.start()
+# - thread.join(seconds)
+# + signal.setitimer(signal.ITIMER_REAL, seconds)
+# + run(check, box)
+# + signal.setitimer(signal.ITIMER_REAL, 0)

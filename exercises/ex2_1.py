@@ -1,6 +1,5 @@
 """Scatter a batch.
 
-Chapter: 2
 Ranks: 1
 Minutes: 8
 
@@ -34,60 +33,40 @@ def ex2_1(batch, num_devices):
 # %% check
 CUTS = """chunk split tensor_split hsplit vsplit split_with_sizes unsafe_chunk
 unsafe_split unsafe_split_with_sizes"""
-ORIGINALS = [
-    (owner, name, getattr(owner, name))
-    for owner in (torch, torch.Tensor)
-    for name in CUTS.split()
-    if hasattr(owner, name)
-]
-
-
-def refusing(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; here you find out yourself where to cut.")
-
-    return refuse
+CASES = {  # the batch, the number of devices
+    "an even cut": (lambda: torch.randn(8, 3), 4),
+    "10 samples on 4 devices": (lambda: torch.randn(10, 3), 4),
+    "5 samples on 4 devices": (lambda: torch.randn(5, 3), 4),
+    "fewer samples than devices": (lambda: torch.randn(2, 3), 4),
+    "one device": (lambda: torch.randn(6, 3), 1),
+    "a batch that is not contiguous": (lambda: torch.randn(3, 7).t(), 3),
+    "labels: one dimension, integers": (lambda: torch.randint(10, (9,)), 2),
+    "a batch on a GPU": (lambda: torch.randn(5, 3).to("vgpu:0"), 2),
+}
 
 
 def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(1)
-    for num_samples, num_devices, name in (
-        (8, 4, "an even cut"),
-        (10, 4, "10 samples on 4 devices"),
-        (5, 4, "5 samples on 4 devices"),
-        (2, 4, "fewer samples than devices"),
-        (6, 1, "one device"),
-        (7, 3, "a batch that is not contiguous"),
-        (9, 2, "labels: one dimension, integers"),
-        (5, 2, "a batch on a GPU"),
-    ):
-        case(name)
-        batch = torch.randn(num_samples, 3)
-        if "contiguous" in name:
-            batch = torch.randn(3, num_samples).t()
-        if "labels" in name:
-            batch = torch.randint(10, (num_samples,))
-        if "GPU" in name:
-            batch = batch.to("vgpu:0")
-        untouched = Untouched(batch=batch)
-        want = list(batch.chunk(num_devices))
-        for owner, cut, _ in ORIGINALS:
-            patch(owner, cut, refusing(cut))
+    owners = [(torch, name) for name in CUTS.split() if hasattr(torch, name)]
+    owners += [(torch.Tensor, n) for n in CUTS.split() if hasattr(torch.Tensor, n)]
+    real = [(owner, name, getattr(owner, name)) for owner, name in owners]
+    for name, (make, num_devices) in case.each(CASES):
+        batch = make()
+        untouched, want = Untouched(batch=batch), list(batch.chunk(num_devices))
+        for owner, name in owners:
+            forbid(owner, [name], "here you find out yourself where to cut.")
         got = answer(batch, num_devices)
-        for owner, cut, original in ORIGINALS:
-            patch(owner, cut, original)
+        for original in real:
+            patch(*original)
         untouched()
-        if isinstance(got, tuple):
-            got = list(got)
+        got = list(got) if isinstance(got, tuple) else got
         if isinstance(got, list) and all(isinstance(s, torch.Tensor) for s in got):
             sizes, right = [len(s) for s in got], [len(s) for s in want]
             if sizes != right:
-                raise Wrong(
-                    f"{num_samples} samples on {num_devices} devices: your shards have "
-                    f"{sizes} samples; DataParallel's have {right}."
-                )
+                raise Wrong(f"""{len(batch)} samples on {num_devices} devices: your
+                    shards have {sizes} samples; DataParallel's have {right}.""")
         expect("the list of shards", got, want)
         for i, shard in enumerate(got):
             before = want[i].clone()
@@ -110,8 +89,7 @@ def ex2_1(batch, num_devices):
 
 
 # %% wrong: rounds down, and the rest is lost or makes one shard too many
-# = size = max(1, len(batch) // num_devices)
-# = return [batch[i : i + size] for i in range(0, len(batch), size)]
+# ~ -(-len(batch) // num_devices)  # rounded up => max(1, len(batch) // num_devices)
 # %% wrong: shares the rest evenly, as tensor_split does
 # = small, rest = divmod(len(batch), num_devices)
 # = sizes = [small + 1 if i < rest else small for i in range(num_devices)]
@@ -120,11 +98,10 @@ def ex2_1(batch, num_devices):
 # %% wrong: deals the samples out like cards
 # = return [batch[i::num_devices] for i in range(min(num_devices, len(batch)))]
 # %% wrong: copies
-# = size = -(-len(batch) // num_devices)
-# = return [batch[i : i + size].clone() for i in range(0, len(batch), size)]
+# ~ [i : i + size] => [i : i + size].clone()
 # %% wrong: empty shards for the devices that get nothing
-# = size = -(-len(batch) // num_devices)
-# = return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
+# - return [batch[i : i + size] for i in range(0, len(batch), size)]
+# + return [batch[i * size : (i + 1) * size] for i in range(num_devices)]
 # %% wrong: calls chunk
 # = return list(batch.chunk(num_devices))
 # %% wrong: calls split, by its own name
@@ -133,6 +110,6 @@ def ex2_1(batch, num_devices):
 # %% wrong: lets NumPy split, which knows no GPU
 # + import numpy as np
 # + import torch
-# = size = -(-len(batch) // num_devices)
-# = parts = np.split(batch.numpy(), range(size, len(batch), size))
-# = return [torch.from_numpy(part) for part in parts]
+#   size = -(-len(batch) // num_devices)  # rounded up
+# + parts = np.split(batch.numpy(), range(size, len(batch), size))
+# + return [torch.from_numpy(part) for part in parts]

@@ -1,6 +1,5 @@
 """Gather the outputs.
 
-Chapter: 2
 Ranks: 1
 Minutes: 12
 
@@ -44,68 +43,64 @@ def ex2_2(outputs, device):
 
 
 # %% check
+def put(tensors):
+    tensors = [t.to(f"vgpu:{i}") for i, t in enumerate(tensors)]
+    return [t.requires_grad_() if t.is_floating_point() else t for t in tensors]
+
+
+def shards(*sizes):
+    return put([torch.randn(n, 3) for n in sizes])
+
+
+def joined(tensors, device):
+    whole = [t.detach().cpu() for t in tensors]
+    return (torch.cat if whole[0].ndim else torch.stack)(whole).to(device)
+
+
+def back(what, got, given):
+    if not got.requires_grad:
+        raise Wrong(f"{what} does not require grad: the way back is cut.")
+    weights = torch.randn(got.shape)
+    (got * weights.to(got.device)).sum().backward()
+    parts = weights.split([len(t) if t.ndim else 1 for t in given])
+    for i, (t, part) in enumerate(zip(given, parts, strict=True)):
+        want = part.view(t.shape).to(t.device)
+        expect(f"the gradient of {what} on device {i}", t.grad, want)
+        t.grad = None
+
+
 def check(answer, case):
     from allranks import vgpu
 
     vgpu.plug_in(4)
     first = torch.device("vgpu", 0)
 
-    def put(tensors):
-        tensors = [t.to(f"vgpu:{i}") for i, t in enumerate(tensors)]
-        return [t.requires_grad_() if t.is_floating_point() else t for t in tensors]
+    def ask(name, given, what="the output", device=first):
+        case(name)
+        got = answer(given, device)
+        expect(what, got, joined(given, device))
+        return got
 
-    def shards(*sizes, width=3):
-        return put([torch.randn(n, width) for n in sizes])
-
-    def joined(tensors):
-        return torch.cat([t.detach().cpu() for t in tensors]).to(first)
-
-    def back(what, got, given):
-        if not got.requires_grad:
-            raise Wrong(f"{what} does not require grad: the way back is cut.")
-        weights = torch.randn(got.shape)
-        (got * weights.to(got.device)).sum().backward()
-        parts = weights.split([len(t) if t.ndim else 1 for t in given])
-        for i, (t, part) in enumerate(zip(given, parts, strict=True)):
-            want = part.view(t.shape).to(t.device)
-            expect(f"the gradient of {what} on device {i}", t.grad, want)
-            t.grad = None
-
-    case("shards of one size")
-    given = shards(2, 2)
-    expect("the output", answer(given, first), joined(given))
-    case("uneven shards")
+    ask("shards of one size", shards(2, 2))
+    ask("uneven shards", shards(3, 3, 1))
     given = shards(3, 3, 1)
-    expect("the output", answer(given, first), joined(given))
-    case("gradients")
-    back("the output", answer(given, first), given)
-    case("on another device than the first")
-    last = torch.device("vgpu", 2)
-    expect("the output", answer(given, last), joined(given).to(last))
-    case("one device")
-    given = shards(2)
-    expect("the output", answer(given, first), joined(given))
-    case("labels: integers, one dimension")
-    given = put([torch.arange(3), torch.arange(2)])
-    expect("the output", answer(given, first), joined(given))
-    case("a loss of each device")
-    given = put([torch.tensor(1.5), torch.tensor(2.5), torch.tensor(4.0)])
-    want = torch.tensor([1.5, 2.5, 4.0]).to(first)
-    got = answer(given, first)
-    expect("the vector of losses", got, want)
-    back("the vector of losses", got, given)
+    back("the output", ask("gradients", given), given)
+    ask("on another device than the first", given, device=torch.device("vgpu", 2))
+    ask("one device", shards(2))
+    ask("labels: integers, one dimension", put([torch.arange(3), torch.arange(2)]))
+    given, what = put(torch.tensor([1.5, 2.5, 4.0])), "the vector of losses"
+    back(what, ask("a loss of each device", given, what), given)
     case("a tuple")
-    a, b = shards(2, 1), put([torch.tensor(1.0), torch.tensor(2.0)])
-    want = (joined(a), torch.tensor([1.0, 2.0]).to(first))
+    a, b = shards(2, 1), put(torch.tensor([1.0, 2.0]))
+    want = joined(a, first), joined(b, first)
     got = answer(list(zip(a, b)), first)
     expect("the tuple", got, want)
     back("the tuple's first element", got[0], a)
     back("the tuple's second element", got[1], b)
     case("a dictionary in a tuple, and None")
     given = [({"logits": x, "loss": y}, None) for x, y in zip(a, b)]
-    want = ({"logits": want[0], "loss": want[1]}, None)
     got = answer(given, first)
-    expect("the tuple", got, want)
+    expect("the tuple", got, ({"logits": want[0], "loss": want[1]}, None))
     back("`logits`", got[0]["logits"], a)
     back("`loss`", got[0]["loss"], b)
 
@@ -132,37 +127,26 @@ def ex2_2(outputs, device):
 
 
 # %% wrong: stacks, as if all shards were equally long
-# = if isinstance(outputs[0], tuple):
-# =     return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-# = return torch.stack([o.to(device) for o in outputs]).flatten(0, 1)
+# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
+# + return torch.stack(tensors).flatten(0, 1)
 # %% wrong: joins where each tensor is
 # = return torch.cat(outputs).to(device)
 # %% wrong: goes through numbers, and cuts the graph
 # = return torch.cat([o.detach().to(device) for o in outputs])
 # %% wrong: takes the mean of the losses
-# - if head is None:
-# -     return None
-# - return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-# + return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + return torch.cat(tensors) if head.dim() else torch.stack(tensors).mean()
+# ~ stack(tensors) => stack(tensors).mean()
 # %% wrong: always on the first device
 # = return torch.cat([o.to(outputs[0].device) for o in outputs])
 # %% wrong: knows no dictionaries
-# = if isinstance(outputs[0], tuple):
-# =     return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-# = return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
-# %% wrong: makes a new tensor out of the losses' numbers
-# - return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
-# + return tuple(ex2_2(parts, device) for parts in zip(*outputs))
-# - tensors = [tensor.to(device) for tensor in outputs]
+# - if isinstance(head, dict):
+# -     return {key: ex2_2([o[key] for o in outputs], device) for key in head}
 # - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
-# + if head.dim() == 0:
-# +     return torch.tensor([o.item() for o in outputs]).to(device)
-# + return torch.cat([o.to(device) for o in outputs])
+# + return torch.cat([t.reshape(-1, *t.shape[1:]) for t in tensors])
+# %% wrong: makes a new tensor out of the losses' numbers
+# - return torch.cat(tensors) if head.dim() else torch.stack(tensors)
+# + numbers = torch.tensor([float(t) for t in tensors]) if not head.dim() else None
+# + return torch.cat(tensors) if head.dim() else numbers.to(device)
 # %% wrong: detaches what stands in a tuple
-# = head = outputs[0]
-# = if isinstance(head, tuple):
-# =     parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
-# =     return tuple(ex2_2(part, device) for part in parts)
-# = return torch.cat([o.to(device).reshape(-1, *o.shape[1:]) for o in outputs])
+# -     return tuple(ex2_2(list(parts), device) for parts in zip(*outputs))
+# +     parts = [[part.detach() for part in parts] for parts in zip(*outputs)]
+# +     return tuple(ex2_2(part, device) for part in parts)

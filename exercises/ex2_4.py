@@ -1,6 +1,5 @@
 """Predict the traffic of a step.
 
-Chapter: 2
 Ranks: 1
 Minutes: 15
 
@@ -43,9 +42,6 @@ def ex2_4(module, output_bytes, num_devices):
 
 
 # %% check
-from torch import nn
-
-
 class Tied(nn.Module):
     """Share one weight between an embedding and the output layer."""
 
@@ -59,8 +55,25 @@ class Tied(nn.Module):
         return self.outer(self.inner(x) + self.again(x))
 
 
+def mask():
+    module = nn.Sequential(nn.Linear(6, 3))
+    module.register_buffer("mask", torch.ones(1000, dtype=torch.bool))
+    return module
+
+
+CASES = {
+    "2 devices": (lambda: nn.Linear(6, 100), 2),
+    "4 devices": (lambda: nn.Linear(6, 100), 4),
+    "one device": (lambda: nn.Linear(6, 100), 1),
+    "buffers of BatchNorm": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), 4
+    ),
+    "a buffer of booleans": (mask, 2),
+    "tied parameters": (Tied, 2),
+}  # fmt: skip
+
+
 def size(tensors):
-    """Return the bytes of some tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
@@ -69,55 +82,38 @@ def measure(module, num_devices):
     from allranks import vgpu
 
     with vgpu.plugged_in(num_devices):
-        module = module.to("vgpu:0")
-        model = nn.DataParallel(module, device_ids=list(range(num_devices)))
+        ids = list(range(num_devices))
+        model = nn.DataParallel(module.to("vgpu:0"), device_ids=ids)
         x = torch.randn(4 * num_devices, 6)
         vgpu.clear_events()
         output = model(x)
         output.sum().backward()
-        copies = [e for e in vgpu.events() if e.source and e.target]
-        gpus = [e for e in copies if "cpu" not in (e.source, e.target)]
-        sent = sum(e.num_bytes for e in gpus if e.source == "vgpu:0")
-        received = sum(e.num_bytes for e in gpus if e.target == "vgpu:0")
+        ends = [(e.source, e.target, e.num_bytes) for e in vgpu.events()]
+        gpus = [(a, b, n) for a, b, n in ends if a and b and "cpu" not in (a, b)]
+        sent = sum(n for source, _, n in gpus if source == "vgpu:0")
+        received = sum(n for _, target, n in gpus if target == "vgpu:0")
         return size([output]), sent, received
 
 
 def check(answer, case):
     import copy
 
-    def batch_norm():
-        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
-
-    def mask():
-        module = nn.Sequential(nn.Linear(6, 3))
-        module.register_buffer("mask", torch.ones(1000, dtype=torch.bool))
-        return module
-
-    for name, make, num_devices in (
-        ("2 devices", lambda: nn.Linear(6, 100), 2),
-        ("4 devices", lambda: nn.Linear(6, 100), 4),
-        ("one device", lambda: nn.Linear(6, 100), 1),
-        ("buffers of BatchNorm", batch_norm, 4),
-        ("a buffer of booleans", mask, 2),
-        ("tied parameters", Tied, 2),
-    ):
-        case(name)
+    for name, (make, num_devices) in case.each(CASES):
         module = make()
-        out, sent, received = measure(copy.deepcopy(module), num_devices)
+        out, *want = measure(copy.deepcopy(module), num_devices)
         got = answer(module, out, num_devices)
-        if isinstance(got, list):
-            got = tuple(got)
+        got = tuple(got) if isinstance(got, list) else got
         if not isinstance(got, tuple) or len(got) != 2:
-            expect("what you return", got, (sent, received))
-        for verb, number, want in zip(("sends", "receives"), got, (sent, received)):
-            if number != want:
-                why = explain(number, want, module, num_devices, out)
-                raise Wrong(f"device 0 {verb} {want} bytes; you say {number:g}. {why}")
+            expect("what you return", got, tuple(want))
+        for verb, number, right in zip(("sends", "receives"), got, want):
+            if number != right:
+                why = explain(number, right, module, num_devices, out)
+                raise Wrong(f"device 0 {verb} {right} bytes; you say {number:g}. {why}")
 
 
 def explain(number, want, module, n, out):
     """Return a sentence on how a wrong number may have come about."""
-    params, buffers = list(module.parameters()), list(module.buffers())
+    params = size(module.parameters())
     if number * (n - 1) == want * n:
         return "Device 0 sends nothing to itself."
     if number * (n - 1) == want:
@@ -125,9 +121,9 @@ def explain(number, want, module, n, out):
     off = (number - want) / max(1, n - 1)
     twice = size(p for _, p in module.named_parameters(remove_duplicate=False))
     kinds = {
-        size(buffers): "the buffers",
-        twice - size(params): "the tied parameters, once more",
-        size(params): "the parameters, or their gradients",
+        size(module.buffers()): "the buffers",
+        twice - params: "the tied parameters, once more",
+        params: "the parameters, or their gradients",
         out // n: "a share of the outputs, or of their gradients",
     }
     what = f": as much as {kinds[abs(off)]}" if kinds.get(abs(off)) else ""
@@ -151,25 +147,16 @@ def ex2_4(module, output_bytes, num_devices):
 
 
 # %% wrong: forgets the buffers
+# ~ size(module.buffers()) + share => share
+# %% wrong: every element has four bytes
+# ~ t.numel() * t.element_size => 4 * t.numel
+# %% wrong: adds up the state dict, in which tied parameters stand twice
+# - sent = size(module.parameters()) + size(module.buffers()) + share
+# + sent = size(module.state_dict().values()) + share
+# %% wrong: sends everything to itself as well
+# ~ num_devices - 1 => num_devices
+# %% wrong: forward only: nothing of what backward moves
 # - sent = size(module.parameters()) + size(module.buffers()) + share
 # - return others * sent, others * (gradients + share)
-# + return others * (size(module.parameters()) + share), others * (gradients + share)
-# %% wrong: every element has four bytes
-# - return sum(t.numel() * t.element_size() for t in tensors)
-# + return sum(4 * t.numel() for t in tensors)
-# %% wrong: adds up the state dict, in which tied parameters stand twice
-# = state = module.state_dict(keep_vars=True)
-# = others, share = num_devices - 1, output_bytes // num_devices
-# = sent = sum(t.nbytes for t in state.values()) + share
-# = received = sum(t.nbytes for t in state.values() if t.requires_grad) + share
-# = return others * sent, others * received
-# %% wrong: sends everything to itself as well
-# = weights = sum(p.nbytes for p in module.parameters())
-# = weights += sum(b.nbytes for b in module.buffers())
-# = gradients = sum(p.nbytes for p in module.parameters())
-# = return num_devices * weights + output_bytes, num_devices * gradients + output_bytes
-# %% wrong: forward only: nothing of what backward moves
-# = others, share = num_devices - 1, output_bytes // num_devices
-# = weights = sum(p.nbytes for p in module.parameters())
-# = weights += sum(b.nbytes for b in module.buffers())
-# = return others * weights, others * share
+# + sent = size(module.parameters()) + size(module.buffers())
+# + return others * sent, others * share

@@ -1,6 +1,5 @@
 """DataParallel's forward.
 
-Chapter: 2
 Ranks: 1
 Minutes: 40
 Level: hard
@@ -64,9 +63,6 @@ def ex2_5(module, batch, devices):
 # %% check
 import copy
 
-from allranks.exercises.oracle import compare
-from torch import nn
-
 WHERE = []  # (device of the shard, device of the weight, samples) of each forward
 
 
@@ -76,10 +72,8 @@ class Spy(nn.Linear):
     def forward(self, x):
         WHERE.append((str(x.device), str(self.weight.device), len(x)))
         if x.device != self.weight.device:
-            raise Wrong(
-                f"a shard on {x.device} meets weights on {self.weight.device}: "
-                "replicas need weights of their own device."
-            )
+            raise Wrong(f"""a shard on {x.device} meets weights on {self.weight.device}:
+                replicas need weights of their own device.""")
         return super().forward(x)
 
 
@@ -90,10 +84,8 @@ class Given(nn.Module):
 
     def to(self, *args, **kwargs):
         if Given.given is self and str(args[0]) != "vgpu:0":
-            raise Wrong(
-                f"you move the module itself to {args[0]}: the graph of the shards "
-                "before, the optimizer and the caller need it where it is."
-            )
+            raise Wrong(f"""you move the module itself to {args[0]}: the graph of the
+                shards before, the optimizer and the caller need it where it is.""")
         return super().to(*args, **kwargs)
 
 
@@ -124,6 +116,27 @@ def refuse(*args, **kwargs):
     raise Wrong("it calls torch's own data_parallel; write the forward by hand.")
 
 
+def plain():
+    return Chain(Spy(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def frozen():
+    module = plain()
+    module[0].requires_grad_(False)
+    return module
+
+
+CASES = {  # the module, samples, devices
+    "an even cut": (plain, 8, 4),
+    "uneven shards": (plain, 7, 3),
+    "fewer samples than devices": (plain, 2, 4),
+    "5 samples on 4 devices": (plain, 5, 4),
+    "one device": (plain, 3, 1),
+    "frozen parameters": (frozen, 6, 2),
+    "tied parameters": (Tied, 6, 2),
+}
+
+
 def check(answer, case):
     from allranks import vgpu
 
@@ -131,29 +144,11 @@ def check(answer, case):
     patch(nn, "DataParallel", Refused)
     patch(nn.parallel, "DataParallel", Refused)
     patch(nn.parallel, "data_parallel", refuse)
-
-    def plain():
-        return Chain(Spy(3, 5), nn.Tanh(), nn.Linear(5, 2))
-
-    def frozen():
-        module = plain()
-        module[0].requires_grad_(False)
-        return module
-
-    for name, make, num_samples, num_devices in (
-        ("an even cut", plain, 8, 4),
-        ("uneven shards", plain, 7, 3),
-        ("fewer samples than devices", plain, 2, 4),
-        ("5 samples on 4 devices", plain, 5, 4),
-        ("one device", plain, 3, 1),
-        ("frozen parameters", frozen, 6, 2),
-        ("tied parameters", Tied, 6, 2),
-    ):
-        case(name)
+    for name, (make, num_samples, num_devices) in case.each(CASES):
         step(answer, make(), num_samples, num_devices)
     case("weights that changed since the last call")
-    module = plain().to("vgpu:0")
-    batch, devices = torch.randn(4, 3), [torch.device("vgpu", i) for i in range(2)]
+    module, devices = plain().to("vgpu:0"), [torch.device("vgpu", i) for i in range(2)]
+    batch = torch.randn(4, 3)
     answer(module, batch, devices)
     with torch.no_grad():
         for p in module.parameters():
@@ -161,10 +156,9 @@ def check(answer, case):
     want = copy.deepcopy(module)(batch.to("vgpu:0")).detach()
     expect("the output with the new weights", answer(module, batch, devices), want)
     case("BatchNorm's running mean")
-    module = Chain(nn.BatchNorm1d(3), Spy(3, 2)).to("vgpu:0")
+    module, want = Chain(nn.BatchNorm1d(3), Spy(3, 2)).to("vgpu:0"), nn.BatchNorm1d(3)
     batch = torch.randn(6, 3)
     answer(module, batch, devices)
-    want = nn.BatchNorm1d(3)
     want(batch[:3])
     for key, value in want.state_dict().items():
         got = module[0].state_dict()[key].cpu()
@@ -176,7 +170,6 @@ def check(answer, case):
 
 
 def show(sizes):
-    """Return a text like: 2 on the first, 1 on the second."""
     return ", ".join(f"{num} on {device}" for device, num in sizes.items())
 
 
@@ -187,24 +180,21 @@ def step(answer, module, num_samples, num_devices):
     Given.given = module.to(devices[0])
     before = dict(module.named_parameters())
     WHERE.clear()
-    got = answer(module, batch, devices)
-    output = alone(batch)
+    got, output = answer(module, batch, devices), alone(batch)
     seen = {shard: num for shard, _, num in WHERE if shard.startswith("vgpu")}
     expect("the output", got, output.detach().to(devices[0]))
     sizes = {str(d): len(s) for d, s in zip(devices, batch.chunk(num_devices))}
     if seen != sizes:
-        raise Wrong(
-            f"the samples on each device: {show(seen)}; it should be {show(sizes)}."
-        )
+        raise Wrong(f"""the samples on each device: {show(seen)}; it should be
+            {show(sizes)}.""")
     weights, first = torch.randn_like(output), copy.deepcopy(module)
     (output * weights).sum().backward()
-    num = len(batch.chunk(num_devices)[0])
-    (first(batch[:num].to(devices[0])) * weights[:num].to(devices[0])).sum().backward()
-    first = dict(first.named_parameters())
+    shard, share = (t.chunk(num_devices)[0].to(devices[0]) for t in (batch, weights))
+    (first(shard) * share).sum().backward()
     if not got.requires_grad:
         raise Wrong("the output has no graph: nothing can be trained with it.")
     (got * weights.to(devices[0])).sum().backward()
-    now = dict(module.named_parameters())
+    first, now = dict(first.named_parameters()), dict(module.named_parameters())
     for name, want in alone.named_parameters():
         if now.get(name) is not before[name]:
             raise Wrong(f"`{name}` of the module is another object after your call.")
@@ -241,50 +231,29 @@ def ex2_5(module, batch, devices):
 
 # %% wrong: copies, whose gradients stay with the copies
 # + import copy
-# = outputs = []
-# = for i, (device, shard) in enumerate(zip(devices, batch.chunk(len(devices)))):
-# =     replica = module if i == 0 else copy.deepcopy(module).to(device)
-# =     outputs.append(replica(shard.to(device)).to(devices[0]))
-# = return torch.cat(outputs)
+# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+# - output = functional_call(module, replica, (shard.to(device),))
+# + replica = module if device == devices[0] else copy.deepcopy(module).to(device)
+# + output = replica(shard.to(device))
 # %% wrong: carries the module itself from device to device
-# = outputs = []
-# = for device, shard in zip(devices, batch.chunk(len(devices))):
-# =     outputs.append(module.to(device)(shard.to(device)).to(devices[0]))
-# = return torch.cat(outputs)
+# - output = functional_call(module, replica, (shard.to(device),))
+# + output = module.to(device)(shard.to(device))
 # %% wrong: detaches what it sends
 # - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-# + replica = {name: t.to(device) for name, t in module.state_dict().items()}
+# + tensors = module.state_dict()
 # %% wrong: everything on the first device
 # = return module(batch.to(devices[0]))
-
-
 # %% wrong: copies that are kept, with the weights of the first call
-replicas = {}
-
-
-def ex2_5(module, batch, devices):
-    outputs = []
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    for device, shard in zip(devices, batch.chunk(len(devices))):
-        key = device, id(module)
-        if key not in replicas or len(replicas) > 99:
-            replicas[key] = {n: t.to(device) + 0 for n, t in tensors.items()}
-        output = functional_call(module, replicas[key], (shard.to(device),))
-        outputs.append(output.to(devices[0]))
-    return torch.cat(outputs)
-
-
+# + replicas = {}
+# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+# + replica = {name: tensor.to(device) + 0 for name, tensor in tensors.items()}
+# + replica = replicas.setdefault((device, id(module)), replica)
 # %% wrong: parameters only, so that buffers stay on the first device
 # - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-# - replica = {name: tensor.to(device) for name, tensor in tensors.items()}
-# + replica = {name: p.to(device) for name, p in module.named_parameters()}
-# %% wrong: clones the buffers, so that the running mean never moves
-# - tensors = dict(module.named_parameters()) | dict(module.named_buffers())
 # + tensors = dict(module.named_parameters())
-# - output = functional_call(module, replica, (shard.to(device),))
-# + buffers = {n: b.clone().to(device) for n, b in module.named_buffers()}
-# + output = functional_call(module, replica | buffers, (shard.to(device),))
+# %% wrong: clones the buffers, so that the running mean never moves
+#   replica = {name: tensor.to(device) for name, tensor in tensors.items()}
+# + replica |= {n: b.clone().to(device) for n, b in module.named_buffers()}
 # %% wrong: torch's own
 # + from torch import nn
 # = return nn.DataParallel(module, devices)(batch.to(devices[0]))

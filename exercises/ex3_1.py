@@ -1,6 +1,5 @@
 """Fit the names of a file to a model.
 
-Chapter: 3
 Ranks: 1
 Minutes: 10
 
@@ -47,41 +46,37 @@ def ex3_1(saved, names):
 
 
 # %% check
+M = "module."
+CASES = {  # the names in the file; the model's, in this order
+    "equal names": (["fc.weight", "fc.bias"], ["fc.weight", "fc.bias"]),
+    "one wrapper": ([f"{M}fc.weight", f"{M}fc.bias"], ["fc.weight", "fc.bias"]),
+    "names that begin with the same letters": ([f"{M}model.dense"], ["model.dense"]),
+    "module. in the middle": ([f"{M}enc.{M}a", f"{M}b"], [f"enc.{M}a", "b"]),
+    "two wrappers": ([f"{M}{M}a", f"{M}{M}b"], ["a", "b"]),
+    "a model that is wrapped": (["a", "b"], [f"{M}a", f"{M}b"]),
+    "both are wrapped": ([f"{M}a", f"{M}b"], [f"{M}a", f"{M}b"]),
+    "a submodule called module": ([f"{M}a", "head.a"], [f"{M}a", "head.a"]),
+    "the same, wrapped": ([f"{M}{M}a", f"{M}head.a"], [f"{M}a", "head.a"]),
+    "nothing but a submodule called module": ([f"{M}{M}a"], [f"{M}a"]),
+    "names that only begin alike": (["modules.a", f"{M}b"], ["modules.a", f"{M}b"]),
+    "another order": ([f"{M}b", f"{M}a"], ["b", "a"]),
+    "twice the same end": ([f"{M}{M}a", f"{M}a"], [f"{M}a", "a"]),
+    "an empty file": ([], []),
+}
+
+
 def check(answer, case):
-    m = "module."
-    for name, file, fitted in (  # the names in the file; the model's, in this order
-        ("equal names", ["fc.weight", "fc.bias"], ["fc.weight", "fc.bias"]),
-        ("one wrapper", [f"{m}fc.weight", f"{m}fc.bias"], ["fc.weight", "fc.bias"]),
-        (
-            "names that begin with the same letters",
-            [f"{m}model.dense"],
-            ["model.dense"],
-        ),
-        ("module. in the middle", [f"{m}enc.{m}a", f"{m}b"], [f"enc.{m}a", "b"]),
-        ("two wrappers", [f"{m}{m}a", f"{m}{m}b"], ["a", "b"]),
-        ("a model that is wrapped", ["a", "b"], [f"{m}a", f"{m}b"]),
-        ("both are wrapped", [f"{m}a", f"{m}b"], [f"{m}a", f"{m}b"]),
-        ("a submodule called module", [f"{m}a", "head.a"], [f"{m}a", "head.a"]),
-        ("the same, wrapped", [f"{m}{m}a", f"{m}head.a"], [f"{m}a", "head.a"]),
-        ("nothing but a submodule called module", [f"{m}{m}a"], [f"{m}a"]),
-        ("names that only begin alike", ["modules.a", f"{m}b"], ["modules.a", f"{m}b"]),
-        ("another order", [f"{m}b", f"{m}a"], ["b", "a"]),
-        ("twice the same end", [f"{m}{m}a", f"{m}a"], [f"{m}a", "a"]),
-        ("an empty file", [], []),
-    ):
-        case(name)
+    for name, (file, fitted) in case.each(CASES):
         saved = {key: torch.tensor(0.5 + 1.3 * i) for i, key in enumerate(file)}
-        before = dict(saved)
+        values = list(saved.values())
         got = answer(saved, sorted(fitted) or ["a"])
-        if list(saved) != list(before):
+        if list(saved) != file:
             raise Wrong(f"you changed the dictionary you were given: {list(saved)}.")
-        want = dict(zip(fitted, before.values(), strict=True))
-        text = f"a file with {', '.join(file) or 'nothing'}"
+        want = dict(zip(fitted, values, strict=True))
         if isinstance(got, dict) and set(got) != set(want):
-            raise Wrong(
-                f"{text} gives you {', '.join(got) or 'nothing'}; the model expects "
-                f"{', '.join(want) or 'nothing of it'}."
-            )
+            raise Wrong(f"""a file with {", ".join(file) or "nothing"} gives you
+                {", ".join(got) or "nothing"}; the model expects
+                {", ".join(want) or "nothing of it"}.""")
         expect("the result", got, want)
 
 

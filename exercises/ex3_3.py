@@ -1,6 +1,5 @@
 """A save that no crash can break.
 
-Chapter: 3
 Ranks: 1
 Minutes: 15
 
@@ -27,17 +26,6 @@ Hint 2: Write, flush, `os.fsync`, close, `os.replace`. And if one of them raises
 Hint 3: `with open(f"{path}.new", "wb") as file:` `torch.save(state, file)`,
     `file.flush()`, `os.fsync(file.fileno())`; then `os.replace(f"{path}.new", path)`.
 """
-
-# %% stub
-import os
-
-import torch
-
-
-def ex3_3(state, path):
-    """Save `state` so that `path` is always a whole file, or none."""
-    raise NotImplementedError
-
 
 # %% solution
 import os
@@ -76,11 +64,11 @@ class FullDisk:
 def check(answer, case):
     os.mkdir("runs")
     path = os.path.join("runs", "last.pt")
-    new = {"weight": torch.randn(3), "step": 2}
-    events = spy()
+    new, old = {"weight": torch.randn(3), "step": 2}, {"weight": torch.zeros(3)}
+    events = watch()
     case("the first file")
-    answer({"weight": torch.zeros(3), "step": 1}, path)
-    load(path, {"weight": torch.zeros(3), "step": 1})
+    answer(old | {"step": 1}, path)
+    load(path, old | {"step": 1})
     alone("runs", "last.pt")
     case("over an old file")
     os.link(path, "reader")  # a second name for the old bytes
@@ -89,27 +77,22 @@ def check(answer, case):
     load(path, new)
     if os.path.samefile("reader", path):
         raise Wrong("the old file was written over: who reads it gets half of each.")
-    kinds = [kind for kind, _ in events]
     if ("rename", False) in events:
-        raise Wrong(
-            "the old file was gone when the new one got its name. A job that dies "
-            "between has neither: os.replace puts one over the other in one step."
-        )
+        raise Wrong("""the old file was gone when the new one got its name. A job that
+            dies between has neither: os.replace puts one over the other in one
+            step.""")
     case("power failure")
-    if "rename" not in kinds:
+    if ("rename", True) not in events:
         raise Wrong("no rename: between removing and writing there is no file at all.")
-    before = events[: kinds.index("rename")]
-    synced = [size for kind, size in before if kind == "sync"]
+    before = events[: events.index(("rename", True))]
+    synced, size = [n for kind, n in before if kind == "sync"], os.path.getsize(path)
     if not synced:
         raise Wrong(
             "the name changed before os.fsync: the bytes may not be on the disk."
         )
-    size = os.path.getsize(path)
     if max(synced) < size:
-        raise Wrong(
-            f"at your os.fsync, the file had {max(synced)} of {size} bytes: the rest "
-            "was still in Python's buffer."
-        )
+        raise Wrong(f"""at your os.fsync, the file had {max(synced)} of {size} bytes:
+            the rest was still in Python's buffer.""")
     alone("runs", "last.pt")
     case("a full disk, over an old file")
     fail(answer, path)
@@ -123,42 +106,34 @@ def check(answer, case):
     load("here.pt", new)
 
 
-def spy():
+def watch():
     """Note each fsync, with the size, and each rename, with whether it replaces."""
-    events, sync, save = [], os.fsync, torch.save
+    events, sync = [], os.fsync
 
-    def save_whole(obj, f, *args, **kwargs):
+    def look(obj, f, *args, **kwargs):
         if isinstance(f, io.RawIOBase):
-            raise Wrong(
-                "torch.save writes into an unbuffered file: of more than 2 GiB, the "
-                "rest would be lost without an exception. Leave buffering=0 out."
-            )
-        save(obj, f, *args, **kwargs)
+            raise Wrong("""torch.save writes into an unbuffered file: of more than 2
+                GiB, the rest would be lost without an exception. Leave buffering=0
+                out.""")
 
     def note_sync(file):
         sync(file)
         number = file if isinstance(file, int) else file.fileno()
         events.append(("sync", os.fstat(number).st_size))
 
-    def within_a_folder(rename):
-        def note_rename(source, target, **kwargs):
-            folders = [os.path.dirname(os.path.abspath(p)) for p in (source, target)]
-            if folders[0] != folders[1]:
-                raise OSError(errno.EXDEV, "Invalid cross-device link")
-            events.append(("rename", os.path.exists(target)))
-            rename(source, target, **kwargs)
-
-        return note_rename
+    def note_rename(source, target, **kwargs):
+        folders = {os.path.dirname(os.path.abspath(p)) for p in (source, target)}
+        if len(folders) > 1:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        events.append(("rename", os.path.exists(target)))
 
     patch(os, "fsync", note_sync)
-    patch(torch, "save", save_whole)
-    for name in "replace", "rename":
-        patch(os, name, within_a_folder(getattr(os, name)))
+    spy(torch, "save", look)
+    spy(os, "replace rename", note_rename)
     return events
 
 
 def load(path, want):
-    """The file must be whole, and hold this."""
     try:
         got = torch.load(path)
     except Exception as error:
@@ -168,9 +143,7 @@ def load(path, want):
 
 
 def alone(folder, name):
-    """No other file may be left."""
-    left = sorted({*os.listdir(folder)} - {name})
-    if left:
+    if left := sorted({*os.listdir(folder)} - {name}):
         raise Wrong(f"{left[0]} was left behind, beside {name}.")
 
 
@@ -223,54 +196,29 @@ def ex3_3(state, path):
 # = torch.save(state, path)
 # %% wrong: the new file is in another folder
 # + import tempfile
-# = with tempfile.NamedTemporaryFile(delete=False) as file:
-# =     torch.save(state, file)
-# =     file.flush()
-# =     os.fsync(file.fileno())
-# = os.replace(file.name, path)
+# ~ f"{path}.new" => tempfile.mkstemp()[1]
 # %% wrong: no fsync
-# = try:
-# =     torch.save(state, f"{path}.new")
-# =     os.replace(f"{path}.new", path)
-# = except BaseException:
-# =     os.path.exists(f"{path}.new") and os.remove(f"{path}.new")
-# =     raise
+# -         os.fsync(file.fileno())
 # %% wrong: fsync, but the bytes are still in Python's buffer
 # + import io
-# = buffer = io.BytesIO()
-# = torch.save(state, buffer)
-# = with open(f"{path}.new", "wb") as file:
-# =     file.write(buffer.getvalue())
-# =     os.fsync(file.fileno())
-# = os.replace(f"{path}.new", path)
+#   new = f"{path}.new"
+# + buffer = io.BytesIO()
+# + torch.save(state, buffer)
+# - torch.save(state, file)
+# ~ file.flush() => file.write(buffer.getvalue())
 # %% wrong: leaves half a file behind when the disk is full
-# = with open(f"{path}.new", "wb") as file:
-# =     torch.save(state, file)
-# =     file.flush()
-# =     os.fsync(file.fileno())
-# = os.replace(f"{path}.new", path)
+# -     if os.path.exists(new):
+# -         os.remove(new)
 # %% wrong: hides the failure from the caller
-# = try:
-# =     with open(f"{path}.new", "wb") as file:
-# =         torch.save(state, file)
-# =         file.flush()
-# =         os.fsync(file.fileno())
-# =     os.replace(f"{path}.new", path)
-# = except OSError:
-# =     os.remove(f"{path}.new")
+# -     raise
 # %% wrong: removes the old file, then writes
 # = if os.path.exists(path):
 # =     os.remove(path)
-# = with open(path, "wb") as file:
-# =     torch.save(state, file)
-# =     file.flush()
-# =     os.fsync(file.fileno())
+# = torch.save(state, path)
 # %% wrong: removes the old file before the new one has its name
 # - os.replace(new, path)
 # + if os.path.exists(path):
 # +     os.remove(path)
 # + os.rename(new, path)
 # %% wrong: an unbuffered file, which loses what is beyond 2 GiB
-# - with open(new, "wb") as file:
-# + with open(new, "wb", buffering=0) as file:
-# - file.flush()
+# ~ "wb" => "wb", buffering=0

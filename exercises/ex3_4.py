@@ -1,6 +1,5 @@
 """One rank saves, all load.
 
-Chapter: 3
 Ranks: 3
 Minutes: 12
 
@@ -43,42 +42,42 @@ import io
 import os
 import time
 
-from allranks.exercises.oracle import compare
-from torch import nn
-
 SLOW = {"save": 0.1, "load": 0.0}  # seconds, in the case that is tried
 
 
 def check(answer, case):
-    saves, save, load = [], torch.save, torch.load
+    saves = []
 
     def slow_save(obj, f, *args, **kwargs):
         if not isinstance(f, io.BytesIO):  # so torch pickles a tensor
             saves.append(rank)
             time.sleep(SLOW["save"])
-        save(obj, f, *args, **kwargs)
 
     def slow_load(f, *args, **kwargs):
         if rank == world_size - 1 and not isinstance(f, io.BytesIO):
             time.sleep(SLOW["load"])
-        return load(f, *args, **kwargs)
 
-    patch(torch, "save", slow_save)
-    patch(torch, "load", slow_load)
+    load = torch.load
+    spy(torch, "save", slow_save)
+    spy(torch, "load", slow_load)
     case("no file yet")
     model = nn.Linear(3, 2)  # another one on each rank
     want = from_rank_0(model)
     answer(model, "model.pt")
-    all_saves = [None] * world_size
-    dist.all_gather_object(all_saves, saves)
-    writers = sorted({r for found in all_saves for r in found})
+    writers = sorted({r for found in everyone(saves) for r in found})
     if {*writers} - {0}:
         who = f"ranks {writers}" if len(writers) > 1 else f"rank {writers[0]}"
         raise Wrong(f"{who} called torch.save; only rank 0 writes the file.")
     same(model, want, "the model", want, "it should be")
     if not os.path.exists("model.pt"):
         raise Wrong("the model has its weights, but there is no file at `path`.")
-    expect("the file", weights(load, "model.pt"), want)
+    try:
+        expect("the file", load("model.pt"), want)
+    except Exception as error:
+        if "Unsupported global" not in str(error):
+            raise
+        raise Wrong("""torch.load(path) refuses the file: it holds a pickled object.
+            Save model.state_dict().""") from None
     case("a file from before, on a slow disk")
     SLOW["save"] = 0.25
     before, model = want, nn.Linear(3, 2)
@@ -98,23 +97,11 @@ def check(answer, case):
     expect("the file", load("model.pt"), wants[1])
 
 
-def weights(load, path):
-    """What the file holds; a pickled model is no file of weights."""
-    try:
-        return load(path)
-    except Exception as error:
-        fault = "torch.load(path) refuses the file"
-        if "Unsupported global" in str(error):
-            fault += ": it holds a pickled object. Save model.state_dict()"
-        raise Wrong(f"{fault}.") from None
-
-
 def from_rank_0(model):
-    """What rank 0's model holds."""
-    state = [{key: t.clone() for key, t in model.state_dict().items()}]
-    dist.broadcast_object_list(state, 0)
-    dist.barrier()  # all begin at the same time
-    return state[0]
+    """Return what rank 0's model holds; all begin at the same time."""
+    want = everyone({key: t.clone() for key, t in model.state_dict().items()})[0]
+    dist.barrier()
+    return want
 
 
 def same(model, want, what, other, when):
@@ -157,11 +144,11 @@ def ex3_4(model, path):
 # - dist.barrier()  # the file is whole
 # - dist.barrier()  # all have read it
 # %% wrong: a barrier on rank 0 only
-# = if dist.get_rank() == 0:
-# =     torch.save(model.state_dict(), path)
-# =     dist.barrier()
-# = else:
-# =     model.load_state_dict(torch.load(path))
+#     torch.save(model.state_dict(), path)
+# +   dist.barrier()
+# +   return
+# - dist.barrier()  # the file is whole
+# - dist.barrier()  # all have read it
 # %% wrong: everybody saves
 # + from torch import load, save
 # = save(model.state_dict(), path)
@@ -171,18 +158,18 @@ def ex3_4(model, path):
 # %% wrong: waits until there is a file
 # + import os
 # + import time
-# = if dist.get_rank() == 0:
-# =     torch.save(model.state_dict(), path + "~")
-# =     os.replace(path + "~", path)
-# = while not os.path.exists(path):
-# =     time.sleep(0.01)
-# = model.load_state_dict(torch.load(path))
+# - torch.save(model.state_dict(), path)
+# + torch.save(model.state_dict(), path + "~")
+# + os.replace(path + "~", path)
+# - dist.barrier()  # the file is whole
+# + while not os.path.exists(path):
+# +     time.sleep(0.01)
+# - dist.barrier()  # all have read it
 # %% wrong: one barrier, so that a slow reader gets the next file
 # + from torch import load, save
-# = if dist.get_rank() == 0:
-# =     save(model.state_dict(), path)
-# = dist.barrier()
-# = model.load_state_dict(load(path))
+# ~ torch.save => save
+# - model.load_state_dict(torch.load(path))
+# ~ dist.barrier()  # all have read it => model.load_state_dict(load(path))
 # %% wrong: rank 0 is done when it has saved, and the others wait for it
 #   torch.save(model.state_dict(), path)
 # + return
@@ -191,10 +178,8 @@ def ex3_4(model, path):
 # = dist.broadcast_object_list(box, src=0)
 # = model.load_state_dict(box[0])
 # %% wrong: the last rank saves its own
-# - if dist.get_rank() == 0:
-# + if dist.get_rank() == dist.get_world_size() - 1:
+# ~ == 0 => == dist.get_world_size() - 1
 # %% wrong: saves the model itself, with its class
-# - torch.save(model.state_dict(), path)
-# + torch.save(model, path)
+# ~ model.state_dict() => model
 # - model.load_state_dict(torch.load(path))
 # + model.load_state_dict(torch.load(path, weights_only=False).state_dict())

@@ -1,6 +1,5 @@
 """Resume to the last bit.
 
-Chapter: 3
 Ranks: 2
 Minutes: 40
 Level: hard
@@ -31,19 +30,6 @@ Hint 3: `torch.get_rng_state()`, `random.getstate()`; then `torch.set_rng_state(
     and `random.setstate(...)` with the entry of `dist.get_rank()`.
 """
 
-# %% stub
-import copy
-import random
-
-import torch
-import torch.distributed as dist
-
-
-def ex3_5(run, saved=None):
-    """Return a checkpoint of `run`; or, if there is one, bring `run` there."""
-    raise NotImplementedError
-
-
 # %% solution
 import copy
 import random
@@ -72,11 +58,12 @@ def ex3_5(run, saved=None):
 import copy
 import random
 
-from torch import nn
 from torch.utils.data import DistributedSampler
 
-X = torch.randn(36, 4, generator=torch.Generator().manual_seed(5))
+X = torch.randn(36, 4, generator=dice(5))
 BATCH, FORWARD = 3, 5  # samples per rank and step; steps compared
+CASES = {"in the middle of an epoch": 9, "at the end of an epoch": 12}
+CASES |= {"before the first step": 0}  # steps before the checkpoint
 
 
 class Run:
@@ -117,12 +104,7 @@ class Run:
 
 
 def check(answer, case):
-    for name, before in (
-        ("in the middle of an epoch", 9),
-        ("at the end of an epoch", 12),
-        ("before the first step", 0),
-    ):
-        case(name)
+    for name, before in case.each(CASES):
         resume(answer, Run(1), before, "first.pt")
     case("a run that was resumed itself")
     fresh = resume(answer, Run(1), 4, "first.pt")
@@ -132,13 +114,11 @@ def check(answer, case):
 def resume(answer, run, before, path):
     """Train, take a checkpoint, train on; a fresh run must repeat the rest."""
     run.train(before)
-    facts = describe(run)
-    saved = answer(run)
+    facts, saved = describe(run), answer(run)
     if saved is None and rank == 0:
         raise Wrong("the checkpoint of rank 0 is None.")
     expect_same("after you took a checkpoint, the run itself has another", run, facts)
-    taken = copy.deepcopy(saved)
-    losses = run.train(FORWARD)
+    taken, losses = copy.deepcopy(saved), run.train(FORWARD)
     if rank == 0:
         torch.save(saved, path)
     dist.barrier()
@@ -147,34 +127,27 @@ def resume(answer, run, before, path):
     except Exception as error:
         text = str(error).split("\n")[0].partition(". This file")[0]
         raise Wrong(f"torch.load refuses the file: {text[:160]}") from None
-    if rank == 0:
-        try:
-            expect("it", saved, taken)
-        except Wrong as error:
-            text = (
-                "the checkpoint changed while training went on, for it shares memory: "
-            )
-            raise Wrong(f"{text}{error}") from None
+    try:
+        expect("it", saved, taken if rank == 0 else saved)
+    except Wrong as error:
+        raise Wrong(f"""the checkpoint changed while training went on, for it shares
+            memory: {error}""") from None
     fresh = Run(7)
     fresh.train(2)
     answer(fresh, saved)
     expect_same("the resumed run has another", fresh, facts)
-    again = fresh.train(FORWARD)
-    for i, (got, want) in enumerate(zip(again, losses)):
+    for i, (got, want) in enumerate(zip(fresh.train(FORWARD), losses)):
         if got != want:
-            raise Wrong(
-                f"step {before + i}: the loss is {got:.6f}; without the stop it was "
-                f"{want:.6f}."
-            )
+            raise Wrong(f"""step {before + i}: the loss is {got:.6f}; without the stop
+                it was {want:.6f}.""")
     return fresh
 
 
 def describe(run):
-    """All that the next step depends on, by name, as copies."""
-    state = run.optimizer.state_dict()
+    """Return all that the next step depends on, by name, as copies."""
+    state, model = run.optimizer.state_dict(), run.model.state_dict()
     facts = {"epoch": run.epoch, "step": run.step}
-    model = run.model.state_dict().items()
-    facts |= {f"tensor of the model, `{k}`": t.clone() for k, t in model}
+    facts |= {f"tensor of the model, `{k}`": t.clone() for k, t in model.items()}
     facts["learning rate"] = state["param_groups"][0]["lr"]
     for i, entry in state["state"].items():
         facts[f"momentum of parameter {i}"] = entry["momentum_buffer"].clone()
@@ -186,29 +159,21 @@ def describe(run):
 
 def expect_same(what, run, facts):
     """Name the first thing that is not as it was; random numbers by rank."""
-    found = describe(run)
-    rng = [None] * world_size
-    dist.all_gather_object(rng, facts["state of torch's random numbers"])
+    found, rng = describe(run), everyone(facts["state of torch's random numbers"])
     if not all(map(torch.is_tensor, rng)):
-        raise Wrong(
-            "a collective of yours met one that comes behind your function: not every "
-            "rank called it. All ranks are asked for a checkpoint, not rank 0 alone."
-        )
+        raise Wrong("""a collective of yours met one that comes behind your function:
+            not every rank called it. All ranks are asked for a checkpoint, not rank 0
+            alone.""")
     for name, want in facts.items():
-        got, end = found.get(name, "nothing"), ""
-        if isinstance(want, torch.Tensor) and torch.is_tensor(got):
+        got, end = found.get(name, "none"), ""
+        if torch.is_tensor(want) and torch.is_tensor(got):
             same = torch.equal(got, want)
-            of = [
-                r for r in range(world_size) if r != rank and torch.equal(rng[r], got)
-            ]
-            if "random" in name and of:
-                end = f": it is that of rank {of[0]}"
+            of = [r for r, one in enumerate(rng) if r != rank and torch.equal(one, got)]
+            end = f": it is that of rank {of[0]}" if "random" in name and of else ""
         else:
             same = type(got) is type(want) and got == want
-            if "random" not in name:
-                got = "none" if got == "nothing" else got
-                want = "its momentum" if torch.is_tensor(want) else want
-                end = f": {got}, not {want}"
+            want = "its momentum" if torch.is_tensor(want) else want
+            end = "" if "random" in name else f": {got}, not {want}"
         if not same:
             raise Wrong(f"{what} {name}{end}.")
 
@@ -243,54 +208,25 @@ def ex3_5(run, saved=None):
 # %% wrong: shares memory with the run
 # - states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
 # + states = {name: p.state_dict() for name, p in parts.items()}
-# - own = saved["rng"][dist.get_rank()]
-# - torch.set_rng_state(own[0])
-# - random.setstate(own[1])
-# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-# + random.setstate(saved["rng"][dist.get_rank()][1])
 # %% wrong: weights and the epoch only
 # = if saved is None:
 # =     return {"model": copy.deepcopy(run.model.state_dict()), "epoch": run.epoch}
 # = run.model.load_state_dict(saved["model"])
 # = run.epoch = saved["epoch"]
 # %% wrong: every rank gets rank 0's random numbers
-# - rng = [None] * dist.get_world_size()
-# - dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-#   states = {name: copy.deepcopy(p.state_dict()) for name, p in parts.items()}
-# + rng = torch.get_rng_state(), random.getstate()
-# - own = saved["rng"][dist.get_rank()]
-# - torch.set_rng_state(own[0])
-# - random.setstate(own[1])
-# + torch.set_rng_state(saved["rng"][0])
-# + random.setstate(saved["rng"][1])
+# ~ dist.get_rank() => 0
 # %% wrong: no momentum
-# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-# + parts = {"model": run.model, "schedule": run.scheduler}
-# - own = saved["rng"][dist.get_rank()]
-# - torch.set_rng_state(own[0])
-# - random.setstate(own[1])
+# ~ optim": run.optimizer, "schedule => schedule
+#   run.epoch, run.step = saved["epoch"], saved["step"]
 # + run.optimizer.param_groups[0]["lr"] = run.scheduler.get_last_lr()[0]
-# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-# + random.setstate(saved["rng"][dist.get_rank()][1])
 # %% wrong: forgets that Python draws numbers, too
-# - dist.all_gather_object(rng, (torch.get_rng_state(), random.getstate()))
-# + dist.all_gather_object(rng, torch.get_rng_state())
-# - own = saved["rng"][dist.get_rank()]
-# - torch.set_rng_state(own[0])
 # - random.setstate(own[1])
-# + torch.set_rng_state(saved["rng"][dist.get_rank()])
 # %% wrong: pickles the objects themselves
 # = if saved is None:
 # =     return copy.deepcopy([run.model, run.optimizer, run.scheduler, run.step])
 # = run.model, run.optimizer, run.scheduler, run.step = saved
 # %% wrong: the scheduler starts over
-# - parts = {"model": run.model, "optim": run.optimizer, "schedule": run.scheduler}
-# + parts = {"model": run.model, "optim": run.optimizer}
-# - own = saved["rng"][dist.get_rank()]
-# - torch.set_rng_state(own[0])
-# - random.setstate(own[1])
-# + torch.set_rng_state(saved["rng"][dist.get_rank()][0])
-# + random.setstate(saved["rng"][dist.get_rank()][1])
+# ~ optimizer, "schedule": run.scheduler => optimizer
 # %% wrong: asks rank 0 alone for what all ranks have
 #   if saved is None:
 # +     if dist.get_rank() != 0:

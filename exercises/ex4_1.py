@@ -1,6 +1,5 @@
 """Find your node and your GPU.
 
-Chapter: 4
 Ranks: 1, 4
 Minutes: 10
 
@@ -34,8 +33,6 @@ def ex4_1(host):
 # %% check
 import itertools
 
-from allranks.exercises.oracle import compare
-
 LAYOUTS = {
     "all ranks on one node": "zzzz",
     "two nodes of two ranks": "zzaa",
@@ -52,30 +49,25 @@ def runs(hosts):
 
 
 def check(answer, case):
-    for name, letters in LAYOUTS.items():
-        case(name)
+    for name, letters in case.each(LAYOUTS):
         hosts = [f"node-{letter}" for letter in letters[:world_size]]
         host, before = hosts[rank], hosts[:rank]
         nodes, even = list(dict.fromkeys(hosts)), world_size // len(set(hosts))
-        got = answer(host)
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong(f"it returned {got!r}, not a pair (node_rank, local_rank).")
+        got = unpack(answer(host), 2, "a pair (node_rank, local_rank)")
         where = f"with the ranks on {', '.join(hosts)}, rank {rank}'s"
-        mistakes = {
+        compare(f"{where} node_rank", got[0], nodes.index(host), {
             "This assumes that all nodes have equally many ranks.": rank // even,
             "The names are sorted; the ranks' order counts.": sorted(nodes).index(host),
             "Nodes have numbers, not ranks.": hosts.index(host),
             "This is the local_rank; it comes second in the pair.": before.count(host),
             "A node that comes again is not a new node.": runs(hosts[: rank + 1]) - 1,
-        }
-        compare(f"{where} node_rank", got[0], nodes.index(host), mistakes)
-        mistakes = {
+        })  # fmt: skip
+        compare(f"{where} local_rank", got[1], before.count(host), {
             "This is the node_rank; it comes first in the pair.": nodes.index(host),
             "This is the global rank.": rank,
             "This counts the rank itself; the first is 0.": before.count(host) + 1,
             "This assumes that all nodes have equally many ranks.": rank % even,
-        }
-        compare(f"{where} local_rank", got[1], before.count(host), mistakes)
+        })  # fmt: skip
 
 
 # %% right: counts on the way through the ranks, and needs no list methods
@@ -96,8 +88,7 @@ def ex4_1(host):
 # = per_node = len(hosts) // len(set(hosts))
 # = return dist.get_rank() // per_node, dist.get_rank() % per_node
 # %% wrong: counts the rank itself
-# - return nodes.index(host), hosts[: dist.get_rank()].count(host)
-# + return nodes.index(host), hosts[: dist.get_rank() + 1].count(host)
+# ~ get_rank() => get_rank() + 1
 # %% wrong: takes the rank for the local rank
 # = hosts = [None] * dist.get_world_size()
 # = dist.all_gather_object(hosts, host)

@@ -1,6 +1,5 @@
 """Broadcast, made of send and recv.
 
-Chapter: 4
 Ranks: 1, 2, 4
 Minutes: 10
 
@@ -36,9 +35,6 @@ def ex4_2(x, src):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
 MAKERS = {
     "three numbers": lambda: torch.zeros(3),
     "integers": lambda: torch.zeros(2, 2, dtype=torch.int64),
@@ -46,53 +42,28 @@ MAKERS = {
     "a transposed matrix": lambda: torch.zeros(3, 2).t(),
     "every second column of a matrix": lambda: torch.zeros(2, 6)[:, ::2],
 }
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only send, recv, isend and irecv may be used.")
-
-    patch(dist, name, refuse)
-
-
 GIVEN = []  # the tensor of the case
 
 
-def matching(receive):
+def fits(buffer, *args, **kwargs):
     """Check the size first: gloo ends the process if it does not fit."""
-
-    def guarded(buffer, *args, **kwargs):
-        if buffer.nbytes != GIVEN[-1].nbytes:
-            raise Wrong(
-                f"rank {rank} receives into {buffer.nbytes} bytes ({buffer.dtype}) "
-                f"what has {GIVEN[-1].nbytes} ({GIVEN[-1].dtype}): make room in x's "
-                "dtype."
-            )
-        return receive(buffer, *args, **kwargs)
-
-    return guarded
+    if buffer.nbytes != GIVEN[-1].nbytes:
+        raise Wrong(f"""rank {rank} receives into {buffer.nbytes} bytes ({buffer.dtype})
+            what has {GIVEN[-1].nbytes} ({GIVEN[-1].dtype}): make room in x's dtype.""")
 
 
 def check(answer, case):
-    for name in communications(allowed="send recv isend irecv"):
-        forbid(name)
-    for name in "recv", "irecv":
-        patch(dist, name, matching(getattr(dist, name)))
-    for name, make in MAKERS.items():
-        case(name)
+    only("send recv isend irecv", "only send, recv, isend and irecv may be used.")
+    spy(dist, "recv irecv", fits)
+    for name, make in case.each(MAKERS):
         for src in sorted({0, world_size - 1, world_size // 2}):
-            x, brought = make(), []
-            for other in range(world_size):
-                numbers = torch.arange(x.numel()) + 100 * other + 1
-                brought.append(numbers.view(x.shape).to(x.dtype))
+            x, numbers = make(), torch.arange(make().numel()) + 1
+            brought = [numbers + 100 * r for r in range(world_size)]
+            brought = [part.view(x.shape).to(x.dtype) for part in brought]
             x.copy_(brought[rank])
             GIVEN.append(x)
-            returned = answer(x, src)
-            mistakes = {"It holds what it held before.": brought[rank]}
-            if isinstance(returned, torch.Tensor) and rank != src:
-                right = torch.equal(returned, brought[src])
-                fault = "Right values are returned, but in another tensor than x."
-                mistakes = {fault: brought[rank]} if right else mistakes
+            fault = "Right values are returned, but in another tensor than x."
+            mistakes = in_place(answer(x, src), brought[rank], brought[src], fault)
             for other in range(world_size):
                 mistakes[f"This is what rank {other} brought."] = brought[other]
             compare(f"from rank {src}, rank {rank}'s x", x, brought[src], mistakes)
@@ -113,50 +84,23 @@ def ex4_2(x, src):
 
 
 # %% wrong: always sends from rank 0
-# = data = x.contiguous().clone()
-# = if dist.get_rank() == 0:
-# =     for other in range(1, dist.get_world_size()):
-# =         dist.send(data, other)
-# = else:
-# =     dist.recv(data, 0)
-# = x.copy_(data)
+# ~ (rank - src) % world_size => rank
 # %% wrong: receives into a copy, and returns that
-# = x = x.contiguous().clone()
-# = if dist.get_rank() == src:
-# =     for other in range(dist.get_world_size()):
-# =         if other != src:
-# =             dist.send(x, other)
-# = else:
-# =     dist.recv(x, src)
-# = return x
+# ~ x.copy_(buffer) => return buffer
 # %% wrong: all send first, and nobody listens
-# = data = x.contiguous().clone()
-# = for other in range(dist.get_world_size()):
-# =     if other != dist.get_rank():
-# =         dist.send(data, other)
-# = if dist.get_rank() != src:
-# =     dist.recv(data, src)
-# = x.copy_(data)
+#   data = x.contiguous().clone()
+# + for other in range(world_size):
+# +     if other != rank:
+# +         dist.send(data, other)
+# ~ world_size => 0
 # %% wrong: sends to itself too
-# = data = x.contiguous().clone()
-# = if dist.get_rank() == src:
-# =     for other in range(dist.get_world_size()):
-# =         dist.send(data, other)
-# = else:
-# =     dist.recv(data, src)
-# = x.copy_(data)
+# ~ other != src => True
 # %% wrong: sends and receives views as they are
-# = if dist.get_rank() == src:
-# =     for other in range(dist.get_world_size()):
-# =         if other != src:
-# =             dist.send(x, other)
-# = else:
-# =     dist.recv(x, src)
+# ~ x.contiguous() => x
+# ~ torch.empty(x.shape, dtype=x.dtype) => x
 # %% wrong: receives into a contiguous copy of a view, which is not the view
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
 # - dist.recv(buffer, src)
-# - x.copy_(buffer)
-# + dist.recv(x.contiguous(), src)
+# ~ x.copy_(buffer) => dist.recv(x.contiguous(), src)
 # %% wrong: calls the collective
 # = data = x.contiguous()
 # = dist.broadcast(data, src)
@@ -172,5 +116,4 @@ def ex4_2(x, src):
 # = scatter_object_list(box, parts, src=src)
 # = x.copy_(box[0])
 # %% wrong: receives integers into a buffer of float32
-# - buffer = torch.empty(x.shape, dtype=x.dtype)
-# + buffer = torch.empty(x.shape)
+# ~ shape, dtype=x.dtype => shape

@@ -1,6 +1,5 @@
 """Gather tensors of different lengths.
 
-Chapter: 4
 Ranks: 1, 4
 Minutes: 15
 
@@ -34,8 +33,6 @@ def ex4_3(x):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {
     "equal lengths": ([2, 2, 2, 2], torch.float32),
     "a row of zeros is data": ([3, 1, 2, 5], torch.float32),
@@ -44,48 +41,36 @@ CASES = {
     "only the last rank has rows": ([0, 0, 0, 2], torch.float32),
     "nobody has a row": ([0, 0, 0, 0], torch.float32),
 }
-all_gather = dist.all_gather
 
 
-def guarded(parts, x, *args, **kwargs):
-    sizes = [torch.tensor(0) for _ in range(world_size)]
-    all_gather(sizes, torch.tensor(x.numel()))
-    if len({*map(int, sizes)}) > 1:
-        listed = ", ".join(str(int(size)) for size in sizes)
-        raise Wrong(
-            f"the ranks give all_gather {listed} numbers; it wants equal sizes."
-        )
-    return all_gather(parts, x, *args, **kwargs)
+def equal(parts, x, *args, **kwargs):
+    if len(set(sizes := everyone(x.numel()))) > 1:
+        raise Wrong(f"""the ranks give all_gather {", ".join(map(str, sizes))} numbers;
+            it wants equal sizes.""")
 
 
 def check(answer, case):
-    patch(dist, "all_gather", guarded)
-    for name, (lengths, dtype) in CASES.items():
-        case(name)
+    spy(dist, "all_gather", equal)
+    for name, (lengths, dtype) in case.each(CASES):
         lengths = lengths[:world_size]
         every = [torch.zeros(n, 3, dtype=dtype) for n in lengths]
         for r, rows in enumerate(every):
             rows[:2, 0] = r + 1  # from the third on, rows are zero
             rows[:2, 1] = torch.arange(len(rows))[:2]
-        mine, longest = every[rank], max(lengths)
-        padded = [torch.cat([x, x.new_zeros(longest - len(x), 3)]) for x in every]
-        rows = torch.cat(every)
-        mistakes = {
-            "The padding is still in it.": torch.cat(padded),
+        mine, rows = every[rank], torch.cat(every)
+        filled = [F.pad(x, (0, 0, 0, max(lengths) - len(x))) for x in every]
+        own_first = [mine, *every[:rank], *every[rank + 1 :]]
+        cut = f"All parts are cut to {len(mine)} rows, its own number."
+        untouched = Untouched(x=mine)
+        compare(f"rank {rank}'s result", answer(mine), rows, {
+            "The padding is still in it.": torch.cat(filled),
             "Rows of zeros are gone, and they were data.": rows[rows.any(dim=1)],
             "These are its own rows only.": mine,
-            "Its own rows come first; rank 0's should.": torch.cat(
-                [mine, *every[:rank], *every[rank + 1 :]]
-            ),
-            f"All parts are cut to {len(mine)} rows, its own number.": torch.cat(
-                [part[: len(mine)] for part in padded]
-            ),
-            "All parts are cut to the shortest.": torch.cat(
-                [part[: min(lengths)] for part in every]
-            ),
-        }
-        untouched = Untouched(x=mine)
-        compare(f"rank {rank}'s result", answer(mine), rows, mistakes)
+            "Its own rows come first; rank 0's should.": torch.cat(own_first),
+            cut: torch.cat([part[: len(mine)] for part in filled]),
+            "All parts are cut to the shortest.":
+                torch.cat([part[: min(lengths)] for part in every]),
+        })  # fmt: skip
         untouched()
 
 
@@ -113,47 +98,20 @@ def ex4_3(x):
 # = dist.all_gather(parts, x)
 # = return torch.cat(parts)
 # %% wrong: leaves the padding in
-# = longest = torch.tensor(len(x))
-# = dist.all_reduce(longest, dist.ReduceOp.MAX)
-# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, padded)
-# = return torch.cat(parts)
+# ~ [part[:n] for part, n in zip(parts, lengths, strict=True)] => parts
 # %% wrong: takes every row of zeros for padding
-# = longest = torch.tensor(len(x))
-# = dist.all_reduce(longest, dist.ReduceOp.MAX)
-# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, padded)
-# = rows = torch.cat(parts)
-# = return rows[rows.any(dim=1)]
+# - return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
+# + return torch.cat([part[part.any(dim=1)] for part in parts])
 # %% wrong: cuts every part to its own length
-# = longest = torch.tensor(len(x))
-# = dist.all_reduce(longest, dist.ReduceOp.MAX)
-# = padded = torch.cat([x, x.new_zeros(int(longest) - len(x), x.shape[1])])
-# = parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, padded)
-# = return torch.cat([part[: len(x)] for part in parts])
+# ~ [:n] for part, n in zip(parts, lengths, strict=True) => [: len(x)] for part in parts
 # %% wrong: makes room for float32 only
-# = parts = [None] * dist.get_world_size()
-# = dist.all_gather_object(parts, x.float())
-# = return torch.cat(parts)
+# ~ parts, x => parts, x.float()
 # %% wrong: puts its own rows first
-# = parts = [None] * dist.get_world_size()
-# = dist.all_gather_object(parts, x)
-# = parts.pop(dist.get_rank())
-# = return torch.cat([x, *parts])
+#   dist.all_gather_object(parts, x)
+# + parts.insert(0, parts.pop(dist.get_rank()))
 # %% wrong: cuts all to the shortest, and drops the tails
-# = shortest = torch.tensor(len(x))
-# = dist.all_reduce(shortest, dist.ReduceOp.MIN)
-# = x = x[: int(shortest)].contiguous()
-# = parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, x)
-# = return torch.cat(parts)
+#   dist.all_gather_object(parts, x)
+# ~ parts => [part[: min(map(len, parts))] for part in parts]
 # %% wrong: lengthens the caller's own tensor
-# = lengths = [None] * dist.get_world_size()
-# = dist.all_gather_object(lengths, len(x))
-# = x.resize_(max(lengths), x.shape[1])
-# = parts = [torch.empty_like(x) for _ in lengths]
-# = dist.all_gather(parts, x)
-# = return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])
+# - padded = x.new_zeros(max(lengths), x.shape[1])
+# ~ padded[: len(x)] = x => padded = x.resize_(max(lengths), x.shape[1])

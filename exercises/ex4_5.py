@@ -1,6 +1,5 @@
 """all_reduce around a ring.
 
-Chapter: 4
 Ranks: 1, 2, 3, 4
 Minutes: 30
 Level: hard
@@ -44,9 +43,6 @@ def ex4_5(x):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
 CASES = {
     "a multiple of the world size": (12, torch.float32),
     "a number that W does not divide": (7, torch.float64),
@@ -54,48 +50,33 @@ CASES = {
     "integers": (9, torch.int64),
     "ten thousand numbers": (10_000, torch.float32),
 }
-barrier, isend = dist.barrier, dist.isend
-sent = []
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only isend, recv and irecv may be used.")
-
-    patch(dist, name, refuse)
-
-
-def counting(tensor, dst=None, *args, **kwargs):
-    if dst != (right := (rank + 1) % world_size):
-        raise Wrong(
-            f"rank {rank} sends to rank {dst}; in the ring it sends to {right}."
-        )
-    sent.append(tensor.numel())
-    return isend(tensor, dst, *args, **kwargs)
 
 
 def check(answer, case):
-    for name in communications(allowed="isend recv irecv"):
-        forbid(name)
-    patch(dist, "isend", counting)
-    for name, (num, dtype) in CASES.items():
-        case(name)
-        brought = [torch.arange(num) % 5 + 10**r for r in range(world_size)]
-        brought = [part.to(dtype) for part in brought]
-        x, total = brought[rank].clone(), sum(brought)
+    barrier, sent = dist.barrier, []
+
+    def count(tensor, dst=None, *args, **kwargs):
+        if dst != (right := (rank + 1) % world_size):
+            raise Wrong(f"""rank {rank} sends to rank {dst}; in the ring it sends to
+                {right}.""")
+        sent.append(tensor.numel())
+
+    only("isend recv irecv", "only isend, recv and irecv may be used.")
+    spy(dist, "isend", count)
+    for name, (num, dtype) in case.each(CASES):
+        each = [(torch.arange(num) % 5 + 10**r).to(dtype) for r in range(world_size)]
+        x, own, total = each[rank].clone(), each[rank], sum(each)
         even = num // world_size * world_size
-        tail = torch.cat([total[:even], brought[rank][even:]])
         sent.clear()
         returned = answer(x)
         barrier()
-        mistakes = {
-            "It holds what it held before.": brought[rank],
-            f"The last {num - even} of {num} numbers were left out.": tail,
+        fault = "The sum was returned in another tensor."
+        mistakes = in_place(returned, own, total, fault) | {
+            f"The last {num - even} of {num} numbers were left out.":
+                torch.cat([total[:even], own[even:]]),
             "This is the mean, not the sum.": (total / world_size).to(dtype),
-        }
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, total):
-            mistakes = {"The sum was returned in another tensor.": brought[rank]}
-        elif world_size > 1 and x.shape == total.shape:
+        }  # fmt: skip
+        if world_size > 1 and x.shape == total.shape:
             pairs = zip(x.tensor_split(world_size), total.tensor_split(world_size))
             right = [i for i, (a, b) in enumerate(pairs) if torch.equal(a, b)]
             mistakes[f"Only the chunks {right} of {world_size} are complete."] = x
@@ -103,10 +84,8 @@ def check(answer, case):
         steps = 2 * (world_size - 1)
         most = steps * -(-num // world_size)
         if sum(sent) > most:
-            raise Wrong(
-                f"the sum is right, but rank {rank} sent {sum(sent)} numbers in "
-                f"{len(sent)} messages; a ring needs {most}, in {steps}."
-            )
+            raise Wrong(f"""the sum is right, but rank {rank} sent {sum(sent)} numbers
+                in {len(sent)} messages; a ring needs {most}, in {steps}.""")
         if len(sent) > steps:
             raise Wrong(f"rank {rank} sent {len(sent)} messages; a ring needs {steps}.")
 
@@ -142,22 +121,19 @@ def ex4_5(x):
 # =     x += received
 # =     passing = received
 # %% wrong: the first half only
-# - for step in range(2 * (world_size - 1)):
-# + for step in range(world_size - 1):
-# - into.copy_(into + received if step < world_size - 1 else received)
-# + into += received
+# ~ 2 * (world_size - 1) => world_size - 1
 # %% wrong: n // W numbers to a chunk, and nobody takes the rest
 # - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
-# + size = len(x) // world_size
-# + chunks = [x[i * size : (i + 1) * size] for i in range(world_size)]
+# + chunks = x[: len(x) // world_size * world_size].tensor_split(world_size)
 # %% wrong: adds in the second half too
 # - into.copy_(into + received if step < world_size - 1 else received)
 # + into += received
 # %% wrong: receives first, and so does everybody
-# - mine = chunks[(rank - step) % world_size]
 # - sending = dist.isend(mine, (rank + 1) % world_size)
+# - dist.recv(received, (rank - 1) % world_size)
 # - sending.wait()
-# + dist.isend(chunks[(rank - step) % world_size], (rank + 1) % world_size).wait()
+# + dist.recv(received, (rank - 1) % world_size)
+# + dist.isend(mine, (rank + 1) % world_size).wait()
 # %% wrong: everybody sends to everybody
 # = rank, world_size = dist.get_rank(), dist.get_world_size()
 # = others = [r for r in range(world_size) if r != rank]
@@ -185,15 +161,11 @@ def ex4_5(x):
 # - chunks = x.tensor_split(world_size)  # views: to write into them is to write into x
 # + chunks = x.chunk(world_size)
 # %% wrong: a message for each number
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = chunks = x.tensor_split(world_size)
-# = for step in range(2 * (world_size - 1)):
-# =     mine = chunks[(rank - step) % world_size]
-# =     into = chunks[(rank - step - 1) % world_size]
-# =     sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
-# =     for one in into.split(1):
-# =         received = torch.empty_like(one)
-# =         dist.recv(received, (rank - 1) % world_size)
-# =         one.copy_(one + received if step < world_size - 1 else received)
-# =     for send in sends:
-# =         send.wait()
+# - sending = dist.isend(mine, (rank + 1) % world_size)
+# - dist.recv(received, (rank - 1) % world_size)
+# - sending.wait()
+# + sends = [dist.isend(one, (rank + 1) % world_size) for one in mine.split(1)]
+# + for one in received.split(1):
+# +     dist.recv(one, (rank - 1) % world_size)
+# + for send in sends:
+# +     send.wait()

@@ -1,6 +1,5 @@
 """Average the gradients.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 10
 
@@ -36,10 +35,6 @@ def ex5_1(model):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
 def small():
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
@@ -58,46 +53,36 @@ def tied():
     return model
 
 
-def mixed():
-    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
-
-
-CASES = {  # a model, and the gradients that some ranks lack
-    "a small network": (small, {}),
-    "a frozen layer": (frozen, {}),
-    "tied weights": (tied, {}),
-    "float32 and float64": (mixed, {}),
-    "a bias that only rank 0 used": (small, {"2.bias": lambda r: r > 0}),
-    "a weight that only the last rank used": (
-        small,
-        {"0.weight": lambda r: r < world_size - 1},
-    ),
-    "a weight that nobody used": (small, {"0.weight": lambda r: True}),
-}
+CASES = {  # a model; a weight, and the ranks that lack its gradient
+    "a small network": (small, "", []),
+    "a frozen layer": (frozen, "", []),
+    "tied weights": (tied, "", []),
+    "float32 and float64":
+        (lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double()), "", []),
+    "a bias that only rank 0 used": (small, "2.bias", range(1, world_size)),
+    "a weight that only the last rank used":
+        (small, "0.weight", range(world_size - 1)),
+    "a weight that nobody used": (small, "0.weight", range(world_size)),
+}  # fmt: skip
 
 
 def check(answer, case):
-    for name, (make, lacks) in CASES.items():
-        case(name)
+    for name, (make, lost, lack) in case.each(CASES):
         torch.manual_seed(5)  # replicas: the same weights on all ranks
-        model = make()
-        parts = {}  # gradients by name: one of each rank
+        model, parts = make(), {}  # gradients by name: one of each rank
         for key, weight in model.named_parameters():
-            dice = torch.Generator()
-            parts[key] = []
-            for r in range(world_size):
-                part = torch.randn(weight.shape, generator=dice.manual_seed(r + 10))
-                lost = lacks.get(key, lambda r: False)(r)
-                parts[key].append(None if lost else part.to(weight.dtype) + r)
+            seeds = [dice(r + 10) for r in range(world_size)]
+            drawn = [torch.randn(weight.shape, generator=seed) for seed in seeds]
+            parts[key] = [part.to(weight.dtype) + r for r, part in enumerate(drawn)]
+            for r in lack if key == lost else []:
+                parts[key][r] = None
             if weight.requires_grad and parts[key][rank] is not None:
                 weight.grad = parts[key][rank].clone()
-        untouched = Untouched(model=model)
-        answer(model)
-        untouched()
+        with Untouched(model=model):
+            answer(model)
         if make is tied and model[3].weight is not model[2].weight:
             raise Wrong("layers 2 and 3 shared one weight; now each has its own.")
-        each = model.named_parameters(remove_duplicate=False)
-        layers = [id(weight) for _, weight in each]
+        layers = [id(w) for _, w in model.named_parameters(remove_duplicate=False)]
         for key, weight in model.named_parameters():
             if not weight.requires_grad:
                 if weight.grad is not None:
@@ -110,20 +95,20 @@ def check(answer, case):
 
 def judge(key, weight, parts, num_layers):
     """Compare a gradient with the mean, and with what mistakes make of it."""
-    have = [part for part in parts if part is not None]
-    own = torch.zeros_like(weight) if parts[rank] is None else parts[rank]
-    mistakes = {}
+    have, mistakes = [part for part in parts if part is not None], {}
+    total, own = sum(have), have[0] * 0 if parts[rank] is None else parts[rank]
     if len(have) < world_size:
         fault = "This divides by the ranks that have one; the others count as 0."
-        mistakes[fault] = sum(have) / len(have)
+        mistakes[fault] = total / len(have)
     if num_layers > 1:
         fault = f"{num_layers} layers share it, and it was added up for each."
-        mistakes[fault] = sum(have) * world_size ** (num_layers - 2)
-    mistakes["This is its own gradient, not the mean."] = own
-    mistakes["This is the sum: divide it by the world size."] = sum(have)
-    mistakes["This was divided twice."] = sum(have) / world_size**2
+        mistakes[fault] = total * world_size ** (num_layers - 2)
     what = f"on rank {rank}, the gradient of `{key}`"
-    compare(what, weight.grad, sum(have) / world_size, mistakes)
+    compare(what, weight.grad, total / world_size, mistakes | {
+        "This is its own gradient, not the mean.": own,
+        "This is the sum: divide it by the world size.": total,
+        "This was divided twice.": total / world_size**2,
+    })  # fmt: skip
 
 
 # %% right: one all_reduce for all, in the widest dtype, as one flat vector
@@ -140,56 +125,37 @@ def ex5_1(model):
 # %% wrong: forgets to divide
 # - weight.grad /= dist.get_world_size()
 # %% wrong: divides twice
-# - dist.all_reduce(weight.grad)
-# + dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+# ~ dist.all_reduce(weight.grad) => dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: reduces a copy
-# = for weight in model.parameters():
-# =     if weight.grad is not None:
-# =         dist.all_reduce(weight.grad.clone(), dist.ReduceOp.AVG)
+# - dist.all_reduce(weight.grad)
+# ~ weight.grad /= dist.get_world_size() => dist.all_reduce(weight.grad.clone())
 # %% wrong: forgets that a frozen parameter has no gradient
 # = for weight in model.parameters():
 # =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: gives a frozen parameter a gradient of zeros
-# = for weight in model.parameters():
-# =     if weight.grad is None:
-# =         weight.grad = torch.zeros_like(weight)
-# =     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+# ~ weight.requires_grad => True
 # %% wrong: skips what is None, and so calls all_reduce less often than the others
-# = for weight in model.parameters():
-# =     if weight.grad is not None:
-# =         dist.all_reduce(weight.grad)
-# =         weight.grad /= dist.get_world_size()
+# ~ weight.grad = torch.zeros_like(weight) => continue
 # %% wrong: averages the weights
-# = for weight in model.parameters():
-# =     if weight.requires_grad:
-# =         dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
+# - dist.all_reduce(weight.grad)
+# - weight.grad /= dist.get_world_size()
+# + dist.all_reduce(weight.data.add_(weight.grad), dist.ReduceOp.AVG)
 # %% wrong: reduces a tied weight once for each layer that has it
-# = for weight in model.parameters():
-# =     if weight.requires_grad and weight.grad is None:
-# =         weight.grad = torch.zeros_like(weight)
-# = for module in model.modules():
-# =     for weight in module.parameters(recurse=False):
-# =         if weight.requires_grad:
-# =             dist.all_reduce(weight.grad)
-# = for weight in model.parameters():
-# =     if weight.requires_grad:
-# =         weight.grad /= dist.get_world_size()
+# - dist.all_reduce(weight.grad)
+# - weight.grad /= dist.get_world_size()
+# + weight.grad /= dist.get_world_size()
+# + for _, other in model.named_parameters(remove_duplicate=False):
+# +     dist.all_reduce(weight.grad) if other is weight else None
 # %% wrong: only rank 0 takes part
-# = if dist.get_rank() == 0:
-# =     for weight in model.parameters():
-# =         if weight.grad is not None:
-# =             dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+# ~ ():  # a shared weight comes once => () if dist.get_rank() == 0 else []:
 # %% wrong: divides by the number of ranks that have a gradient
 #   if weight.requires_grad:
 # +     count = torch.tensor(0.0 if weight.grad is None else 1.0)
-#       weight.grad = torch.zeros_like(weight)
-# + dist.all_reduce(count)
+# +     dist.all_reduce(count)
 # - weight.grad /= dist.get_world_size()
 # + weight.grad /= count.clamp(min=1).to(weight.dtype)
 # %% wrong: takes the optimizer's step too
-# - dist.all_reduce(weight.grad)
-# - weight.grad /= dist.get_world_size()
-# + dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
+#   weight.grad /= dist.get_world_size()
 # + weight.data -= 0.1 * weight.grad
 # %% wrong: makes new parameters, which are no longer shared
 # + from torch import nn

@@ -1,6 +1,5 @@
 """A sampler of your own.
 
-Chapter: 5
 Ranks: 1, 3, 4
 Minutes: 15
 
@@ -27,18 +26,6 @@ Hint 3: `dice = torch.Generator().manual_seed(seed + epoch)`,
 list; `order[rank::world_size]`.
 """
 
-# %% stub
-import itertools
-
-import torch
-import torch.distributed as dist
-
-
-def ex5_2(num_samples, epoch, seed):
-    """Return the list of indices that this rank draws in this epoch."""
-    raise NotImplementedError
-
-
 # %% solution
 import itertools
 
@@ -58,7 +45,6 @@ def ex5_2(num_samples, epoch, seed):
 
 # %% check
 import itertools
-import random
 from collections import Counter
 
 SIZES = {
@@ -67,74 +53,47 @@ SIZES = {
     "fewer samples than ranks": 2,
     "one sample": 1,
 }
+MASKS = """. With one seed for all ranks, all would
+    now draw the same dropout masks. Use a torch.Generator of your own."""
 
 
 def drawn(answer, *args):
     """Return what each rank draws; refuse an answer that moves a global generator."""
-    torch.manual_seed(rank)
-    random.seed(rank)
-    before = torch.get_rng_state(), random.getstate()
-    mine = answer(*args)
-    if not torch.equal(torch.get_rng_state(), before[0]):
-        raise Wrong(
-            "it moved torch's global generator. With one seed for all ranks, all would "
-            "now draw the same dropout masks. Use a torch.Generator of your own."
-        )
-    if random.getstate() != before[1]:
-        raise Wrong("it moved Python's global generator. Use one of your own.")
-    try:
-        mine = [int(index) for index in mine]
-    except (TypeError, ValueError):
-        raise Wrong(f"it returned {mine!r:.60}, not a list of indices.") from None
-    every = [None] * world_size
-    dist.all_gather_object(every, mine)
-    return every
+    with undrawn(MASKS, ". Use one of your own."):
+        mine = answer(*args)
+    return everyone(integers(mine, "a list of indices"))
 
 
 def judge(every, num):
     """Check that all ranks draw equally much, and repeat as few as possible."""
-    share = -(-num // world_size)
-    lengths = [len(part) for part in every]
+    share, lengths = -(-num // world_size), [len(part) for part in every]
     if len(set(lengths)) > 1:
-        raise Wrong(
-            f"the ranks draw {lengths} of {num} samples: the one with more would wait "
-            "for ever in its last step."
-        )
+        raise Wrong(f"""the ranks draw {lengths} of {num} samples: the one with more
+            would wait for ever in its last step.""")
     counts = Counter(index for part in every for index in part)
     if odd := [index for index in counts if not 0 <= index < num]:
-        raise Wrong(
-            f"index {odd[0]} is drawn; with {num} samples, 0 to {num - 1} exist."
-        )
-    lost = num - len(counts)
-    twice = sum(count - 1 for count in counts.values())
-    if lost:
-        raise Wrong(
-            f"{lost} of {num} samples are drawn by no rank, and {twice} draws repeat a "
-            f"sample; each rank draws {lengths[0]}."
-        )
+        raise Wrong(f"""index {odd[0]} is drawn; with {num} samples, 0 to {num - 1}
+            exist.""")
+    if lost := num - len(counts):
+        twice = sum(count - 1 for count in counts.values())
+        raise Wrong(f"""{lost} of {num} samples are drawn by no rank, and {twice} draws
+            repeat a sample; each rank draws {lengths[0]}.""")
     if lengths[0] != share:
-        raise Wrong(
-            f"each rank draws {lengths[0]} of {num} samples; {share} each would do."
-        )
+        raise Wrong(f"""each rank draws {lengths[0]} of {num} samples; {share} each
+            would do.""")
     (index, most), enough = counts.most_common(1)[0], -(-share * world_size // num)
     if most > enough:
-        raise Wrong(
-            f"index {index} is drawn {most} times, and {enough} would do: fill up with "
-            "different samples, from the beginning of the shuffled list."
-        )
+        raise Wrong(f"""index {index} is drawn {most} times, and {enough} would do: fill
+            up with different samples, from the beginning of the shuffled list.""")
 
 
 def check(answer, case):
-    for name, num in SIZES.items():
-        case(name)
-        first = drawn(answer, num, 0, 7)
-        judge(first, num)
+    for name, num in case.each(SIZES):
+        judge(drawn(answer, num, 0, 7), num)
         judge(drawn(answer, num, 1, 7), num)
     case("epochs and seeds")
-    num = 96
-    first, again, second, other = (
-        drawn(answer, num, *pair) for pair in [(0, 7), (0, 7), (1, 7), (0, 8)]
-    )
+    pairs = (0, 7), (0, 7), (1, 7), (0, 8)
+    first, again, second, other = (drawn(answer, 96, *pair) for pair in pairs)
     if first != again:
         raise Wrong("the same epoch and seed gave two orders.")
     if first == second:
@@ -148,10 +107,9 @@ def check(answer, case):
             raise Wrong(f"the order is not random: {times} times the next is {step:+}.")
     same = [r for r in range(world_size) if set(first[r]) == set(second[r])]
     if same and world_size > 1:
-        raise Wrong(
-            f"rank {same[0]} draws from the same {len(set(first[same[0]]))} samples in "
-            "epochs 0 and 1, only in another order: shuffle first, then share out."
-        )
+        raise Wrong(f"""rank {same[0]} draws from the same {len(set(first[same[0]]))}
+            samples in epochs 0 and 1, only in another order: shuffle first, then share
+            out.""")
 
 
 # %% right: blocks in place of strides, Python's generator, repeats from the end
@@ -178,73 +136,48 @@ def ex5_2(num_samples, epoch, seed):
 
 
 # %% wrong: forgets the epoch
-# + from torch.utils.data import DistributedSampler
-# = return list(DistributedSampler(range(num_samples), seed=seed))
+# - sampler.set_epoch(epoch)
 # %% wrong: shuffles with another seed on each rank
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = dice = torch.Generator().manual_seed(seed + epoch + 1000 * rank)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = order = order * world_size
-# = return order[rank : -(-num_samples // world_size) * world_size : world_size]
+# ~ (seed + epoch)  # the same on all ranks => (seed + epoch + 1000 * rank)
 # %% wrong: does not make the shares equal
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = return order[dist.get_rank() :: dist.get_world_size()]
+# - order = list(itertools.islice(itertools.cycle(order), total))
 # %% wrong: drops the tail
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = total = num_samples // dist.get_world_size() * dist.get_world_size()
-# = return order[:total][dist.get_rank() :: dist.get_world_size()]
+# - total = -(-num_samples // world_size) * world_size  # rounded up
+# + total = num_samples // world_size * world_size
 # %% wrong: fills up from the front once, which is too short for few samples
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = order = torch.randperm(num_samples, generator=dice).tolist()
-# = order += order[: -num_samples % dist.get_world_size()]
-# = return order[dist.get_rank() :: dist.get_world_size()]
+# - order = list(itertools.islice(itertools.cycle(order), total))
+# + order += order[: total - num_samples]
 # %% wrong: seeds the global generator
-# = torch.manual_seed(seed + epoch)
-# = order = torch.randperm(num_samples).tolist() * dist.get_world_size()
-# = total = -(-num_samples // dist.get_world_size()) * dist.get_world_size()
-# = return order[:total][dist.get_rank() :: dist.get_world_size()]
+# - dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
+# + dice = torch.manual_seed(seed + epoch)
 # %% wrong: shares out first, then shuffles the share
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = total = -(-num_samples // world_size) * world_size
-# = share = [index % num_samples for index in range(rank, total, world_size)]
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = return [share[i] for i in torch.randperm(len(share), generator=dice)]
+# - order = torch.randperm(num_samples, generator=dice).tolist()
+# + order = range(num_samples)
+# - return order[rank::world_size]
+# + order = order[rank::world_size]
+# + return [order[i] for i in torch.randperm(len(order), generator=dice)]
 # %% wrong: does not shuffle
-# = world_size = dist.get_world_size()
-# = total = -(-num_samples // world_size) * world_size
-# = order = [(index + epoch + seed) % num_samples for index in range(total)]
-# = return order[dist.get_rank() :: world_size]
+# - order = torch.randperm(num_samples, generator=dice).tolist()
+# + order = [(index + epoch + seed) % num_samples for index in range(num_samples)]
 # %% wrong: seeds Python's global generator
 # + import random
-# = world_size = dist.get_world_size()
-# = random.seed(seed + epoch)
-# = order = random.sample(range(num_samples), num_samples) * world_size
-# = total = -(-num_samples // world_size) * world_size
-# = return order[:total][dist.get_rank() :: world_size]
+# - order = torch.randperm(num_samples, generator=dice).tolist()
+# + random.seed(seed + epoch)
+# + order = random.sample(range(num_samples), num_samples)
 # %% wrong: fills up with indices that don't exist
-# = world_size = dist.get_world_size()
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = total = -(-num_samples // world_size) * world_size
-# = return torch.randperm(total, generator=dice)[dist.get_rank() :: world_size]
-# %% wrong: every rank draws everything
-# = dice = torch.Generator().manual_seed(seed + epoch)
-# = return torch.randperm(num_samples, generator=dice).tolist()
-# %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
-# = world_size, dice = dist.get_world_size(), torch.Generator()
-# = dice.seed()
-# = order = torch.randperm(num_samples, generator=dice)
-# = dist.broadcast(order, src=0)
-# = total = -(-num_samples // world_size) * world_size
-# = return order.repeat(world_size)[:total][dist.get_rank() :: world_size].tolist()
-# %% wrong: forgets the seed
-# = world_size = dist.get_world_size()
-# = dice = torch.Generator().manual_seed(epoch)
-# = order = torch.randperm(num_samples, generator=dice).repeat(world_size)
-# = total = -(-num_samples // world_size) * world_size
-# = return order[:total][dist.get_rank() :: world_size].tolist()
-# %% wrong: fills up with one sample again and again
-# - total = -(-num_samples // world_size) * world_size  # rounded up
+#   total = -(-num_samples // world_size) * world_size  # rounded up
 # - order = list(itertools.islice(itertools.cycle(order), total))
-# + order += [order[0]] * (-num_samples % world_size)
+# + order = torch.randperm(total, generator=dice)
+# %% wrong: every rank draws everything
+# ~ rank::world_size => :num_samples
+# %% wrong: rank 0 shuffles for all, in a way that nobody can repeat
+#   dice = torch.Generator().manual_seed(seed + epoch)  # the same on all ranks
+# + dice.seed()
+# - order = torch.randperm(num_samples, generator=dice).tolist()
+# + order = torch.randperm(num_samples, generator=dice)
+# + dist.broadcast(order, src=0)
+# %% wrong: forgets the seed
+# ~ (seed + epoch)  # the same on all ranks => (epoch)
+# %% wrong: fills up with one sample again and again
+# - order = list(itertools.islice(itertools.cycle(order), total))
+# + order += [order[0]] * (total - num_samples)

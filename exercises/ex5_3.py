@@ -1,6 +1,5 @@
 """The exact accuracy, each sample once.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -47,9 +46,6 @@ def ex5_3(model, x, y, batch_size):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
 FROZEN = "a frozen norm in a model that trains"
 CASES = {  # samples, and which the model gets wrong
     "a remainder": (10, {0}),
@@ -64,9 +60,8 @@ CASES = {  # samples, and which the model gets wrong
 
 def check(answer, case):
     torch.manual_seed(3)
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.6), nn.Linear(4, 3))
+    model, seen = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.6), nn.Linear(4, 3)), []
     model[0].running_mean += torch.randn(4)
-    seen = []
 
     def note(model, inputs):
         seen.append(len(inputs[0]))
@@ -85,51 +80,50 @@ def check(answer, case):
         if name == FROZEN:
             model[0].eval()
         untouched = Untouched(model=model, x=x, y=y)
-        hook = model.register_forward_pre_hook(note)
         modes = {key: module.training for key, module in model.named_modules()}
         seen.clear()
         torch.manual_seed(rank)
-        got = answer(model, x, y, 4)
+        with model.register_forward_pre_hook(note):
+            got = answer(model, x, y, 4)
         torch.manual_seed(3 + num)
-        hook.remove()
         untouched()
         for key, module in model.named_modules():
             if module.training != modes[key]:
                 who = f"`{key}`" if key else "the model"
-                raise Wrong(
-                    f"the mode of {who} changed: `training` was {modes[key]}, "
-                    f"is {module.training}."
-                )
-        hits = hits.double()
-        total = -(-num // world_size) * world_size
-        padded = torch.cat([hits] * world_size)[:total]
-        shares = [hits[r::world_size] for r in range(world_size)]
-        means = torch.stack([s.mean() for s in shares if len(s)])
-        even = num // world_size * world_size
-        blocks = [block.mean() for block in hits.tensor_split(world_size)]
-        mistakes = {
-            "Samples that fill up the last batch are counted twice.": padded.mean(),
-            "This is the mean of the ranks' accuracies.": means.mean(),
-            "This is the mean of the accuracies of blocks.": sum(blocks) / world_size,
-            "The ranks' accuracies are added up.": means.sum(),
-            f"The last {num - even} of {num} are left out.": hits[:even].mean(),
-            f"This is rank {rank}'s own share.": shares[rank].mean(),
-            "This is the number of hits.": hits.sum(),
-            "This is in percent; a share of 1 is asked for.": 100 * hits.mean(),
-            "Each batch weighs the same, also the last one, which is smaller.": (
-                torch.stack([b.mean() for s in shares for b in s.split(4) if len(b)])
-            ).mean(),
-        }
-        mistakes = {key: value.item() for key, value in mistakes.items()}
-        what = f"with {num - len(errors)} of {num} right, the accuracy on rank {rank}"
-        compare(what, got, hits.mean().item(), mistakes, atol=1e-6)
+                raise Wrong(f"""the mode of {who} changed: `training` was {modes[key]},
+                    is {module.training}.""")
+        judge(hits.double(), got)
+        share = -(-num // world_size)
         if max(seen, default=0) > 4:
             raise Wrong(f"a batch has {max(seen)} samples; batch_size is 4.")
-        if sum(seen) > total // world_size:
-            raise Wrong(
-                f"the accuracy is right, but {sum(seen)} of {num} samples went through "
-                f"the model on rank {rank}; its share is {total // world_size} at most."
-            )
+        if sum(seen) > share:
+            raise Wrong(f"""the accuracy is right, but {sum(seen)} of {num} samples went
+                through the model on rank {rank}; its share is {share} at most.""")
+
+
+def judge(hits, got):
+    """Compare the accuracy with the right one, and with likely mistakes."""
+    num, shares = len(hits), [hits[r::world_size] for r in range(world_size)]
+    padded = torch.cat([hits] * world_size)[: -(-num // world_size) * world_size]
+    means = torch.stack([s.mean() for s in shares if len(s)])
+    even = num // world_size * world_size
+    blocks = [block.mean() for block in hits.tensor_split(world_size)]
+    batches = torch.stack([b.mean() for s in shares for b in s.split(4) if len(b)])
+    mistakes = {
+        "Samples that fill up the last batch are counted twice.": padded.mean(),
+        "This is the mean of the ranks' accuracies.": means.mean(),
+        "This is the mean of the accuracies of blocks.": sum(blocks) / world_size,
+        "The ranks' accuracies are added up.": means.sum(),
+        f"The last {num - even} of {num} are left out.": hits[:even].mean(),
+        f"This is rank {rank}'s own share.": shares[rank].mean(),
+        "This is the number of hits.": hits.sum(),
+        "This is in percent; a share of 1 is asked for.": 100 * hits.mean(),
+        "Each batch weighs the same, also the last one, which is smaller.":
+            batches.mean(),
+    }  # fmt: skip
+    mistakes = {key: value.item() for key, value in mistakes.items()}
+    what = f"with {int(hits.sum())} of {num} right, the accuracy on rank {rank}"
+    compare(what, got, hits.mean().item(), mistakes, atol=1e-6)
 
 
 # %% right: blocks in place of strides; n is known, so only the hits are added up
@@ -150,94 +144,37 @@ def ex5_3(model, x, y, batch_size):
 
 # %% wrong: pads with a DistributedSampler
 # + from torch.utils.data import DistributedSampler
-# = mine = list(DistributedSampler(y, shuffle=False))
-# = mode, hits = model.training, 0
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(mode)
-# = counts = torch.tensor([hits, len(mine)])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+# - mine = slice(dist.get_rank(), None, dist.get_world_size())
+# + mine = list(DistributedSampler(y, shuffle=False))
 # %% wrong: the mean of the ranks' accuracies
-# = mine = slice(dist.get_rank(), None, dist.get_world_size())
-# = mode, hits = model.training, 0
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(mode)
-# = accuracy = hits / len(y[mine])
-# = dist.all_reduce(accuracy, dist.ReduceOp.AVG)
-# = return accuracy.item()
+# - counts = torch.tensor([hits, len(y[mine])])
+# - dist.all_reduce(counts)
+# - return (counts[0] / counts[1]).item()
+# + accuracy = hits / len(y[mine])
+# + dist.all_reduce(accuracy, dist.ReduceOp.AVG)
+# + return accuracy.item()
 # %% wrong: forgets eval()
-# = mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = counts = torch.tensor([hits, len(y[mine])])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+# - model.eval()
 # %% wrong: leaves the model in evaluation mode
-# = mine, hits = slice(dist.get_rank(), None, dist.get_world_size()), 0
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = counts = torch.tensor([hits, len(y[mine])])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+# ~ module.training = mode => pass
 # %% wrong: every rank evaluates everything
-# = mode, hits = model.training, 0
-# = model.eval()
-# = for inputs, labels in zip(x.split(batch_size), y.split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(mode)
-# = return hits.item() / len(x)
+# ~ dist.get_rank(), None, dist.get_world_size() => None
 # %% wrong: drops the tail
-# = share = len(x) // dist.get_world_size()
-# = mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
-# = mode, hits = model.training, torch.tensor(0)
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(mode)
-# = counts = torch.tensor([hits, share])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+# - mine = slice(dist.get_rank(), None, dist.get_world_size())
+# + share = len(x) // dist.get_world_size()
+# + mine = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
 # %% wrong: only rank 0 adds up
-# = mine = slice(dist.get_rank(), None, dist.get_world_size())
-# = mode, hits = model.training, 0
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(mode)
-# = counts = torch.tensor([hits, len(y[mine])])
-# = dist.reduce(counts, dst=0)
-# = return (counts[0] / counts[1]).item()
+# ~ dist.all_reduce(counts) => dist.reduce(counts, dst=0)
 # %% wrong: its whole share at once
-# = mine, mode = slice(dist.get_rank(), None, dist.get_world_size()), model.training
-# = hits = (model.eval()(x[mine]).argmax(dim=1) == y[mine]).sum()
-# = model.train(mode)
-# = counts = torch.tensor([hits, len(y[mine])])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+#   mine = slice(dist.get_rank(), None, dist.get_world_size())
+# + batch_size = len(x)
 # %% wrong: train() sets the mode of all modules, also of a norm that was frozen
-# = mine = slice(dist.get_rank(), None, dist.get_world_size())
-# = was, hits = model.training, 0
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     hits += (model(inputs).argmax(dim=1) == labels).sum()
-# = model.train(was)
-# = counts = torch.tensor([hits, len(y[mine])])
-# = dist.all_reduce(counts)
-# = return (counts[0] / counts[1]).item()
+# - for module, mode in modes.items():
+# -     module.training = mode
+# + model.train(modes[model])
 # %% wrong: the mean of the batches' accuracies
-# = mine = slice(dist.get_rank(), None, dist.get_world_size())
-# = modes, means = {m: m.training for m in model.modules()}, torch.zeros(2)
-# = model.eval()
-# = for inputs, labels in zip(x[mine].split(batch_size), y[mine].split(batch_size)):
-# =     if len(labels):
-# =         hits = model(inputs).argmax(dim=1) == labels
-# =         means += torch.tensor([hits.float().mean(), 1])
-# = for module, mode in modes.items():
-# =     module.training = mode
-# = dist.all_reduce(means)
-# = return (means[0] / means[1]).item()
+# - hits += (model(inputs).argmax(dim=1) == labels).sum()
+# + if len(labels):
+# +     right = model(inputs).argmax(dim=1) == labels
+# +     hits += torch.tensor([right.float().mean(), 1])
+# ~ tensor([hits, len(y[mine])]) => zeros(2) + hits

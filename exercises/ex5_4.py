@@ -1,6 +1,5 @@
 """Buffers that stay equal.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -36,34 +35,9 @@ def ex5_4(model):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
-def norms():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4))
-
-
-def plain():
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
-
-
-def masked():
-    model = nn.Linear(3, 3)
-    model.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
-    model.register_buffer("unset", None)
-    return model
-
-
-def hidden():
-    model = nn.BatchNorm1d(3)
-    model.register_buffer("cache", torch.zeros(5), persistent=False)
-    return model
-
-
-def wide():
-    model = nn.Linear(2, 2)
-    model.register_buffer("scale", torch.zeros((), dtype=torch.float64))
+def buffered(model, **buffers):
+    for name, (tensor, persistent) in buffers.items():
+        model.register_buffer(name, tensor, persistent=persistent)
     return model
 
 
@@ -74,95 +48,92 @@ def shared():
     return model
 
 
+def masked():
+    mask = torch.zeros(3, dtype=torch.bool), True
+    return buffered(nn.Linear(3, 3), mask=mask, unset=(None, True))
+
+
 CASES = {
-    "batch normalisation": norms,
-    "no buffers": plain,
+    "batch normalisation": lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    ),
+    "no buffers": lambda: nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)
+    ),
     "a mask of booleans": masked,
-    "a buffer that is not saved": hidden,
-    "a single float64 number": wide,
+    "a buffer that is not saved": lambda: buffered(
+        nn.BatchNorm1d(3), cache=(torch.zeros(5), False)
+    ),
+    "a single float64 number": lambda: buffered(
+        nn.Linear(2, 2), scale=(torch.zeros((), dtype=torch.float64), True)
+    ),
     "one buffer in two layers": shared,
 }
 
 
 def check(answer, case):
-    for name, make in CASES.items():
-        case(name)
+    for name, make in case.each(CASES):
         torch.manual_seed(100 + rank)  # the parameters differ too
-        model = make()
-        parts = {}  # values by name: one of each rank
+        model, parts = make(), {}  # values by name: one of each rank
         for key, buffer in model.named_buffers():
             parts[key] = []
             for r in range(world_size):
-                dice = torch.Generator().manual_seed(r)
-                part = torch.randint(1, 100, buffer.shape, generator=dice) + 100 * r
+                part = torch.randint(1, 100, buffer.shape, generator=dice(r)) + 100 * r
                 part = part % 2 if buffer.dtype is torch.bool else part
                 parts[key].append(part.to(buffer.dtype))
             buffer.copy_(parts[key][rank])
         before = dict(model.named_buffers())
-        weights = Untouched(**{"the parameters": list(model.parameters())})
-        answer(model)
-        weights()
+        with Untouched(**{"the parameters": list(model.parameters())}):
+            answer(model)
         for key, buffer in model.named_buffers():
             if buffer is not before[key]:
-                raise Wrong(
-                    f"`{key}` is another tensor now: write into the one it was."
-                )
-            judge(key, buffer, parts[key])
+                raise Wrong(f"""`{key}` is another tensor now: write into the one it
+                    was.""")
+            judge(f"on rank {rank}, `{key}`", buffer, parts[key])
 
 
-def judge(key, buffer, parts):
+def judge(what, buffer, parts):
     """Compare a buffer with what it should be, and with what mistakes make of it."""
-    first, own = parts[0], parts[rank]
-    what = f"on rank {rank}, `{key}`"
+    first, own, total = parts[0], parts[rank], sum(parts)
     if not buffer.is_floating_point():
         mistakes = {"It holds what it held before; rank 0's should be there.": own}
         mistakes["Nothing is left of what rank 0 held."] = torch.zeros_like(first)
         for r in range(1, world_size):
-            mistakes[f"This is what rank {r} held; rank 0's should be there."] = parts[
-                r
-            ]
+            fault = f"This is what rank {r} held; rank 0's should be there."
+            mistakes[fault] = parts[r]
         if buffer.dtype is not torch.bool:
-            mistakes["This is the mean over the ranks."] = sum(parts) // world_size
-            mistakes["This is the sum over the ranks."] = sum(parts)
-        compare(what, buffer, first, mistakes)
-        return
-    every = [None] * world_size
-    dist.all_gather_object(every, buffer)
-    stack, mean = torch.stack(parts), sum(parts) / world_size
-    mistakes = {"It holds what it held before.": own}
-    if all(torch.equal(found, first) for found in every) and world_size > 1:
-        mistakes = {"All ranks hold rank 0's; the mean was asked for.": first}
+            mistakes["This is the mean over the ranks."] = total // world_size
+            mistakes["This is the sum over the ranks."] = total
+        return compare(what, buffer, first, mistakes)
+    every, mean, mistakes = everyone(buffer), total / world_size, {}
     if torch.equal(every[0], mean) and not torch.equal(buffer, mean):
-        mistakes = {
-            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all.": (
-                buffer
-            )
-        }
-    mistakes |= {
-        "This is the largest of the ranks' values; their mean was asked for.": (
-            stack.amax(dim=0)
-        ),
-        "This is the smallest of the ranks' values; their mean was asked for.": (
-            stack.amin(dim=0)
-        ),
-        "The mean was computed in fewer digits than the buffer has.": (
-            buffer if torch.allclose(buffer, mean, rtol=1e-2) else stack[:0]
-        ),
-        "The own value weighs more than the others'.": (
-            buffer if _on_the_way(buffer, own, mean) else stack[:0]
-        ),
-        "This is the sum: divide it by the world size.": sum(parts),
-        "This was divided twice.": sum(parts) / world_size**2,
-    }
-    compare(what, buffer, mean, mistakes)
+        fault = (
+            "Rank 0 alone holds the mean: reduce gives it to one, all_reduce to all."
+        )
+        mistakes[fault] = buffer
+    elif all(torch.equal(found, first) for found in every) and world_size > 1:
+        mistakes["All ranks hold rank 0's; the mean was asked for."] = first
+    else:
+        mistakes["It holds what it held before."] = own
+    near, never = torch.allclose(buffer, mean, rtol=1e-2), torch.stack(parts)[:0]
+    between = on_the_way(buffer, own, mean)
+    compare(what, buffer, mean, mistakes | {
+        "This is the largest of the ranks' values; their mean was asked for.":
+            torch.stack(parts).amax(dim=0),
+        "This is the smallest of the ranks' values; their mean was asked for.":
+            torch.stack(parts).amin(dim=0),
+        "The mean was computed in fewer digits than the buffer has.":
+            buffer if near else never,
+        "The own value weighs more than the others'.": buffer if between else never,
+        "This is the sum: divide it by the world size.": total,
+        "This was divided twice.": total / world_size**2,
+    })  # fmt: skip
 
 
-def _on_the_way(value, own, mean):
+def on_the_way(value, own, mean):
     """Return whether a value lies between the mean and the rank's own value."""
     way, gone = (own - mean).double().flatten(), (value - mean).double().flatten()
-    if not way.any():
-        return False
-    share = (gone @ way / way.square().sum()).item()
+    share = (gone @ way / way.square().sum()).item() if way.any() else 0
     return 0 < share < 1 and torch.allclose(gone, share * way)
 
 
@@ -180,29 +151,17 @@ def ex5_4(model):
 
 
 # %% wrong: sums, and forgets to divide
-# - dist.all_reduce(buffer, dist.ReduceOp.AVG)
-# + dist.all_reduce(buffer)
+# ~ buffer, dist.ReduceOp.AVG => buffer
 # %% wrong: averages integers too
-# = for buffer in model.buffers():
-# =     dist.all_reduce(buffer, dist.ReduceOp.AVG)
+# ~ buffer.is_floating_point() => True
 # %% wrong: broadcasts all, as DDP does
-# = for buffer in model.buffers():
-# =     dist.broadcast(buffer, src=0)
+# ~ buffer.is_floating_point() => False
 # %% wrong: takes the state_dict, which has the parameters and lacks what is not saved
-# = for value in model.state_dict().values():
-# =     if value.is_floating_point():
-# =         dist.all_reduce(value, dist.ReduceOp.AVG)
-# =     else:
-# =         dist.broadcast(value, src=0)
+# ~ .buffers => .state_dict().values
 # %% wrong: knows only the buffers that are saved
-# = weights = dict(model.named_parameters())
-# = for name, value in model.state_dict().items():
-# =     if name in weights:
-# =         continue
-# =     if value.is_floating_point():
-# =         dist.all_reduce(value, dist.ReduceOp.AVG)
-# =     else:
-# =         dist.broadcast(value, src=0)
+# - for buffer in model.buffers():
+# + saved = model.state_dict()
+# + for buffer in [b for name, b in model.named_buffers() if name in saved]:
 # %% wrong: leaves counters and masks as they are
 # - else:
 # -     dist.broadcast(buffer, src=0)
@@ -212,18 +171,12 @@ def ex5_4(model):
 # %% wrong: puts new tensors in place of the old ones
 # = for module in model.modules():
 # =     for name, buffer in module.named_buffers(recurse=False):
-# =         if buffer.is_floating_point():
-# =             mean = buffer / dist.get_world_size()
-# =             dist.all_reduce(mean)
-# =             setattr(module, name, mean)
-# =         else:
-# =             dist.broadcast(buffer, src=0)
+# =         setattr(module, name, buffer.clone())
 # %% wrong: the largest of the counters
 #       dist.all_reduce(buffer, dist.ReduceOp.AVG)
 # + elif buffer.dtype is torch.bool:
 # +     dist.broadcast(buffer, src=0)
-# - dist.broadcast(buffer, src=0)
-# + dist.all_reduce(buffer, dist.ReduceOp.MAX)
+# ~ dist.broadcast(buffer, src=0) => dist.all_reduce(buffer, dist.ReduceOp.MAX)
 # %% wrong: reduces to rank 0, and everybody divides
 # - dist.all_reduce(buffer, dist.ReduceOp.AVG)
 # + dist.reduce(buffer, 0)

@@ -1,6 +1,5 @@
 """Accumulate as if it were one batch.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -23,19 +22,6 @@ Hint 3: `loss = F.cross_entropy(ddp(x), y, reduction="sum") * world_size / total
 ddp.no_sync() if more else contextlib.nullcontext():`
 """
 
-# %% stub
-import contextlib
-
-import torch
-import torch.distributed as dist
-from torch.nn import functional as F
-
-
-def ex5_5(ddp, pieces):
-    """Backward over pieces [(x, y), ...] as over one batch of all ranks'."""
-    raise NotImplementedError
-
-
 # %% solution
 import contextlib
 
@@ -56,10 +42,7 @@ def ex5_5(ddp, pieces):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn import functional as F
 
 CASES = {  # the sizes of the pieces on each rank
     "one piece": [[6]] * 4,
@@ -72,89 +55,44 @@ CASES = {  # the sizes of the pieces on each rank
 
 def pieces_of(r, sizes):
     """Return the pieces that rank r gets; any rank can compute them."""
-    dice = torch.Generator().manual_seed(r)
-    found = []
+    seed, found = dice(r), []
     for size in sizes:
-        x = torch.randn(size, 5, generator=dice).double() + r
-        found.append((x, torch.randint(0, 3, (size,), generator=dice)))
+        x = torch.randn(size, 5, generator=seed).double() + r
+        found.append((x, torch.randint(0, 3, (size,), generator=seed)))
     return found
 
 
-def gradient(model, loss):
-    """Return the gradient of a loss as one vector."""
-    grads = torch.autograd.grad(loss, [*model.parameters()])
-    return torch.cat([grad.flatten() for grad in grads])
-
-
 def check(answer, case):
-    for name, sizes in CASES.items():
-        case(name)
+    for name, sizes in case.each(CASES):
         torch.manual_seed(1)
         layers = nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)
         ddp = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).double())
-        model, calls = ddp.module, []
+        model, calls, through = ddp.module, [], []
 
         def note(state, bucket, calls=calls):
             calls.append(bucket.buffer().numel())
             return allreduce_hook(state, bucket)
 
         ddp.register_comm_hook(None, note)
-        through = []
         ddp.register_forward_pre_hook(lambda *_, seen=through: seen.append(True))
-        room, largest = [], max(sizes[rank])
-        stop_watching = watch(model, room)
         every = [pieces_of(r, sizes[r]) for r in range(world_size)]
         given = [(x.clone(), y) for x, y in every[rank]]
-        answer(ddp, given)
-        stop_watching()
-        lacking = [key for key, p in model.named_parameters() if p.grad is None]
-        if lacking:
-            raise Wrong(f"`{lacking[0]}` has no gradient after the call.")
-        got = torch.cat([p.grad.flatten() for p in model.parameters()])
+        with one_at_a_time(model) as seen:
+            answer(ddp, given)
+        got, largest = grads(model, "`{}` has no gradient after the call."), sizes[rank]
         if not through:
             raise Wrong("it calls the model inside DDP; only ddp(x) prepares DDP.")
-        if max(room) > largest:
-            raise Wrong(
-                f"{max(room)} samples went through the model at once; the largest "
-                f"piece has {largest}, and there is no memory for more."
-            )
+        if max(seen) > max(largest):
+            raise Wrong(f"""{max(seen)} samples went through the model at once; the
+                largest piece has {max(largest)}, and there is no memory for more.""")
         judge(model, got, every)
         if not calls and world_size > 1:
-            raise Wrong(
-                "the gradients are right, but DDP did not average them: let it, with "
-                "the last piece outside of no_sync, forward and backward."
-            )
+            raise Wrong("""the gradients are right, but DDP did not average them: let
+                it, with the last piece outside of no_sync, forward and backward.""")
         if len(calls) > 1:
-            raise Wrong(
-                f"the gradients are right, but DDP averaged {len(calls)} times "
-                f"for {len(given)} pieces. A forward outside of no_sync makes the next "
-                "backward talk."
-            )
-
-
-def watch(model, room):
-    """Note what goes forward; refuse it while an earlier one waits for backward."""
-    waiting = set()
-
-    def before(module, inputs):
-        if waiting:
-            raise Wrong(
-                f"forward number {len(room) + 1} comes before the backward of number "
-                f"{min(waiting)}: the activations of both are in memory."
-            )
-        room.append(len(inputs[0]))
-
-    def after(module, inputs, output):
-        if output.requires_grad:
-            waiting.add(len(room))
-            number = len(room)
-            output.register_hook(lambda _: waiting.discard(number))
-
-    hooks = (
-        model.register_forward_pre_hook(before),
-        model.register_forward_hook(after),
-    )
-    return lambda: [hook.remove() for hook in hooks]
+            raise Wrong(f"""the gradients are right, but DDP averaged {len(calls)} times
+                for {len(given)} pieces. A forward outside of no_sync makes the next
+                backward talk.""")
 
 
 def judge(model, got, every):
@@ -164,36 +102,29 @@ def judge(model, got, every):
         losses = [F.cross_entropy(model(x), y, reduction="sum") for x, y in part]
         sums.append([gradient(model, loss) for loss in losses])
     sizes = [[len(y) for _, y in part] for part in every]
-    total = sum(map(sum, sizes))
-    by_rank = [sum(part) for part in sums]
-    means = [
-        [g / n for g, n in zip(*pair, strict=True)]
-        for pair in zip(sums, sizes, strict=True)
-    ]
-    of_pieces = sum(sum(part) / len(part) for part in means) / world_size
-    of_ranks = [g / sum(n) for g, n in zip(by_rank, sizes, strict=True)]
-    last = sum(part[-1] for part in means) / world_size
-    own = by_rank[rank] * world_size / total
+    total, whole = sum(map(sum, sizes)), sum(map(sum, sums))
+    means = [[g / n for g, n in zip(*pair)] for pair in zip(sums, sizes)]
+    of_ranks = [sum(g) / sum(n) for g, n in zip(sums, sizes)]
+    own = sum(sums[rank]) * world_size / total
     early = own + (sum(s[0] for s in sums) - world_size * sums[rank][0]) / total
-    added = sum(sum(part) for part in means) / world_size
-    whole = sum(by_rank) / world_size
-    mistakes = {
-        "Each piece's mean weighs the same, however small the piece is.": of_pieces,
-        "Each rank's mean weighs the same, however few samples the rank has.": (
-            sum(of_ranks) / world_size
-        ),
-        "The pieces' means are added up, and divided by nothing.": added,
-        "The sums of the losses are divided by nothing.": whole,
-        "DDP divides by the world size: multiply by it first.": whole / total,
-        "This is the gradient of the last piece only.": last,
-        "This is the rank's own gradient.": by_rank[rank] / sum(sizes[rank]),
+    compare(f"on rank {rank}, the gradient", got, whole / total, {
+        "Each piece's mean weighs the same, however small the piece is.":
+            sum(sum(part) / len(part) for part in means) / world_size,
+        "Each rank's mean weighs the same, however few samples the rank has.":
+            sum(of_ranks) / world_size,
+        "The pieces' means are added up, and divided by nothing.":
+            sum(map(sum, means)) / world_size,
+        "The sums of the losses are divided by nothing.": whole / world_size,
+        "DDP divides by the world size: multiply by it first.":
+            whole / world_size / total,
+        "This is the gradient of the last piece only.":
+            sum(part[-1] for part in means) / world_size,
+        "This is the rank's own gradient.": of_ranks[rank],
         "This is the rank's own gradient, scaled: DDP never averaged. The last piece "
-        "goes outside of no_sync, forward and backward.": (own),
+        "goes outside of no_sync, forward and backward.": own,
         "DDP averaged the first piece only. What comes in no_sync after it stays on "
         "its rank: the last piece, not the first, goes outside.": early,
-    }
-    want = sum(by_rank) / total
-    compare(f"on rank {rank}, the gradient", got, want, mistakes, 1e-6, 1e-9)
+    }, 1e-6, 1e-9)  # fmt: skip
 
 
 # %% right: backward without scale; the gradients are put right at the end
@@ -210,71 +141,39 @@ def ex5_5(ddp, pieces):
 
 
 # %% wrong: adds up means, and divides by nothing
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         F.cross_entropy(ddp(x), y).backward()
+# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
 # %% wrong: the mean of the pieces' means
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         (F.cross_entropy(ddp(x), y) / len(pieces)).backward()
+# ~ (ddp(x), y, reduction="sum") * scale => (ddp(x), y) / len(pieces)
 # %% wrong: the mean of the ranks' means
-# = num = sum(len(y) for _, y in pieces)
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         (F.cross_entropy(ddp(x), y, reduction="sum") / num).backward()
+# - dist.all_reduce(total)
+# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
 # %% wrong: forgets that DDP divides
-# = total = torch.tensor(sum(len(y) for _, y in pieces))
-# = dist.all_reduce(total)
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
+# ~ dist.get_world_size() / total  # DDP will divide by the world size => 1 / total
 # %% wrong: only backward is in no_sync
-# = total = torch.tensor(sum(len(y) for _, y in pieces))
-# = dist.all_reduce(total)
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     loss = F.cross_entropy(ddp(x), y, reduction="sum")
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         (loss * dist.get_world_size() / total).backward()
+#   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
+# + loss = F.cross_entropy(ddp(x), y, reduction="sum")
+# ~ F.cross_entropy(ddp(x), y, reduction="sum") => loss
 # %% wrong: all pieces in no_sync
-# = total = torch.tensor(sum(len(y) for _, y in pieces))
-# = dist.all_reduce(total)
-# = with ddp.no_sync():
-# =     for x, y in pieces:
-# =         loss = F.cross_entropy(ddp(x), y, reduction="sum")
-# =         (loss * dist.get_world_size() / total).backward()
+# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
 # %% wrong: goes around DDP
-# = for x, y in pieces:
-# =     (F.cross_entropy(ddp.module(x), y) / len(pieces)).backward()
+# - (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+# + (F.cross_entropy(ddp.module(x), y, reduction="sum") * scale).backward()
 # %% wrong: clears the gradients before each piece
-# = for i, (x, y) in enumerate(pieces, 1):
-# =     ddp.zero_grad()
-# =     with ddp.no_sync() if i < len(pieces) else contextlib.nullcontext():
-# =         F.cross_entropy(ddp(x), y).backward()
+#   silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
+# + ddp.zero_grad()
+# ~ (F.cross_entropy(ddp(x), y, reduction="sum") * scale) => F.cross_entropy(ddp(x), y)
 # %% wrong: all pieces in no_sync, and an all_reduce by hand
-# = total = torch.tensor(sum(len(y) for _, y in pieces))
-# = dist.all_reduce(total)
-# = with ddp.no_sync():
-# =     for x, y in pieces:
-# =         (F.cross_entropy(ddp(x), y, reduction="sum") / total).backward()
-# = flat = torch.cat([weight.grad.flatten() for weight in ddp.parameters()])
-# = dist.all_reduce(flat)
-# = parts = flat.split([weight.numel() for weight in ddp.parameters()])
-# = for weight, part in zip(ddp.parameters(), parts, strict=True):
-# =     weight.grad.copy_(part.view_as(weight))
+# ~ () if i < len(pieces) else contextlib.nullcontext() => ()
+#   (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+# + for weight in ddp.parameters() if i == len(pieces) else []:
+# +     dist.all_reduce(weight.grad, dist.ReduceOp.AVG)
 # %% wrong: puts the pieces together again, for which there is no memory
-# = x, y = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-# = total = torch.tensor(len(y))
-# = dist.all_reduce(total)
-# = scale = dist.get_world_size() / total
-# = (F.cross_entropy(ddp(x), y, reduction="sum") * scale).backward()
+#   total = torch.tensor(sum(len(y) for _, y in pieces))
+# + pieces = [tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))]
 # %% wrong: one graph for all pieces, whose activations are all in memory
 # = total = torch.tensor(sum(len(y) for _, y in pieces))
 # = dist.all_reduce(total)
 # = losses = [F.cross_entropy(ddp(x), y, reduction="sum") for x, y in pieces]
 # = (sum(losses) * dist.get_world_size() / total).backward()
 # %% wrong: the first piece talks, not the last
-# - for i, (x, y) in enumerate(pieces, 1):
-# -     silent = ddp.no_sync() if i < len(pieces) else contextlib.nullcontext()
-# -     with silent:  # forward too: it decides whether backward talks
-# + for i, (x, y) in enumerate(pieces):
-# +     with ddp.no_sync() if i > 0 else contextlib.nullcontext():
+# ~ < len(pieces) => > 1

@@ -1,6 +1,5 @@
 """DDP, written by you.
 
-Chapter: 5
 Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
@@ -73,10 +72,6 @@ def ex5_6(model, bucket_size):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-
 class Net(nn.Module):
     """Four layers; some of them in an order that depends on the rank."""
 
@@ -114,23 +109,18 @@ CASES = {
 all_reduce = dist.all_reduce
 
 
-class Watched:
-    """Wrap a work; remember whether anybody waited for it."""
-
-    def __init__(self, work):
-        self.work, self.waited = work, False
-
-    def __getattr__(self, name):
-        if name in ("wait", "get_future", "is_completed"):
-            self.waited = True
-        return getattr(self.work, name)
-
-
 class Watch:
     """Stand in for dist.all_reduce; write down what happens, refuse what is wrong."""
 
-    def __init__(self, sizes):
-        self.sizes, self.started, self.events, self.inside = sizes, [], [], False
+    def __init__(self, model, bucket_size):
+        self.sizes, self.started, self.events = [0], [], []
+        for weight in reversed([p for p in model.parameters() if p.requires_grad]):
+            if self.sizes[-1] >= bucket_size:
+                self.sizes.append(0)
+            self.sizes[-1] += weight.numel()
+            weight.register_post_accumulate_grad_hook(
+                lambda weight: self.events.append("gradient")
+            )
 
     def __call__(self, tensor, *args, async_op=False, **kwargs):
         number, size = len(self.started) + 1, tensor.numel()
@@ -140,45 +130,26 @@ class Watch:
         if number > len(self.sizes):
             raise Wrong(f"{ordinal}: there are {len(self.sizes)} buckets only.")
         if size != self.sizes[number - 1]:
-            raise Wrong(
-                f"{ordinal} has {size} numbers on rank {rank}; the buckets have "
-                f"{self.sizes}, and leave in this order on all ranks."
-            )
+            raise Wrong(f"""{ordinal} has {size} numbers on rank {rank}; the buckets
+                have {self.sizes}, and leave in this order on all ranks.""")
         self.events.append("all_reduce")
-        self.started.append(Watched(all_reduce(tensor, *args, async_op=True, **kwargs)))
+        self.started.append(Work(all_reduce(tensor, *args, async_op=True, **kwargs)))
         return self.started[-1]
-
-
-def bucket_sizes(model, bucket_size):
-    """Return how many numbers are in each bucket."""
-    sizes = [0]
-    for weight in reversed([p for p in model.parameters() if p.requires_grad]):
-        if sizes[-1] >= bucket_size:
-            sizes.append(0)
-        sizes[-1] += weight.numel()
-    return sizes
 
 
 def gradients(r, kind, state, step):
     """Return the inputs and the gradients of a rank's own step, without DDP."""
     model = Net(r, kind)
     model.load_state_dict(state)
-    dice = torch.Generator().manual_seed(10 * r + step)
-    x = torch.randn(3 + r, 4, generator=dice)
+    x = torch.randn(3 + r, 4, generator=dice(10 * r + step))
     model(x).square().sum().backward()
     return x, {key: p.grad for key, p in model.named_parameters()}
 
 
 def check(answer, case):
-    for name, (kind, bucket_size) in CASES.items():
-        case(name)
+    for name, (kind, bucket_size) in case.each(CASES):
         model, state = Net(rank, kind), Net(0, kind).state_dict()
-        watch = Watch(bucket_sizes(model, bucket_size))
-        for weight in model.parameters():
-            if weight.requires_grad:
-                weight.register_post_accumulate_grad_hook(
-                    lambda weight, events=watch.events: events.append("gradient")
-                )
+        watch = Watch(model, bucket_size)
         own = {key: value.clone() for key, value in model.state_dict().items()}
         patch(dist, "all_reduce", watch)
         finish = answer(model, bucket_size)
@@ -195,38 +166,33 @@ def check(answer, case):
 
 def play_step(model, finish, watch, step, task):
     """Run backward and finish; check what happened and what came out."""
-    watch.events.clear()
-    watch.started.clear()
+    watch.events.clear(), watch.started.clear()
     each = [gradients(r, *task, step) for r in range(world_size)]
     model.zero_grad(set_to_none=step != 1)
     model(each[rank][0]).square().sum().backward()
     num, when = len(watch.sizes), ("first", "second", "third")[step]
     if (left := len(watch.started)) < num:
-        raise Wrong(
-            f"in the {when} step {left} of {num} buckets had left when backward ended."
-        )
+        raise Wrong(f"""in the {when} step {left} of {num} buckets had left when
+            backward ended.""")
     if num > 1 and "gradient" not in watch.events[watch.events.index("all_reduce") :]:
-        raise Wrong(
-            "the first bucket left when all gradients were there; nothing overlaps."
-        )
+        raise Wrong("""the first bucket left when all gradients were there; nothing
+            overlaps.""")
     finish()
     if idle := sum(not work.waited for work in watch.started):
-        raise Wrong(
-            f"finish() does not wait: {idle} of {num} all_reduces may still run."
-        )
+        raise Wrong(f"""finish() does not wait: {idle} of {num} all_reduces may still
+            run.""")
     for key, weight in model.named_parameters():
         if not weight.requires_grad:
             if weight.grad is not None:
                 raise Wrong(f"`{key}` is frozen, and now it has a gradient.")
             continue
-        parts = [grads[key] for _, grads in each]
-        mistakes = {
+        parts = [gradients[key] for _, gradients in each]
+        what = f"after the {when} step, the gradient of `{key}` on rank {rank}"
+        compare(what, weight.grad, sum(parts) / world_size, {
             "This is its own gradient, not the mean.": parts[rank],
             "This is the sum: divide it by the world size.": sum(parts),
             "This was divided twice.": sum(parts) / world_size**2,
-        }
-        what = f"after the {when} step, the gradient of `{key}` on rank {rank}"
-        compare(what, weight.grad, sum(parts) / world_size, mistakes, 1e-4, 1e-5)
+        }, 1e-4, 1e-5)  # fmt: skip
 
 
 # %% right: gradients are views of the buckets, and all_reduce goes by its own name
@@ -271,42 +237,18 @@ def ex5_6(model, bucket_size):
 
 
 # %% wrong: an all_reduce per parameter
-# = for tensor in [*model.parameters(), *model.buffers()]:
-# =     dist.broadcast(tensor.detach(), src=0)
-# = works = []
-# = def on_ready(weight):
-# =     weight.grad /= dist.get_world_size()
-# =     works.append(dist.all_reduce(weight.grad, async_op=True))
-# = def finish():
-# =     for work in works:
-# =         work.wait()
-# =     works.clear()
-# = for weight in model.parameters():
-# =     if weight.requires_grad:
-# =         weight.register_post_accumulate_grad_hook(on_ready)
-# = return finish
+#   buckets, ready, works = [[]], set(), []
+# + bucket_size = 1
 # %% wrong: forgets that replicas must start equal
 # - for tensor in [*model.parameters(), *model.buffers()]:
 # -     dist.broadcast(tensor.detach(), src=0)
 # %% wrong: parameters start equal, buffers do not
-# - for tensor in [*model.parameters(), *model.buffers()]:
-# + for tensor in model.parameters():
+# ~ [*model.parameters(), *model.buffers()] => model.parameters()
 # %% wrong: everything after backward
-# = for tensor in [*model.parameters(), *model.buffers()]:
-# =     dist.broadcast(tensor.detach(), src=0)
-# = buckets = [[]]
-# = for weight in reversed([p for p in model.parameters() if p.requires_grad]):
-# =     if sum(map(torch.numel, buckets[-1])) >= bucket_size:
-# =         buckets.append([])
-# =     buckets[-1].append(weight)
-# = def finish():
-# =     for bucket in buckets:
-# =         flat = torch.cat([weight.grad.flatten() for weight in bucket])
-# =         dist.all_reduce(flat, dist.ReduceOp.AVG, async_op=True).wait()
-# =         parts = flat.split([weight.numel() for weight in bucket])
-# =         for weight, part in zip(bucket, parts, strict=True):
-# =             weight.grad.copy_(part.view_as(weight))
-# = return finish
+#   def finish():
+# +     for weight in trainable:
+# +         on_ready(weight)
+# ~ weight.register_post_accumulate_grad_hook(on_ready) => pass
 # %% wrong: all_reduce starts when the last gradient is there
 # - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
 # + while len(ready) == len(trainable) and len(works) < len(buckets):
@@ -316,16 +258,13 @@ def ex5_6(model, bucket_size):
 # + bucket = next(b for b in buckets if any(weight is w for w in b))
 # + if ready.issuperset(bucket):
 # %% wrong: works for one step only
-# - for work, flat, bucket in works:
-# + for work, flat, bucket in works[:]:
+# ~ in works => in works[:]
 # - ready.clear()
 # - works.clear()
 # %% wrong: sums, and forgets to divide
-# - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
-# + weight.grad.copy_(part.view_as(weight))
+# ~ (weight) / dist.get_world_size() => (weight)
 # %% wrong: waits inside backward
-# - works.append((dist.all_reduce(flat, async_op=True), flat, bucket))
-# + works.append((dist.all_reduce(flat), flat, bucket))
+# ~ flat, async_op=True => flat
 # - work.wait()
 # %% wrong: copies the results back before they are there
 # - work.wait()
@@ -333,10 +272,8 @@ def ex5_6(model, bucket_size):
 # - weight.grad.copy_(part.view_as(weight) / dist.get_world_size())
 # + part /= dist.get_world_size()
 # %% wrong: fills the buckets from the first layer on
-# - for weight in reversed(trainable):
-# + for weight in trainable:
+# ~ reversed(trainable) => trainable
 # %% wrong: a bucket that is not full never leaves
-# - while len(works) < len(buckets) and ready.issuperset(buckets[len(works)]):
-# + while len(works) < len(buckets) - 1 and ready.issuperset(buckets[len(works)]):
+# ~ (buckets) and => (buckets) - 1 and
 # %% wrong: returns nothing
 # - return finish

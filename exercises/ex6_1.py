@@ -1,6 +1,5 @@
 """Cut the layers into stages.
 
-Chapter: 6
 Ranks: 1
 Minutes: 15
 
@@ -57,52 +56,43 @@ CASES = {
     "more at the end than at the start": ([1, 1, 1, 2, 2, 3, 4, 5], 3),
     "even is not fastest": ([5, 4, 9, 1, 1], 3),
 }
+SEED = dice(6)
+for num, stages in (13, 3), (24, 6):
+    costs = torch.randint(1, 20, (num,), generator=SEED).tolist()
+    CASES[f"{num} layers for {stages} stages"] = costs, stages
 
 
 def check(answer, case):
-    tasks = dict(CASES)
-    dice = torch.Generator().manual_seed(6)
-    for num, stages in (13, 3), (24, 6):
-        costs = torch.randint(1, 20, (num,), generator=dice).tolist()
-        tasks[f"{num} layers for {stages} stages"] = costs, stages
-    for name, (costs, num_stages) in tasks.items():
-        case(name)
+    for name, (costs, num_stages) in case.each(CASES):
         given = list(costs)
         sizes = answer(given, num_stages)
         if given != costs:
             raise Wrong(f"it changed `costs` from {costs} to {given}.")
-        judge(sizes, costs, num_stages)
+        judge(integers(sizes, "a list of sizes"), costs, num_stages)
 
 
 def judge(sizes, costs, num_stages):
     """Is it a cut, and is it the best?"""
-    try:
-        sizes = [int(size) for size in sizes]
-    except (TypeError, ValueError):
-        raise Wrong(f"it returned {sizes!r:.60}, not a list of sizes.") from None
     task = f"costs {costs} in {num_stages} stages: {sizes}"
     if len(sizes) != num_stages:
         raise Wrong(f"{task} are {len(sizes)} stages.")
     if sum(sizes) != len(costs):
-        ends = ""
-        if sizes[-1] == len(costs):
-            ends = " These look like ends; sizes are asked for."
+        ends = " These look like ends; sizes are asked for."
+        ends = ends if sizes[-1] == len(costs) else ""
         raise Wrong(f"{task} hold {sum(sizes)} layers of {len(costs)}.{ends}")
     if min(sizes) < 1:
         raise Wrong(f"{task}: a stage has no layer; its rank would only pass on.")
 
     def times(sizes):
-        ends = [sum(sizes[: i + 1]) for i in range(num_stages)]
-        return [sum(costs[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+        layers = iter(costs)
+        return [sum(next(layers) for _ in range(size)) for size in sizes]
 
     best = list(pipelines.balanced_cut(costs, num_stages))
     mine, right = times(sizes), times(best)
     if max(mine) > max(right):
-        raise Wrong(
-            f"{task} takes {mine}, the slowest {max(mine)}. {best} takes {right}: the "
-            f"slowest {max(right)}; the pipeline is {max(mine) / max(right) - 1:.0%} "
-            "faster."
-        )
+        raise Wrong(f"""{task} takes {mine}, the slowest {max(mine)}. {best} takes
+            {right}: the slowest {max(right)}; the pipeline is
+            {max(mine) / max(right) - 1:.0%} faster.""")
 
 
 # %% right: asks for each possible time whether it suffices, the shortest first

@@ -1,6 +1,5 @@
 """Micro-batches that add up to the batch.
 
-Chapter: 6
 Ranks: 1
 Minutes: 15
 
@@ -38,10 +37,6 @@ def ex6_2(model, x, y, num):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
-
 CASES = {  # samples, micro-batches, samples without a label
     "one micro-batch": (8, 1, ()),
     "equal micro-batches": (12, 3, ()),
@@ -53,92 +48,58 @@ CASES = {  # samples, micro-batches, samples without a label
 
 
 def check(answer, case):
-    for name, (size, num, without) in CASES.items():
-        case(name)
+    for name, (size, num, without) in case.each(CASES):
         torch.manual_seed(size)
         model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
         x, y = torch.randn(size, 5).double(), torch.randint(0, 4, (size,))
         y[list(without)] = -100
-        facts = judge_by(model, x, y, num)
-        seen, gone, most = [], set(), len(x.chunk(num)[0])
-        hooks = watch(model, x, y, seen, gone)
-        untouched = Untouched(x=x, y=y, model=model)
-        loss = answer(model, x, y, num)
+        losses, gone = losses_of(model, x, y, num), set()
+        slopes = {text: gradient(model, loss) for text, loss in losses.items()}
+        losses = {text: loss.item() for text, loss in losses.items()}
+
+        def waits(given, x=x, y=y, gone=gone):
+            rows = (x[:, None] == given[None]).all(dim=2).any(dim=1)
+            gone.update(rows.nonzero().flatten().tolist())
+            return (y[rows] != -100).any()
+
+        untouched, most = Untouched(x=x, y=y, model=model), len(x.chunk(num)[0])
+        with one_at_a_time(model, waits) as seen:
+            loss = answer(model, x, y, num)
         untouched()
-        for hook in hooks:
-            hook.remove()
         if max(seen, default=0) > most:
             raise Wrong(f"{max(seen)} samples went through at once; {most} may.")
         labelled = {i for i, label in enumerate(y.tolist()) if label != -100}
         if lost := labelled - gone:
-            raise Wrong(
-                f"{len(lost)} of {len(labelled)} samples with a label never went "
-                f"through the model: {sorted(lost)}."
-            )
-        grads = [p.grad for p in model.parameters()]
-        if any(grad is None for grad in grads):
-            raise Wrong("there are no gradients after the call: it lacks backward().")
-        got = torch.cat([grad.flatten() for grad in grads])
+            raise Wrong(f"""{len(lost)} of {len(labelled)} samples with a label never
+                went through the model: {sorted(lost)}.""")
+        got = grads(
+            model, "there are no gradients after the call: it lacks backward()."
+        )
         if loss is None or loss != loss:
             raise Wrong(f"the loss is {loss}; so is a mean over no labels.")
-        for what, value, which in ("the gradient", got, 0), ("the loss", loss, 1):
-            mistakes = {text: pair[which] for text, pair in facts.items()}
-            want = mistakes.pop("right")
-            compare(what, value, want, mistakes, 1e-6, 1e-9)
+        want = slopes.pop("right"), losses.pop("right")
+        compare("the gradient", got, want[0], slopes, 1e-6, 1e-9)
+        compare("the loss", loss, want[1], losses, 1e-6, 1e-9)
 
 
-def watch(model, x, y, seen, gone):
-    """Note how many samples go forward, and which; refuse it while one is waiting."""
-    waiting = set()
-
-    def before(module, args):
-        if waiting:
-            raise Wrong(
-                f"forward number {len(seen) + 1} comes before the backward of number "
-                f"{min(waiting)}: the activations of both are in memory."
-            )
-        seen.append(len(args[0]))
-
-    def after(module, args, output):
-        rows = (x[:, None] == args[0][None]).all(dim=2).any(dim=1)
-        gone.update(rows.nonzero().flatten().tolist())
-        if output.requires_grad and (y[rows] != -100).any():
-            waiting.add(len(seen))
-            output.register_hook(lambda _, number=len(seen): waiting.discard(number))
-
-    return (
-        model.register_forward_pre_hook(before),
-        model.register_forward_hook(after),
-    )
-
-
-def judge_by(model, x, y, num):
-    """Gradient and loss of what is right, and of each mistake."""
+def losses_of(model, x, y, num):
+    """Return the loss that is right, and those of mistakes."""
     pieces = list(zip(x.chunk(num), y.chunk(num), strict=True))
     sums = [F.cross_entropy(model(a), b, reduction="sum") for a, b in pieces]
     labels = [(b != -100).sum() for _, b in pieces]
-    means = [s / n for s, n in zip(sums, labels, strict=True) if n]
-    sizes = [len(b) for _, b in pieces]
-    shares = [
-        s / n.clamp(min=1) * size / len(y)
-        for s, n, size in zip(sums, labels, sizes, strict=True)
-    ]
-    losses = {
+    means = [s / n for s, n in zip(sums, labels) if n]
+    shares = [s / n.clamp(min=1) * len(b) for s, n, (_, b) in zip(sums, labels, pieces)]
+    return {
         "right": sum(sums) / sum(labels),
         "This is the mean of the micro-batches' means; they have unequal numbers of "
         "labels.": sum(means) / len(pieces),
         "The micro-batches' means are added up, and divided by nothing.": sum(means),
         "The sums are divided by nothing.": sum(sums),
         "Samples without a label are counted too.": sum(sums) / len(y),
-        "Each mean is weighed by its samples, not by its labels.": sum(shares),
+        "Each mean is weighed by its samples, not by its labels.": sum(shares) / len(y),
         "This is the last micro-batch only.": sums[-1] / labels[-1].clamp(min=1),
         "This is the last micro-batch's share only.": sums[-1] / sum(labels),
     }
-    found = {}
-    for text, loss in losses.items():
-        grads = torch.autograd.grad(loss, [*model.parameters()], retain_graph=True)
-        found[text] = torch.cat([grad.flatten() for grad in grads]), loss.item()
-    return found
 
 
 # %% right: means, weighed by their labels; micro-batches without one are only run
@@ -180,70 +141,31 @@ def ex6_2(model, x, y, num):
 
 
 # %% wrong: the mean of the means
-# = total = 0.0
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     loss = F.cross_entropy(model(piece), target) / num
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# ~ (model(piece), target, reduction="sum") / total => (model(piece), target) / num
 # %% wrong: adds the means up
-# = total = 0.0
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     loss = F.cross_entropy(model(piece), target)
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# ~ (model(piece), target, reduction="sum") / total => (model(piece), target)
 # %% wrong: divides by samples, labelled or not
-# = total = 0.0
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / len(x)
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# ~ / total => / len(x)
 # %% wrong: weighs each mean by its samples
-# = total = 0.0
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     loss = F.cross_entropy(model(piece), target) * len(piece) / len(x)
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
+# + loss = F.cross_entropy(model(piece), target) * len(piece) / len(x)
 # %% wrong: weighs by labels, and forgets that a mean over none is NaN
-# = total, labels = 0.0, (y != -100).sum()
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     share = (target != -100).sum() / labels
-# =     loss = F.cross_entropy(model(piece), target) * share
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# - loss = F.cross_entropy(model(piece), target, reduction="sum") / total
+# + loss = F.cross_entropy(model(piece), target) * (target != -100).sum() / total
 # %% wrong: right gradients, and the loss of the last micro-batch
-# = labels = (y != -100).sum()
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
-# =     loss.backward()
-# = return loss.item()
+# ~ batch_loss + => batch_loss
 # %% wrong: drops the smaller micro-batch
-# = total, size = 0.0, len(x) // num
-# = labels = (y[: size * num] != -100).sum()
-# = for piece, target in zip(x.split(size)[:num], y.split(size)[:num]):
-# =     loss = F.cross_entropy(model(piece), target, reduction="sum") / labels
-# =     loss.backward()
-# =     total += loss.item()
-# = return total
+# - total, batch_loss = (y != -100).sum(), 0.0
+# + x, y = (t[: len(t) // num * num] for t in (x, y))
+# + total, batch_loss = (y != -100).sum(), 0.0
 # %% wrong: the whole batch at once
-# = loss = F.cross_entropy(model(x), y)
-# = loss.backward()
-# = return loss.item()
+#   total, batch_loss = (y != -100).sum(), 0.0
+# + num = 1
 # %% wrong: never calls backward
-# = total, labels = 0.0, (y != -100).sum()
-# = for piece, target in zip(x.chunk(num), y.chunk(num), strict=True):
-# =     total += F.cross_entropy(model(piece), target, reduction="sum") / labels
-# = return total.item()
+# - loss.backward()
 # %% wrong: one backward for all, so that all activations are in memory
-# = labels = [int((part >= 0).sum()) for part in y.chunk(num)]
-# = losses = []
-# = for piece, target, n in zip(x.chunk(num), y.chunk(num), labels, strict=True):
-# =     output = model(piece)
-# =     if n:
-# =         losses.append(F.cross_entropy(output, target) * n / sum(labels))
-# = sum(losses).backward()
-# = return float(sum(losses))
+# - loss.backward()
+# ~ loss.item() => loss
+# - return batch_loss
+# + batch_loss.backward()
+# + return batch_loss.item()

@@ -1,6 +1,5 @@
 """One embedding on two stages.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -41,69 +40,49 @@ def ex6_3(weight):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
-CASES = "float32", "float64", "a gradient with transposed memory"
-
-
-groups, new_group = [], dist.new_group
-
-
-def counting(*args, use_local_synchronization=False, **kwargs):
-    if not use_local_synchronization:  # with it, only members call
-        groups.append(0)
-    local = {"use_local_synchronization": use_local_synchronization}
-    return new_group(*args, **kwargs, **local)
-
-
 def check(answer, case):
-    patch(dist, "new_group", counting)
-    ends = {0, world_size - 1}
-    for name in CASES:
+    groups, ends = [], {0, world_size - 1}
+
+    def count(*args, use_local_synchronization=False, **kwargs):
+        if not use_local_synchronization:  # with it, only members call
+            groups.append(0)
+
+    spy(dist, "new_group", count)
+    for name in "float32", "float64", "a gradient with transposed memory":
         case(name)
         dtype = torch.float64 if name == "float64" else torch.float32
-        matrix = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
-        weight, parts = nn.Parameter(matrix.clone()) if rank in ends else None, {}
-        for end in ends:
-            dice = torch.Generator().manual_seed(end + 1)
-            parts[end] = torch.randn(3, 7, generator=dice).T.to(dtype)
-            if "transposed" not in name:
-                parts[end] = parts[end].contiguous()
+        matrix = torch.randn(7, 3, generator=dice(0)).to(dtype)
+        weight = nn.Parameter(matrix.clone()) if rank in ends else None
+        parts = {e: torch.randn(3, 7, generator=dice(e + 1)).T.to(dtype) for e in ends}
+        if "transposed" not in name:
+            parts = {end: part.contiguous() for end, part in parts.items()}
         if weight is not None:
             weight.grad = parts[rank].clone()
         groups.clear()
         answer(weight)
-        every = [None] * world_size
-        dist.all_gather_object(every, (weight is not None and weight.grad, len(groups)))
-        made = [num for _, num in every]
+        mine = weight is not None and weight.grad
+        every, made = zip(*everyone((mine, len(groups))))
         if len(set(made)) > 1:
-            raise Wrong(
-                f"ranks 0 to {world_size - 1} called new_group {made} times: every "
-                "rank must call it, also one that is not in the group. Else the ranks "
-                "count their groups differently, and the next one of all goes wrong."
-            )
-        every = [grad for grad, _ in every]
+            raise Wrong(f"""ranks 0 to {world_size - 1} called new_group {list(made)}
+                times: every rank must call it, also one that is not in the group. Else
+                the ranks count their groups differently, and the next one of all goes
+                wrong.""")
         if weight is None:
             continue
         compare("the weight itself", weight.detach(), matrix, {})
         total, other = sum(parts.values()), parts[world_size - 1 - rank]
-        mistakes = {
-            "One matrix is used twice: gradients add up, and no mean is taken.": total
-            / 2,
+        compare(f"the gradient on rank {rank}", weight.grad, total, {
+            "One matrix is used twice: gradients add up, and no mean is taken.":
+                total / 2,
             "It was divided by the world size.": total / world_size,
             "This is still the gradient of its own use.": parts[rank],
             "This is the other rank's; its own is lost.": other,
             "With one rank there is nothing to add.": 2 * total,
             "The own gradient was added once more.": total + parts[rank],
-        }
-        compare(f"the gradient on rank {rank}", weight.grad, total, mistakes)
-        first, last = every[0], every[-1]
-        far = (first - last).abs().max().item()
-        if 0 < far < 1e-5:
-            raise Wrong(
-                f"the copies would drift apart: their gradients differ by {far}."
-            )
+        })  # fmt: skip
+        if 0 < (far := (every[0] - every[-1]).abs().max().item()) < 1e-5:
+            raise Wrong(f"""the copies would drift apart: their gradients differ by
+                {far}.""")
 
 
 # %% right: a group of the two, which all ranks make and two use
@@ -117,64 +96,25 @@ def ex6_3(weight):
 
 
 # %% wrong: takes the mean, as DDP does
-# = last = dist.get_world_size() - 1
-# = if weight is not None and last > 0:
-# =     mine = weight.grad.contiguous()
-# =     theirs = torch.empty_like(mine)
-# =     sending = dist.isend(mine, last - dist.get_rank())
-# =     dist.recv(theirs, last - dist.get_rank())
-# =     sending.wait()
-# =     weight.grad = (mine + theirs) / 2
+# ~ mine + theirs => (mine + theirs) / 2
 # %% wrong: an all_reduce of all, in which the ranks between don't take part
-# = if weight is not None:
-# =     grad = weight.grad.contiguous()
-# =     dist.all_reduce(grad)
-# =     weight.grad = grad
+# ~ grad, group=group => grad
 # %% wrong: both send first
-# = last = dist.get_world_size() - 1
-# = if weight is not None and last > 0:
-# =     mine = weight.grad.contiguous()
-# =     theirs = torch.empty_like(mine)
-# =     dist.send(mine, last - dist.get_rank())
-# =     dist.recv(theirs, last - dist.get_rank())
-# =     weight.grad = mine + theirs
+# - sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
+# + dist.send(mine, last - rank)
+# - sending.wait()
 # %% wrong: the last rank sends, and rank 0 alone adds
-# = last = dist.get_world_size() - 1
-# = if last > 0 and dist.get_rank() == last:
-# =     dist.send(weight.grad.contiguous(), 0)
-# = elif last > 0 and dist.get_rank() == 0:
-# =     theirs = torch.empty(weight.shape, dtype=weight.dtype)
-# =     dist.recv(theirs, last)
-# =     weight.grad += theirs
+# - sending = dist.isend(mine, last - rank)  # 0 to last, last to 0
+# - dist.recv(theirs, last - rank)
+# ~ sending.wait() => dist.send(mine, 0) if rank else dist.recv(theirs, last)
+# ~ weight.grad = mine + => weight.grad = mine if rank else mine +
 # %% wrong: receives into its own gradient
-# = last = dist.get_world_size() - 1
-# = if weight is not None and last > 0:
-# =     mine = weight.grad.contiguous().clone()
-# =     weight.grad = torch.empty_like(mine)
-# =     sending = dist.isend(mine, last - dist.get_rank())
-# =     dist.recv(weight.grad, last - dist.get_rank())
-# =     sending.wait()
+# ~ mine + theirs => theirs
 # %% wrong: exchanges the weights, not the gradients
-# = last = dist.get_world_size() - 1
-# = if weight is not None and last > 0:
-# =     theirs = torch.empty_like(weight)
-# =     sending = dist.isend(weight.detach(), last - dist.get_rank())
-# =     dist.recv(theirs, last - dist.get_rank())
-# =     sending.wait()
-# =     weight.data = (weight.data + theirs) / 2
+# ~ grad.contiguous => detach
+# ~ grad = mine + theirs => data = (mine + theirs) / 2
 # %% wrong: also adds where one rank holds both
-# = last = dist.get_world_size() - 1
-# = if weight is not None:
-# =     mine = weight.grad.contiguous()
-# =     theirs = mine.clone()
-# =     if last > 0:
-# =         sending = dist.isend(mine, last - dist.get_rank())
-# =         dist.recv(theirs, last - dist.get_rank())
-# =         sending.wait()
-# =     weight.grad = mine + theirs
+# ~ weight.grad = grad => weight.grad = grad * (1 + (len(ends) < 2))
 # %% wrong: a group that only its two members make
-# = last = dist.get_world_size() - 1
-# = if weight is not None and last > 0:
-# =     both = dist.new_group([0, last])
-# =     weight.grad = weight.grad.contiguous()
-# =     dist.all_reduce(weight.grad, group=both)
+# - group = dist.new_group(ends)
+# ~ group=group => group=dist.new_group(ends)

@@ -1,6 +1,5 @@
 """Two layers, split over all ranks.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 25
 
@@ -75,9 +74,6 @@ def ex6_4(x, up, down):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from torch import nn
-
 CASES = {  # hidden features, batch, whether x needs a gradient
     "equal parts": (8, 5, True),
     "unequal parts": (6, 3, True),
@@ -85,13 +81,6 @@ CASES = {  # hidden features, batch, whether x needs a gradient
     "the first layers of a network": (8, 4, False),
     "a residual connection": (8, 4, True),
 }
-all_reduce = dist.all_reduce
-calls = []
-
-
-def counting(tensor, *args, **kwargs):
-    calls.append(tensor.numel())
-    return all_reduce(tensor, *args, **kwargs)
 
 
 def part_of(whole, dim):
@@ -99,66 +88,54 @@ def part_of(whole, dim):
 
 
 def check(answer, case):
-    patch(dist, "all_reduce", counting)
-    for name, (hidden, batch, needs) in CASES.items():
-        case(name)
+    calls = []
+    spy(dist, "all_reduce", lambda tensor, *args, **kwargs: calls.append(tensor))
+    for name, (hidden, batch, needs) in case.each(CASES):
         torch.manual_seed(hidden)
-        whole = nn.Linear(4, hidden), nn.Linear(hidden, 4)
+        one, two = nn.Linear(4, hidden), nn.Linear(hidden, 4)
         x, slope = torch.randn(batch, 4), torch.randn(batch, 4)
         up, down = nn.Linear(4, 1), nn.Linear(1, 4)
-        up.weight, up.bias = part_of(whole[0].weight, 0), part_of(whole[0].bias, 0)
-        down.weight = part_of(whole[1].weight, 1)
-        down.bias = nn.Parameter(whole[1].bias.detach().clone())
+        up.weight, up.bias = part_of(one.weight, 0), part_of(one.bias, 0)
+        down.weight = part_of(two.weight, 1)
+        down.bias = nn.Parameter(two.bias.detach().clone())
         given, x = x.clone().requires_grad_(needs), x.requires_grad_(needs)
         own = down(up(x).relu())
         (own_x,) = torch.autograd.grad((own * slope).sum(), x) if needs else (None,)
-        right = whole[1](whole[0](x).relu())
+        right = two(one(x).relu())
         bias, residual = down.bias.detach(), "residual" in name
         untouched = Untouched(x=given, up=up, down=down)
         calls.clear()
         got = answer(given, up, down)
         forward = len(calls)
         untouched()
-        mistakes = {
+        compare(f"the output on rank {rank}", got, right, {
             "This is the rank's own summand.": own,
             "The bias is in it once for each rank.": right + (world_size - 1) * bias,
             "The bias is missing.": right - bias,
             "The ranks' summands were averaged.": (right - bias) / world_size + bias,
-        }
-        compare(f"the output on rank {rank}", got, right, mistakes, 1e-4, 1e-5)
+        }, 1e-4, 1e-5)  # fmt: skip
         ((right + x if residual else right) * slope).sum().backward()
         ((got + given if residual else got) * slope).sum().backward()
-        wanted = {
-            "up.weight": part_of(whole[0].weight.grad, 0),
-            "up.bias": part_of(whole[0].bias.grad, 0),
-            "down.weight": part_of(whole[1].weight.grad, 1),
-            "down.bias": whole[1].bias.grad,
-        }
-        found = {"up": up, "down": down}
-        for key, want in wanted.items():
-            layer, _, field = key.partition(".")
-            judge(f"{key}.grad", getattr(found[layer], field).grad, want.detach())
+        judge("up.weight.grad", up.weight.grad, part_of(one.weight.grad, 0))
+        judge("up.bias.grad", up.bias.grad, part_of(one.bias.grad, 0))
+        judge("down.weight.grad", down.weight.grad, part_of(two.weight.grad, 1))
+        judge("down.bias.grad", down.bias.grad, two.bias.grad)
         if needs:
-            summand = {
-                "This is the rank's own summand: backward must sum.": (
-                    own_x + slope * residual
-                )
-            }
+            fault = "This is the rank's own summand: backward must sum."
+            summand = {fault: own_x + slope * residual}
             judge("x.grad", given.grad, x.grad, summand)
         backward = len(calls) - forward
         if world_size > 1 and (forward, backward) != (1, 1 if needs else backward):
-            raise Wrong(
-                f"all is right, with {forward} all_reduces forward and {backward} in "
-                "backward; one each will do."
-            )
+            raise Wrong(f"""all is right, with {forward} all_reduces forward and
+                {backward} in backward; one each will do.""")
 
 
-def judge(what, got, want, mistakes=()):
+def judge(what, got, want, mistakes={}):
     """Compare a gradient; summing in both directions makes it W times too large."""
-    mistakes = dict(mistakes)
+    want = want.detach()
     if world_size > 1:
         fault = "The output's gradient is whole on every rank: don't sum it up again."
-        mistakes[fault] = want * world_size
+        mistakes = mistakes | {fault: want * world_size}
         mistakes["The ranks' summands were averaged."] = want / world_size
     compare(f"{what} on rank {rank}", got, want, mistakes, 1e-4, 1e-5)
 
@@ -181,10 +158,7 @@ def ex6_4(x, up, down):
 
 
 # %% wrong: forgets the sum in backward
-# = part = up(x).relu() @ down.weight.T
-# = total = part.detach().clone()
-# = dist.all_reduce(total)
-# = return part + (total - part).detach() + down.bias
+# ~ fork.register_hook(summed) => pass
 # %% wrong: forgets the sum in forward
 # = return down(up(x).relu())
 # %% wrong: an all_reduce that autograd knows, which sums the gradient again
@@ -192,39 +166,24 @@ def ex6_4(x, up, down):
 # = part = up(x).relu() @ down.weight.T
 # = return DF.all_reduce(part) + down.bias
 # %% wrong: adds the bias on every rank
-# = part = down(up(x).relu())
-# = total = part.detach().clone()
-# = dist.all_reduce(total)
-# = return part + (total - part).detach()
+# - part = up(fork).relu() @ down.weight.T
+# - return part + (summed(part) - part).detach() + down.bias
+# + part = down(up(fork).relu())
+# + return part + (summed(part) - part).detach()
 # %% wrong: forgets the bias
-# = part = up(x).relu() @ down.weight.T
-# = total = part.detach().clone()
-# = dist.all_reduce(total)
-# = return part + (total - part).detach()
+# ~ () + down.bias => ()
 # %% wrong: averages
-# = part = up(x).relu() @ down.weight.T
-# = total = part.detach().clone()
-# = dist.all_reduce(total, dist.ReduceOp.AVG)
-# = return part + (total - part).detach() + down.bias
+# ~ all_reduce(tensor) => all_reduce(tensor, dist.ReduceOp.AVG)
 # %% wrong: cuts autograd off, so that no part learns
-# = part = (up(x).relu() @ down.weight.T).detach()
-# = dist.all_reduce(part)
-# = return part + down.bias
+# ~ return part + (summed(part) - part).detach() => return summed(part)
 # %% wrong: sums the hidden gradients too, with an all_reduce per layer
-# = def summed(tensor):
-# =     tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
-# =     dist.all_reduce(tensor)
-# =     return tensor
-# = fork = x.view_as(x)
-# = if fork.requires_grad:
-# =     fork.register_hook(summed)
-# = part = up(fork).relu() @ down.weight.T
-# = out = part + (summed(part) - part).detach() + down.bias
-# = out.register_hook(lambda g: summed(g) / dist.get_world_size())
-# = return out
+# - return part + (summed(part) - part).detach() + down.bias
+# + out = part + (summed(part) - part).detach() + down.bias
+# + out.register_hook(lambda g: summed(g) / dist.get_world_size())
+# + return out
 # %% wrong: makes the bias smaller, so that it comes out right once it is summed
-# = down.bias.data /= dist.get_world_size()
-# = part = down(up(x).relu())
-# = total = part.detach().clone()
-# = dist.all_reduce(total)
-# = return part + (total - part).detach()
+# - part = up(fork).relu() @ down.weight.T
+# - return part + (summed(part) - part).detach() + down.bias
+# + down.bias.data /= dist.get_world_size()
+# + part = down(up(fork).relu())
+# + return part + (summed(part) - part).detach()

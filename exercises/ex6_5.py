@@ -1,6 +1,5 @@
 """1F1B, run by you.
 
-Chapter: 6
 Ranks: 1, 2, 4
 Minutes: 45
 Level: hard
@@ -71,9 +70,6 @@ def ex6_5(stage, order, pieces, width):
 
 # %% check
 from allranks.topics.pipelines import sums as pipelines
-from allranks.exercises.oracle import compare
-from torch import nn
-from torch.nn import functional as F
 
 WIDTH = 5
 CASES = {  # the order on each rank, the sizes of the micro-batches
@@ -98,15 +94,12 @@ def stages():
     """The same network on all ranks, in its stages."""
     torch.manual_seed(11)
     widths = [6, *[WIDTH] * (world_size - 1), 3]
-    return [
-        nn.Sequential(nn.Linear(a, b), nn.Tanh())
-        for a, b in zip(widths, widths[1:], strict=False)
-    ]
+    pairs = zip(widths, widths[1:])
+    return [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairs]
 
 
 def check(answer, case):
-    for name, (kind, sizes) in CASES.items():
-        case(name)
+    for name, (kind, sizes) in case.each(CASES):
         whole, mine = stages(), stages()[rank]
         pieces = [(torch.randn(n, 6), torch.randint(0, 3, (n,))) for n in sizes]
         logits = [nn.Sequential(*whole)(x) for x, _ in pieces]
@@ -114,25 +107,26 @@ def check(answer, case):
         facts = losses(logits, [y for _, y in pieces])
         each = {text: gradient(whole[rank], loss) for text, loss in facts.items()}
         log, order = [], orders(kind, len(sizes))[rank]
-        mine.register_forward_hook(
-            lambda module, args, output, log=log, inputs=inputs: note(
-                log, inputs, args[0], output
-            )
-        )
+
+        def note(module, given, output, log=log, inputs=inputs):
+            same = [x.shape == given[0].shape for x in inputs]
+            found = [
+                i for i, x in enumerate(inputs)
+                if same[i] and torch.allclose(x, given[0], atol=1e-5)
+            ]  # fmt: skip
+            number = f"{found[0]}" if found else "?"
+            log.append(f"F{number}")
+            if output.requires_grad:  # else there is no way back, and no B
+                output.register_hook(lambda grad: log.append(f"B{number}"))
+
+        mine.register_forward_hook(note)
         loss = answer(mine, list(order), [(x.clone(), y) for x, y in pieces], WIDTH)
-        lacking = [key for key, p in mine.named_parameters() if p.grad is None]
-        if lacking:
-            raise Wrong(
-                f"on rank {rank}, `{lacking[0]}` has no gradient after the call."
-            )
-        got = torch.cat([p.grad.flatten() for p in mine.parameters()])
+        got = grads(mine, f"on rank {rank}, `{{}}` has no gradient after the call.")
         want = each.pop("right")
         compare(f"the gradient of rank {rank}'s stage", got, want, each, 1e-4, 1e-6)
         if log != order:
-            raise Wrong(
-                f"the gradients are right, but rank {rank} worked in the order "
-                f"{' '.join(log)}; its order was {' '.join(order)}."
-            )
+            raise Wrong(f"""the gradients are right, but rank {rank} worked in the order
+                {" ".join(log)}; its order was {" ".join(order)}.""")
         if rank < world_size - 1 and loss is not None:
             raise Wrong(f"rank {rank} returned {loss!r:.40}; only the last has a loss.")
         if rank == world_size - 1:
@@ -141,37 +135,18 @@ def check(answer, case):
             compare("the loss on the last rank", loss, want, values, 1e-5)
 
 
-def note(log, inputs, given, output):
-    """Write down which micro-batch goes forward now, and when it comes back."""
-    found = [
-        i
-        for i, x in enumerate(inputs)
-        if x.shape == given.shape and torch.allclose(x, given, atol=1e-5)
-    ]
-    number = f"{found[0]}" if found else "?"
-    log.append(f"F{number}")
-    if output.requires_grad:  # else there is no way back, and no B
-        output.register_hook(lambda grad: log.append(f"B{number}"))
-
-
 def losses(logits, labels):
     """The mean over all samples, and what mistakes make of it."""
     sums = [F.cross_entropy(a, b, reduction="sum") for a, b in zip(logits, labels)]
-    means = [F.cross_entropy(a, b) for a, b in zip(logits, labels)]
-    found = {"right": sum(sums) / sum(map(len, labels))}
-    found["The micro-batches' means are added up, and divided by nothing."] = sum(means)
-    found["Each micro-batch's mean weighs the same, however small it is."] = sum(
-        means
-    ) / len(means)
-    found["The sums of the losses are divided by nothing."] = sum(sums)
-    found["This is the last micro-batch only."] = means[-1]
-    return found
-
-
-def gradient(stage, loss):
-    """As one vector."""
-    grads = torch.autograd.grad(loss, [*stage.parameters()], retain_graph=True)
-    return torch.cat([grad.flatten() for grad in grads])
+    means = [s / len(b) for s, b in zip(sums, labels)]
+    return {
+        "right": sum(sums) / sum(map(len, labels)),
+        "The micro-batches' means are added up, and divided by nothing.": sum(means),
+        "Each micro-batch's mean weighs the same, however small it is.":
+            sum(means) / len(means),
+        "The sums of the losses are divided by nothing.": sum(sums),
+        "This is the last micro-batch only.": means[-1],
+    }  # fmt: skip
 
 
 # %% right: irecv and isend, sums of losses, and tags in place of order
@@ -218,63 +193,34 @@ def ex6_5(stage, order, pieces, width):
 # %% wrong: sends that wait, so that two neighbours wait for each other
 # - sends.append(dist.isend(output.detach(), rank + 1))
 # + dist.send(output.detach(), rank + 1)
-# - sends.append(dist.isend(piece.grad, rank - 1))
-# + dist.send(piece.grad, rank - 1)
+# ~ sends.append(dist.isend(piece.grad, rank - 1)) => dist.send(piece.grad, rank - 1)
 # %% wrong: adds the means up
-# - output = F.cross_entropy(output, y) * len(y) / total
-# + output = F.cross_entropy(output, y)
+# ~ (output, y) * len(y) / total => (output, y)
 # %% wrong: the mean of the micro-batches' means
-# - output = F.cross_entropy(output, y) * len(y) / total
-# + output = F.cross_entropy(output, y) / len(pieces)
+# ~ * len(y) / total => / len(pieces)
 # %% wrong: all forward first, whatever the order says
-# - for work in order:
-# + for work in sorted(order, key=lambda work: work[0] == "B"):
+# ~ in order => in sorted(order, key=lambda work: work[0] == "B")
 # %% wrong: takes the micro-batches one after the other
-# - for work in order:
-# + for work in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B")):
+# ~ in order => in sorted(order, key=lambda work: (int(work[1:]), work[0] == "B"))
 # %% wrong: forgets that what was received needs a gradient
 # - piece.requires_grad_()
 # %% wrong: calls backward without the gradient that came
-# - output.backward(gradient)
-# + output.sum().backward()
+# ~ output.backward(gradient) => output.sum().backward()
 # %% wrong: holds one micro-batch only
-# - held[i] = piece, output
-# + held[0] = piece, output
-# - piece, output = held.pop(i)
-# + piece, output = held[0]
+# ~ held[i] => held[0]
+# ~ held.pop(i) => held[0]
 # %% wrong: every rank takes x
-# - if rank > 0:
-# + if rank > 0 and i > 0:
+# ~ rank > 0 => rank > 0 and i > 0
 # %% wrong: every rank returns a loss
-# - return loss if rank == last else None
-# + return loss
+# ~ loss if rank == last else None => loss
 # %% wrong: right gradients, and the last micro-batch's share of the loss
-# - loss += output.item()
-# + loss = output.item()
+# ~ loss + => loss
 # %% wrong: runs each stage twice, to hold no graph
-#   i = int(work[1:])
-# + y = pieces[i][1]
-# - piece, y = pieces[i]
-# + held[i] = pieces[i][0]
-# -     piece = torch.empty(len(y), width)
-# -     dist.recv(piece, rank - 1)
-# -     piece.requires_grad_()
 # - output = stage(piece)
-# +     held[i] = torch.empty(len(y), width)
-# +     dist.recv(held[i], rank - 1)
 # + with torch.no_grad():
-# +     output = stage(held[i])
-# -     sends.append(dist.isend(output.detach(), rank + 1))
-# - else:
-# -     output = F.cross_entropy(output, y) * len(y) / total
-# -     loss += output.item()
-# - held[i] = piece, output
-# +     sends.append(dist.isend(output, rank + 1))
+# +     output = stage(piece)
 # - piece, output = held.pop(i)
-# - gradient = None  # a loss begins with 1 by itself
-# + piece = held.pop(i).requires_grad_()
-# + output, gradient = stage(piece), None
-#       dist.recv(gradient, rank + 1)
-# + else:
-# +     output = F.cross_entropy(output, y, reduction="sum") / total
-# +     loss += output.item()
+# + piece, y = held.pop(i)[0], pieces[i][1]
+# + output = stage(piece)
+# + if rank == last:
+# +     output = F.cross_entropy(output, y) * len(y) / total

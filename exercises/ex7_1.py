@@ -1,6 +1,5 @@
 """Read a benchmark's line.
 
-Chapter: 7
 Ranks: 1
 Minutes: 8
 
@@ -29,8 +28,6 @@ def ex7_1(collective, num_bytes, world_size, seconds):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINES = {
     "an all_reduce on eight ranks": ("all_reduce", 10**9, 8, 0.01),
     "an all_reduce on two ranks": ("all_reduce", 4_000_000, 2, 0.003),
@@ -42,11 +39,9 @@ LINES = {
 
 
 def check(answer, case):
-    for name, (collective, num_bytes, size, seconds) in LINES.items():
-        case(name)
+    for name, (collective, num_bytes, size, seconds) in case.each(LINES):
         got = answer(collective, num_bytes, size, seconds)
-        if not isinstance(got, (tuple, list)) or len(got) != 2:
-            raise Wrong(f"it returned {got!r}, not a pair of bandwidths.")
+        got = unpack(got, 2, "a pair of bandwidths")
         speed, share = num_bytes / seconds / 1e9, (size - 1) / size
         factor = {"all_reduce": 2 * share, "broadcast": 1}.get(collective, share)
         compare("the algorithm bandwidth", float(got[0]), speed, {

@@ -1,6 +1,5 @@
 """Broadcast along a tree.
 
-Chapter: 7
 Ranks: 1, 2, 3, 4
 Minutes: 20
 
@@ -33,29 +32,6 @@ def ex7_2(x, root):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
-sent, received = [], []
-real = {name: getattr(dist, name) for name in ("isend", "irecv", "send", "recv")}
-gather = dist.all_gather_object
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; only isend, irecv, send and recv may be used.")
-
-    patch(dist, name, refuse)
-
-
-def spy(name, log):
-    def call(tensor, *args, **kwargs):
-        log.append(kwargs.get("dst", kwargs.get("src", args[0] if args else None)))
-        return real[name](tensor, *args, **kwargs)
-
-    patch(dist, name, call)
-
-
 def arrivals(messages, root):
     """Return the step in which each rank has its copy, by whom each sends to."""
     steps, left = {root: 0}, [root]
@@ -69,33 +45,30 @@ def arrivals(messages, root):
 
 
 def check(answer, case):
-    for name in communications(allowed="isend irecv send recv"):
-        forbid(name)
-    for name in real:
-        spy(name, sent if "send" in name else received)
+    sent = []
+
+    def note(tensor, dst=None, *args, **kwargs):
+        sent.append(dst)
+
+    only("isend irecv send recv", "only isend, irecv, send and recv may be used.")
+    spy(dist, "send isend", note)
     for root in range(world_size):
         case(f"from rank {root}")
         mine = torch.arange(12.0).view(3, 4) + 100 * rank
         wanted = torch.arange(12.0).view(3, 4) + 100 * root
         x = mine.clone()
-        sent.clear(), received.clear()
+        sent.clear()
         returned = answer(x, root)
-        mistakes = {
-            "It holds what it held before.": mine,
-            "This is what rank 0 held, not the root.": wanted - 100 * root,
-        }
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, wanted):
-            mistakes = {"The copy was returned in another tensor.": mine}
+        fault = "The copy was returned in another tensor."
+        mistakes = in_place(returned, mine, wanted, fault)
+        mistakes["This is what rank 0 held, not the root."] = wanted - 100 * root
         compare(f"rank {rank}'s x", x, wanted, mistakes)
-        messages = [None] * world_size
-        gather(messages, list(sent))
+        messages = everyone(sent)
         last = max(arrivals(messages, root).values())
         if last > (most := (world_size - 1).bit_length()):
-            raise Wrong(
-                f"the copies are right, but the last rank has its own after {last} "
-                f"steps; a tree needs {most}. By rank they send "
-                f"{[len(m) for m in messages]} messages."
-            )
+            raise Wrong(f"""the copies are right, but the last rank has its own after
+                {last} steps; a tree needs {most}. By rank they send
+                {[len(m) for m in messages]} messages.""")
 
 
 # %% right: the far ones first, and sends that it waits for at the end
@@ -129,13 +102,7 @@ def ex7_2(x, root):
 # = if (rank + 1) % world_size != root:
 # =     dist.send(x, (rank + 1) % world_size)
 # %% wrong: always from rank 0
-# = rank, world_size, hop = dist.get_rank(), dist.get_world_size(), 1
-# = while hop < world_size:
-# =     if rank < hop and rank + hop < world_size:
-# =         dist.send(x, rank + hop)
-# =     elif hop <= rank < 2 * hop:
-# =         dist.recv(x, rank - hop)
-# =     hop *= 2
+# ~ (rank - root) % world_size => rank
 # %% wrong: receives into another tensor
 #   place, hop = (rank - root) % world_size, 1
 # + x = x.clone()

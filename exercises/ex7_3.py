@@ -1,6 +1,5 @@
 """Fit the latency and the bandwidth.
 
-Chapter: 7
 Ranks: 1
 Minutes: 15
 
@@ -30,8 +29,6 @@ def ex7_3(num_bytes, seconds):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 LINKS = {
     "a fast network": (5e-6, 50e9),
     "a slow network": (50e-6, 125e6),
@@ -47,31 +44,26 @@ def fitted(n, t, weights):
 
 
 def check(answer, case):
-    for name, (alpha, speed) in LINKS.items():
-        for noise in 0.0, 0.03:
-            case(f"{name}, times that are wrong by {100 * noise:g} %")
-            n = 2.0 ** torch.arange(0, 31, 3).double()
-            t = (alpha + n / speed) * (1 + noise * torch.randn(len(n)).double())
-            got = answer(n.tolist(), t.tolist())
-            if not isinstance(got, (tuple, list)) or len(got) != 2:
-                raise Wrong(f"it returned {got!r}, not a pair (alpha, bandwidth).")
-            wanted, absolute = fitted(n, t, 1 / t), fitted(n, t, torch.ones_like(t))
-            ends = (t[-1] - t[0]).item() / (n[-1] - n[0]).item()
-            unlike = {} if not noise else {
-                "This has the least absolute errors: the longest times decide.": (
-                    absolute[0]
-                ),
-                "This is the time of the shortest message alone.": t[0].item(),
-                "The squares are of errors relative to the square root.": (
-                    fitted(n, t, t**-0.5)[0]
-                ),
-            }  # fmt: skip
-            near = {"rtol": 1e-4, "atol": 0}
-            compare("alpha", float(got[0]), wanted[0], unlike, **near)
-            compare("the bandwidth", float(got[1]), wanted[1], {
-                "This is beta, seconds per byte.": 1 / wanted[1],
-                "This takes the ends alone.": 1 / ends if noise else -1.0,
-            }, **near)  # fmt: skip
+    for name, noise in [(name, noise) for name in LINKS for noise in (0.0, 0.03)]:
+        case(f"{name}, times that are wrong by {100 * noise:g} %")
+        alpha, speed = LINKS[name]
+        n = 2.0 ** torch.arange(0, 31, 3).double()
+        t = (alpha + n / speed) * (1 + noise * torch.randn(len(n)).double())
+        got = unpack(answer(n.tolist(), t.tolist()), 2, "a pair (alpha, bandwidth)")
+        wanted, absolute = fitted(n, t, 1 / t), fitted(n, t, torch.ones_like(t))
+        ends = (t[-1] - t[0]).item() / (n[-1] - n[0]).item()
+        unlike = {} if not noise else {
+            "This has the least absolute errors: the longest times decide.":
+                absolute[0],
+            "This is the time of the shortest message alone.": t[0].item(),
+            "The squares are of errors relative to the square root.":
+                fitted(n, t, t**-0.5)[0],
+        }  # fmt: skip
+        compare("alpha", float(got[0]), wanted[0], unlike, rtol=1e-4, atol=0)
+        compare("the bandwidth", float(got[1]), wanted[1], {
+            "This is beta, seconds per byte.": 1 / wanted[1],
+            "This takes the ends alone.": 1 / ends if noise else -1.0,
+        }, rtol=1e-4, atol=0)  # fmt: skip
 
 
 # %% right: with polyfit's weights

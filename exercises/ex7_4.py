@@ -1,6 +1,5 @@
 """A hierarchy of groups.
 
-Chapter: 7
 Ranks: 2, 4
 Minutes: 30
 Level: hard
@@ -42,79 +41,51 @@ def ex7_4(x, nodes):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
 ALLOWED = "all_reduce broadcast all_gather reduce_scatter reduce all_gather_single"
 ALLOWED += " reduce_scatter_single all_gather_into_tensor reduce_scatter_tensor"
-barrier, across = dist.barrier, []
-size = [1]
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; use collectives of groups.")
-
-    patch(dist, name, refuse)
-
-
-def spy(name):
-    real = getattr(dist, name)
-
-    def call(*args, **kwargs):
-        groups = [
-            g for g in (*args, *kwargs.values()) if isinstance(g, dist.ProcessGroup)
-        ]
-        ranks = dist.get_process_group_ranks(groups[0] if groups else dist.group.WORLD)
-        if len(ranks) == world_size and 1 < size[0] < world_size:
-            raise Wrong(f"its {name} is one of all {world_size} ranks.")
-        if len({r // size[0] for r in ranks}) > 1:
-            tensors = [t for t in args if isinstance(t, torch.Tensor)]
-            across.append(max((t.numel() for t in tensors), default=0))
-        return real(*args, **kwargs)
-
-    patch(dist, name, call)
+NUMBERS = (12, torch.float32), (7, torch.float64), (1, torch.int64)
+CASES = [(*kind, nodes) for kind in NUMBERS for nodes in {1, 2, world_size}]
 
 
 def check(answer, case):
-    names = [name for name in ALLOWED.split() if hasattr(dist, name)]
-    for name in communications(allowed=ALLOWED + " new_group"):
-        forbid(name)
-    total = {}
-    for num, dtype in (12, torch.float32), (7, torch.float64), (1, torch.int64):
-        for nodes in {1, 2, world_size}:
-            brought = [
-                (torch.arange(num) * 3 + 7 * r * r).to(dtype) for r in range(world_size)
-            ]
-            total[num, nodes] = brought
-    for name in names:
-        spy(name)
-    for (num, nodes), brought in total.items():
-        size[0] = world_size // nodes
-        case(f"{num} numbers, {nodes} nodes of {size[0]}")
-        x, wanted = brought[rank].clone(), sum(brought)
+    barrier, across, size = dist.barrier, [], world_size
+
+    def note(name, *args, **kwargs):
+        groups = (*args, *kwargs.values(), dist.group.WORLD)
+        group = next(g for g in groups if isinstance(g, dist.ProcessGroup))
+        ranks = dist.get_process_group_ranks(group)
+        if len(ranks) == world_size and 1 < size < world_size:
+            raise Wrong(f"its {name} is one of all {world_size} ranks.")
+        if len({r // size for r in ranks}) > 1:
+            across.append(max(t.numel() for t in args if isinstance(t, torch.Tensor)))
+
+    only(f"{ALLOWED} new_group", "use collectives of groups.")
+    for name in ALLOWED.split():
+        if hasattr(dist, name):
+            spy(dist, name, lambda *args, name=name, **kw: note(name, *args, **kw))
+    for num, dtype, nodes in CASES:
+        size = world_size // nodes
+        case(f"{num} numbers, {nodes} nodes of {size}")
+        numbers = torch.arange(num) * 3
+        each = [(numbers + 7 * r * r).to(dtype) for r in range(world_size)]
+        x, total, node = each[rank].clone(), sum(each), rank // size
         across.clear()
         returned = answer(x, nodes)
         barrier()
-        node = rank // size[0]
-        inside = sum(brought[node * size[0] : (node + 1) * size[0]])
-        mistakes = {
-            "It holds what it held before.": brought[rank],
-            "This is the sum of its own node.": inside,
-            "This is the mean, not the sum.": (wanted / world_size).to(wanted.dtype),
-        }
-        if x.shape == wanted.shape and world_size > 2:
-            parts = zip(x.tensor_split(size[0]), wanted.tensor_split(size[0]))
+        fault = "The sum was returned in another tensor."
+        mistakes = in_place(returned, each[rank], total, fault) | {
+            "This is the sum of its own node.":
+                sum(each[node * size : (node + 1) * size]),
+            "This is the mean, not the sum.": (total / world_size).to(dtype),
+        }  # fmt: skip
+        if x.shape == total.shape and world_size > 2:
+            parts = zip(x.tensor_split(size), total.tensor_split(size))
             right = [i for i, (a, b) in enumerate(parts) if torch.equal(a, b)]
-            mistakes[f"Only the chunks {right} of {size[0]} are complete."] = x
-        if isinstance(returned, torch.Tensor) and torch.equal(returned, wanted):
-            mistakes = {"The sum was returned in another tensor.": brought[rank]}
-        compare(f"rank {rank}'s x", x, wanted, mistakes)
-        if nodes > 1 and sum(across) > (most := -(-num // size[0])):
-            raise Wrong(
-                f"the sum is right, but rank {rank} gave {sum(across)} numbers to "
-                f"groups that span nodes; {most} are enough."
-            )
+            mistakes[f"Only the chunks {right} of {size} are complete."] = x
+        compare(f"rank {rank}'s x", x, total, mistakes)
+        if nodes > 1 and sum(across) > (most := -(-num // size)):
+            raise Wrong(f"""the sum is right, but rank {rank} gave {sum(across)} numbers
+                to groups that span nodes; {most} are enough.""")
 
 
 # %% right: reduces each chunk to the rank that adds it up, and no more
@@ -143,21 +114,9 @@ def ex7_4(x, nodes):
 
 
 # %% wrong: the whole tensor crosses the network
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = size = world_size // nodes
-# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-# = across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-# = if size > 1:
-# =     dist.all_reduce(x, group=inside[rank // size])
-# = dist.all_reduce(x, group=across[rank % size])
+# ~ chunks[place] => x
 # %% wrong: nobody shares the chunks in the end
-# = rank, world_size = dist.get_rank(), dist.get_world_size()
-# = size = world_size // nodes
-# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-# = across = [dist.new_group(range(k, world_size, size)) for k in range(size)]
-# = if size > 1:
-# =     dist.all_reduce(x, group=inside[rank // size])
-# = dist.all_reduce(x.tensor_split(size)[rank % size], group=across[rank % size])
+# ~ dist.broadcast(chunk, src=node * size + source, group=inside[node]) => pass
 # %% wrong: src is the rank in the group
 #   for source, chunk in enumerate(chunks):
 # -     if size > 1:
@@ -166,8 +125,6 @@ def ex7_4(x, nodes):
 # %% wrong: one all_reduce of all ranks
 # = dist.all_reduce(x)
 # %% wrong: adds up inside the nodes only
-# = rank, size = dist.get_rank(), dist.get_world_size() // nodes
-# = inside = [dist.new_group(range(k * size, (k + 1) * size)) for k in range(nodes)]
-# = dist.all_reduce(x, group=inside[rank // size])
+# - dist.all_reduce(chunks[place], group=across[place])
 # %% wrong: asks the group itself
 # = dist.group.WORLD.allreduce([x]).wait()

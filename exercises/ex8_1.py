@@ -1,6 +1,5 @@
 """Fill the buckets.
 
-Chapter: 8
 Ranks: 1
 Minutes: 15
 
@@ -44,81 +43,70 @@ def ex8_1(weights, first_bytes, cap_bytes):
 
 
 # %% check
-F, H, D = torch.float32, torch.bfloat16, torch.float64
+S, H, D = torch.float32, torch.bfloat16, torch.float64
+TURNS = [(10, S), (20, H), (30, S), (5, S), (40, H), (1, S), (9, H), (70, H)]
+THREE = [(3, S), (2, D), (3, S), (2, D), (9, H), (9, S), (8, H)]
 CASES = {
-    "all of one size": ([(10, F)] * 6, 40, 80),
-    "a small first bucket": ([(5, F), (30, F), (20, F), (9, F), (1, F)], 16, 200),
-    "a weight that is larger than the limit": ([(4, F), (500, F), (4, F)], 100, 100),
-    "exactly full": ([(25, F), (25, F), (1, F)], 100, 100),
-    "two dtypes in turn": (
-        [(10, F), (20, H), (30, F), (5, F), (40, H), (1, F), (9, H), (70, H)],
-        40,
-        100,
-    ),
-    "three dtypes": ([(3, F), (2, D), (3, F), (2, D), (9, H), (9, F), (8, H)], 16, 40),
+    "all of one size": ([(10, S)] * 6, 40, 80),
+    "a small first bucket": ([(5, S), (30, S), (20, S), (9, S), (1, S)], 16, 200),
+    "a weight that is larger than the limit": ([(4, S), (500, S), (4, S)], 100, 100),
+    "exactly full": ([(25, S), (25, S), (1, S)], 100, 100),
+    "two dtypes in turn": (TURNS, 40, 100),
+    "three dtypes": (THREE, 16, 40),
     "one weight": ([(7, H)], 1000, 1000),
     "none": ([], 100, 100),
 }
+MISTAKES = {
+    "These buckets stay below their limit; DDP's reach it.": {"below": True},
+    "The first limit was not used.": {"firsts": False},
+    "The first limit was used for one dtype only.": {"one": True},
+    "This counts numbers, not bytes.": {"numbers": True},
+    "Two dtypes share a bucket.": {"mixed": True},
+    "The first limit was used for all.": {"always": True},
+}
 
 
-def filled(
-    sizes, first, cap, below=False, firsts=True, numbers=False, mixed=False, one=False
-):
+def filled(sizes, first, cap, below=False, firsts=True, always=False, **how):
     """Return the buckets, or those that a mistake leads to."""
-    buckets, open_ones, begun = [], {}, set()
+    buckets, held, begun = [], {}, set()
+    cap, first = first if always else cap, first if firsts else cap
     for i, (num, dtype) in enumerate(sizes):
-        key = None if mixed else dtype
-        own = None if one else key
-        size = num if numbers else num * dtype.itemsize
-        limit = first if own not in begun and firsts else cap
-        if below and key in open_ones and open_ones[key][1] + size > limit:
-            del open_ones[key]
+        key = None if how.get("mixed") else dtype
+        own = None if how.get("one") else key
+        size = num if how.get("numbers") else num * dtype.itemsize
+        limit = cap if own in begun else first
+        if below and key in held and held[key][1] + size > limit:
+            del held[key]
             begun.add(own)
-        if key not in open_ones:
-            open_ones[key] = [[], 0]
-            buckets.append(open_ones[key][0])
-        open_ones[key][0].append(i)
-        open_ones[key][1] += size
-        limit = first if own not in begun and firsts else cap
-        if not below and open_ones[key][1] >= limit:
-            del open_ones[key]
+        if key not in held:
+            held[key] = [[], 0]
+            buckets.append(held[key][0])
+        held[key][0].append(i)
+        held[key][1] += size
+        if not below and held[key][1] >= limit:
+            del held[key]
             begun.add(own)
     return buckets
 
 
 def check(answer, case):
-    for name, (sizes, first, cap) in CASES.items():
-        case(name)
+    for name, (sizes, first, cap) in case.each(CASES):
         weights = [torch.empty(num, dtype=dtype) for num, dtype in sizes]
-        untouched = Untouched(weights=[tuple(w.shape) for w in weights])
-        got = answer(weights, first, cap)
-        untouched()
+        with Untouched(weights=[tuple(w.shape) for w in weights]):
+            got = answer(weights, first, cap)
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"it returned {got!r:.60}, not a list of buckets.")
-        got = [list(bucket) for bucket in got]
-        wanted = filled(sizes, first, cap)
+        got, wanted = [list(bucket) for bucket in got], filled(sizes, first, cap)
         if got != wanted and sorted(got) == sorted(wanted):
-            raise Wrong(
-                f"the buckets are right, but in another order: {got}; the one that "
-                f"begins first comes first: {wanted}."
-            )
+            raise Wrong(f"""the buckets are right, but in another order: {got}; the one
+                that begins first comes first: {wanted}.""")
         if [] in got:
             raise Wrong(f"there is an empty bucket: {got}.")
-        mistakes = {
-            "These buckets stay below their limit; DDP's reach it.": {"below": True},
-            "The first limit was not used.": {"firsts": False},
-            "The first limit was used for one dtype only.": {"one": True},
-            "This counts numbers, not bytes.": {"numbers": True},
-            "Two dtypes share a bucket.": {"mixed": True},
-        }
-        named = []
-        for why, how in mistakes.items():
-            if got == filled(sizes, first, cap, **how):
-                named.append(why)
-        if got == filled(sizes, first, first):
-            named.append("The first limit was used for all.")
         if got != wanted:
-            why = "".join(f" {one}" for one in named[:1])
+            found = (
+                (w, filled(sizes, first, cap, **how)) for w, how in MISTAKES.items()
+            )
+            why = next((f" {w}" for w, buckets in found if buckets == got), "")
             raise Wrong(f"it returned {got}; it should be {wanted}.{why}")
 
 
@@ -150,59 +138,24 @@ def ex8_1(weights, first_bytes, cap_bytes):
 
 
 # %% wrong: closes a bucket before it would be too full
-# = buckets, held, limits = [], {}, {}
-# = for i, weight in enumerate(weights):
-# =     dtype, more = weight.dtype, weight.nbytes
-# =     if dtype in held and held[dtype][1] + more > limits[dtype]:
-# =         del held[dtype]
-# =     if dtype not in held:
-# =         buckets.append([])
-# =         limits[dtype] = cap_bytes if dtype in limits else first_bytes
-# =         held[dtype] = [buckets[-1], 0]
-# =     held[dtype][0].append(i)
-# =     held[dtype][1] += more
-# = return buckets
-# %% wrong: only the very first bucket is small
-# = buckets, held, limit = [], {}, first_bytes
-# = for i, weight in enumerate(weights):
-# =     dtype = weight.dtype
-# =     if dtype not in held:
-# =         buckets.append([])
-# =         held[dtype] = [buckets[-1], 0]
-# =     held[dtype][0].append(i)
-# =     held[dtype][1] += weight.nbytes
-# =     if held[dtype][1] >= limit:
-# =         del held[dtype]
-# =         limit = cap_bytes
-# = return buckets
-# %% wrong: counts numbers
-# -     held[dtype] = buckets[-1], 0
-# - bucket, num_bytes = held[dtype]
-# - bucket.append(i)
-# - num_bytes += weight.numel() * weight.element_size()
-# - held[dtype] = bucket, num_bytes
+#   dtype = weight.dtype
+# + if dtype in held and held[dtype][1] + weight.nbytes > limits[dtype]:
+# +     del held[dtype]
+#       buckets.append([])
+# +     limits[dtype] = cap_bytes if dtype in limits else first_bytes
 # - if num_bytes >= limits.get(dtype, first_bytes):
-# +     held[dtype] = [buckets[-1], 0]
-# + held[dtype][0].append(i)
-# + held[dtype][1] += weight.numel()
-# + if held[dtype][1] >= limits.get(dtype, first_bytes):
+# -     del held[dtype]
+# -     limits[dtype] = cap_bytes
+# %% wrong: only the very first bucket is small
+# - if num_bytes >= limits.get(dtype, first_bytes):
+# + if num_bytes >= limits.get(0, first_bytes):
+# ~ limits[dtype] => limits[0]
+# %% wrong: counts numbers
+# ~ () * weight.element_size() => ()
 # %% wrong: puts all dtypes into one bucket
-# = buckets, bucket, num_bytes = [], [], 0
-# = for i, weight in enumerate(weights):
-# =     bucket.append(i)
-# =     num_bytes += weight.nbytes
-# =     if num_bytes >= (cap_bytes if buckets else first_bytes):
-# =         buckets.append(bucket)
-# =         bucket, num_bytes = [], 0
-# = return buckets + ([bucket] if bucket else [])
+# ~ weight.dtype => None
 # %% wrong: lists them as they fill up
-# = buckets, held, limits = [], {}, {}
-# = for i, weight in enumerate(weights):
-# =     dtype = weight.dtype
-# =     bucket = held.setdefault(dtype, [])
-# =     bucket.append(i)
-# =     num_bytes = sum(weights[k].nbytes for k in bucket)
-# =     if num_bytes >= limits.get(dtype, first_bytes):
-# =         buckets.append(held.pop(dtype))
-# =         limits[dtype] = cap_bytes
-# = return buckets + list(held.values())
+# -         buckets.append([])
+# ~ held[dtype] = buckets[-1] => held[dtype] = []
+# ~ del held[dtype] => buckets.append(held.pop(dtype)[0])
+# ~ buckets => buckets + [bucket for bucket, _ in held.values()]

@@ -1,6 +1,5 @@
 """Top-k with error feedback.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -44,37 +43,13 @@ def ex8_2(gradient, residual, k):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-from allranks.exercises.patches import communications
-
-GATHERS = "all_gather all_gather_single all_gather_into_tensor"
+GATHERS = "all_gather all_gather_single all_gather_into_tensor all_reduce"
 CASES = {
     "one value of seven": ((7,), 1, torch.float32, False),
     "a matrix": ((6, 5), 4, torch.float32, False),
     "ranks that choose the same values": ((4, 8), 3, torch.float64, True),
     "all values": ((3, 4), 12, torch.float32, False),
 }
-gather, handed = dist.all_gather_object, []
-
-
-def forbid(name):
-    def refuse(*args, **kwargs):
-        raise Wrong(f"it calls {name}; gather the values and their indices.")
-
-    patch(dist, name, refuse)
-
-
-def spy(name):
-    real = getattr(dist, name)
-
-    def call(output, given=None, *args, **kwargs):
-        held = given if isinstance(given, torch.Tensor) else output
-        if isinstance(held, torch.Tensor):
-            handed.append(held.numel())
-        rest = () if given is None else (given,)
-        return real(output, *rest, *args, **kwargs)
-
-    patch(dist, name, call)
 
 
 def chosen(x, k, signed=False):
@@ -85,65 +60,55 @@ def chosen(x, k, signed=False):
 
 
 def check(answer, case):
-    for name in communications(allowed=GATHERS + " all_reduce"):
-        forbid(name)
-    for name in (*GATHERS.split(), "all_reduce"):
-        if hasattr(dist, name):
-            spy(name)
-    for name, (shape, k, dtype, same) in CASES.items():
-        case(name)
+    handed = []
+
+    def note(output, given=None, *args, **kwargs):
+        held = given if isinstance(given, torch.Tensor) else output
+        handed.append(held.numel() if isinstance(held, torch.Tensor) else 0)
+
+    only(GATHERS, "gather the values and their indices.")
+    spy(dist, GATHERS, note)
+    for name, (shape, k, dtype, same) in case.each(CASES):
         residuals = [torch.zeros(shape, dtype=dtype) for _ in range(world_size)]
         residual = residuals[rank].clone()
-        for step in range(3):
-            dice = [torch.Generator().manual_seed(9 * step + (not same) * r)
-                    for r in range(world_size)]  # fmt: skip
-            grads = [torch.randn(shape, generator=d, dtype=dtype) for d in dice]
-            gradient, before = grads[rank].clone(), residual
-            untouched = Untouched(gradient=gradient)
-            handed.clear()
-            got = answer(gradient, residual, k)
-            untouched()
+        for step, when in enumerate(("first", "second", "third")):
+            seeds = [dice(9 * step + (not same) * r) for r in range(world_size)]
+            grads = [torch.randn(shape, generator=d, dtype=dtype) for d in seeds]
+            given = grads[rank].clone()
+            with Untouched(gradient=given):
+                handed.clear()
+                got = answer(given, residual, k)
             whole = [e + g for e, g in zip(residuals, grads)]
             sent = [chosen(x, k) for x in whole]
-            blind = [chosen(g, k) for g in grads]
-            over = torch.stack(sent)
-            last = over[0].clone()
-            for one in over:
+            own, mean, last = sent[rank], sum(sent) / world_size, sent[0]
+            for one in sent:
                 last = torch.where(one != 0, one, last)
-            when = ("first", "second", "third")[step]
-            compare(f"in the {when} step, the mean", got, sum(sent) / world_size, {
+            compare(f"in the {when} step, the mean", got, mean, {
                 "This is the sum: divide it by the world size.": sum(sent),
-                "It forgets what earlier steps did not send.": sum(blind) / world_size,
-                "This chooses the largest values, not the largest magnitudes.": (
-                    sum(chosen(x, k, True) for x in whole) / world_size
-                ),
-                "Where ranks send the same index, only one of them counts.": (
-                    last / world_size
-                ),
-                "This is what the rank itself sent.": sent[rank],
-                "This is the mean of all values, and not only of those sent.": (
-                    sum(whole) / world_size
-                ),
+                "It forgets what earlier steps did not send.":
+                    sum(chosen(g, k) for g in grads) / world_size,
+                "This chooses the largest values, not the largest magnitudes.":
+                    sum(chosen(x, k, True) for x in whole) / world_size,
+                "Where ranks send the same index, only one of them counts.":
+                    last / world_size,
+                "This is what the rank itself sent.": own,
+                "This is the mean of all values, and not only of those sent.":
+                    sum(whole) / world_size,
             }, 1e-5, 1e-6)  # fmt: skip
-            mistakes = {
-                "It is what it was: nothing is left for the next step.": (
-                    residuals[rank]
-                ),
-                "What was sent is still in it, so it will be sent again.": whole[rank],
-                "This is what was sent; what was not sent must stay.": sent[rank],
-                "It forgets what earlier steps have left.": grads[rank] - sent[rank],
-                "The mean was taken away, not what this rank sent.": (
-                    whole[rank] - sum(sent) / world_size
-                ),
-            }
+            before = residuals[rank]
             residuals = [x - s for x, s in zip(whole, sent)]
             what = f"after the {when} step, rank {rank}'s residual"
-            compare(what, before, residuals[rank], mistakes, 1e-5, 1e-6)
+            compare(what, residual, residuals[rank], {
+                "It is what it was: nothing is left for the next step.": before,
+                "What was sent is still in it, so it will be sent again.": whole[rank],
+                "This is what was sent; what was not sent must stay.": own,
+                "It forgets what earlier steps have left.": grads[rank] - own,
+                "The mean was taken away, not what this rank sent.":
+                    whole[rank] - mean,
+            }, 1e-5, 1e-6)  # fmt: skip
             if sum(handed) > 2 * k:
-                raise Wrong(
-                    f"the mean is right, but rank {rank} handed {sum(handed)} numbers "
-                    f"to collectives; for k = {k}, {2 * k} are enough."
-                )
+                raise Wrong(f"""the mean is right, but rank {rank} handed {sum(handed)}
+                    numbers to collectives; for k = {k}, {2 * k} are enough.""")
 
 
 # %% right: one message that carries the indices as floats, and one mask per rank
@@ -164,29 +129,13 @@ def ex8_2(gradient, residual, k):
 
 
 # %% wrong: keeps no residual
-# = flat, world_size = gradient.flatten(), dist.get_world_size()
-# = index = flat.abs().topk(k).indices
-# = indices = [torch.empty_like(index) for _ in range(world_size)]
-# = parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-# = dist.all_gather(indices, index)
-# = dist.all_gather(parts, flat[index])
-# = mean = torch.zeros_like(flat)
-# = mean.index_add_(0, torch.cat(indices), torch.cat(parts))
-# = return mean.view_as(gradient) / world_size
+# ~ += gradient => = gradient.clone()
 # %% wrong: leaves in the residual what it has sent
-# - values = flat[index]
 # - flat[index] = 0  # what is sent leaves the residual
-# - parts = [torch.empty_like(values) for _ in range(world_size)]
-# + parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-# - dist.all_gather(parts, values)
-# + dist.all_gather(parts, flat[index])
 # %% wrong: forgets what earlier steps have left
-# - residual += gradient
-# + residual.copy_(gradient)
+# ~ residual += gradient => residual.copy_(gradient)
 # %% wrong: chooses by value, not by magnitude
-# - index = flat.abs().topk(k).indices
-# - values = flat[index]
-# + values, index = flat.topk(k)
+# ~ abs().topk => topk
 # %% wrong: adds up with an index that comes twice
 # - mean.index_add_(0, torch.cat(indices), torch.cat(parts))
 # + mean[torch.cat(indices)] += torch.cat(parts)
@@ -200,23 +149,14 @@ def ex8_2(gradient, residual, k):
 # = dist.all_reduce(mean)
 # = return mean.view_as(gradient) / dist.get_world_size()
 # %% wrong: takes away from the residual what all have sent, on average
-# = residual += gradient
-# = flat, world_size = residual.view(-1), dist.get_world_size()
-# = index = flat.abs().topk(k).indices
-# = indices = [torch.empty_like(index) for _ in range(world_size)]
-# = parts = [torch.empty_like(flat[index]) for _ in range(world_size)]
-# = dist.all_gather(indices, index)
-# = dist.all_gather(parts, flat[index])
-# = mean = torch.zeros_like(flat)
-# = mean.index_add_(0, torch.cat(indices), torch.cat(parts) / world_size)
-# = flat -= mean
-# = return mean.view_as(gradient)
+# - flat[index] = 0  # what is sent leaves the residual
+#   mean.index_add_(0, torch.cat(indices), torch.cat(parts))
+# + flat -= mean / world_size
 # %% wrong: asks the group itself
 # = residual += gradient
-# = world_size, flat = dist.get_world_size(), residual.view(-1)
-# = sent = flat.clone().zero_()
+# = flat = residual.view(-1)
 # = index = flat.abs().topk(k).indices
-# = sent[index] = flat[index]
+# = sent = torch.zeros_like(flat).index_copy_(0, index, flat[index])
 # = flat[index] = 0
 # = dist.group.WORLD.allreduce([sent]).wait()
-# = return sent.view_as(gradient) / world_size
+# = return sent.view_as(gradient) / dist.get_world_size()

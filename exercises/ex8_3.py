@@ -1,6 +1,5 @@
 """An all_gather that gradients flow through.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 20
 
@@ -50,7 +49,6 @@ def ex8_3(x):
 # %% check
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as old
-from allranks.exercises.oracle import compare
 
 CASES = {
     "a vector": ((3,), "weighted"),
@@ -64,8 +62,7 @@ barrier = dist.barrier
 
 
 def draw(shape, r, number):
-    dice = torch.Generator().manual_seed(100 * number + r)
-    return torch.randn(shape, generator=dice, dtype=torch.float64)
+    return torch.randn(shape, generator=dice(100 * number + r), dtype=torch.float64)
 
 
 def check(answer, case):
@@ -79,9 +76,7 @@ def check(answer, case):
     for number, (name, (shape, kind)) in enumerate(CASES.items()):
         case(name)
         rows = [draw(shape, r, number) for r in range(world_size)]
-        x = rows[rank].clone()
-        if kind == "strided":
-            x = x.T.contiguous().T
+        x = rows[rank].T.contiguous().T if kind == "strided" else rows[rank].clone()
         x.requires_grad_()
         got, whole = answer(x), torch.cat(rows)
         own = torch.cat([rows[rank]] * world_size)
@@ -106,9 +101,8 @@ def check(answer, case):
             "rows, too.": own,
             "This is the mean over the ranks, not the sum.": everyone / world_size,
             "This is its own part, times the world size.": own * world_size,
-            "These are the gradients of its own loss, summed over all ranks' rows.": (
-                sum(parts[rank])
-            ),
+            "These are the gradients of its own loss, summed over all ranks' rows.":
+                sum(parts[rank]),
             "These are all ranks' gradients of their own rows; rows of different ranks "
             "do not belong together.": sum(p[r] for r, p in enumerate(parts)),
             "This belongs to rank 0's rows.": sum(part[0] for part in parts),
@@ -134,47 +128,17 @@ def ex8_3(x):
 
 
 # %% wrong: only its own rows keep their graph
-# = given = x.detach().contiguous()
-# = parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, given)
-# = parts[dist.get_rank()] = x
-# = return torch.cat(parts)
+# - rows.register_hook(add_up)
 # %% wrong: no graph at all
-# = x = x.detach().contiguous()
-# = parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, x)
-# = return torch.cat(parts)
+# ~ x.contiguous => x.detach().contiguous
 # %% wrong: takes the mean of the gradients, as DDP does
-# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
-# - mine = torch.empty_like(parts[0])
-# - dist.reduce_scatter(mine, parts)
-# - return mine
-# + total = gradient.contiguous().clone()
-# + dist.all_reduce(total)
-# + total /= dist.get_world_size()
-# + return total.chunk(dist.get_world_size())[dist.get_rank()]
+# ~ return mine => return mine / dist.get_world_size()
 # %% wrong: multiplies its own part by the world size
-# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
-# - mine = torch.empty_like(parts[0])
 # - dist.reduce_scatter(mine, parts)
-# - return mine
-# + world_size = dist.get_world_size()
-# + return gradient.chunk(world_size)[dist.get_rank()] * world_size
+# ~ mine => parts[dist.get_rank()] * dist.get_world_size()
 # %% wrong: adds up what each rank's loss says of its own rows
-# = def add_up(gradient):
-# =     total = gradient.contiguous().clone()
-# =     dist.all_reduce(total)
-# =     return total
-# = rows = x.clone()
-# = rows.register_hook(add_up)
-# = given = x.detach().contiguous()
-# = parts = [torch.empty_like(given) for _ in range(dist.get_world_size())]
-# = dist.all_gather(parts, given)
-# = parts[dist.get_rank()] = rows
-# = return torch.cat(parts)
+# ~ [rank] = x => [rank] = mine = x.clone()
+# ~ rows. => mine.
 # %% wrong: adds up its own loss's gradients of all rows
-# - parts = list(gradient.contiguous().chunk(dist.get_world_size()))
-# - mine = torch.empty_like(parts[0])
 # - dist.reduce_scatter(mine, parts)
-# - return mine
-# + return sum(gradient.chunk(dist.get_world_size()))
+# ~ mine => sum(parts)

@@ -1,6 +1,5 @@
 """The outer step of DiLoCo.
 
-Chapter: 8
 Ranks: 1, 2, 4
 Minutes: 15
 
@@ -45,15 +44,12 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% check
-from allranks.exercises.oracle import compare
-
 CASES = {
     "one round": ((7,), torch.float32, 1, 0.7, 0.9),
     "three rounds": ((3, 4), torch.float32, 3, 0.7, 0.9),
     "no momentum": ((5,), torch.float32, 2, 1.0, 0.0),
     "weights in bfloat16": ((2, 6), torch.bfloat16, 2, 0.7, 0.9),
 }
-SHAPE = (2,)
 
 
 def stepped(start, velocity, mean, lr, momentum, nesterov=True, sign=1):
@@ -64,78 +60,62 @@ def stepped(start, velocity, mean, lr, momentum, nesterov=True, sign=1):
 
 
 def check(answer, case):
-    for name, (shape, dtype, rounds, lr, momentum) in CASES.items():
-        case(name)
-        dice = torch.Generator().manual_seed(len(name))
-        begun = [torch.randn(s, generator=dice).to(dtype) for s in (shape, SHAPE)]
+    for name, (shape, dtype, rounds, lr, momentum) in case.each(CASES):
+        seed = dice(len(name))
+        begun = [torch.randn(s, generator=seed).to(dtype) for s in (shape, (2,))]
         start = [b.float() for b in begun]
         velocity = [torch.zeros_like(s) for s in start]
-        weights = [torch.nn.Parameter(b.clone()) for b in begun]
-        known = [s.clone() for s in start], [v.clone() for v in velocity]
+        weights = [nn.Parameter(b.clone()) for b in begun]
+        known = [(s.clone(), v.clone()) for s, v in zip(start, velocity)]
         for number in range(1, rounds + 1):
-            moves = [
-                [0.1 * (1 + r) * torch.randn(s.shape, generator=dice) for s in start]
-                for r in range(world_size)
-            ]
-            drifted = [
-                [(s + m).to(dtype) for s, m in zip(known[0], each)] for each in moves
-            ]
+            drifted = []  # by rank
+            for r in range(world_size):
+                moves = [torch.randn(s.shape, generator=seed) for s in start]
+                pairs = zip([s for s, _ in known], moves)
+                drifted.append([(s + (0.1 + 0.1 * r) * m).to(dtype) for s, m in pairs])
             with torch.no_grad():
                 for weight, value in zip(weights, drifted[rank]):
                     weight.copy_(value)
             answer(weights, start, velocity, lr, momentum)
-            play = zip(weights, start, velocity, *known, *drifted)
-            after = [], []
-            for i, (weight, s, v, old, old_v, *all_) in enumerate(play):
-                everyone = [d.float() for d in all_]
-                mean = sum(everyone) / world_size
-                task = old, old_v, mean, lr, momentum
-                want, want_v = stepped(*task)
-                after[0].append(want), after[1].append(want_v)
-                rough = all_[0].clone()
-                for one in all_[1:]:
-                    rough = rough + one
-                other = {
-                    "This is the mean of the weights; the outer step is missing.": mean,
-                    "It holds what it held before.": old,
-                    "This goes along the velocity, without Nesterov's look ahead.": (
-                        stepped(*task, nesterov=False)[0]
-                    ),
-                    "This goes the other way: the gradient has the wrong sign.": (
-                        stepped(*task, sign=-1)[0]
-                    ),
-                    "This is the step of its own weights, not of the mean.": (
-                        stepped(old, old_v, everyone[rank], lr, momentum)[0]
-                    ),
-                    "The weights were summed, and not averaged.": (
-                        stepped(old, old_v, sum(everyone), lr, momentum)[0]
-                    ),
-                    "The mean was rounded to bfloat16 on the way.": (
-                        stepped(
-                            old, old_v, (rough / world_size).float(), lr, momentum
-                        )[0]
-                    ),
-                    "This uses the velocity of the round before.": (
-                        old - lr * (old - mean + momentum * old_v)
-                    ),
-                }  # fmt: skip
-                at = f"[{i}] after round {number}"
-                compare(f"start{at}", s, want, other, 1e-4, 1e-5)
-                compare(f"velocity{at}", v, want_v, {
-                    "It is what it was before.": old_v,
-                    "The learning rate does not belong into it.": lr * want_v,
-                }, 1e-4, 1e-5)  # fmt: skip
-                compare(
-                    f"weights{at}",
-                    weight.detach(),
-                    want.to(dtype),
-                    {
-                        "This is the mean of the weights.": mean.to(dtype),
-                        "These are the weights that the rank came with.": all_[rank],
-                    },
-                    *((1e-2, 1e-2) if dtype == torch.bfloat16 else (1e-4, 1e-5)),
-                )
-            known = after
+            for i, (weight, s, v) in enumerate(zip(weights, start, velocity)):
+                every = [values[i] for values in drifted]
+                at, task = f"[{i}] after round {number}", (lr, momentum)
+                known[i] = judge(at, weight, s, v, every, *known[i], *task)
+
+
+def judge(at, weight, start, velocity, every, old, old_v, lr, momentum):
+    """Compare all that the step leaves; return what start and velocity should be."""
+    sums, rough = sum(w.float() for w in every), sum(every[1:], every[0])
+    mean, own = sums / world_size, every[rank]
+
+    def step(mean, **how):
+        return stepped(old, old_v, mean, lr, momentum, **how)
+
+    want, want_v = step(mean)
+    compare(f"start{at}", start, want, {
+        "This is the mean of the weights; the outer step is missing.": mean,
+        "It holds what it held before.": old,
+        "This goes along the velocity, without Nesterov's look ahead.":
+            step(mean, nesterov=False)[0],
+        "This goes the other way: the gradient has the wrong sign.":
+            step(mean, sign=-1)[0],
+        "This is the step of its own weights, not of the mean.": step(own.float())[0],
+        "The weights were summed, and not averaged.": step(sums)[0],
+        "The mean was rounded to bfloat16 on the way.":
+            step((rough / world_size).float())[0],
+        "This uses the velocity of the round before.":
+            old - lr * (old - mean + momentum * old_v),
+    }, 1e-4, 1e-5)  # fmt: skip
+    compare(f"velocity{at}", velocity, want_v, {
+        "It is what it was before.": old_v,
+        "The learning rate does not belong into it.": lr * want_v,
+    }, 1e-4, 1e-5)  # fmt: skip
+    near = (1e-2, 1e-2) if weight.dtype == torch.bfloat16 else (1e-4, 1e-5)
+    compare(f"weights{at}", weight.detach(), want.to(weight.dtype), {
+        "This is the mean of the weights.": mean.to(weight.dtype),
+        "These are the weights that the rank came with.": own,
+    }, *near)  # fmt: skip
+    return want, want_v
 
 
 # %% right: averages the differences, all in one message, and lets torch step
@@ -161,41 +141,17 @@ def ex8_4(weights, start, velocity, lr, momentum):
 
 
 # %% wrong: averages the weights, as local SGD does
-# - for weight, begun, v in zip(weights, start, velocity, strict=True):
-# + for weight, begun in zip(weights, start, strict=True):
-# - g = begun - mean / dist.get_world_size()
-# - v.mul_(momentum).add_(g)
-# - begun.sub_(lr * (g + momentum * v))
-# + begun.copy_(mean / dist.get_world_size())
+# ~ lr * (g + momentum * v) => g
 # %% wrong: plain momentum
-# - g = begun - mean / dist.get_world_size()
-# - v.mul_(momentum).add_(g)
-# - begun.sub_(lr * (g + momentum * v))
-# + v.mul_(momentum).add_(begun - mean / dist.get_world_size())
-# + begun.sub_(lr * v)
+# ~ (g + momentum * v) => v
 # %% wrong: the gradient's sign
-# - g = begun - mean / dist.get_world_size()
-# + g = mean / dist.get_world_size() - begun
+# ~ begun - mean / dist.get_world_size() => mean / dist.get_world_size() - begun
 # %% wrong: start stays where it was
 # - begun.sub_(lr * (g + momentum * v))
-# - weight.copy_(begun)
-# + weight.copy_(begun - lr * (g + momentum * v))
+# ~ begun => begun - lr * (g + momentum * v)
 # %% wrong: each rank steps with its own difference
-# - mean = weight.to(torch.float32, copy=True)
-# - dist.all_reduce(mean)
-# - g = begun - mean / dist.get_world_size()
-# + g = begun - weight
+# ~ mean / dist.get_world_size() => weight
 # %% wrong: averages in bfloat16
-# - mean = weight.to(torch.float32, copy=True)
-# - dist.all_reduce(mean)
-# - g = begun - mean / dist.get_world_size()
-# + dist.all_reduce(weight)
-# + weight /= dist.get_world_size()
-# + g = begun - weight
+# ~ mean = weight.to(torch.float32, copy=True) => mean = weight.clone()
 # %% wrong: sums, and forgets to divide
-# - mean = weight.to(torch.float32, copy=True)
-# - dist.all_reduce(mean)
-# - g = begun - mean / dist.get_world_size()
-# + total = weight.to(torch.float32, copy=True)
-# + dist.all_reduce(total)
-# + g = begun - total
+# ~ mean / dist.get_world_size() => mean

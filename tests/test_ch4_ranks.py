@@ -58,7 +58,6 @@ def test_every_rank_says_what_the_arithmetic_says(nodes):
 
 def test_the_list_of_variables_is_torchruns(tmp_path, monkeypatch):
     """The list is what a rank's environment has and its agent's has not."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked rank's parent isn't the agent
     script = tmp_path / "dump.py"
     script.write_text(
         "import json, os, psutil\n"

@@ -271,9 +271,8 @@ def children(process: psutil.Process, word="") -> list[psutil.Process]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_twenty_kills_at_any_moment_of_real_jobs(tmp_path, monkeypatch):
+def test_twenty_kills_at_any_moment_of_real_jobs(tmp_path):
     """Of ranks, workers, launchers and all at once, whenever it is."""
-    monkeypatch.delenv("ALLRANKS_POPEN", raising=False)
     dice, path, log = random.Random(), tmp_path / "x.pt", tmp_path / "log"
     (tmp_path / "driver.py").write_text(DRIVER)
     log.touch()

@@ -169,7 +169,6 @@ def test_a_job_that_is_ended_leaves_no_folder(number, tmp_path, monkeypatch):
     """Ctrl-C and a scheduler's SIGTERM come while files are there."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv("ALLRANKS_POPEN", raising=False)
     (tmp_path / "driver.py").write_text(SLOW)
     launcher = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
     command = [sys.executable, *launcher, "driver.py"]

@@ -37,6 +37,7 @@ def test_every_specimen_is_on_the_page_once():
 class TestSpecimen:
     """Each specimen keeps what the page promises."""
 
+    @pytest.mark.replay("errata/{specimen.slug}.py")
     def test_plays_as_recorded(self, specimen):
         """Played again, the mistake and the repair end and print as recorded."""
         elsewhere = specimen.fields.get("elsewhere")

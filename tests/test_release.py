@@ -108,7 +108,7 @@ def test_a_release_is_checked_tested_and_only_then_published():
     workflow = WORKFLOWS["release"]
     assert workflow[True] == {"push": {"tags": ["v[0-9]*"]}}
     commands = [step for step in steps("release", "build") if step.startswith("make")]
-    assert [c.split()[1] for c in commands] == ["tag", "test", "release"]
+    assert [c.split()[1] for c in commands] == ["tag", "everything", "release"]
     uploads = [s["with"] for w, s in STEPS if w == "release.build" and "with" in s]
     uploads = {w["name"]: w["path"].split() for w in uploads if "name" in w}
     assert uploads == {
@@ -121,6 +121,12 @@ def test_a_release_is_checked_tested_and_only_then_published():
     publish = workflow["jobs"]["publish"]
     assert publish["environment"] == "pypi"
     assert publish["steps"][0]["with"] == {"name": "packages", "path": "dist"}
+
+
+def test_everything_is_replayed_each_night():
+    """On the pinned torch and on the newest, without a push."""
+    assert "schedule" in WORKFLOWS["nightly"][True]
+    assert steps("nightly", "everything").count("make everything") == 1
 
 
 @pytest.mark.parametrize(

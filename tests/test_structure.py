@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from allranks.base.paths import ROOT
+from book._ext.front import front
 from book._ext.runs import records
 from book._tools import notebooks
-from tests.conftest import FIRST, GROUPS
+from tests.replays import SHARED
 
 RUNS = ROOT / "book" / "_runs"
 DRAFTS = sorted(ROOT.glob("scripts/draft_*.py"))
@@ -164,6 +165,13 @@ class TestPage:
         """No page refers to line numbers, which would drift unnoticed."""
         assert DRIFTS.search(page.read_text("utf8")) is None
 
+    def test_its_front_matter_has_only_what_is_read(self, page):
+        """A misspelled field would be ignored in silence."""
+        given = front(page)
+        fields = "myst", "glossary", "said", "course", "least_ranks"
+        assert given.keys() <= {*fields}
+        assert given.get("course", {}).keys() <= {"slot", "who"}
+
     def test_shows_no_command_that_was_not_run(self, page):
         """A command is in a {run} block, unless it names other machines ($HOST)."""
         text = page.read_text("utf8")
@@ -178,14 +186,9 @@ def test_every_record_belongs_to_a_page():
     assert {path.name for path in RUNS.glob("*")} == stated
 
 
-def test_the_files_that_begin_first_exist():
-    """Slow files start first; a renamed one would start last and delay the rest.
-
-    A folder whose files share what is expensive has to be a package, for its fixtures.
-    """
-    names = [*FIRST, *(f"{group}__init__.py" for group in GROUPS)]
-    assert [name for name in names if not (ROOT / name).exists()] == []
-    assert {name for name in FIRST if name.endswith("/")} == {*GROUPS}
+def test_a_folder_whose_files_share_what_is_expensive_is_a_package():
+    """Else each file would have its own server and browser."""
+    assert [name for name in SHARED if not (ROOT / name / "__init__.py").exists()] == []
 
 
 def tracked() -> dict[str, str]:

@@ -115,14 +115,11 @@ class Environment:
         pip("--python", self.python, "install", wheel)
         (site,) = folder.glob("lib/python*/site-packages")
         self.site = site
-        collect_less = "import gc; gc.set_threshold(50_000, 20, 20)"  # as tests/start
-        lines = sysconfig.get_path("purelib"), collect_less
-        (site / "packages.pth").write_text("\n".join(lines))
+        (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
 
     def run(self, *words: str | Path, cwd: Path | None = None) -> str:
         """Run the environment's Python far from the checkout; return its stdout."""
-        ours = "PYTHONPATH", "ALLRANKS_POPEN"  # the tests set them, in order to fork
-        environ = {k: v for k, v in os.environ.items() if k not in ours}
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         environ |= {"IPYTHONDIR": str(self.away), "OMP_NUM_THREADS": "1"}
         environ |= {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
         done = subprocess.run(

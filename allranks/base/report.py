@@ -10,7 +10,13 @@ from pathlib import Path
 
 _LIBRARY = sysconfig.get_path("stdlib")
 _PACKAGE = Path(__file__).parents[1]
-_ENGINE = tuple(str(_PACKAGE / layer) for layer in ("live", "vgpu", "backends"))
+_ENGINE = tuple(
+    str(_PACKAGE / part)
+    for part in (
+        *("live", "vgpu", "backends"),
+        *("exercises/patches.py", "exercises/watch.py"),  # run below a reader's call
+    )
+)
 
 # How tqdm ends a bar: elapsed time, time left, and rate.
 BAR_TIMES = re.compile(r"\[[\d:?]+<[\d:?]+,[^]]*\]")

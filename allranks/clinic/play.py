@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import socket
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -12,7 +13,6 @@ from allranks.base.report import RanksError, fold, group_ranks
 from allranks.clinic.cases import AND
 from allranks.clinic.outcomes import Outcome, clean, last_words
 from allranks.clinic.specimens import PLACES, Specimen
-from allranks.launch.torchrun import starter
 from allranks.live.ranks import Ranks
 
 STALL_S = 0.4  # seconds without progress: then a cell that should hang is hung
@@ -167,11 +167,7 @@ def _start(
     from pathlib import Path
 
     from torch.distributed import launch, run
-    from torch.distributed.elastic.multiprocessing import subprocess_handler
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    popen = starter()
-    subprocess_handler.subprocess_handler.Popen = popen
 
     rank = _leave()
     words = command.replace("{rank}", f"{rank}").split()
@@ -193,9 +189,9 @@ def _start(
             if num_gpus:
                 stage = "-m", "allranks.rehearse", "--quiet", f"--gpus={num_gpus}"
                 command = words[1:] if words[0] == "python" else words
-                exit_code = popen([sys.executable, *stage, *command]).wait()
+                exit_code = subprocess.call([sys.executable, *stage, *command])
             elif words[0] == "python" and "torch.distributed.launch" not in words:
-                exit_code = popen([sys.executable, *words[1:]]).wait()
+                exit_code = subprocess.call([sys.executable, *words[1:]])
             elif words[0] == "torchrun":
                 run.main(words[1:])
             else:

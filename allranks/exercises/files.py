@@ -4,7 +4,6 @@ The docstring has a title, fields, the task in Markdown, and three hints::
 
     """Average the gradients.
 
-    Chapter: 5
     Ranks: 2, 4        # the world sizes of the check; 1: work in one process
     Minutes: 10
     Level: hard        # only the last one of a chapter
@@ -21,10 +20,13 @@ The code is in cells: ``# %% solution``, ``# %% check``, ``# %% right: why it pa
 imports, which all answers have. What a reader is given is made of it, if no cell
 ``# %% stub`` comes first.
 
-A right or wrong answer is a function, or says how it differs from the solution::
+A right or wrong answer is a function, or says how it differs from an earlier right one,
+such as the solution::
 
     # %% wrong: the sum, not the mean
     # - total /= world_size
+    # %% wrong: the largest
+    # ~ all_reduce(total) => all_reduce(total, dist.ReduceOp.MAX)
     # %% wrong: divides too early
     #   dist.all_reduce(total)
     # + total /= world_size
@@ -32,9 +34,9 @@ A right or wrong answer is a function, or says how it differs from the solution:
     # %% wrong: the mean of its own numbers
     # = return x.mean()
 
-A line after ``-`` goes, one after ``+`` comes, one after neither stays and says where.
-Each is looked for after the one before, whatever its indentation. Lines after ``=`` are
-the whole body.
+A line after ``-`` goes, one after ``+`` comes, and ``~`` replaces a part of a line. One
+after none of these stays, and says where. Each is looked for after the one before,
+whatever its indentation. Lines after ``=`` are the whole body of the solution.
 
 The check defines ``check(answer, case)``, which runs on every rank, with seeds that
 differ between ranks. ``answer`` is the reader's function, and ``case("tied weights")``
@@ -56,7 +58,7 @@ from allranks.base.paths import ROOT
 FOLDER = ROOT / "exercises"
 KINDS = "stub", "solution", "check", "right", "wrong"
 _CELL = re.compile(r"^# %% (\w+)(?:: (.+))?\n", re.MULTILINE)
-_EDIT = re.compile(r"# ([-+= ]) (.*)")
+_EDIT = re.compile(r"# ([-+~= ]) (.*)")
 _HINT = re.compile(r"^Hint (\d): ", re.MULTILINE)
 _count = itertools.count(1)  # numbers the answers, so that each has its file name
 
@@ -83,7 +85,6 @@ class Exercise:
 
     path: Path
     title: str
-    chapter: int
     world_sizes: tuple[int, ...]
     minutes: int
     hard: bool
@@ -95,6 +96,11 @@ class Exercise:
     def name(self) -> str:
         """Return the name of the exercise and of its function, such as ``ex5_1``."""
         return self.path.stem
+
+    @property
+    def chapter(self) -> int:
+        """Return the number of its chapter."""
+        return int(self.number.partition(".")[0])
 
     @property
     def number(self) -> str:
@@ -162,7 +168,7 @@ def read(path: Path) -> Exercise:
         "a title of one line, fields, a task": (
             not title or "\n" in title or not task.strip()
         ),
-        "Chapter, Ranks, Minutes": not {"Chapter", "Ranks", "Minutes"} <= set(fields),
+        "Ranks, Minutes": not {"Ranks", "Minutes"} <= set(fields),
         "Level: hard, or none": fields.get("Level", "hard") != "hard",
         "world sizes in Ranks": not numbers,
         "Hint 1, Hint 2, Hint 3": hints[::2] != ["1", "2", "3"],
@@ -186,13 +192,12 @@ def read(path: Path) -> Exercise:
         if found:
             raise ValueError(f"{Path(path).name} needs {fault}")
     try:
-        cells = [_completed(cell, cells[1].code) for cell in cells]
+        cells = _completed(cells)
     except ValueError as error:
         raise ValueError(f"{Path(path).name} needs {error}") from None
     return Exercise(
         path=Path(path),
         title=title.rstrip("."),
-        chapter=int(fields["Chapter"]),
         world_sizes=tuple(numbers),
         minutes=int(fields["Minutes"]),
         hard="Level" in fields,
@@ -206,51 +211,69 @@ def _stub(solution: str) -> str:
     """Return what a reader is given: the imports, the signature and the docstring."""
     function = ast.parse(solution).body[-1]
     head = solution.splitlines()[function.lineno - 1 : function.body[0].end_lineno]
-    return "\n".join([*_imports(solution), *head, "    raise NotImplementedError"])
+    lines = [*_imports(solution), "", "", *head, "    raise NotImplementedError"]
+    return "\n".join(lines).strip()
 
 
-def _completed(cell: Cell, solution: str) -> Cell:
-    """Return a right or wrong answer as a whole, with the solution's imports."""
-    if cell.kind not in ("right", "wrong"):
-        return cell
-    if _EDIT.match(cell.code):
-        return replace(cell, code=_edited(solution, cell))
-    return replace(cell, code="\n".join([*_imports(solution), cell.code]))
+def _completed(cells: list[Cell]) -> list[Cell]:
+    """Return the cells with right and wrong answers as a whole, imports included.
+
+    Raises:
+        ValueError: if one differs in a line that no right answer before it has.
+    """
+    imports, found = "\n".join(_imports(cells[1].code)), []
+    for cell in cells:
+        if _EDIT.match(cell.code):
+            bases = [one.code for one in found if one.kind in ("solution", "right")]
+            cell = replace(cell, code=_edited(bases, cell))
+        elif cell.kind in ("right", "wrong"):
+            cell = replace(cell, code=f"{imports}\n\n\n{cell.code}".strip())
+        found.append(cell)
+    return found
 
 
 def _imports(code: str) -> list[str]:
-    """Return the lines of the imports, and two empty ones if there are any."""
+    """Return the lines of the imports."""
     tree = ast.parse(code).body
     found = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
-    lines = code.splitlines()[: found[-1].end_lineno] if found else []
-    return [*lines, "", ""] if lines else []
+    return code.splitlines()[: found[-1].end_lineno] if found else []
 
 
-def _edited(solution: str, cell: Cell) -> str:
-    """Return the solution with the changes that a cell lists.
+def _edited(bases: list[str], cell: Cell) -> str:
+    """Return a right answer with the changes that a cell lists.
 
+    Args:
+        bases: the solution and other right answers; the first that fits is taken.
     Raises:
-        ValueError: if a line to keep or to drop is not in the rest of the solution.
+        ValueError: if none has the lines to keep and to drop.
     """
-    old, new = solution.splitlines(), []
-    shift = 0  # how much further in the solution is than the list
-    for edit in cell.code.splitlines():
-        sign, line = _EDIT.fullmatch(edit).groups()
-        if sign == "=" and old:  # the first line of another body
-            docstring = ast.parse(solution).body[-1].body[0]
-            new += old[: docstring.end_lineno]
-            old, shift = [], 4
-        if sign in "+=":
-            new.append(" " * shift + line)
-            continue
-        stripped = [one.strip() for one in old]
-        if line.strip() not in stripped:
-            raise ValueError(f"{line.strip()!r} in the solution, for: {cell.note}")
-        at = stripped.index(line.strip())
-        shift = _indent(old[at]) - _indent(line)
-        new += old[: at + (sign == " ")]
-        del old[: at + 1]
-    return "\n".join([*new, *old])
+    for base in bases:
+        old, new = base.splitlines(), []
+        shift = 0  # how much further in the answer is than the list
+        for edit in cell.code.splitlines():
+            sign, line = _EDIT.fullmatch(edit).groups()
+            if sign == "=" and old:  # the first line of another body
+                docstring = ast.parse(base).body[-1].body[0]
+                new += old[: docstring.end_lineno]
+                old, shift = [], 4
+            if sign in "+=":
+                new.append(" " * shift + line)
+                continue
+            was, _, now = line.partition(" =>")
+            fits = [
+                was in one if sign == "~" else one.strip() == line.strip()
+                for one in old
+            ]
+            if True not in fits:
+                break
+            at = fits.index(True)
+            shift = _indent(old[at]) - _indent(line)
+            new += old[: at + (sign == " ")]
+            new += [old[at].replace(was, now[1:], 1)] if sign == "~" else []
+            del old[: at + 1]
+        else:
+            return "\n".join([*new, *old])
+    raise ValueError(f"right answers with the lines to change, for: {cell.note}")
 
 
 def _indent(line: str) -> int:

@@ -8,7 +8,7 @@ and ``Orders`` for whether they came in the order of the epoch before.
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from torch.utils.data import (
 
 from allranks.guard.datasets import (
     Fetched,
+    Sample,
     Tables,
     batch_rows,
     facts,
@@ -82,6 +83,23 @@ REPEATS_STREAM = (
 )
 
 
+class Seen(NamedTuple):
+    """What a rank has seen of an epoch so far, as a check sends it."""
+
+    digest: int  # of its samples; 0 if they are not compared
+    num_different: int
+    num_batches: int  # since the last step
+    full: int  # 1 if all samples are kept that a check compares one by one
+
+
+class Ended(NamedTuple):
+    """What a rank tells at the end of an epoch, before the digests of its samples."""
+
+    num_batches: int
+    times_read: int  # how often each sample came, if each worker read all of them
+    repeated: int  # what ``Orders.repeated`` returned
+
+
 class DataChecks:
     """Judges loaders and batches, also by what earlier epochs looked like.
 
@@ -108,9 +126,10 @@ class DataChecks:
         self.drawn = False  # samples are drawn with replacement, so some come twice
         self.workers = -1  # of an iterable data set
         self.advice = MAP  # what to do if shares overlap
-        self.rows: list[int] = []
-        self.ended, self.loads = 0, True  # epochs; whether a DataLoader brings batches
-        self.keep, self.taken = ROWS, 0  # rows; batches since the last step
+        self.samples: list[int] = []  # digests of this epoch's first ones
+        self.keep = ROWS  # of how many
+        self.num_epochs, self.loads = 0, True  # whether a DataLoader brings batches
+        self.num_batches = 0  # since the last step
 
     def begin(self, where: str, loader: Iterable) -> dict[str, int]:
         """Check a loader before its first batch, and return its facts."""
@@ -122,14 +141,15 @@ class DataChecks:
             own["stale"] = int(any(old[1] == order for old in mine))
             self.last = [old for old in self.last if old not in mine]
             self.last += [(ref(sampler), order)]
-        self.keep -= len(self.rows)  # these are left from an epoch that ended early
-        self.rows, self.taken = [], 0
+        self.keep -= len(self.samples)  # these are left from an epoch that ended early
+        self.samples, self.num_batches = [], 0
         self.tables.add_facts(own, loader)
         shares = own["replicas"] > 1 and self.tables.fresh
-        fetched = self.fetched.read(loader if shares else None)
-        table = self.exchange.integers(where, [*fetched, *own.values()])
-        fetched, table = [row[:3] for row in table], [row[3:] for row in table]
-        rows = [dict(zip(own, row, strict=True)) for row in table]
+        sample = self.fetched.read(loader if shares else None)
+        table = self.exchange.integers(where, [*sample, *own.values()])
+        count = len(Sample._fields)
+        samples = [Sample(*row[:count]) for row in table]
+        rows = [dict(zip(own, row[count:], strict=True)) for row in table]
         codes, settings = ([r[key] for r in rows] for key in ("codes", "settings"))
         self.tables.judge(where, codes, settings)
         self.proved = self.samplers.proved(where, rows)
@@ -137,7 +157,7 @@ class DataChecks:
         self.advice = cure(self.drawn, streams=self.workers >= 0)
         self.orders.begin(loader)
         self.loads = isinstance(inner(loader), DataLoader)
-        self.fetched.judge(where, fetched)
+        self.fetched.judge(where, samples)
         stale = [i for i, row in enumerate(rows) if row["stale"] == 1]
         if stale:
             who = names(self.exchange.ranks[i] for i in stale)
@@ -174,59 +194,63 @@ class DataChecks:
 
     def seen(self, batch: Any) -> None:
         """Keep digests of a batch, if it is among the first of the epoch."""
-        self.taken += 1
-        wants, more = self.orders.wants(), len(self.rows) < self.keep
+        self.num_batches += 1
+        wants, more = self.orders.wants(), len(self.samples) < self.keep
         more = more and not self.proved and self.exchange.size > 1
-        found = row_digests(batch, self.loads) if more or wants else []
-        self.rows += found[: self.keep - len(self.rows)] if more else []
+        digests = row_digests(batch, self.loads) if more or wants else []
+        self.samples += digests[: self.keep - len(self.samples)] if more else []
         if wants:
-            self.orders.seen(found)
+            self.orders.seen(digests)
 
     def numbers(self) -> list[int]:
-        """Return what a check sends: one number for the samples so far, and counts."""
-        full = int(len(self.rows) >= self.keep > 0)
-        if self.proved or not self.rows:
-            return [0, 0, self.taken, 0]
-        return [number(str(self.rows)), len(set(self.rows)), self.taken, full]
+        """Return what a check sends about the samples so far: a ``Seen``."""
+        full = int(len(self.samples) >= self.keep > 0)
+        if self.proved or not self.samples:
+            return [*Seen(0, 0, self.num_batches, 0)]
+        digest, num_different = number(str(self.samples)), len(set(self.samples))
+        return [*Seen(digest, num_different, self.num_batches, full)]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Compare the samples so far; only ranks of one share may have equal ones."""
-        self._windows(where, [row[2] for row in rows])
-        seen = [row[0] for row in rows]
-        if self.exchange.size == 1 or not self.num_shares or not all(seen):
+        seen = [Seen(*row) for row in rows]
+        self._windows(where, [one.num_batches for one in seen])
+        digests, ranks = [one.digest for one in seen], self.exchange.ranks
+        if self.exchange.size == 1 or not self.num_shares or not all(digests):
             return
         for share in dict.fromkeys(self.shares):
             inside = [i for i, own in enumerate(self.shares) if own == share]
-            other = next((i for i in inside if seen[i] != seen[inside[0]]), None)
+            first = inside[0]
+            other = next((i for i in inside if digests[i] != digests[first]), None)
             if other is not None:
-                one, two = self.exchange.ranks[inside[0]], self.exchange.ranks[other]
                 raise GuardError(
-                    f"{where}: rank {one} and rank {two} got different batches. Ranks "
-                    "that share a tensor-parallel model need the same. If these do "
-                    'not, pass the axis of the data: group=mesh["data"].get_group().'
+                    f"{where}: rank {ranks[first]} and rank {ranks[other]} got "
+                    "different batches. Ranks that share a tensor-parallel model need "
+                    "the same. If these do not, pass the axis of the data: "
+                    'group=mesh["data"].get_group().'
                 )
-        apart = [seen[i] for i in self.firsts]  # these should all be different
+        apart = [digests[i] for i in self.firsts]  # these should all be different
         twice = next((n for n in apart if apart.count(n) > 1), None)
-        if twice is not None and min(row[1] for row in rows) >= 4:
-            alike = [i for i, own in enumerate(seen) if own == twice]
+        # Two ranks may have the same one or two samples by chance.
+        if twice is not None and min(one.num_different for one in seen) >= 4:
+            alike = [i for i, digest in enumerate(digests) if digest == twice]
             raise GuardError(
-                f"{where}: {names(self.exchange.ranks[i] for i in alike)} got exactly "
-                f"the same samples so far ({rows[alike[0]][1]} different ones). "
+                f"{where}: {names(ranks[i] for i in alike)} got exactly the same "
+                f"samples so far ({seen[alike[0]].num_different} different ones). "
                 f"{self.advice}"
             )
-        if all(row[3] for row in rows):
-            own = [0, len(set(self.rows)), len(self.rows), *self.rows]
-            self._disjoint(where, self.exchange.integers(f"{where}: samples", own))
-            self.rows, self.keep = [], 0
+        if all(one.full for one in seen):
+            samples = self.exchange.integers(f"{where}: samples", self.samples)
+            self._disjoint(where, samples)
+            self.samples, self.keep = [], 0
 
-    def _windows(self, where: str, taken: list[int]) -> None:
+    def _windows(self, where: str, num_batches: list[int]) -> None:
         """Raise unless a step takes equally many batches of ``epoch`` on all ranks."""
-        if all(taken) and len(set(taken)) > 1:
+        if all(num_batches) and len(set(num_batches)) > 1:
             raise GuardError(
                 f"{where}: batches since the last step: "
-                f"{self.exchange.by_ranks(taken)}. The ranks must step after equally "
-                "many: one accumulation window, and a batch that is skipped is skipped "
-                "on every rank."
+                f"{self.exchange.by_ranks(num_batches)}. The ranks must step after "
+                "equally many: one accumulation window, and a batch that is skipped is "
+                "skipped on every rank."
             )
 
     def end(self, where: str, batches: int) -> None:
@@ -236,39 +260,41 @@ class DataChecks:
             where: what this place is called.
             batches: how many this rank has had.
         """
-        times = times_read(self.rows, self.workers)
-        own = [batches, len(set(self.rows)), len(self.rows), *self.rows, times]
-        table = self.exchange.integers(where, [*own, self.orders.repeated()])
-        orders, times = [row.pop() for row in table], [row.pop() for row in table]
-        self.samplers.same(where, [row[0] for row in table], "batches made", LENGTH)
-        self.ended += 1
-        self.rows, self.keep = [], ROWS if self.ended < EPOCHS else 0
-        if any(times):
+        times = times_read(self.samples, self.workers)
+        own = Ended(batches, times, self.orders.repeated())
+        table = self.exchange.integers(where, [*own, *self.samples])
+        count = len(Ended._fields)
+        ended, samples = [Ended(*r[:count]) for r in table], [r[count:] for r in table]
+        num_batches = [one.num_batches for one in ended]
+        self.samplers.same(where, num_batches, "batches made", LENGTH)
+        self.num_epochs += 1
+        self.samples, self.keep = [], ROWS if self.num_epochs < EPOCHS else 0
+        times = max(one.times_read for one in ended)
+        if times:
             raise GuardError(
-                f"{where}: each sample came {max(times)} times: each of the loader's "
+                f"{where}: each sample came {times} times: each of the loader's "
                 "workers reads the whole stream. Let __iter__ take every n-th sample "
                 "by get_worker_info()."
             )
-        self._disjoint(where, table)
-        self.orders.judge(where, orders)
+        self._disjoint(where, samples)
+        self.orders.judge(where, [one.repeated for one in ended])
 
-    def _disjoint(self, where: str, table: list[list[int]]) -> None:
+    def _disjoint(self, where: str, samples: list[list[int]]) -> None:
         """Raise if samples were on two ranks, unless the data set has them twice.
 
         Args:
             where: what this place is called.
-            table: a row for each rank, with the number of batches, of different samples
-                and of all samples, and then the samples' digests.
+            samples: digests of each rank's.
         """
         if self.proved or self.drawn or self.num_shares < 2:
             return
-        kept = [table[i][3:] for i in self.firsts]
-        found = overlap(kept, self.exchange.size)
-        if found is None:
+        kept = [samples[i] for i in self.firsts]  # ranks of one share have the same
+        common = overlap(kept, self.exchange.size)
+        if common is None:
             return
-        twice, pair = found
+        twice, pair = common
         who = names(self.exchange.ranks[self.firsts[i]] for i in pair)
-        inside = sum(row[2] - row[1] for row in table)
+        inside = sum(len(own) - len(set(own)) for own in samples)
         own = f" {inside} {TWICE}" if inside else ""
         raise GuardError(
             f"{where}: {twice} samples were on more than one rank, most on {who} "
@@ -314,12 +340,16 @@ class Samplers:
         return False
 
     def _sampler(self, where: str, rows: list[dict[str, int]]) -> bool:
+        """Tell whether samplers that deal to ranks prove it; raise if they deal badly.
+
+        What they say is worth a proof only if the data sets are known to be the same.
+        """
         size = self.exchange.size
         for key, what, why in AGREED:
             self.same(where, [row[key] for row in rows], what, why)
         if not self.num_shares:
             return False
-        taken = [row["share"] for row in rows]
+        taken = [row["share"] for row in rows]  # (W,): which share of how many
         for share in dict.fromkeys(self.shares):
             inside = [i for i, own in enumerate(self.shares) if own == share]
             if len({taken[i] for i in inside}) > 1:
@@ -331,6 +361,7 @@ class Samplers:
                 )
         if self.one_model:
             return False
+        # Fewer shares than needed: some samples come twice. More: some never come.
         apart, replicas = {taken[i] for i in self.firsts}, rows[0]["replicas"]
         if replicas < self.num_shares or len(apart) < self.num_shares:
             raise GuardError(
@@ -461,16 +492,17 @@ class Orders:
             return 0
         return 2 if self.strict else 1
 
-    def judge(self, where: str, found: list[int]) -> None:
+    def judge(self, where: str, repeated: list[int]) -> None:
         """Raise, or warn, if ranks had the order of the epoch before."""
-        if not any(found):
+        if not any(repeated):
             return
-        who = names(r for r, bad in zip(self.exchange.ranks, found, strict=True) if bad)
+        ranks = zip(self.exchange.ranks, repeated, strict=True)
+        who = names(rank for rank, bad in ranks if bad)
         said = (
             f"{where}: the samples came in the order of the epoch before on {who}, "
             f"though {self.why}"
         )
-        if 2 in found:
+        if 2 in repeated:
             raise GuardError(said)
         self.exchange.warn(said)
 

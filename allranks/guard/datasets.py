@@ -13,7 +13,7 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -35,24 +35,24 @@ from allranks.guard.digests import digest_all, number, settle, sums
 from allranks.guard.exchange import PLAIN, Exchange, GuardError
 from allranks.guard.randomness import preserved
 
-FACTS = [
-    "length",
-    "replicas",
-    "share",
+FACTS = (  # of a loader, as whole numbers; -1 is unknown
+    "length",  # batches
+    "replicas",  # the sampler's num_replicas: how many shares it makes
+    "share",  # which of them it takes: its rank
     "seed",
     "epoch",
-    "shuffle",
-    "samples",
-    "total",
-    "dataset",
-    "known",
-    "whole",
-    "stale",
-    "drawn",
-    "workers",
-    "codes",
-    "settings",
-]
+    "shuffle",  # 1 if it draws an order by seed and epoch
+    "samples",  # in the data set
+    "total",  # that the sampler deals out
+    "dataset",  # a number for what it holds
+    "known",  # 1 if equal numbers mean equal data
+    "whole",  # 1 if the loader goes through all of it
+    "stale",  # 1 if the sampler's order is that of the epoch before
+    "drawn",  # 1 if samples are drawn with replacement
+    "workers",  # of a stream
+    "codes",  # a hash of the tables that number names
+    "settings",  # a hash of the data set's constants
+)
 HEAD = 1024  # entries that are digested if a list is longer, spread evenly over it
 MANY = 20_000  # entries; a larger table is no vocabulary of labels
 WORD = str, bytes, int, float, PurePath, type(None)
@@ -82,8 +82,8 @@ def inner(loader: Any) -> Any:
     """Return the DataLoader in an object that wraps one, else the object itself."""
     if isinstance(loader, DataLoader) or not hasattr(loader, "__dict__"):
         return loader
-    held = [x for x in vars(loader).values() if isinstance(x, DataLoader)]
-    return held[0] if len(held) == 1 else loader
+    inside = [x for x in vars(loader).values() if isinstance(x, DataLoader)]
+    return inside[0] if len(inside) == 1 else loader
 
 
 def sampler_of(loader: Any) -> Any:
@@ -99,29 +99,31 @@ def facts(loader: Iterable) -> dict[str, int]:
     """Return the ``FACTS`` of a loader, with -1 for those that it does not tell."""
     outer, loader = loader, inner(loader)
     sampler = sampler_of(loader)
-    found = dict.fromkeys(FACTS, -1)
-    found["length"] = length(outer)
+    about = dict.fromkeys(FACTS, -1)
+    about["length"] = length(outer)
+    # A sampler of one's own tells what torch's tells, or some of it.
     if isinstance(getattr(sampler, "num_replicas", None), int):
-        found["replicas"] = sampler.num_replicas
-        found["share"] = int(getattr(sampler, "rank", -1))
-        found["seed"] = int(getattr(sampler, "seed", None) or 0)
-        found["epoch"] = int(getattr(sampler, "epoch", None) or 0)
-        found["total"] = int(getattr(sampler, "total_size", -1))
+        about["replicas"] = sampler.num_replicas
+        about["share"] = int(getattr(sampler, "rank", -1))
+        about["seed"] = int(getattr(sampler, "seed", None) or 0)
+        about["epoch"] = int(getattr(sampler, "epoch", None) or 0)
+        about["total"] = int(getattr(sampler, "total_size", -1))
         if hasattr(sampler, "epoch") and hasattr(sampler, "set_epoch"):
-            found["shuffle"] = int(bool(getattr(sampler, "shuffle", True)))
-    found["drawn"] = int(bool(getattr(sampler, "replacement", False)))
+            about["shuffle"] = int(bool(getattr(sampler, "shuffle", True)))
+    about["drawn"] = int(bool(getattr(sampler, "replacement", False)))
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset):
-        found["workers"] = int(getattr(loader, "num_workers", 0))
+        about["workers"] = int(getattr(loader, "num_workers", 0))
     if hasattr(dataset, "__getitem__") and length(dataset) >= 0:
-        found["samples"] = len(dataset)
-        found["dataset"], known = fingerprint(dataset)
-        found["known"] = int(known)
+        about["samples"] = len(dataset)
+        about["dataset"], known = fingerprint(dataset)
+        about["known"] = int(known)
+        # With torch's own samplers it is sure that a loader goes through all samples.
         plain = type(sampler) in (RandomSampler, SequentialSampler)
         batches = getattr(loader, "batch_sampler", None)
         plain = plain and type(batches) in (BatchSampler, type(None))
-        found["whole"] = int(plain and length(sampler) == len(dataset))
-    return found
+        about["whole"] = int(plain and length(sampler) == len(dataset))
+    return about
 
 
 def leaves(batch: Any) -> list[Any]:
@@ -151,19 +153,18 @@ def row_digests(batch: Any, numbers: bool = True) -> list[int]:
         The numbers; none if the samples cannot be told apart.
     """
     count = batch_rows(batch)
-    found = leaves(batch)
-    full = [x for x in found if torch.is_tensor(x) and x.dim() and len(x) == count]
-    if any(not isinstance(x, PLAIN) for x in found):
+    parts = leaves(batch)
+    if any(not isinstance(x, PLAIN) for x in parts):
         return []  # different objects may have the same text
-    if not numbers and all(map(_chooses, found)):
+    if not numbers and all(map(_chooses, parts)):
         return []
-    if full:
-        rest = [
-            x for x in found if torch.is_tensor(x) and not (x.dim() and len(x) == count)
-        ]
-        rows = [sums([*(x[i] for x in full), *rest]) for i in range(count)]
+    tensors = [x for x in parts if torch.is_tensor(x)]
+    by_sample = [x for x in tensors if x.dim() and len(x) == count]
+    if by_sample:  # the others, such as a scale, belong to each sample
+        rest = [x for x in tensors if not (x.dim() and len(x) == count)]
+        rows = [sums([*(x[i] for x in by_sample), *rest]) for i in range(count)]
         return settle([rows])[0][0]
-    return [number(str([x.tolist() if torch.is_tensor(x) else x for x in found]))]
+    return [number(str([x.tolist() if torch.is_tensor(x) else x for x in parts]))]
 
 
 def _chooses(leaf: Any) -> bool:
@@ -187,9 +188,9 @@ def fingerprint(dataset: Any, depth: int = 3) -> tuple[int, bool]:
         The number, 0 if nothing is known, and whether equal numbers mean equal data.
     """
     if isinstance(dataset, Subset):
-        inner, whole = fingerprint(dataset.dataset, depth)
-        inner = inner or number(type(dataset.dataset).__name__)
-        return number(f"{inner} {[str(index) for index in dataset.indices]}"), whole
+        data, whole = fingerprint(dataset.dataset, depth)
+        data = data or number(type(dataset.dataset).__name__)
+        return number(f"{data} {[str(index) for index in dataset.indices]}"), whole
     if isinstance(dataset, ConcatDataset):
         parts = [fingerprint(part, depth) for part in dataset.datasets]
         return number(str(parts)), all(whole for _, whole in parts)
@@ -199,8 +200,10 @@ def fingerprint(dataset: Any, depth: int = 3) -> tuple[int, bool]:
     own = entries(dataset)
     if own:
         return own, True
+    # Of a class of its own: attributes with an entry for each sample, such as names of
+    # files. If none is known, there may be others, so this is no proof.
     parts, count = [], length(dataset)
-    for key, value in sorted(held(dataset).items()):
+    for key, value in sorted(attributes_of(dataset).items()):
         if isinstance(value, Dataset) and depth:
             parts.append(f"{key} {fingerprint(value, depth - 1)[0]}")
         elif count > 1 and length(value) == count:
@@ -226,18 +229,19 @@ def entries(value: Any) -> int:
             value = list(value.items())
         if not isinstance(value, list | tuple):
             return 0
-        found = [value[i] for i in _spread(len(value))]
-        if found and all(map(torch.is_tensor, found)):
-            return digest_all([x.contiguous() for x in found])
-        flat = [x if isinstance(x, list | tuple) else (x,) for x in found]
-        if any(not isinstance(x, WORD) for row in flat for x in row):
+        some = [value[i] for i in _spread(len(value))]
+        if some and all(map(torch.is_tensor, some)):
+            return digest_all([x.contiguous() for x in some])
+        rows = [x if isinstance(x, list | tuple) else (x,) for x in some]
+        if any(not isinstance(x, WORD) for row in rows for x in row):
             return 0
-        return number(str([_without_root(column) for column in zip(*flat)]))  # noqa: B905
+        return number(str([_without_root(column) for column in zip(*rows)]))  # noqa: B905
     except (TypeError, ValueError, IndexError, KeyError, RuntimeError):
         return 0  # a class of its own that does not behave as these do
 
 
 def _spread(count: int) -> list[int]:
+    """Return the places of up to about ``HEAD`` entries, spread evenly over all."""
     return list(range(count)) if count <= HEAD else list(range(0, count, count // HEAD))
 
 
@@ -259,7 +263,7 @@ def _statistic(value: Any) -> int:
     return 0
 
 
-def held(thing: Any) -> dict[str, Any]:
+def attributes_of(thing: Any) -> dict[str, Any]:
     """Return an object's attributes; none if it has no ``__dict__``."""
     return vars(thing) if hasattr(thing, "__dict__") else {}
 
@@ -300,7 +304,7 @@ class Tables:
         if fresh:
             if own["replicas"] >= 0:  # one data set, of which each rank takes a share
                 kind = type(dataset).__name__
-                values = [(f"{kind}.{k}", v) for k, v in held(dataset).items()]
+                values = [(f"{kind}.{k}", v) for k, v in attributes_of(dataset).items()]
                 self.text = as_lines(constants(values))
             own["settings"] = number(self.text)
             collate = getattr(loader, "collate_fn", None)
@@ -314,11 +318,12 @@ class Tables:
         if len(set(values)) == 1:
             return
         texts = self.exchange.texts(repr(self.tables))
-        found = first_apart([literal_eval(text) for text in texts])
-        if found:
-            said = self.exchange.by_ranks([repr(x) for x in found[1]], " and ")
-            why = ORDERS if "['" not in found[0] else NUMBERS
-            raise GuardError(f"{where}: {found[0]} is {said}: {why}")
+        apart = first_apart([literal_eval(text) for text in texts])
+        if apart:
+            entry, values = apart
+            said = self.exchange.by_ranks([repr(x) for x in values], " and ")
+            why = ORDERS if "['" not in entry else NUMBERS
+            raise GuardError(f"{where}: {entry} is {said}: {why}")
 
 
 def find_tables(*things: Any) -> dict[str, dict]:
@@ -330,21 +335,21 @@ def find_tables(*things: Any) -> dict[str, dict]:
     Returns:
         The tables by their path, such as "Folder.class_to_idx".
     """
-    found: dict[str, dict] = {}
+    tables: dict[str, dict] = {}
     seen: set[int] = set()
 
     def visit(path: str, thing: Any, depth: int) -> None:
         if id(thing) in seen:
             return
         seen.add(id(thing))
-        for key, value in held(thing).items():
+        for key, value in attributes_of(thing).items():
             at = f"{path}.{key}" if path else key
-            if isinstance(value, dict) and _numbers(value):
-                found[at] = dict(value)
-            elif isinstance(value, list | tuple) and _words(value):
+            if isinstance(value, dict) and _numbers_names(value):
+                tables[at] = dict(value)
+            elif isinstance(value, list | tuple) and _is_vocabulary(value):
                 # In an iterable these are files, which a rank may read in any order.
                 if not isinstance(thing, IterableDataset):
-                    found[at] = dict(enumerate(value))
+                    tables[at] = dict(enumerate(value))
             elif (
                 depth
                 and hasattr(value, "__dict__")
@@ -354,10 +359,11 @@ def find_tables(*things: Any) -> dict[str, dict]:
 
     for thing in things:
         visit(type(thing).__name__, thing, 2)
-    return found
+    return tables
 
 
-def _numbers(table: dict) -> bool:
+def _numbers_names(table: dict) -> bool:
+    """Tell whether a dict has one of 0, 1, 2 ... for each name, or the reverse."""
     if not 2 <= len(table) <= MANY:
         return False
     keys, values = list(table), list(table.values())
@@ -368,9 +374,10 @@ def _numbers(table: dict) -> bool:
     return set(values) == set(range(len(values)))
 
 
-def _words(found: list | tuple) -> bool:
-    few = 2 <= len(found) <= MANY and all(type(x) is str for x in found)
-    return few and len(set(found)) == len(found)
+def _is_vocabulary(names: list | tuple) -> bool:
+    """Tell whether a list holds different names, so that their places number them."""
+    few = 2 <= len(names) <= MANY and all(type(x) is str for x in names)
+    return few and len(set(names)) == len(names)
 
 
 def first_apart(tables: list[dict[str, dict]]) -> tuple[str, list] | None:
@@ -427,22 +434,22 @@ def _copied(thing: Any, depth: int = 3) -> Any:
     """Copy an object, so that it can be changed, with generators seeded with 0."""
     if not hasattr(thing, "__dict__"):
         return thing
-    found = copy.copy(thing)
-    for key, value in vars(found).items():
+    copied = copy.copy(thing)
+    for key, value in vars(copied).items():
         if type(value).__name__ in GENERATORS:
-            vars(found)[key] = _alike(value)
+            vars(copied)[key] = _alike(value)
         elif depth and hasattr(value, "__getitem__") and hasattr(value, "__dict__"):
-            vars(found)[key] = _copied(value, depth - 1)
-    return found
+            vars(copied)[key] = _copied(value, depth - 1)
+    return copied
 
 
 def _alike(generator: Any) -> Any:
     """Return a generator of the same kind that draws the same numbers on all ranks."""
     if hasattr(generator, "bit_generator"):  # NumPy's newer ones cannot be seeded again
         return type(generator)(type(generator.bit_generator)(0))
-    found = copy.deepcopy(generator)
-    getattr(found, "manual_seed", found.seed)(0)
-    return found
+    copied = copy.deepcopy(generator)
+    getattr(copied, "manual_seed", copied.seed)(0)
+    return copied
 
 
 def _tensor(leaf: Any) -> torch.Tensor:
@@ -457,6 +464,14 @@ def _tensor(leaf: Any) -> torch.Tensor:
     raise TypeError(type(leaf).__name__)
 
 
+class Sample(NamedTuple):
+    """What a rank tells about the samples that it read; 0 is unknown."""
+
+    digest: int = 0
+    form: int = 0  # a hash of shapes and dtypes
+    drawn_by: int = 0  # a hash of the attributes by which a rank may draw
+
+
 class Fetched:
     """Reads two samples of each data set on all ranks, and compares them.
 
@@ -466,45 +481,46 @@ class Fetched:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.found: list[torch.Tensor] = []
+        self.samples: list[torch.Tensor] = []  # parts of two samples
 
-    def read(self, loader: Any) -> list[int]:
-        """Return numbers for the samples, their shapes, and what a rank may draw by.
-
-        All three are 0 if there is nothing that can be compared.
-        """
-        self.found = []
+    def read(self, loader: Any) -> Sample:
+        """Read two samples, twice, and describe them if both times they are equal."""
+        self.samples = []
         read_samples = reader(loader)
         try:
             first = read_samples() if read_samples else []
             again = read_samples() if read_samples else []
         except Exception:  # the data set raises it, and will raise it in the loader too
-            return [0, 0, 0]
+            return Sample()
         sizes = [tuple(x.shape) for x in first]
         equal = digest_all(first) == digest_all(again)
         if not first or not equal or sum(x.numel() for x in first) > MOST:
-            return [0, 0, 0]
-        self.found = first
+            return Sample()
+        self.samples = first
+        # A data set that knows its rank or seed may draw by it, and then should differ.
         own = [
             f"{key}={value}"
-            for key, value in sorted(held(inner(loader).dataset).items())
+            for key, value in sorted(attributes_of(inner(loader).dataset).items())
             if not OWN.isdisjoint(words(key))
         ]
         types = [x.dtype for x in first]
-        return [digest_all(first), number(f"{sizes} {types}"), number(str(own))]
+        form = number(f"{sizes} {types}")
+        return Sample(digest_all(first), form, number(str(own)))
 
-    def judge(self, where: str, rows: list[list[int]]) -> None:
+    def judge(self, where: str, by_rank: list[Sample]) -> None:
         """Raise if an index is not the same sample on all ranks."""
-        digests, shapes, own = ([row[i] for row in rows] for i in range(3))
-        if not all(digests) or len(set(digests)) == 1 or len(set(own)) > 1:
+        all_ranks = Sample(*map(set, zip(*by_rank, strict=True)))
+        if 0 in all_ranks.digest or len(all_ranks.digest) == 1:
             return
-        if len(set(shapes)) > 1:
-            texts = self.exchange.texts(str([tuple(x.shape) for x in self.found]))
+        if len(all_ranks.drawn_by) > 1:
+            return
+        if len(all_ranks.form) > 1:
+            texts = self.exchange.texts(str([tuple(x.shape) for x in self.samples]))
             said = f"has the shapes {self.exchange.by_ranks(texts, ' and ')}"
             raise GuardError(f"{where}: {OTHER.format(said)}")
-        flat = torch.cat([x.flatten().double() for x in self.found])
+        flat = torch.cat([x.flatten().double() for x in self.samples])
         bits = self.exchange.bytes(where, flat.view(torch.uint8).flatten())
-        values = torch.stack([x.view(torch.float64) for x in bits])
+        values = torch.stack([x.view(torch.float64) for x in bits])  # (W, elements)
         scale = max(values.abs().max().item(), 1e-30)
         off = values.max(0).values - values.min(0).values
         if not off.max() > TOLERANCE * scale:

@@ -108,7 +108,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Bring tensors to the CPU, with one copy per device, however many there are."""
-    found, away = list(tensors), {}
+    fetched, away = list(tensors), {}
     for place, tensor in enumerate(tensors):
         if tensor.device.type != "cpu":
             away.setdefault(tensor.device, []).append(place)
@@ -118,8 +118,8 @@ def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         for place, data in zip(places, host, strict=True):
             like = tensors[place]
             # It is cloned because data may begin at any byte, which a view can't.
-            found[place] = data.clone().view(like.dtype).view(like.shape)
-    return found
+            fetched[place] = data.clone().view(like.dtype).view(like.shape)
+    return fetched
 
 
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
@@ -148,18 +148,20 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
         A tensor of shape ``()`` on the same device.
     """
     data = as_bytes(tensor)
-    whole = data.numel() // 8
-    tail = data[whole * 8 :]
+    num_words = data.numel() // 8
+    tail = data[num_words * 8 :]  # fewer than 8 bytes
     if data.storage_offset() % 8:
-        data = data.clone()
-    words = data[: whole * 8].view(torch.int64)
-    rows = whole // COLUMNS
-    factors = weights(COLUMNS, data.device)
+        data = data.clone()  # a view as int64 has to begin at a multiple of 8
+    words = data[: num_words * 8].view(torch.int64)
+    rows = num_words // COLUMNS
+    factors = weights(COLUMNS, data.device)  # (COLUMNS,)
     total = factors[0] * data.numel()
+    # int64 wraps around, so no carry is lost, and the order of the sum is free. As the
+    # factors are odd, they have inverses modulo 2**64: no change of a word gets lost.
     if rows:
         sums = words[: rows * COLUMNS].view(rows, COLUMNS).sum(0)
         total = total + (sums * factors).sum()
-    rest = words[rows * COLUMNS :]
+    rest = words[rows * COLUMNS :]  # an incomplete row, with factors in another order
     if rest.numel():
         total = total + (rest * factors[: rest.numel()].flip(0)).sum() * 3
     if tail.numel():
@@ -169,13 +171,14 @@ def digest(tensor: torch.Tensor) -> torch.Tensor:
 
 def sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a digest for each device, which stays there; join small tensors first."""
-    parts: dict = {}
+    parts: dict = {}  # by device: bytes of small tensors, digests of large ones
     for place, tensor in enumerate(x for t in tensors for x in pieces(t)):
-        found = parts.setdefault(tensor.device, ([], []))
+        small, large = parts.setdefault(tensor.device, ([], []))
         if tensor.numel() * tensor.element_size() < SMALL:
-            found[0].append(as_bytes(tensor))
+            small.append(as_bytes(tensor))
         elif tensor.numel():
-            found[1].append(digest(tensor) * (2 * place + 1))
+            large.append(digest(tensor) * (2 * place + 1))  # odd, and by its place
+    # A kernel for each of a thousand biases would take longer than one for all.
     for small, large in parts.values():
         for first in range(0, len(small), 256):
             joined = torch.cat(small[first : first + 256])
@@ -183,9 +186,9 @@ def sums(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.stack(large).sum() for _, large in parts.values() if large]
 
 
-def fold(found: list[torch.Tensor]) -> int:
-    """Add up what ``sums`` found on several devices, as one int64."""
-    return (sum(map(int, found)) + (1 << 63)) % (1 << 64) - (1 << 63)
+def fold(by_device: list[torch.Tensor]) -> int:
+    """Add up the digests of several devices, as one int64."""
+    return (sum(map(int, by_device)) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def settle(

@@ -6,7 +6,7 @@ mode, or trains another model than the guard was given.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from allranks.guard.configuration import (
     warn_of_other,
 )
 from allranks.guard.digests import fetch, local, number, sums
-from allranks.guard.exchange import Exchange, GuardError
+from allranks.guard.exchange import START, Exchange, GuardError
 from allranks.guard.gradients import LocalGradients
 from allranks.guard.hooks import ForwardHooks
 from allranks.guard.targets import Targets
@@ -65,11 +65,11 @@ class OptimizerSteps:
         optimizers: Sequence[torch.optim.Optimizer],
         probe: Callable[[str], None],
     ) -> None:
-        self.probe, self.settled, self.optimizers = probe, False, optimizers
-        self.since: set[int] = set()  # optimizers that stepped since watch.step()
+        self.probe, self.probed, self.optimizers = probe, False, optimizers
+        self.stepped: set[int] = set()  # optimizers since watch.step(), by identity
         # All calls of watch.step(), and those since an optimizer stepped.
-        self.steps, self.again = 0, 0
-        self.total = 0  # steps of all optimizers
+        self.num_calls, self.calls_since = 0, 0
+        self.num_steps = 0  # of all optimizers
         self.resting: set[int] = set()  # parameters that may not be due, by identity
         # Parameters, and the error to raise if their optimizer steps after all.
         self.pending: tuple[set[int], Exception] | None = None
@@ -81,20 +81,23 @@ class OptimizerSteps:
 
     def counted(self) -> None:
         """Take note that ``watch.step()`` was called."""
-        self.again = 1 if self.since or not self.handles else self.again + 1
-        stepped = [o for o in self.optimizers if id(o) in self.since]
+        again = self.handles and not self.stepped
+        self.calls_since = self.calls_since + 1 if again else 1
+        # If only some optimizers have stepped, it is the others' turn (a GAN), and the
+        # gradients of those that have stepped may be left over.
+        stepped = [o for o in self.optimizers if id(o) in self.stepped]
         rest = stepped if len(stepped) < len(self.optimizers) else []
         self.resting, self.pending = _parameters(rest), None
-        self.steps, self.since = self.steps + 1, set()
+        self.num_calls, self.stepped = self.num_calls + 1, set()
 
     def stepping(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Take note that an optimizer is about to step."""
-        self.since.add(id(optimizer))
-        self.total += 1
+        self.stepped.add(id(optimizer))
+        self.num_steps += 1
         if self.pending and self.pending[0] & _parameters([optimizer]):
             raise self.pending[1]
-        if not self.steps and not self.settled:
-            self.settled = True
+        if not self.num_calls and not self.probed:
+            self.probed = True
             self.probe(WHERE)
 
     @contextmanager
@@ -122,6 +125,20 @@ def _parameters(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {id(p) for group in groups for p in group["params"]}
 
 
+class Report(NamedTuple):
+    """What a rank tells about its own state, as whole numbers."""
+
+    has_nan: Any = 0  # whether a trained parameter holds NaN
+    guard_steps: Any = 0  # calls of watch.step() since an optimizer stepped
+    unsynced: Any = 0  # whether the last forward was in no_sync()
+    trains: Any = 0  # whether a module is in training
+    trained: Any = 0  # whether one was at the check before
+    without_gradient: Any = 0  # checks in a row that found none
+    constants: Any = 0  # a hash of those of the model
+    stuck: Any = 0  # checks in a row that found the weights as they were before
+    how: Any = 0  # gradients were made: 0, AGAIN or PAST
+
+
 class Health:
     """Looks at each rank's own state, and has all ranks report the same about it."""
 
@@ -130,18 +147,20 @@ class Health:
         exchange: Exchange,
         targets: Targets,
         gradients: LocalGradients,
-        steps: OptimizerSteps,
+        optimizer_steps: OptimizerSteps,
         forward: ForwardHooks,
     ) -> None:
         self.exchange, self.targets = exchange, targets
-        self.gradients, self.steps, self.forward = gradients, steps, forward
+        self.gradients, self.forward = gradients, forward
+        self.optimizer_steps = optimizer_steps
         self.trained = False  # whether it was in training at the check before
-        self.dead = self.hint = ""
-        self.silent = 0  # checks in a row that found no gradient
+        self.nan = self.hint = ""
+        self.without_gradient = 0  # checks in a row that found none
         self.stuck = 0  # checks in a row that found the weights as they were before
-        self.moved = not steps.handles  # whether the weights have changed; if so, rest
+        # Whether the weights have changed; then, or if nobody tells of steps, rest.
+        self.moved = not optimizer_steps.handles
         self.last = 0, 0  # a digest of the weights; the optimizers' steps so far
-        self.settings = constants(attributes(targets.model))
+        self.constants = constants(attributes(targets.model))
 
     def numbers(
         self,
@@ -150,7 +169,7 @@ class Health:
         sketches: list[torch.Tensor],
         weights: int,
     ) -> list[int]:
-        """Return nine facts about dead parameters, step(), modes and constants.
+        """Return a ``Report``, for the exchange.
 
         Args:
             where: what this check is called.
@@ -159,43 +178,59 @@ class Health:
             sketches: of gradients, on the CPU. If these are finite, so are the weights.
             weights: what ``weights`` returned, as a number.
         """
-        targets, model = self.targets, self.targets.model
-        if where == "the start":
-            return [0] * 9
+        model = self.targets.model
+        if where == START:
+            return [*Report()]
         suspect = any(not x.isfinite().all() for x in sketches)
-        self.dead = self._dead() if suspect or not sketches else ""
-        passes = max(self.gradients.passes.values(), default=0)
-        again = 0 < len(self.forward.seen) < passes
-        unsynced = not getattr(model, "require_forward_param_sync", True)
-        text = self._constants() if num_steps <= 8 else ""
+        self.nan = self._first_nan() if suspect or not sketches else ""
         # The wrapper's own flag is no proof: eval() may be called on what it wraps.
         # A child may be false: a compiled one has no len(), and an empty list has 0.
         leaves = [m for m in model.modules() if not list(m.children())]
-        trains = any(m.training for m in leaves)
-        trained, self.trained = self.trained, trains
-        silent = "gradients" not in targets.skip and self.gradients.armed
-        waits = self.gradients.units and not any(
-            p.grad is not None for p in targets.parameters().values()
+        trained, self.trained = self.trained, any(m.training for m in leaves)
+        self._count_without_gradient()
+        self._count_stuck(weights, sketches, suspect)
+        text = self._constants() if num_steps <= 8 else ""
+        report = Report(
+            has_nan=int(bool(self.nan)),
+            guard_steps=self.optimizer_steps.calls_since,
+            unsynced=int(not getattr(model, "require_forward_param_sync", True)),
+            trains=int(self.trained),
+            trained=int(trained),
+            without_gradient=self.without_gradient,
+            constants=number(text),
+            stuck=self.stuck,
+            how=self._how(),
         )
-        silent = silent and bool(waits or not self.gradients.reached())
-        self.silent = self.silent + 1 if silent else 0
-        self._stands_still(weights, sketches, suspect)
-        found = [bool(self.dead), self.steps.again, unsynced, trains, trained]
-        how = AGAIN if again else PAST if self.gradients.bypassed() else 0
-        return [*map(int, found), self.silent, number(text), self.stuck, how]
+        return [*report]
+
+    def _how(self) -> int:
+        """Tell whether gradients were made other than by one backward per forward."""
+        passes = max(self.gradients.passes.values(), default=0)
+        if 0 < len(self.forward.seen) < passes:
+            return AGAIN
+        return PAST if self.gradients.bypassed() else 0
+
+    def _count_without_gradient(self) -> None:
+        """Count the checks in a row at which no parameter has a gradient."""
+        looked = "gradients" not in self.targets.skip and self.gradients.armed
+        # FSDP2 may have made gradients, and keeps them until it synchronises.
+        parameters = self.targets.parameters().values()
+        waits = self.gradients.units and all(p.grad is None for p in parameters)
+        none = looked and (waits or not self.gradients.reached())
+        self.without_gradient = self.without_gradient + 1 if none else 0
 
     def weights(self) -> int | list[torch.Tensor]:
         """Return a digest of this rank's weights; 0 if they have moved already."""
         if self.moved:
             return 0
-        found = self.targets.parameters().values()
-        return sums([local(p) for p in found if p.requires_grad])
+        parameters = self.targets.parameters().values()
+        return sums([local(p) for p in parameters if p.requires_grad])
 
-    def _stands_still(
+    def _count_stuck(
         self, weights: int, sketches: list[torch.Tensor], suspect: bool
     ) -> None:
         """Count the checks in a row that found no weight changed by optimizer steps."""
-        (last, before), steps = self.last, self.steps.total
+        (last, before), steps = self.last, self.optimizer_steps.num_steps
         if not weights or suspect or (last and steps == before):
             return  # a step was skipped for an overflow, or there was none
         self.last = weights, steps
@@ -206,42 +241,44 @@ class Health:
     def _constants(self) -> str:
         """Write those of the model's constants that are unchanged since the start."""
         now = constants(attributes(self.targets.model))
-        return as_lines({n: v for n, v in self.settings.items() if now.get(n) == v})
+        return as_lines({n: v for n, v in self.constants.items() if now.get(n) == v})
 
-    def _dead(self) -> str:
+    def _first_nan(self) -> str:
         """Name a trained parameter that holds NaN; "" if there is none."""
-        found = [
-            (name, local(p).isnan().sum())
+        num_nan = {
+            name: local(p).isnan().sum()
             for name, p in self.targets.parameters().items()
             if p.requires_grad and p.is_floating_point() and not p.is_meta
-        ]
-        counts = fetch([count for _, count in found])
-        bad = [(n, int(c)) for (n, _), c in zip(found, counts, strict=True) if c]
+        }
+        counts = fetch(list(num_nan.values()))
+        bad = [name for name, count in zip(num_nan, counts, strict=True) if count]
         if not bad:
             return ""
-        more = f" and {len(bad) - 1} more of {len(found)}" if bad[1:] else ""
-        return f"{bad[0][0]}{more}"
+        more = f" and {len(bad) - 1} more of {len(num_nan)}" if bad[1:] else ""
+        return f"{bad[0]}{more}"
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise if weights are NaN; warn about what may be on purpose."""
         exchange, skip = self.exchange, self.targets.skip
-        columns = zip(*rows, strict=True)
-        dead, again, unsynced, trains, trained, silent, text, stuck, how = columns
-        if any(dead):
-            who, which = exchange.first_of([bool(bad) for bad in dead], self.dead)
+        ranks = Report(*zip(*rows, strict=True))  # each field for all ranks: (W,)
+        if any(ranks.has_nan):
+            bad = [bool(nan) for nan in ranks.has_nan]
+            who, which = exchange.first_of(bad, self.nan)
             raise GuardError(
                 f"{where}: parameters are NaN on {who}: {which}. The training is over: "
                 "every later result is NaN too. Go back to a checkpoint; look at the "
                 "loss, the rate and the data of the steps before."
             )
-        self.hint = hint(max(again), any(unsynced)) or HOW[max(how)]
-        if all(trained) and not any(trains) and "modes" not in skip:
+        cause = hint(max(ranks.guard_steps), any(ranks.unsynced))
+        self.hint = cause or HOW[max(ranks.how)]
+        if all(ranks.trained) and not any(ranks.trains) and "modes" not in skip:
             exchange.warn(EVALUATES)
-        if all(count == 2 for count in silent):
+        # At exactly the second check, and on all ranks: it is no news at the third.
+        if all(count == 2 for count in ranks.without_gradient):
             exchange.warn(UNREACHED)
-        if all(count == 2 for count in stuck):
+        if all(count == 2 for count in ranks.stuck):
             exchange.warn(STUCK)
-        if len(set(text)) > 1 and "modes" not in skip:
+        if len(set(ranks.constants)) > 1 and "modes" not in skip:
             warn_of_other(exchange, self._constants())
 
 

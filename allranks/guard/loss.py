@@ -4,6 +4,7 @@
 it between ranks, and tells a mistake from what a rank may have for itself.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -133,6 +134,15 @@ class Entry(NamedTuple):
     value: Any  # a Taken, or a number
 
 
+class Made(NamedTuple):
+    """What a rank tells about the loss of one step."""
+
+    recorded: int = 0  # 1 if there is something to compare
+    entries: int = 0  # a hash of sites and what they use
+    second_loader: int = 0  # the data set of one that epoch() does not see
+    lines: int = 0  # a hash of the lines that compute it
+
+
 class Fetching(NamedTuple):
     """What the iterator of a DataLoader tells about the loader."""
 
@@ -185,21 +195,17 @@ class LossInputs:
             self.tape.stop()
 
     def numbers(self) -> list[int]:
-        """Return facts about what the loss is made of, for the exchange.
-
-        They are: whether there is something to compare, its hash, a second loader's
-        number, a hash of the lines, and then pairs of site and digest of what each rank
-        drew.
-        """
+        """Return a ``Made``, and then pairs of site and digest of what was drawn."""
         tape = self.tape
         tape.stop()
         if tape.unclipped:
             self.exchange.warn(UNCLIPPED.format(tape.unclipped))
         if not tape.roots:
             tape.clear()
-            return [0, 0, 0, 0]
+            return [*Made()]
         used = tape.used()
         self.entries = self._entries(used)
+        # If ranks exchange something, one may well compute what the others receive.
         self.lines = {} if tape.gathered else self._lines(used)
         drawn = [] if self.shared else self._drawn(used)
         for line in cuts(used, self.exchange.size):
@@ -209,18 +215,21 @@ class LossInputs:
         tape.clear()
         text = repr([(site, e.kind, e.bits) for site, e in self.entries.items()])
         lines = number(repr(sorted(self.lines)))
-        return [1, number(text), self._second(used), lines, *drawn]
+        return [*Made(1, number(text), self._second(used), lines), *drawn]
 
     def judge(self, where: str, rows: list[list[int]]) -> None:
         """Raise or warn if the ranks computed with different things."""
-        if not all(row[0] for row in rows):
+        count = len(Made._fields)
+        made = [Made(*row[:count]) for row in rows]
+        if not all(one.recorded for one in made):
             return
-        if all(row[2] for row in rows) and len({row[2] for row in rows}) == 1:
+        second = [one.second_loader for one in made]
+        if all(second) and len(set(second)) == 1:
             self.exchange.warn(SECOND)
-        self.verdicts.draws(where, [row[4:] for row in rows])
-        alike = len({row[3] for row in rows}) == 1
+        self.verdicts.draws(where, [row[count:] for row in rows])
+        alike = len({one.lines for one in made}) == 1
         self.verdicts.lines(where, {} if alike else self.lines, alike)
-        if len({row[1] for row in rows}) == 1:
+        if len({one.entries for one in made}) == 1:
             self.verdicts.equal(self.entries)
             return
         own = [
@@ -234,13 +243,13 @@ class LossInputs:
 
         A function that knows the word rank may do what one rank alone should.
         """
-        found = {}
+        lines = {}
         for operation in used:
             if operation.line and operation.makes and not operation.fetches:
                 text = f"{operation.line}: {operation.name}"
                 steers = names_rank(self.tape.codes.get(operation.line))
-                found[number(text) // 4 * 2 + steers] = text
-        return found
+                lines[number(text) // 4 * 2 + steers] = text
+        return lines
 
     def _drawn(self, used: list[Operation]) -> list[int]:
         """Return site and digest of what generators drew that nobody else looks at.
@@ -250,25 +259,27 @@ class LossInputs:
         comes from outside of torch in each step. Other tensors may be equal on all
         ranks for many reasons: a codebook is, and whatever was broadcast.
         """
-        found: dict[Site, torch.Tensor] = {}
+        drawn: dict[Site, torch.Tensor] = {}
         outside: dict[Site, torch.Tensor] = {}
         for place, operation in enumerate(used):
-            if not operation.line or operation.fetches or len(found) == DRAWS:
+            if not operation.line or operation.fetches or len(drawn) == DRAWS:
                 continue
             site = Site(operation.line, operation.name, "drawn")
             later = used[place + 1 :]
             if operation.drawn is not None and not self._stored(operation, later):
-                found.setdefault(site, operation.drawn)
+                drawn.setdefault(site, operation.drawn)
             lifted = operation.leaves if operation.name == LIFTS else ()
             for tensor in (x.tensor for x in lifted if x.tensor is not None):
                 rows = self.tape.by_sample(tensor)
                 if rows is not None and rows.is_floating_point():
                     outside.setdefault(site, rows)
+        # What comes from NumPy need not be drawn; it is if a generator has moved.
         if outside:
             before, self.states = self.states, drawers()
             if any(before.get(key) != state for key, state in self.states.items()):
-                found |= outside
-        several = {site: x for site, x in found.items() if len(x.unique()) > 3}
+                drawn |= outside
+        # Signs or a mask may be equal by chance; more different numbers are not.
+        several = {site: x for site, x in drawn.items() if len(x.unique()) > 3}
         digests, _ = settle([[sums([x]) for x in several.values()]])
         self.verdicts.drawn = dict(zip([s.key for s in several], several, strict=True))
         pairs = zip(several, digests[0], strict=True)
@@ -298,14 +309,14 @@ class LossInputs:
         """
         loaders = {id(o.loader): o.loader for o in used if o.loader is not None}
         for own, loader in loaders.items():
-            found = facts(Fetching(loader._dataset, loader._index_sampler))
-            if own != id(self.iterator) and found["whole"] == 1:
-                return found["dataset"]
+            about = facts(Fetching(loader._dataset, loader._index_sampler))
+            if own != id(self.iterator) and about["whole"] == 1:
+                return about["dataset"]
         return 0
 
     def _entries(self, used: list[Operation]) -> dict[Site, Entry]:
         """Return what there is to compare, by site."""
-        found: dict[Site, list[tuple[int, Any]]] = {}
+        uses: defaultdict[Site, list[tuple[int, Any]]] = defaultdict(list)
         alone = not self.tape.gathered
         buffers = {self.tape.key(b) for b in self.model.buffers()}
         carried: set[int] = set()  # left by the step before, or computed from that
@@ -315,30 +326,32 @@ class LossInputs:
             at = partial(Site, operation.line, operation.name)
             for taken in () if operation.fetches else operation.leaves:
                 site = at(taken.argument)
-                again = self._again(site, taken.storage)
-                lasts = again or taken.storage in buffers
+                # Memory that a site uses in two steps is no batch.
+                lasts = self._again(site, taken.storage) or taken.storage in buffers
                 if site in self.carried:
+                    # One step leaves it to the next, as recurrent state or a moving
+                    # average. The state belongs to the rank's samples.
                     carried.add(taken.storage)
                     if taken.storage in self.blended:
                         self.averages.add(site)
                     lasts = taken.tensor is not None and taken.tensor.numel() > 1
                     lasts = lasts and site in self.averages
                 if lasts and self._constant(operation, taken):
-                    found.setdefault(site, []).append((TENSOR, taken))
+                    uses[site].append((TENSOR, taken))
                     if taken.storage in buffers:
                         self.verdicts.buffers.add(site)
             if operation.takes & carried:
                 carried |= operation.gives
             for taken in operation.factors:
                 if taken.storage in carried and taken.tensor is not None:
-                    found.setdefault(at(taken.argument), []).append((TENSOR, taken))
+                    uses[at(taken.argument)].append((TENSOR, taken))
             for argument, value in operation.numbers:
-                names = FLOATS if type(value) is float else INTS
-                if operation.name in names:
-                    found.setdefault(at(argument), []).append((NUMBER, value))
+                if operation.name in (FLOATS if type(value) is float else INTS):
+                    uses[at(argument)].append((NUMBER, value))
+            # A count of all ranks has been exchanged, and is no rank's own.
             if operation.count is not None and alone:
-                found.setdefault(at("count"), []).append((COUNT, operation.count))
-        return self._read(found)
+                uses[at("count")].append((COUNT, operation.count))
+        return self._read(uses)
 
     def _again(self, site: Site, storage: int) -> bool:
         """Tell whether a site has used this memory before.
@@ -374,11 +387,11 @@ class LossInputs:
         wide = wide and stands_for_all(tensor.shape, operation.shape)
         return name in FLOATS and wide
 
-    def _read(self, found: dict[Site, list[tuple[int, Any]]]) -> dict[Site, Entry]:
-        """Bring everything that was found to the CPU in one copy."""
+    def _read(self, uses: dict[Site, list[tuple[int, Any]]]) -> dict[Site, Entry]:
+        """Bring kinds and values of what sites use to the CPU, in one copy."""
         flat = [
             (site._replace(call=f"{i} of {len(all_)}{_shape(value)}"), kind, value)
-            for site, all_ in found.items()
+            for site, all_ in uses.items()
             for i, (kind, value) in enumerate(all_[:TIMES])
         ]
         digests, host = settle(
@@ -495,13 +508,15 @@ class LossVerdicts:
         for site, (kind, _, value) in entries.items():
             key = site.key
             if not all(key in other for other in tables):
-                continue
+                continue  # a term that only some ranks have, which is for ``lines``
             bits = [other[key] for other in tables]
             if kind == COUNT:
                 self._count(site, self.counts.setdefault(key, []), bits)
             began = self.began.setdefault(key, len(set(bits)) == 1)
             if len(set(bits)) == 1:
                 continue
+            # One check is no proof: a tensor must differ at two in a row, and a number
+            # at three, because a rank may draw numbers of its own.
             past = self.past[key] = [*before.get(key, []), bits][-3:]
             if kind == TENSOR and len(past) > 1:
                 self._tensor(where, site, value, past)
@@ -511,6 +526,7 @@ class LossVerdicts:
     def _tensor(
         self, where: str, site: Site, taken: Taken, past: list[list[int]]
     ) -> None:
+        """Raise for a tensor; only warn if all ranks compute it anew in each step."""
         moved = [a != b for a, b in zip(*past[-2:], strict=True)]
         tensor, pairs = taken.tensor, [(0, bits) for bits in past[-1]]
         if not all(moved) and site._replace(call="") in self.buffers:
@@ -530,6 +546,7 @@ class LossVerdicts:
         )
 
     def _count(self, site: Site, past: list[list[float]], bits: list[int]) -> None:
+        """Warn if a loss is divided by a rank's own count, which others do not have."""
         past.append([float_of(value) for value in bits])
         whole = all(v >= 1 and v == round(v) for row in past for v in row)
         far = [row for row in past if max(row) - min(row) > APART * max(row)]

@@ -3,7 +3,8 @@
 The message names what differs, down to the element, and says what to look for.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -110,6 +111,15 @@ def cause(model: nn.Module, where: str, kind: str, name: str) -> str:
     return WALKED if parameter.requires_grad else FROZEN
 
 
+class Copy(NamedTuple):
+    """What a rank tells about a tensor that some ranks hold differently."""
+
+    shard: int  # a number for its own; equal ones have to hold equal bits
+    digest: int  # of the bits, with one NaN and one zero for all
+    form: int  # a number for shard and shape
+    written: int  # whether this rank wrote to it
+
+
 class Replicas:
     """Compares tensors between ranks.
 
@@ -171,11 +181,13 @@ class Replicas:
             if len({row[0] for row in rows}) > 1:
                 self._presence(where, kind, tensors)
                 continue
-            by_part = [set(zip(row[1::2], row[2::2], strict=True)) for row in rows]
-            parts: dict[int, set[int]] = {}
-            for key, value in (pair for pairs in by_part for pair in pairs):
-                parts.setdefault(key, set()).add(value)
-            if any(len(values) > 1 for values in parts.values()):
+            # Behind the names' number, a row has pairs of shard and digest: one for
+            # each layout. Ranks that hold other shards may hold other bits.
+            digests: dict[int, set[int]] = {}
+            for row in rows:
+                for key, value in zip(row[1::2], row[2::2], strict=True):
+                    digests.setdefault(key, set()).add(value)
+            if any(len(values) > 1 for values in digests.values()):
                 self._find(where, kind, tensors)
 
     def _presence(
@@ -195,7 +207,7 @@ class Replicas:
             if len(set(there)) == 1:
                 continue
             if kind in OWN or owned:
-                self.buffers.free.add(name)
+                self.buffers.per_rank.add(name)
                 continue
             blame = self.exchange.suspects(there)
             if "none" in there:
@@ -219,31 +231,23 @@ class Replicas:
 
     def _find(self, where: str, kind: str, tensors: dict[str, torch.Tensor]) -> None:
         """Raise for the first tensor that differs, with its element and the ranks."""
-        own = []
-        for name, tensor in tensors.items():
-            part, whole = local(tensor), shard(tensor)
-            shape = number(f"{whole} {tuple(part.shape)}")
-            free = kind in FREE and self.buffers.written(kind, name, tensor)
-            own += [whole, sums([canonical(x) for x in pieces(part)]), shape, int(free)]
-        own = settle([own])[0][0]
-        table = self.exchange.integers(f"{where}: which {kind}", own)
         different = []
-        for place, (name, tensor) in enumerate(tensors.items()):
-            rows = [row[4 * place : 4 * place + 4] for row in table]
-            parts, pairs = {row[0] for row in rows}, [(row[0], row[1]) for row in rows]
-            free = (any if kind == "attribute" else all)(row[3] for row in rows)
-            if free or len({row[2] for row in rows}) > len(parts):
+        for name, tensor, copies in self._copies(where, kind, tensors):
+            num_shards = len({copy.shard for copy in copies})
+            pairs: list[Part] = [(copy.shard, copy.digest) for copy in copies]
+            free = (any if kind == "attribute" else all)(c.written for c in copies)
+            if free or len({copy.form for copy in copies}) > num_shards:
                 # This includes a buffer that grows with a rank's own batches.
-                self.buffers.free.add(name)
-                if free and kind == "buffer" and len(set(pairs)) > len(parts):
+                self.buffers.per_rank.add(name)
+                if free and kind == "buffer" and len(set(pairs)) > num_shards:
                     self.buffers.warn_of_queue(where, name, tensor)
-            elif len(set(pairs)) > len(parts):
+            elif len(set(pairs)) > num_shards:
                 different.append((name, tensor, pairs))
         still = ""
         if kind in FREE:
             different, still = self.buffers.wrong(where, kind, different)
         if kind == STATE and self.targets.custom:
-            self.buffers.free |= {name for name, *_ in different}
+            self.buffers.per_rank |= {name for name, *_ in different}
             return
         if kind == "gradient" and self.targets.custom and not wrapped(self.model):
             self.later = True  # if not, the weights differ at the next check
@@ -264,6 +268,23 @@ class Replicas:
             f"{why}"
         )
 
+    def _copies(
+        self, where: str, kind: str, tensors: dict[str, torch.Tensor]
+    ) -> Iterator[tuple[str, torch.Tensor, list[Copy]]]:
+        """Yield name, tensor, and what each rank tells about its copy."""
+        own: list[int | list[torch.Tensor]] = []
+        for name, tensor in tensors.items():
+            part, key = local(tensor), shard(tensor)
+            digest = sums([canonical(piece) for piece in pieces(part)])
+            form = number(f"{key} {tuple(part.shape)}")
+            written = kind in FREE and self.buffers.written(kind, name, tensor)
+            own += [key, digest, form, int(written)]  # the fields of Copy
+        rows = self.exchange.integers(f"{where}: which {kind}", settle([own])[0][0])
+        count = len(Copy._fields)
+        for place, (name, tensor) in enumerate(tensors.items()):
+            at = slice(count * place, count * (place + 1))
+            yield name, tensor, [Copy(*row[at]) for row in rows]
+
     def element(self, where: str, tensor: torch.Tensor, pairs: list[Part]) -> str:
         """Describe an element that differs, with each rank's value of it.
 
@@ -272,33 +293,42 @@ class Replicas:
             tensor: this rank's.
             pairs: shard and digest on each rank.
         """
-        found = pieces(local(tensor))
-        if len(found) != 1:  # it is quantised, or of a class of its own
+        parts = pieces(local(tensor))
+        if len(parts) != 1:  # it is quantised, or of a class of its own
             said = self.exchange.by_ranks([f"{d:x}" for _, d in pairs], " and ")
             return f"the digest of its bits is {said}"
-        flat = found[0].flatten()
-        part = pairs[0][0] if len({p for p, _ in pairs}) == 1 else None
-        if part is None:  # there are several shards: take one whose copies differ
-            part = next(k for k, _ in pairs if len({v for p, v in pairs if p == k}) > 1)
-        shape, size = tuple(local(tensor).shape), max(1, -(-flat.numel() // 1024))
-        blocks = settle([[sums([canonical(b)]) for b in flat.split(size)]])[0][0]
-        table = self.exchange.integers(f"{where}: which block", blocks)
-        mine = [row for row, (key, _) in zip(table, pairs, strict=True) if key == part]
-        columns = enumerate(zip(*mine, strict=True))
-        block = next(i for i, column in columns if len(set(column)) > 1)
-        piece = flat[block * size : (block + 1) * size]
-        bits = self.exchange.bytes(f"{where}: which element", as_bytes(piece))
-        values = [row.view(flat.dtype).tolist() for row in bits]
-        keep = [i for i, (key, _) in enumerate(pairs) if key == part]
-        columns = list(zip(*(values[i] for i in keep), strict=True))
-        at = next(i for i, c in enumerate(columns) if len({repr(v) for v in c}) > 1)
-        ranks = [self.exchange.ranks[i] for i in keep]
-        found: dict[str, list[int]] = {}
-        for rank, value in zip(ranks, columns[at], strict=True):
-            found.setdefault(_say(value), []).append(rank)
-        said = " and ".join(f"{value} on {names(who)}" for value, who in found.items())
+        flat, shape = parts[0].flatten(), tuple(local(tensor).shape)
+        # Of several shards, one whose copies differ; only its ranks are compared.
+        differs = next(
+            key for key, _ in pairs if len({d for k, d in pairs if k == key}) > 1
+        )
+        holders = [i for i, (key, _) in enumerate(pairs) if key == differs]
+        # Which of up to 1024 blocks, and then which element of that: two small
+        # messages, however large the tensor is.
+        size = max(1, -(-flat.numel() // 1024))
+        digests = settle([[sums([canonical(b)]) for b in flat.split(size)]])[0][0]
+        table = self.exchange.integers(f"{where}: which block", digests)
+        block = _first_unlike([table[i] for i in holders])
+        own = as_bytes(flat[block * size : (block + 1) * size])
+        bits = self.exchange.bytes(f"{where}: which element", own)
+        values = [bits[i].view(flat.dtype).tolist() for i in holders]
+        at = _first_unlike([list(map(repr, row)) for row in values])
+        ranks_by_value: dict[str, list[int]] = {}
+        for i, row in zip(holders, values, strict=True):
+            ranks_by_value.setdefault(_say(row[at]), []).append(self.exchange.ranks[i])
+        said = " and ".join(f"{v} on {names(who)}" for v, who in ranks_by_value.items())
         index = [int(i) for i in torch.unravel_index(int64(at + block * size), shape)]
         return f"element {index} is {said}" if shape else f"it is {said}"
+
+
+def _first_unlike(rows: list[list[Any]]) -> int:
+    """Return the first place at which rows differ.
+
+    >>> _first_unlike([[1, 2, 3], [1, 5, 3]])
+    1
+    """
+    columns = enumerate(zip(*rows, strict=True))
+    return next(place for place, column in columns if len(set(column)) > 1)
 
 
 def _say(value: Any) -> str:

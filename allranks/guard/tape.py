@@ -88,7 +88,7 @@ class GradReads(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[torch.Tensor, str]] = []  # gradients, perhaps; lines
+        self.read: list[tuple[torch.Tensor, str]] = []  # gradients, perhaps; lines
 
     def __torch_function__(
         self,
@@ -100,8 +100,8 @@ class GradReads(TorchFunctionMode):
         """Call a function of torch's."""
         result = func(*args, **(kwargs or {}))
         reads = result is None and func == torch.Tensor.grad.__get__
-        if reads and not args[0].requires_grad and len(self.found) < MANY:
-            self.found.append((args[0], _place()[0]))
+        if reads and not args[0].requires_grad and len(self.read) < MANY:
+            self.read.append((args[0], _place()[0]))
         return result
 
 
@@ -118,7 +118,7 @@ class Tape(TorchDispatchMode):
         super().__init__()
         self.model, self.entered, self.on = model, False, False
         self.fetches = False
-        self.reads, self.unclipped = GradReads(), ""
+        self.grad_reads, self.unclipped = GradReads(), ""
         self.clear()
 
     def clear(self) -> None:
@@ -146,7 +146,7 @@ class Tape(TorchDispatchMode):
         """Record from here on; ``batch`` is what the loader brought, None before."""
         if not self.entered:
             self.__enter__()
-            self.reads.__enter__()
+            self.grad_reads.__enter__()
         self.entered = self.on = True
         self.fetches = batch is None
         tensors = [x for x in batch or [] if torch.is_tensor(x)]
@@ -156,12 +156,14 @@ class Tape(TorchDispatchMode):
     def stop(self) -> None:
         """Stop recording, and leave the stack of modes unless another is on top."""
         self.on = False
+        # Modes are a stack: whoever came later has to leave first. Until then this one
+        # stays, and is off.
         tops = _get_current_dispatch_mode(), _get_current_function_mode()
-        if self.entered and tops == (self, self.reads):
-            self.reads.__exit__(None, None, None)
+        if self.entered and tops == (self, self.grad_reads):
+            self.grad_reads.__exit__(None, None, None)
             self.__exit__(None, None, None)
             self.entered = False
-        reads, self.reads.found = self.reads.found, []
+        reads, self.grad_reads.read = self.grad_reads.read, []
         grads = {id(p.grad) for p in self.model.parameters()} if reads else ()
         lines = [line for tensor, line in reads if id(tensor) in grads]
         self.unclipped = lines[0] if lines else self.unclipped
@@ -196,22 +198,16 @@ class Tape(TorchDispatchMode):
             return func(*args, **kwargs)
         given = _flat((*args, *kwargs.values()))
         ins = [(at, x, self.key(x)) for at, x in given if torch.is_tensor(x)]
-        # All this comes before it runs, because it may write into what it takes.
-        unseen = "c10d" in space and self._exchanges(space, name, ins)
-        summed = any(x.grad_fn is not None and key in self.summed for _, x, key in ins)
-        leaves, factors = self._leaves(ins), self._factors(name, ins)
-        by_label = name in ("index", "index_select") and bool(leaves) and _labels(ins)
-        by_class = name in TABLES and bool(leaves) and _repeats(ins)
-        count = _divisor(name, args, ins, factors)
+        # All that it takes is noted before it runs, because it may write into that.
+        before = self._before(space, name, args, given, ins)
         result = func(*args, **kwargs)
         outs = [x for _, x in _flat([result]) if torch.is_tensor(x)]
         if name in CLASSES and args[2:4] == (None, 1):  # no weights, and a mean
-            count = outs[1].detach().clone()
-        if name in READS:
-            self.tables |= {key for *_, key in ins[:1]}
+            before["count"] = outs[1].detach().clone()
         takes, gives = {key for *_, key in ins}, {self.key(x) for x in outs}
-        self.made |= gives - takes
-        self._trace(func._schema.is_mutable, name, ins, leaves, gives - takes)
+        new = gives - takes
+        self.made |= new
+        self._trace(func._schema.is_mutable, name, ins, before["leaves"], new)
         line, code, loader = _place()
         if code is not None:
             self.codes[line] = code
@@ -222,26 +218,56 @@ class Tape(TorchDispatchMode):
             fetches=self.fetches,
             takes=takes,
             gives=gives,
-            leaves=leaves,
-            factors=factors,
-            numbers=[(at, x) for at, x in given if type(x) in (int, float)],
-            by_label=by_label,
-            by_class=by_class,
-            makes=func._schema.is_mutable or bool(gives - takes),
+            makes=func._schema.is_mutable or bool(new),
             drawn=self._drawn(name, given, outs),
-            unseen=unseen,
-            summed=summed,
             shape=tuple(outs[0].shape) if outs else (),
-            count=count,
+            **before,
         )
         self.operations.append(operation)
         return result
 
+    def _before(
+        self,
+        space: str,
+        name: str,
+        args: tuple,
+        given: list[tuple[int, Any]],
+        ins: list[Input],
+    ) -> dict[str, Any]:
+        """Return the fields of an operation that tell what it is given."""
+        leaves, factors = self._leaves(ins), self._factors(name, ins)
+        looks_up = name in TABLES and bool(leaves)
+        if name in READS:
+            self.tables |= {key for *_, key in ins[:1]}
+        return {
+            "leaves": leaves,
+            "factors": factors,
+            "numbers": [(at, x) for at, x in given if type(x) in (int, float)],
+            "by_label": looks_up and name in ("index", "index_select") and _labels(ins),
+            "by_class": looks_up and _repeats(ins),
+            "unseen": "c10d" in space and self._exchanges(space, name, ins),
+            "summed": any(
+                x.grad_fn is not None and k in self.summed for _, x, k in ins
+            ),
+            "count": _divisor(name, args, ins, factors),
+        }
+
     def _trace(
         self, writes: bool, name: str, ins: list[Input], leaves: list[Taken], new: set
     ) -> None:
-        """Follow memory that lasts into what is computed from it."""
+        """Follow memory that lasts into what is computed from it.
+
+        Args:
+            writes: whether the operation writes into its first argument.
+            name: of the operation.
+            ins: the tensors that it takes.
+            leaves: those of them that existed before the step.
+            new: the memory that it makes.
+        """
         old = {taken.storage for taken in leaves}
+        # In average = 0.9 * average + 0.1 * x the product comes from memory that lasts,
+        # so what is copied back into that memory is a moving average. A queue is
+        # written to as well, but not computed from itself.
         behind = old.union(*(self.origins.get(key, ()) for *_, key in ins))
         computes = name not in COPIES
         for key in new:
@@ -308,13 +334,15 @@ class Tape(TorchDispatchMode):
 
     def used(self) -> list[Operation]:
         """Return the operations that a loss was computed from, in their order."""
-        found, needed = [], set()
+        # From the last operation to the first: one is needed if it gives what a later
+        # one, or a backward that began behind it, takes.
+        used, needed = [], set()
         for at in range(len(self.operations), -1, -1):
             needed |= {self.roots[at]} if at in self.roots else set()
             if at < len(self.operations) and needed & self.operations[at].gives:
-                found.append(self.operations[at])
-                needed |= found[-1].takes
-        return found[::-1]
+                used.append(self.operations[at])
+                needed |= used[-1].takes
+        return used[::-1]
 
 
 def stands_for_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -341,31 +369,32 @@ def cuts(used: list[Operation], size: int) -> list[str]:
     only one with a gradient; then a tensor that was not gathered is joined with those
     that were.
     """
-    found, waiting = [], []
+    lines, waiting = [], []  # waiting: lines that gathered, and the memory they filled
     for operation in used:
-        for line, apart in list(waiting):
-            if operation.name in JOINS and operation.takes & apart:
-                waiting.remove((line, apart))
-                found += [] if operation.takes - apart else [line]
-            elif operation.name in USES and operation.takes & apart:
-                waiting.remove((line, apart))
-                found.append(line)
+        for line, gathered in list(waiting):
+            if operation.name in JOINS and operation.takes & gathered:
+                waiting.remove((line, gathered))
+                # What else it joins is the rank's own part, which has a gradient.
+                lines += [] if operation.takes - gathered else [line]
+            elif operation.name in USES and operation.takes & gathered:
+                waiting.remove((line, gathered))
+                lines.append(line)
         if operation.unseen and operation.name.startswith(("allgather", "all_gather")):
             waiting.append((operation.line, operation.gives))
         if operation.summed and operation.name in SCALES:
             factors = [value for _, value in operation.numbers]
             if any(value in (size, 1 / size) for value in factors):
-                found.append(operation.line)
-    return found
+                lines.append(operation.line)
+    return lines
 
 
 def _flat(values: Iterable[Any]) -> list[tuple[int, Any]]:
     """List arguments, and those in lists of lists, each with its place."""
-    found = []
+    flat = []
     for at, value in enumerate(values):
         deep = isinstance(value, list | tuple)
-        found += [(at, x) for _, x in _flat(value)] if deep else [(at, value)]
-    return found
+        flat += [(at, x) for _, x in _flat(value)] if deep else [(at, value)]
+    return flat
 
 
 def _divisor(
@@ -383,20 +412,18 @@ def _divisor(
 
 def _labels(ins: list[Input]) -> bool:
     """Tell whether a short table is read by labels, numbers that occur repeatedly."""
-    table, found = ins[0][1], ins[-1][1]
-    if table.dim() != 1 or not table.is_floating_point() or found.is_floating_point():
+    table, index = ins[0][1], ins[-1][1]
+    if table.dim() != 1 or not table.is_floating_point():
         return False
-    if table.numel() > max(found.numel(), FEW) or found.dtype == torch.bool:
-        return False
-    return found.unique().numel() < found.numel()
+    return table.numel() <= max(index.numel(), FEW) and _repeats(ins)
 
 
 def _repeats(ins: list[Input]) -> bool:
     """Tell whether a table is read by whole numbers of which some come again."""
-    found = ins[-1][1]
-    if found.is_floating_point() or found.dtype == torch.bool or found.numel() < 2:
+    index = ins[-1][1]
+    if index.is_floating_point() or index.dtype == torch.bool or index.numel() < 2:
         return False
-    return found.unique().numel() < found.numel()
+    return index.unique().numel() < index.numel()
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -21,6 +21,7 @@ try:
 except ImportError:  # a torch without FSDP2
     FSDPModule = ()
 
+Unit = tuple[str, nn.Module]  # name and module that ``fully_shard`` was called on
 WRAPPERS = (nn.DataParallel, DistributedDataParallel)
 MEAN = {  # those of torch's own hooks that leave the mean, perhaps rounded to 16 bits
     "allreduce_hook",
@@ -58,7 +59,7 @@ def joining(model: nn.Module) -> bool:
     return any(getattr(config, "enable", False) for config in configs)
 
 
-def units(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def units(model: nn.Module) -> list[Unit]:
     """List the modules that ``fully_shard`` was called on, with their names."""
     modules = model.named_modules()
     return [(n, m) for n, m in modules if FSDPModule and isinstance(m, FSDPModule)]
@@ -76,10 +77,10 @@ def ddp_group(model: nn.Module) -> "dist.ProcessGroup | None":
     A pipeline holds one DDP for each of its stages on a rank, all with the same group.
     """
     own = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-    groups = {m.process_group for m in own}
-    if len(groups) != 1:
+    ddp_groups = {m.process_group for m in own}
+    if len(ddp_groups) != 1:
         return None
-    group = groups.pop()
+    group = ddp_groups.pop()
     return None if group.size() == dist.get_world_size() else group
 
 
@@ -88,24 +89,26 @@ def managed(unit: nn.Module) -> list[nn.Parameter]:
     return [p for p in unit.parameters() if isinstance(p, DTensor)]
 
 
-def groups(found: Sequence[tuple[str, nn.Module]]) -> list[Any]:
+def groups(all_units: Sequence[Unit]) -> list[Any]:
     """List FSDP2's own records of its units, if this torch keeps them where others do.
 
     Args:
-        found: the model's ``units``.
+        all_units: the model's ``units``.
     """
-    result = []
-    for _, unit in found:
+    records = []
+    for _, unit in all_units:
         state = unit._get_fsdp_state() if hasattr(unit, "_get_fsdp_state") else None
+        # A newer torch has several for a unit, an older one has one.
         one = getattr(state, "_fsdp_param_group", None)
-        result += getattr(state, "_fsdp_param_groups", None) or ([one] if one else [])
-    return result
+        records += getattr(state, "_fsdp_param_groups", None) or ([one] if one else [])
+    return records
 
 
 def sharding(parameter: torch.Tensor) -> tuple[int, int, int] | None:
     """Return (number of shards, own shard, dim); None if the tensor is cut twice."""
     if not isinstance(parameter, DTensor):
         return 1, 0, 0
+    # Axes of the mesh along which it is cut: one for FSDP2, also with replicas (HSDP).
     cut = [i for i, p in enumerate(parameter.placements) if not p.is_replicate()]
     if not cut:
         return 1, 0, 0
@@ -119,13 +122,13 @@ class Unreduced:
     """Knows which gradients FSDP2 keeps elsewhere until it reduces them.
 
     Args:
-        found: the model's ``units``.
+        all_units: the model's ``units``.
     """
 
-    def __init__(self, found: Sequence[tuple[str, nn.Module]] = ()) -> None:
+    def __init__(self, all_units: Sequence[Unit] = ()) -> None:
         self.records = {
             id(one.sharded_param): (group, one)
-            for group in groups(found)
+            for group in groups(all_units)
             for one in getattr(group, "fsdp_params", [])
         }
 
@@ -148,7 +151,7 @@ class Unreduced:
         return one.unsharded_accumulated_grad is not None or partial is not None
 
 
-def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int:
+def share(model: nn.Module, all_units: list[Unit], own: int) -> int:
     """Return a number for this rank's share of the data; 0 if it cannot be known.
 
     Ranks with equal numbers need the same batches, because together they hold one
@@ -156,7 +159,7 @@ def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int
 
     Args:
         model: as it is trained.
-        found: the model's ``units``.
+        all_units: the model's ``units``.
         own: this rank's number.
     """
     parts = [p for p in model.parameters() if isinstance(p, DTensor)]
@@ -164,34 +167,39 @@ def share(model: nn.Module, found: list[tuple[str, nn.Module]], own: int) -> int
         return number(f"rank {own}")
     if isinstance(model, WRAPPERS):
         return 0  # with DDP around DTensors only the process group can tell
+    # Along how many axes of its mesh a parameter is cut, and how many axes there are.
     cut = max(len([x for x in p.placements if not x.is_replicate()]) for p in parts)
     axes = max(p.device_mesh.ndim for p in parts)
-    if not found:  # tensor parallel alone
+    if not all_units:  # tensor parallel alone
+        # With a second axis it cannot be told whether that is one of the data.
         if axes > 1 and (
             cut > 1 or any(p.placements[-1].is_replicate() for p in parts)
         ):
             return 0
         meshes = {str(p.device_mesh.mesh.tolist()) for p in parts}
         return number(f"mesh {meshes.pop()}") if len(meshes) == 1 else 0
-    infos = [getattr(group, "mesh_info", None) for group in groups(found)]
+    # FSDP2 knows its own mesh, which has the axes of the data; others are tensor
+    # parallel. Where it does not tell, a parameter that is cut once belongs to FSDP2.
+    infos = [getattr(group, "mesh_info", None) for group in groups(all_units)]
     meshes = [getattr(info, "mesh", None) for info in infos]
     if None in meshes or any(getattr(info, "is_spmd_mesh", 0) for info in infos):
         return 0 if cut > 1 else number(f"rank {own}")
-    inside = {id(p) for _, unit in found for p in managed(unit)}
-    data = max(m.ndim for m in meshes)
-    if axes == data and all(id(p) in inside for p in parts):
+    inside = {id(p) for _, unit in all_units for p in managed(unit)}
+    data_axes = max(m.ndim for m in meshes)
+    if axes == data_axes and all(id(p) in inside for p in parts):
         return number(f"rank {own}")  # there is no axis but that of the data
     places = {str(m.get_coordinate()) for m in meshes}
     return number(f"data {places.pop()}") if len(places) == 1 else 0
 
 
-def strange(model: nn.Module) -> str:
-    """Name what makes gradients differ from the ranks' mean; "" if nothing does."""
+def other_reduction(model: nn.Module) -> str:
+    """Name what leaves gradients other than the ranks' mean; "" if nothing does."""
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             for hook, _ in getattr(module, "_comm_hooks", ()):
                 if not _is_mean(hook):
                     return f"DDP's communication hook {hook.__qualname__}"
+    # FSDP2 keeps its hooks and its own divisor in private records of each unit.
     for group in groups(units(model)):
         hook = getattr(group, "_all_reduce_hook", None)
         if hook is not None:
@@ -212,7 +220,7 @@ def refuse_unlike(exchange: Exchange, where: str, why: str, rows: list[int]) -> 
     Args:
         exchange: between the ranks.
         where: what this check is called.
-        why: what ``strange`` returned on this rank.
+        why: what ``other_reduction`` returned on this rank.
         rows: a number for what it returned on each rank.
     """
     if len(set(rows)) == 1:
@@ -231,5 +239,5 @@ def _is_mean(hook: Callable) -> bool:
         return False
     if name.startswith(WRAPS):
         inner = [cell.cell_contents for cell in hook.__closure__ or ()]
-        return all(_is_mean(found) for found in inner if callable(found))
+        return all(_is_mean(one) for one in inner if callable(one))
     return name in MEAN

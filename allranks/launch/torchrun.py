@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import pkgutil
 import random
 import signal
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,7 +145,7 @@ def _start(
     command = [sys.executable, "-m", "torch.distributed.run", *flags]
     command += ["--redirects", "3", "--log-dir", str(log), str(path), *args]
     with open(log / "torchrun", "wb") as own_output:
-        return starter(environ)(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=own_output,
@@ -155,15 +154,6 @@ def _start(
             start_new_session=True,  # a Ctrl-C reaches us alone, and we end the ranks
             preexec_fn=end_with_parent if _LIBC else None,
         )
-
-
-def starter(environ: Mapping[str, str] = os.environ) -> type:
-    """Return what starts a process: ``subprocess.Popen``, or a class that acts like it.
-
-    The book's tests name one that forks, because a short launch spends most of its time
-    starting interpreters.
-    """
-    return pkgutil.resolve_name(environ.get("ALLRANKS_POPEN", "subprocess:Popen"))
 
 
 def end_with_parent() -> None:

@@ -7,7 +7,6 @@ it skips what is frozen here, which also stays in memory that all ranks share.
 
 import atexit
 import gc
-import importlib
 import os
 import shutil
 import sys
@@ -31,8 +30,6 @@ from allranks.live import shell  # noqa: E402
 from allranks.live.server import READY  # noqa: E402
 
 shell.prepare()
-for name in os.environ.get("ALLRANKS_PRELOAD", "").split():  # what all ranks will need
-    importlib.import_module(name)
 
 
 @atexit.register

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import psutil
 from torch.distributed import TCPStore
 
-from allranks.launch.torchrun import end_with_parent, starter, stop
+from allranks.launch.torchrun import end_with_parent, stop
 from allranks.rehearse.command import rewrite, variables
 from allranks.rehearse.records import VARIABLE, Stage
 from allranks.vgpu.cuda.functions import visible
@@ -50,7 +50,7 @@ def run(
     with _hearing_sigterm():
         try:
             for _ in range(stage.nodes):  # each has a torchrun of its own
-                job = starter(env)(
+                job = subprocess.Popen(
                     command,
                     env=env,
                     # A Ctrl-C reaches us alone, and we end the rest.

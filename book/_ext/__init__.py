@@ -44,9 +44,7 @@ PARTS = (
     "site.links",  # a page's files, places to run it, ways to change it
     "site.search",  # results by section, while typing, without a server
     "paper.builder",  # EPUB and PDF: no controls, nothing folded
-    "site.finish",  # what the theme has no option for
     "site.share",  # what a link to a page shows elsewhere; the page index.html
-    "weight.slim",  # one style sheet, one script, a small icon font; must come last
 )
 
 

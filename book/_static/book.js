@@ -42,37 +42,6 @@
   if (main) new MutationObserver(soon).observe(main, { childList: true, subtree: true });
 })();
 
-// Menus: a click opens one, a click or Escape closes it, arrow keys move through it.
-(() => {
-  const opened = () => document.querySelector('[data-bs-toggle="dropdown"][aria-expanded="true"]');
-  const set = (button, open) => {
-    button.setAttribute("aria-expanded", open);
-    button.parentElement.querySelector(".dropdown-menu").classList.toggle("show", open);
-  };
-  addEventListener("click", (event) => {
-    const button = event.target.closest?.('[data-bs-toggle="dropdown"]');
-    const last = opened();
-    if (last) set(last, false);
-    if (button && button !== last) set(button, true);
-  });
-  addEventListener("keydown", (event) => {
-    const button = opened();
-    if (!button) return;
-    const items = [...button.parentElement.querySelectorAll(".dropdown-item")];
-    const at = items.indexOf(document.activeElement);
-    if (event.key === "Escape") {
-      set(button, false);
-      button.focus();
-    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      event.preventDefault();
-      const step = event.key === "ArrowDown" ? at + 1 : Math.max(at, 0) - 1;
-      items.at(step % items.length)?.focus();
-    } else if (event.key === "Tab") {
-      set(button, false);
-    }
-  });
-})();
-
 // "On this page" marks the section that is being read, and those around it.
 (() => {
   const links = [...document.querySelectorAll("nav.page-toc .nav-link")];
@@ -126,45 +95,6 @@
     if (button) button.style.display = show ? "block" : "none";
     before = scrollY;
   }, { passive: true });
-})();
-
-// A copy button for each block of code. It copies neither prompts nor their output.
-(() => {
-  const PROMPT = /^(?:\$ |>>> |\.\.\. |In \[\d*\]: ?| {3,}\.\.\.: ?)/;
-  const ICON = (path) => `<svg viewBox="0 0 24 24" width="20" height="20" fill="none"
-    stroke="currentColor" stroke-width="1.5" aria-hidden="true">${path}</svg>`;
-  const COPY = ICON('<rect x="8" y="8" width="12" height="12" rx="2"/><path d="M16 8V6a2 2 0 0 0-2-2H6a2 2 0 0 0-2 2v8a2 2 0 0 0 2 2h2"/>');
-  const DONE = ICON('<path d="M5 12l5 5L20 7"/>');
-  const code = (block) => {
-    const lines = block.innerText.replace(/\n$/, "").split("\n");
-    const typed = lines.filter((line) => PROMPT.test(line));
-    return (typed.length ? typed.map((line) => line.replace(PROMPT, "")) : lines).join("\n");
-  };
-  const copy = async (text) => {
-    if (navigator.clipboard) return navigator.clipboard.writeText(text);
-    const field = document.createElement("textarea"); // no clipboard without TLS
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    document.execCommand("copy");
-    field.remove();
-  };
-  for (const block of document.querySelectorAll(":not(.output, .no-copy) > div.highlight > pre")) {
-    const button = document.createElement("button");
-    const say = (name, icon) => {
-      button.innerHTML = icon;
-      button.setAttribute("aria-label", name);
-      button.dataset.tooltip = name;
-    };
-    button.type = "button";
-    button.className = "copybtn o-tooltip--left";
-    say("Copy", COPY);
-    button.addEventListener("click", async () => {
-      await copy(code(block)).then(() => say("Copied", DONE), () => say("Failed to copy", COPY));
-      setTimeout(() => say("Copy", COPY), 2000);
-    });
-    block.after(button);
-  }
 })();
 
 // Print in light colours and with everything unfolded, since paper is white and nobody

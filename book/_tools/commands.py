@@ -3,14 +3,13 @@
 import argparse
 import contextlib
 import os
-import pkgutil
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from allranks import LaunchError, launch
@@ -18,7 +17,6 @@ from allranks.base.paths import ROOT
 from book._ext.runs import records, terminal
 
 TIMEOUT_S = 240  # on a machine that is busy, or has no instructions for bf16
-REAL = "subprocess:Popen"  # as a reader's shell starts them
 RANK = re.compile(r"\[rank (\d+)")
 HOMES = (re.escape(str(ROOT)), re.escape(tempfile.gettempdir()), "/(?:home|root|Users)")
 MACHINE = re.compile(
@@ -38,14 +36,9 @@ TORCHRUN.add_argument("script")
 TORCHRUN.add_argument("args", nargs=argparse.REMAINDER)
 
 
-def run_page(
-    page: Path, start: Callable[[str], str] = lambda line: REAL
-) -> Iterator[tuple[records.Command, str]]:
+def run_page(page: Path) -> Iterator[tuple[records.Command, str]]:
     """Run a page's commands in order, in one folder that is deleted afterwards.
 
-    Args:
-        start: takes a command's line, and returns what starts its processes, in the
-            form ``module:Popen``.
     Yields:
         Each command and its output.
 
@@ -59,8 +52,7 @@ def run_page(
             os.symlink(example, Path(folder, example.name))
         for command in records.commands(page.read_text("utf8")):
             with contextlib.chdir(folder):
-                popen = start(command.line)
-                exit_code, output = run(command.line, command.terminal, popen)
+                exit_code, output = run(command.line, command.terminal)
             where = f"{page.name}: `{command.line}`"
             if exit_code != command.exit_code:
                 raise ValueError(
@@ -83,26 +75,25 @@ def same(command: records.Command, old: str, new: str) -> bool:
     return records.same(old, new, command.only)
 
 
-def run(line: str, raw: bool = False, popen: str = REAL) -> tuple[int, str]:
+def run(line: str, raw: bool = False) -> tuple[int, str]:
     """Run a command line; return (exit code, output), the lines of ranks in rank order.
 
     Args:
         raw: whether to keep torchrun's own lines too, and all lines in their order.
-        popen: what starts the processes, in the form ``module:Popen``.
     """
     words, env, environ = shlex.split(line), {}, dict(os.environ)
     environ.pop("OMP_NUM_THREADS", None)  # the tests set it, a reader's shell does not
     while "=" in words[0]:
         name, _, env[name] = words.pop(0).partition("=")
     if words[0] == "torchrun" and not raw:
-        return torchrun(words[1:], {**env, "ALLRANKS_POPEN": popen})
+        return torchrun(words[1:], env)
     if words[0] == "torchrun":
         words[:1] = [sys.executable, str(Path(sys.executable).with_name("torchrun"))]
         loopback = "lo" if sys.platform == "linux" else "lo0"
         environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     words[0] = sys.executable if words[0] == "python" else words[0]
     with tempfile.TemporaryFile("w+") as file:
-        process = pkgutil.resolve_name(popen)(
+        process = subprocess.Popen(
             words,
             env=environ | env,
             stdin=subprocess.DEVNULL,

@@ -6,7 +6,7 @@
 
 A second run writes the same bytes, since a record whose text differs only in its
 timings is left as it is. book/_data/status.json says when each file ran, and how it
-ended.
+ended, and book/_data/replayed.json with which inputs each was run last.
 """
 
 import argparse
@@ -25,7 +25,7 @@ sys.path[0] = str(ROOT)  # for book._ext and book._tools
 from allranks import clinic  # noqa: E402
 from allranks.clinic import errata  # noqa: E402
 from allranks.clinic.play import play  # noqa: E402
-from book._ext.runs import executed, records  # noqa: E402
+from book._ext.runs import executed, inputs, records, replayed  # noqa: E402
 from book._tools import commands, notebooks  # noqa: E402
 
 RUNS = ROOT / "book" / "_runs"
@@ -92,7 +92,7 @@ def record_notebook(path: Path) -> str:
 def watched(path: Path, play_it: Callable[[Path], object]) -> None:
     """Run a notebook or specimen, and record when, how long, and how it ended."""
     run, start = executed.Run.of(ROOT, path), time.monotonic()
-    code = executed.code(path).decode()
+    code = inputs.code(path)
     try:
         output = play_it(path)
         if path.suffix == ".py":
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
     kinds = "notebooks/*.ipynb", "book/*.md", "errata/*.py", "clinic/*.py"
     everything = [path for kind in kinds for path in sorted(ROOT.glob(kind))]
     files = [path.resolve() for path in options.files] or everything
-    problems, used = [], set()
+    problems, used, good = [], set(), set()
     for path in files:
         start = time.monotonic()
         try:
@@ -127,10 +127,14 @@ def main(argv: list[str] | None = None) -> None:
                 problems += notebooks.check(path)
             else:
                 watched(path, record_notebook)
+            good.add(path.relative_to(ROOT).as_posix())
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             problems.append(str(error))
         if not options.check:
             print(f"{time.monotonic() - start:6.1f} s  {path.name}", flush=True)
+    if not options.check:  # what was recorded needs no replay
+        now = replayed.digests(ROOT)
+        replayed.write(ROOT, {name: now[name] for name in good & now.keys()})
     if not (options.files or options.check or problems):
         for path in RUNS.glob("*.txt"):
             if path.name not in used:

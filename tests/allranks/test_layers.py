@@ -56,7 +56,7 @@ LAYERS = {
     "topics.state_dicts": ("base", "live", "topics.kit"),
     "topics.topology": ("base", "launch", "topics.kit"),
     "openings": ("base", "topics.collectives"),
-    "clinic": ("base", "launch", "live", "vgpu"),
+    "clinic": ("base", "live", "vgpu"),
     "diagnose": ("base", "clinic"),
     "rehearse": (
         "backends",

@@ -12,6 +12,7 @@ import pytest
 
 from allranks.base.paths import ROOT
 from book._ext.chapters import chapter_map, draft
+from book._ext.site import links
 from book._tools import chapter
 
 NUMBER = len(chapter.numbered(ROOT)) + 1
@@ -19,7 +20,7 @@ NAME = f"ch{NUMBER}_mean_of_all_ranks_here"[: chapter.LONGEST]  # the longest
 DRAFT = "draft_of_ranks"
 COPIED = (
     *("allranks", "book", "notebooks", "scripts", "_toc.yml", "pyproject.toml"),
-    *("tests/conftest.py", "tests/start", "tests/test_structure.py"),
+    *("tests/conftest.py", "tests/replays.py", "tests/test_structure.py"),
 )
 RULES = f"{NAME} or ch{NUMBER} or {DRAFT} or table_of_contents or stands_in_two"
 RULES += " or record_belongs"
@@ -42,8 +43,7 @@ class Tree:
 
     def run(self, *command: str | Path) -> str:
         """Run a program that sees only this tree; return what it printed."""
-        path = [str(self.root), str(self.root / "tests" / "start")]
-        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        environ = os.environ | {"PYTHONPATH": str(self.root)}
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -141,6 +141,7 @@ def test_the_map_and_the_course_leave_a_draft_out(tree):
     listed = [one.name for part in parts.values() for one in part]
     assert NAME in listed and DRAFT not in listed and "Drafts" not in parts
     assert chapter.numbered(tree.root)[-1] == NAME
+    assert links.files(tree.root, f"book/{DRAFT}") == [f"scripts/{DRAFT}.py"]
     assert f"- caption: Drafts\n    chapters:\n      - file: book/{DRAFT}\n" in (
         (tree.root / "_toc.yml").read_text("utf8")
     )

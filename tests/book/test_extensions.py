@@ -20,7 +20,6 @@ from allranks.base.paths import ROOT
 from book import _ext
 from book._ext.runs import bench, records
 from book._ext.site import fresh, mathml
-from book._ext.weight import purge
 
 PARTS = ["runs.run", "runs.bench", "runs.gpu", "chapters.chapter_diff", "site.lexers"]
 PARTS += ["site.mathml", "clinic.specimen", "clinic.cases", "clinic.lists"]
@@ -301,7 +300,7 @@ def test_digest_follows_content(tmp_path):
     assert fresh.digest(tmp_path) != before
 
 
-@pytest.mark.parametrize("module", [bench, mathml, purge])
+@pytest.mark.parametrize("module", [bench, mathml])
 def test_examples_in_docstrings_hold(module):
     """Every example in these modules' docstrings gives what it says."""
     result = doctest.testmod(module)

@@ -119,11 +119,11 @@ def test_what_lands_in_the_clipboard(browser, http):
 
     def copy(selector: str) -> str:
         tab.locator(selector).first.click()
-        tab.wait_for_selector('.copybtn[aria-label="Copied"]')
+        tab.wait_for_selector('.copybtn[data-tooltip="Copied!"]')
         return tab.evaluate("navigator.clipboard.readText()")
 
     assert copy(".run-command .copybtn") == "python scripts/ch5_single.py"
-    tab.wait_for_selector('.copybtn[aria-label="Copied"]', state="detached")
+    tab.wait_for_selector('.copybtn[data-tooltip="Copied!"]', state="detached")
     code = tab.locator(".highlight-diff pre").first.inner_text().rstrip("\n")
     assert "\n" in code and copy(".highlight-diff .copybtn") == code
     session = ">>> x = 1\n>>> for i in x:\n...     i\n1\n"
@@ -137,7 +137,7 @@ def test_what_lands_in_the_clipboard(browser, http):
             "text => document.querySelector('.run-command pre').textContent = text",
             shown,
         )
-        tab.wait_for_selector('.copybtn[aria-label="Copied"]', state="detached")
+        tab.wait_for_selector('.copybtn[data-tooltip="Copied!"]', state="detached")
         assert copy(".run-command .copybtn") == copied
     context.close()
 

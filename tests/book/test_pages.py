@@ -1,19 +1,16 @@
-"""Every page in a real browser is quiet, fits its window, is accessible and styled.
+"""Every page in a real browser is quiet, fits its window and is accessible.
 
 A page is loaded four times: from a server or a folder, light or dark, on a phone or a
 laptop. Four visits cover every pair of two of these choices. During two of them, one
-narrow and one wide, axe-core checks the page; in the last, its styles are compared.
+narrow and one wide, axe-core checks the page.
 """
 
 import pytest
 import yaml
 
 from allranks.base.paths import ROOT
-from book._ext.weight.purge import purge
-from book._ext.weight.uses import Uses
 from tests.book.axe import Axe
 from tests.book.conftest import toc_pages
-from tests.book.styles import Styles
 from tests.book.visits import Visitor
 from tests.book.weight import MOST_FILES
 
@@ -44,18 +41,12 @@ def axe():
     assert axe.measured > 20 or not axe.looks
 
 
-@pytest.fixture(scope="module")
-def styles(site) -> Styles:
-    """Return the comparison with the whole style sheet."""
-    return Styles(site)
-
-
+@pytest.mark.replay("{name}.html")
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, styles, name):
+def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, name):
     """A page asks for its own files only, and nothing complains, sticks out or jumps.
 
-    Code can be copied, axe-core finds nothing, and every element looks as it does with
-    the themes' whole style sheets.
+    Code can be copied, and axe-core finds nothing.
     """
     problems = []
     for number, visitor in enumerate(visitors):
@@ -71,14 +62,12 @@ def test_a_page_is_quiet_fits_and_is_for_everybody(visitors, axe, styles, name):
         visitor.stop_motion()
         if number < 2:
             found += axe.look(visitor.page)
-        elif number == 3:
-            found += styles.look(visitor.page)
         problems += [f"{visitor.theme}, {visitor.width}: {text}" for text in found]
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("number", range(4), ids=["-".join(visit) for visit in VISITS])
-def test_search_finds_a_page(visitors, axe, styles, number):
+def test_search_finds_a_page(visitors, axe, number):
     """Search works with and without a server, and is accessible."""
     visitor = visitors[number]
     visitor.open("search.html?q=rank")
@@ -87,21 +76,3 @@ def test_search_finds_a_page(visitors, axe, styles, number):
     assert visitor.complaints == []
     if number < 2:
         assert axe.look(visitor.page) == []
-    elif number == 3:
-        for page in "search", "genindex":  # without results, which come and go
-            visitor.page.goto(f"{visitor.base}/{page}.html")
-            visitor.stop_motion()
-            assert styles.look(visitor.page) == []
-
-
-def test_most_rules_are_left_out(styles):
-    """Most rules are left out, or the comparison above could not find anything."""
-    assert styles.saving > 4
-    assert {"class", "data-theme", "open"} <= set(styles.attributes)
-
-
-def test_a_variable_that_only_a_pages_own_style_reads_is_kept():
-    """A variable stays if only a page's own style reads it, as in a cell's output."""
-    uses = Uses()
-    uses.add_page("<style>svg .s0 { fill: var(--rank-6) }</style><p>x</p>")
-    assert purge(":root { --rank-6: red; --idle: 1 }", uses) == ":root{--rank-6:red}"

@@ -33,13 +33,14 @@ def test_every_link_and_anchor_leads_somewhere(trees):
     ids = {path: {tag["id"] for tag in tree(id=True)} for path, tree in trees.items()}
     broken, checked = [], 0
     for path, tree in trees.items():
+        folder = (path.parent / tree.base["href"]).parent if tree.base else path.parent
         for tag in [*tree(href=True), *tree(src=True)]:
             link = tag.get("href", tag.get("src"))
             url = urlsplit(link)
-            if url.scheme or url.netloc or link in ("#", ""):
+            if url.scheme or url.netloc or link in ("#", "") or tag.name == "base":
                 continue
             checked += 1
-            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            target = (folder / unquote(url.path)).resolve() if url.path else path
             fragment = unquote(url.fragment)
             if not target.is_file():
                 broken.append(f"{path.name}: {link} is no file")
@@ -94,15 +95,30 @@ def test_pages_show_no_path_of_the_machine_that_built_them(site, trees):
         assert str(ROOT) not in path.read_text("utf8"), path.name
 
 
-def test_one_style_sheet_blocks_and_no_script_does(site, pages, trees):
-    """Before the first paint comes the page itself and one style sheet."""
-    own = re.compile(r"/(all|clinic|quiz|course|diagnose|filter|kit)\.css")
+def test_only_our_style_sheets_block_and_no_script_does(site, pages, trees):
+    """Before the first paint come the page itself and small style sheets of our own."""
+    own = re.compile(
+        r"/(pygments|theme|book|clinic|quiz|course|diagnose|filter|kit)\.css"
+    )
     for page in pages:
         tree = trees[site / f"{page}.html"]
         sheets = [tag["href"] for tag in tree.select("head link[rel=stylesheet]")]
         assert [sheet for sheet in sheets if not own.search(sheet)] == [], page
-        assert len(sheets) <= 4, page
+        assert len(sheets) <= 6, page
         assert tree.select("script[src]:not([defer])") == [], page
+
+
+def test_our_style_sheet_knows_all_that_pages_have_of_the_themes(trees):
+    """An icon without a drawing is a black square, and a tab would have no style."""
+    css = (ROOT / "book" / "_static" / "theme.css").read_text("utf8")
+    drawn = {"solid", "lg", *re.findall(r"^\.fa-([\w-]+) \{", css, re.MULTILINE)}
+    styled = "sd-container-fluid, sd-sphinx-override, sd-row, sd-col, sd-dropdown"
+    for path, tree in trees.items():
+        icons = {name for tag in tree.select("[class*=fa-]") for name in tag["class"]}
+        names = {name.removeprefix("fa-") for name in icons if name.startswith("fa-")}
+        assert names and names <= drawn, path.name
+        for tag in tree.select("[class^=sd-]:not(details.sd-dropdown *)"):
+            assert tag["class"][0] in styled.split(", "), f"{path.name}: {tag['class']}"
 
 
 def test_the_map_and_the_course_sheet_agree(site, trees):

@@ -11,7 +11,7 @@ from bs4 import BeautifulSoup
 from nbformat import v4
 
 from allranks.base.paths import ROOT
-from book._ext.runs import executed, records, status
+from book._ext.runs import executed, replayed, status
 from book._tools import execute
 
 
@@ -87,6 +87,44 @@ def test_a_page_records_its_scripts(tree):
     assert verdict(tree, "scripts/ch9_x.py") == "failed"
 
 
+def test_a_row_says_when_it_was_last_replayed(tree):
+    """A script has its page's day, and what was never replayed has none."""
+    notebook, page = "notebooks/ch9_x.ipynb", "book/ch9_x.md"
+    execute.watched(tree / notebook, execute.record_notebook)
+    execute.record(tree / page)
+    now = replayed.digests(tree)
+    assert now.keys() == {notebook, page}
+    replayed.write(tree, {page: now[page]})
+    rows = {name: cells for name, *cells in status.rows(tree)}
+    day = replayed.load(tree)[page]["date"]
+    assert rows["scripts/ch9_x.py"][:3] == ["passed", day, day]
+    assert rows[notebook][:3] == ["passed", day, "–"]
+
+
+def test_a_replay_is_due_when_its_inputs_change(tree):
+    """Those are the code, what it imports, its record, and the pinned versions."""
+    notebook, page = "notebooks/ch9_x.ipynb", "book/ch9_x.md"
+    edits = {
+        "scripts/ch9_x.py": ("import allranks.ring\n", {page}),
+        "allranks/ring.py": ("W = 4\n", {page}),
+        "book/_runs/python-scripts-ch9_x.py.txt": ("$ x\n", {page}),
+        "requirements.txt": ("torch==2.13.0  # why\n", {notebook, page}),
+    }
+    (tree / "allranks").mkdir()
+    for name, (text, due) in edits.items():
+        before = replayed.digests(tree)
+        (tree / name).write_text(text)
+        after = replayed.digests(tree)
+        assert {n for n in after if after[n] != before[n]} == due, name
+    (tree / "requirements.txt").write_text("torch==2.13.0  # another reason\n")
+    assert replayed.digests(tree) == after
+
+
+def test_only_what_exists_is_recorded_as_replayed():
+    """Each name in the record is replayed by some test."""
+    assert replayed.load(ROOT).keys() <= replayed.digests(ROOT).keys()
+
+
 def test_a_failing_notebook_is_recorded_as_failed(tree):
     """A failing notebook is recorded, and the exception is raised."""
     path = tree / "notebooks/ch9_x.ipynb"
@@ -158,14 +196,3 @@ def test_examples_in_docstrings_hold():
     result = doctest.testmod(executed)
     assert result.attempted
     assert not result.failed
-
-
-def test_each_program_of_a_page_is_started_once_for_real():
-    """One command per program starts an interpreter; the tests fork all others."""
-    pages = sorted(ROOT.glob("book/*.md"))
-    lines = [command.line for _, command in records.started(pages)]
-    names = [records.PROGRAM.search(line)[0] for line in lines]
-    assert len(set(names)) == len(names) > 15
-    said = {c.line for p in pages for c in records.commands(p.read_text("utf8"))}
-    programs = {m[0] for line in said if (m := records.PROGRAM.search(line))}
-    assert set(names) == programs and set(lines) < said

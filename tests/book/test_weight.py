@@ -23,7 +23,7 @@ def test_the_heaviest_page_of_each_kind_is_light(browser, site, pages, kind):
     same = [page for page in pages if page.startswith(prefix)]
     page = max(same, key=lambda page: named(site, page))
     files = weigh(browser, site, page)
-    assert {f"{page}.html", "_static/all.css", "_static/all.js"} <= files.keys()
+    assert {f"{page}.html", "_static/theme.css", "_static/book.js"} <= files.keys()
     assert sum(files.values()) > 30 * KIB  # less would mean that files were missed
     assert not too_heavy(page, sum(files.values()), len(files)), files
 

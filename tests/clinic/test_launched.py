@@ -11,22 +11,11 @@ import pytest
 from allranks import clinic
 from tests.clinic.playing import CASES, LAUNCHED, LIVE, ROOT, check, slug
 
-STARTED = {  # really started, because a fork doesn't have what these are about
-    "child-sigkill-oom": "what torchrun says of a program's own child",
-    "detail-segfault": "what stands in memory that is read by mistake",
-    "object-collective-numpy": "what torch finds while it is imported",
-    "shadowed-module": "an import that finds another file",
-    "sighup": "a signal to the parent",
-    "sigterm": "a signal to the parent",
-    "spawn-no-main-guard": "a start that imports the program once more",
-}
 
-
+@pytest.mark.replay("clinic/{case.slug}.py")
 @pytest.mark.parametrize("case", LAUNCHED, ids=slug)
-def test_fails_as_it_says_and_is_cured(case, monkeypatch):
+def test_fails_as_it_says_and_is_cured(case):
     """A case's signature appears, and is gone with the cure."""
-    if case.slug in STARTED:
-        monkeypatch.delenv("ALLRANKS_POPEN")
     check(case)
 
 

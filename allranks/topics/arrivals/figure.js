@@ -1,8 +1,9 @@
-// Four ranks and one all_reduce: Mirrors figure.py and sums.py.
+// Four ranks and one all_reduce. Mirrors figure.py and sums.py.
 
 import { h, picture, rect, text, rankColor, amount, code, draggable, pressable, explorable } from "../kit/kit.js";
+import { WORLD_SIZE, TIMEOUT, LATEST } from "./figure.py";
 
-const WORLD_SIZE = 4, TIMEOUT = 3, LATEST = 2500, STEP = 50; // ranks, s, ms, ms
+const STEP = 50; // ms
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const ranks = [...Array(WORLD_SIZE).keys()];
 

@@ -1,12 +1,8 @@
 // Who gets which sample: DistributedSampler and DataLoader, index by index.
 
 import { h, picture, rect, text, rankColor, code, table, whole, explorable } from "../kit/kit.js";
+import { BOUNDS, SHOWN } from "./figure.py";
 
-const BOUNDS = {
-  num_samples: [1, 200], world_size: [1, 16], batch_size: [1, 200],
-  epoch: [0, 99], seed: [0, 2 ** 32 - 1], step: [0, 10 ** 6],
-};
-const SHOWN = 6;
 const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 const upto = (number) => [...Array(number).keys()];
 

@@ -1,30 +1,12 @@
 // Buckets and overlap. Mirrors sums.py, models.py and traces.py.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, nice, draggable, explorable } from "../kit/kit.js";
+import { CAPS, EXAMPLE, LEAST, LONGEST, MOST, TINY } from "./figure.py";
+import { LAYER, MODELS, MOST_LAYERS } from "./models.py";
+import { DEFAULT_CAPS, MIB } from "./sums.py";
+import { BACKWARD, COMM, LARGEST, MOST as MOST_SPANS } from "./traces.py";
 
-const MIB = 2 ** 20, MOST = 65536, MOST_LAYERS = 40, MOST_SPANS = 500;
-const LEAST = 0.001, LONGEST = 1e6, TINY = 5e-9;
-const CAPS = [null, 1, 5, 25, 100, 1e6];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
-
-const linear = (a, b, name, positions = 1, patch = 1) =>
-  [name, [a * patch * b, b], 2e-6 * (a * patch * b) * positions];
-function gpt2() {
-  const d = 768, tokens = 1024, words = 50257;
-  const block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d];
-  return [
-    ["embedding", [words * d, tokens * d], 0],
-    ...Array.from({ length: 12 }, (_, i) => [`block ${i}`, block, 2e-6 * 12 * d * d * tokens]),
-    ["norm", [d, d], 0], ["output", [], 2e-6 * words * d * tokens],
-  ];
-}
-const MODELS = {
-  digits: [linear(1, 64, "conv 1", 64, 9), linear(64, 128, "conv 2", 64, 9),
-    linear(128, 64, "conv 3", 64, 9), linear(1024, 10, "linear")],
-  mlp: [linear(256, 4096, "in"), linear(4096, 4096, "wide"),
-    linear(4096, 256, "narrow"), linear(256, 10, "out")],
-  gpt2: gpt2(),
-};
 
 function layersOf(model, words) {
   if (Object.hasOwn(MODELS, model)) return MODELS[model];
@@ -34,7 +16,7 @@ function layersOf(model, words) {
   if (parts.length > MOST_LAYERS)
     throw Error(`${parts.length} layers are too many: at most ${MOST_LAYERS}`);
   return parts.map((part, i) => {
-    const match = /^ *([1-9][0-9]{0,8}) *: *([0-9]{1,9}(?:\.[0-9]{1,9})?) *$/.exec(part);
+    const match = LAYER.exec(part);
     if (!match) throw Error(`'${part}' is no layer: write numbers:MFLOP, as 590000:1.2`);
     return [`layer ${i}`, [Number(match[1])], Number(match[2])];
   });
@@ -56,7 +38,7 @@ export function assign(sizes, first, other) {
 function stepOf(layers, capMb, { batch_size, tflops, world_size, alpha_us, gb_per_s }) {
   const flops = tflops * 1e12, bandwidth = gb_per_s * 1e9, W = world_size;
   const forward = sum(layers.map((layer) => layer[2])) * 1e6 * batch_size / flops;
-  const caps = capMb === null ? [MIB, 25 * MIB] : Array(2).fill(Math.floor(capMb * MIB));
+  const caps = capMb === null ? DEFAULT_CAPS : Array(2).fill(Math.floor(capMb * MIB));
   const spans = [], sizes = [], owners = [];
   let now = forward, free = 0;
   for (const [name, numbers, mflop] of [...layers].reverse()) {
@@ -111,7 +93,7 @@ export function lanes(words) {
   for (const event of events) {
     if (event?.ph !== "X" || typeof event.name !== "string") continue;
     const { ts, dur, name, cat } = event;
-    const number = (value) => typeof value === "number" && Math.abs(value) < 1e300;
+    const number = (value) => typeof value === "number" && Math.abs(value) < LARGEST;
     if (number(ts) && number(dur) && dur >= 0)
       spans[typeof cat === "string" && Object.hasOwn(spans, cat) ? cat : ""].push([ts, ts + dur, name]);
   }
@@ -120,8 +102,8 @@ export function lanes(words) {
   if (comm.length) compute = spans.kernel.filter((span) => !nccl(span));
   else {
     marks = spans[""];
-    comm = marks.filter(([, , name]) => /^(gloo|nccl|mpi|ucc):/.test(name));
-    compute = marks.filter(on("autograd::engine::evaluate_function: "));
+    comm = marks.filter(([, , name]) => COMM.some((backend) => name.startsWith(backend)));
+    compute = marks.filter(on(BACKWARD));
   }
   if (!comm.length) throw Error("no gloo or nccl event in it: profile DDP on two ranks or more");
   if (!compute.length) throw Error("no backward pass in it: profile loss.backward() too");
@@ -321,18 +303,6 @@ const ask = {
   because: ({ facts }) => `${amount(facts.exposed, "s")} of the sending is exposed: it is left when backward has `
     + "ended. A bucket can be sent only when the last of its gradients is there.",
 };
-
-// Recorded on two live ranks: lanes(allranks/topics/buckets/example_trace.json), without what
-// took less than 0.1 ms.
-const EXAMPLE = { compute: [[0.0,0.144], [0.148,64.99], [65.037,65.299], [65.315,66.007],
-  [66.121,66.266], [66.28,69.045], [69.137,69.305], [69.309,112.706], [112.751,125.175],
-  [125.221,125.898], [126.088,126.931], [126.969,127.111], [127.116,190.462],
-  [190.495,190.752], [190.769,191.37], [191.52,192.153], [192.175,192.336],
-  [192.34,247.818], [247.867,248.131], [248.149,248.741], [248.75,260.901],
-  [261.005,261.237], [261.249,262.102], [262.141,262.287], [262.292,300.195],
-    [300.232,300.505], [300.522,309.369], [309.563,309.714], [309.731,310.601]], comm:
-  [[126.975,163.203,"gloo:all_reduce"], [270.379,296.873,"gloo:all_reduce"],
-  [310.625,317.02,"gloo:all_reduce"]], ranks: 2 };
 
 export default explorable({
   name: "buckets", title: "What of a step's communication hides behind backward?",

@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 MOST_LAYERS = 40
-LAYER = re.compile(r" *([1-9][0-9]{0,8}) *: *([0-9]{1,9}(?:\.[0-9]{1,9})?) *")
+LAYER = re.compile(r"^ *([1-9][0-9]{0,8}) *: *([0-9]{1,9}(?:\.[0-9]{1,9})?) *$")
 
 
 class Layer(NamedTuple):

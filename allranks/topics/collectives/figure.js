@@ -1,16 +1,9 @@
 // Collectives, chunk by chunk. Mirrors sums.py and costs.py.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, nice, explorable } from "../kit/kit.js";
+import { MOST_RANKS, MOST_NUMBERS, LEAST, LONGEST } from "./figure.py";
+import { FORMULAS } from "./sums.py";
 
-const MOST_RANKS = 8, MOST_NUMBERS = 1e10, LEAST = 0.001, LONGEST = 1e6;
-const RING = "(W − 1) (α + n / (W B))", NAIVE = "(W − 1) (2 α + n / B + n / (W B))";
-const FORMULAS = {
-  all_reduce: { ring: `2 ${RING}`, tree: "2 ⌈log₂ W⌉ (α + n / B)", naive: "2 (W − 1) (α + n / B)" },
-  broadcast: { tree: "⌈log₂ W⌉ (α + n / B)", chain: `2 ${RING}`, naive: "(W − 1) (α + n / B)" },
-  reduce_scatter: { ring: RING, naive: NAIVE },
-  all_gather: { ring: RING, bruck: "⌈log₂ W⌉ α + (W − 1) n / (W B)", naive: NAIVE },
-  all_to_all: { pairwise: RING, bruck: "⌈log₂ W⌉ α + k n / (W B), k chunks passed on" },
-};
 const range = (from, to = null) => to === null ? [...Array(from).keys()]
   : Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
 const sum = (values) => values.reduce((a, b) => a + b, 0);

@@ -1,26 +1,20 @@
 // What a step costs if ranks send less. Mirrors sums.py and ../links/sums.py.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, range01, draggable, pressable, explorable } from "../kit/kit.js";
+import { LABELS, WHOLE, BOUNDS, MODELS, FIELDS } from "./figure.py";
+import { BACKWARD, BUCKET, EFFORT } from "./sums.py";
+import { LINKS as NAMED } from "../links/sums.py";
 
-const LABELS = { none: "No compression", bf16: "bf16", topk: "Top-k", powersgd: "PowerSGD", local: "Local steps" };
-const EFFORT = { bf16: 0.1, topk: 1, powersgd: 0.4 };
-const WHOLE = { world_size: [2, 1024], matrices: [1, 10000], width: [2, 65536], tokens: [1, 1e9],
-  approx_rank: [1, 65536], inner_steps: [1, 100000] };
-const BOUNDS = { compute_ms: [0.01, 1e6], alpha_us: [0, 1e6], gb_per_s: [0.001, 10000],
-  search_gb_per_s: [0.01, 10000], keep_percent: [0.001, 100] };
-const LINKS = [["NVLink 4", 3.4, 450], ["PCIe 5 x16", 5.7, 63], ["400 Gb/s InfiniBand", 14, 50],
-  ["25 Gb/s Ethernet", 30, 3.125], ["1 Gb/s Ethernet", 50, 0.125], ["a home network", 2000, 0.025]];
+const LINKS = Object.values(NAMED);
 const linkOf = (alpha, speed) => LINKS.find(([, a, b]) => a === alpha && b === speed)?.[0] ?? "";
-const SIZES = ["matrices", "width", "compute_ms", "tokens", "search_gb_per_s"];
-const MODELS = [["about this book's small GPT", 33, 64, 14, 1024, 1], ["GPT-2 small, on H100s", 144, 768, 10.5, 8192, 50],
-  ["a model of 7 billion, on H100s", 384, 4096, 800, 8192, 50]];
+const [, ...SIZES] = FIELDS;
 const modelOf = (state) => MODELS.find(([, ...numbers]) => numbers.every((n, i) => n === state[SIZES[i]]))?.[0] ?? "";
 
 // Return [name, handed, sent, messages, encoding, communication, exposed, step] of each method.
 function ways(state, bandwidth = state.gb_per_s * 1e9) {
   const { world_size: size, matrices, width, inner_steps: every, approx_rank: r } = state;
   const numbers = matrices * width ** 2, bytes = 4 * numbers, others = size - 1, share = 2 * others / size;
-  const rounds = Math.ceil(bytes / (25 * 2 ** 20)), around = 2 * others * rounds;
+  const rounds = Math.ceil(bytes / BUCKET), around = 2 * others * rounds;
   const alpha = state.alpha_us * 1e-6, compute = state.compute_ms * 1e-3;
   return [["none", bytes, around, share], ["bf16", bytes / 2, around, share],
     ["topk", 8 * kept(state, numbers), others * rounds, others],
@@ -28,7 +22,7 @@ function ways(state, bandwidth = state.gb_per_s * 1e9) {
     ["local", bytes / every, around / every, share]].map(([name, handed, messages, hops]) => {
     const sent = handed * hops, communication = messages * alpha + sent / bandwidth;
     const encoding = (EFFORT[name] ?? 0) * bytes / (state.search_gb_per_s * 1e9);
-    const hides = state.overlap && name !== "local", busy = communication - 2 / 3 * compute * (rounds - 1) / rounds;
+    const hides = state.overlap && name !== "local", busy = communication - BACKWARD * compute * (rounds - 1) / rounds;
     const exposed = hides ? Math.max(communication / rounds, busy) : communication; // the last bucket is never hidden
     return [name, handed, sent, messages, encoding, communication, exposed, compute + encoding + exposed];
   });

@@ -56,7 +56,7 @@ MODELS = [
     Model("GPT-2 small, on H100s", 144, 768, 10.5, 8192, 50.0),
     Model("a model of 7 billion, on H100s", 384, 4096, 800.0, 8192, 50.0),
 ]
-FIRST = MODELS[0]
+FIELDS, FIRST = Model._fields, MODELS[0]
 
 
 class Compression(Explorable):

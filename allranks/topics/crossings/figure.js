@@ -1,11 +1,10 @@
 // How long an all_reduce takes. Mirrors sums.py and ../links/sums.py.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, range01, draggable, explorable } from "../kit/kit.js";
+import { MOST_RANKS, SIZES, LATENCIES, SPEEDS } from "./figure.py";
+import { LINKS as NAMED } from "../links/sums.py";
 
-const MOST_RANKS = 1024, SIZES = [1e3, 1e10];
-const BOUNDS = { alpha_us: [0, 1e6], gb_per_s: [0.001, 10000] };
-const LINKS = [["NVLink 4", 3.4, 450], ["PCIe 5 x16", 5.7, 63], ["400 Gb/s InfiniBand", 14, 50],
-  ["25 Gb/s Ethernet", 30, 3.125], ["1 Gb/s Ethernet", 50, 0.125], ["a home network", 2000, 0.025]];
+const BOUNDS = { alpha_us: LATENCIES, gb_per_s: SPEEDS }, LINKS = Object.values(NAMED);
 const linkOf = (alpha, speed) => LINKS.find(([, a, b]) => a === alpha && b === speed)?.[0] ?? "";
 
 // Return [name, steps, share of the bytes] of each algorithm.

@@ -1,16 +1,9 @@
 // DataParallel's step, stage by stage. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, amount, table, whole, nice, draggable, explorable } from "../kit/kit.js";
+import { BOUNDS, OPTIMIZERS } from "./figure.py";
+import { STAGES, PARTS } from "./sums.py";
 
-const BOUNDS = {
-  batch_size: [1, 512], num_devices: [1, 8], param_mb: [1, 5000], input_mb: [0, 10],
-  activation_mb: [0, 200], output_mb: [0, 100], stage: [0, 8],
-};
-const OPTIMIZERS = { SGD: 0, "SGD with momentum": 1, Adam: 2 };
-const STAGES = ["start", "scatter", "replicate", "parallel_apply", "gather", "loss",
-  "backward", "reduce", "step"];
-const PARTS = ["weights", "optimizer state", "gradients", "inputs", "activations", "outputs",
-  "log-probabilities"];
 const upto = (number) => [...Array(number).keys()];
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const mb = (size) => amount(size * 1e6, "B");

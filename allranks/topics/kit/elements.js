@@ -1,5 +1,8 @@
 // What drawings are made of: elements of HTML and SVG, tables, lines of code, amounts.
-// Nothing here may touch the document on import, because node imports it too.
+// Nothing here may touch the document on import, because Node runs it too.
+
+import { HUES } from "../../base/svg.py";
+import { UNITS } from "../../base/units.py";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -33,11 +36,9 @@ export const rect = (x, y, width, height, attributes = {}) =>
 export const text = (x, y, words, attributes = {}) =>
   h("svg:text", { x, y, "text-anchor": "middle", ...attributes }, String(words));
 
-// Return the page's colour of a rank, or that of svg.HUES where no page sets one, as in
+// Return the page's colour of a rank, or the picture's where no page sets one, as in
 // JupyterLab.
-const HUES = ["#6275c4", "#b9621e", "#41856b", "#956b98",
-  "#11849d", "#c4556b", "#847b35", "#8167d6"];
-export const rankColor = (rank) => `var(--rank-${rank % 8}, ${HUES[rank % 8]})`;
+export const rankColor = (rank) => `var(--rank-${rank % HUES.length}, ${HUES[rank % HUES.length]})`;
 
 // Make any element of a picture a button for mouse, Enter and Space. By its `key`, the
 // focus finds it again after a redraw.
@@ -90,10 +91,6 @@ export function whole(name, value, low) {
 }
 
 // Write three digits and a unit, "B" or "s", as allranks/base/units.py does.
-const UNITS = {
-  B: [[1, "B"], [1e3, "kB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
-  s: [[1e-6, "µs"], [1e-3, "ms"], [1, "s"], [3600, "h"], [86400, "d"]],
-};
 export function amount(value, unit) {
   const [scale, name] = UNITS[unit].findLast(([least]) => value >= least) ?? UNITS[unit][0];
   const number = value / scale, places = number >= 100 ? 1 : number >= 10 ? 10 : 100;

@@ -1,10 +1,10 @@
 // A loader is a queue: who waits, the model or the workers. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, table, whole, amount, explorable } from "../kit/kit.js";
+import { NUM, TIMES, SIZES, WHOLE } from "./figure.py";
+import { EPS, A, M } from "./sums.py";
 
-const NUM = 60, EPS = 1e-9, A = 16807, M = 2 ** 31 - 1;
-const WHOLE = { jitter: [0, 100], num_workers: [0, 16], prefetch_factor: [1, 16], cores: [1, 128], batch: [0, NUM - 1] };
-const REAL = { load_ms: [0.1, 10000], step_ms: [0.1, 10000], batch_mb: [0.001, 10000] };
+const REAL = { load_ms: TIMES, step_ms: TIMES, batch_mb: SIZES };
 const upto = (n) => [...Array(n).keys()];
 const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 

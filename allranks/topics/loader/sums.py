@@ -15,7 +15,7 @@ from math import ceil
 from typing import NamedTuple
 
 EPS = 1e-9  # ms
-_A, _M = 16807, 2**31 - 1  # Park and Miller's generator: its products fit in a double
+A, M = 16807, 2**31 - 1  # Park and Miller's generator: its products fit in a double
 
 
 class Batch(NamedTuple):
@@ -46,8 +46,8 @@ def load_times(num: int, mean: float, jitter: float) -> list[float]:
     """
     times, x = [], 1
     for _ in range(num):
-        x = x * _A % _M
-        times.append(mean * (1 + jitter * (2 * (x * _A % _M) / _M - 1)))
+        x = x * A % M
+        times.append(mean * (1 + jitter * (2 * (x * A % M) / M - 1)))
     return times
 
 

@@ -1,17 +1,13 @@
 // A number in formats of few bits. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, table, pressable, draggable, explorable } from "../kit/kit.js";
+import { FORMATS as BITS, MOST_LETTERS, MOST_EXPONENT, NUMBER } from "./sums.py";
 
-// [bits of exponent, bits of mantissa, label]; in e4m3 no exponent is kept for inf.
-const FORMATS = Object.fromEntries(Object.entries({
-  fp32: [8, 23], tf32: [8, 10], bf16: [8, 7], fp16: [5, 10], e5m2: [5, 2, "fp8 e5m2"], e4m3: [4, 3, "fp8 e4m3"],
-}).map(([key, [exponent, mantissa, label = key]]) => {
-  const infinite = key !== "e4m3", sign = 2 ** (exponent + mantissa), ends = infinite ? 2 ** mantissa : 1;
+const FORMATS = Object.fromEntries(Object.entries(BITS).map(([key, { label, exponent, mantissa, infinite }]) => {
+  const sign = 2 ** (exponent + mantissa), ends = infinite ? 2 ** mantissa : 1;
   return [key, { label, exponent, mantissa, infinite, sign, top: sign - ends - 1, nan: sign - (infinite ? ends / 2 : 1), least: 2 - 2 ** (exponent - 1) - mantissa }];
 }));
 const KEYS = Object.keys(FORMATS);
-const LETTERS = 40, EXPONENT = 400;
-const NUMBER = /^ *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})|(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?) *$/;
 
 // A fraction is a pair of BigInts.
 const pow = (base, k) => k < 0 ? [1n, base ** BigInt(-k)] : [base ** BigInt(k), 1n];
@@ -26,12 +22,12 @@ function round([a, b]) { // to the nearest, ties to the even
 }
 
 function read(name, typed) {
-  if ([...typed].length > LETTERS) throw Error(`${name} must have at most ${LETTERS} letters`);
+  if ([...typed].length > MOST_LETTERS) throw Error(`${name} must have at most ${MOST_LETTERS} letters`);
   const found = NUMBER.exec(typed);
   if (!found) throw Error(`${name} must be a number, such as 0.1, 1e-4 or 2^-24, not “${typed}”`);
   const [, sign, two, whole, part, ten] = found, power = Number(two ?? ten ?? 0);
-  if (Math.abs(power) > EXPONENT)
-    throw Error(`${name} must have an exponent from -${EXPONENT} to ${EXPONENT}`);
+  if (Math.abs(power) > MOST_EXPONENT)
+    throw Error(`${name} must have an exponent from -${MOST_EXPONENT} to ${MOST_EXPONENT}`);
   return [sign === "-", two ? pow(2n, power)
     : times([BigInt(whole + part), 1n], pow(10n, power - part.length))];
 }

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MOST_LETTERS, MOST_EXPONENT = 40, 400
-_NUMBER = re.compile(
-    r" *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})"
-    r"|(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?) *",
+NUMBER = re.compile(
+    r"^ *([+-]?)(?:2(?:\*\*|\^)([+-]?\d{1,3})"
+    r"|(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([+-]?\d{1,3}))?) *$",
     re.ASCII,
 )
 
@@ -86,7 +86,7 @@ def read(name: str, text: str) -> tuple[bool, Fraction]:
     """
     if len(text) > MOST_LETTERS:
         raise ValueError(f"{name} must have at most {MOST_LETTERS} letters")
-    found = _NUMBER.fullmatch(text)
+    found = NUMBER.fullmatch(text)
     if not found:
         raise ValueError(
             f"{name} must be a number, such as 0.1, 1e-4 or 2^-24, not “{text}”"

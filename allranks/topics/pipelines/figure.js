@@ -1,11 +1,9 @@
 // Pipeline schedules: who works when. Mirrors sums.py and schedules.py.
 
 import { h, picture, rect, text, rankColor, table, whole, draggable, explorable } from "../kit/kit.js";
+import { MOST, WORDS } from "./figure.py";
+import { NAMES } from "./schedules.py";
 
-const NAMES = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
-const MOST = { num_ranks: 8, num_microbatches: 16, stages_per_rank: 4,
-  forward: 9, input_gradient: 9, weight_gradients: 9 };
-const WORDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradients" };
 const range = (n) => [...Array(n).keys()];
 const perRank = (name, v) => name.startsWith("Interleaved") ? v : name === "ZBVZeroBubble" ? 2 : 1;
 

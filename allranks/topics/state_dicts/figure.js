@@ -1,22 +1,7 @@
 // State-dict keys under wrappers. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, pressable, code, explorable } from "../kit/kit.js";
-
-const SHAPES = { "hidden.weight": [4, 4], "head.weight": [2, 4] };
-const PREFIX = { DDP: "module.", compile: "_orig_mod.", DataParallel: "module.", FSDP2: "" };
-const CALLS = { compile: "torch.compile", FSDP2: "fully_shard" };
-const CLASSES = { DDP: "DistributedDataParallel", compile: "OptimizedModule" };
-const MOST = 3;
-const API = "torch.distributed.checkpoint.state_dict";
-const CONSUME = "consume_prefix_in_state_dict_if_present";
-const PLAIN = 'torch.load("net.pt", map_location="cpu")';
-const REFUSED = {
-  DDP: "NotImplementedError: Operator c10d.broadcast_.default does not have a sharding strategy "
-    + "registered.",
-  FSDP2: "AssertionError: Each distinct composable distributed API can only be applied to a "
-    + "module once.",
-  compile: "AttributeError: 'function' object has no attribute 'state_dict'",
-};
+import { SHAPES, PREFIX, CALLS, CLASSES, MOST, API, CONSUME, PLAIN, REFUSED } from "./sums.py";
 
 const callOf = (order) => order.reduce((inner, name) => `${CALLS[name] ?? name}(${inner})`, "net");
 

@@ -16,6 +16,13 @@ MOST = 3  # wrappers
 API = "torch.distributed.checkpoint.state_dict"
 CONSUME = "consume_prefix_in_state_dict_if_present"
 PLAIN = 'torch.load("net.pt", map_location="cpu")'
+REFUSED = {  # what torch says to a wrapper in the wrong place
+    "DDP": "NotImplementedError: Operator c10d.broadcast_.default does not have a "
+    "sharding strategy registered.",
+    "FSDP2": "AssertionError: Each distinct composable distributed API can only be "
+    "applied to a module once.",
+    "compile": "AttributeError: 'function' object has no attribute 'state_dict'",
+}
 
 
 def call_of(order: Sequence[str]) -> str:
@@ -37,22 +44,18 @@ def check(order: Sequence[str]) -> None:
         ValueError: in torch's words; also for an unknown wrapper, and for too many.
     """
     for i, wrapper in enumerate(order):
-        inner, why = order[:i], ""
+        inner = order[:i]
         if wrapper not in PREFIX:
             raise ValueError(f"no wrapper {wrapper}: there are {', '.join(PREFIX)}")
         shell = [other for other in inner if other != "FSDP2"][-1:]
-        if wrapper == "DDP" and "FSDP2" in inner:
-            why = "NotImplementedError: Operator c10d.broadcast_.default does not have "
-            why += "a sharding strategy registered."
-        elif wrapper == "FSDP2" and inner[-1:] == ["FSDP2"]:
-            why = (
-                "AssertionError: Each distinct composable distributed API can only be "
-            )
-            why += "applied to a module once."
-        elif wrapper == "compile" and shell == ["compile"]:
-            why = "AttributeError: 'function' object has no attribute 'state_dict'"
-        if why:
-            raise ValueError(f"torch refuses {call_of(order[: i + 1])}: {why}")
+        refused = {
+            "DDP": "FSDP2" in inner,
+            "FSDP2": inner[-1:] == ["FSDP2"],
+            "compile": shell == ["compile"],
+        }
+        if refused.get(wrapper):
+            call = call_of(order[: i + 1])
+            raise ValueError(f"torch refuses {call}: {REFUSED[wrapper]}")
     if len(order) > MOST:
         raise ValueError(f"{len(order)} wrappers do not fit here: at most {MOST}")
 

@@ -1,8 +1,8 @@
 // Who is who: a cluster in which a process is chosen. Mirrors sums.py.
 
 import { h, picture, rect, text, rankColor, pressable, draggable, code, table, whole, explorable } from "../kit/kit.js";
+import { MOST, NAMED } from "./figure.py";
 
-const MOST = 16, NAMED = 4;
 const count = (number, thing) =>
   `${number} ${thing}${number === 1 ? "" : thing.endsWith("ss") ? "es" : "s"}`;
 const sum = (values) => values.reduce((a, b) => a + b, 0);

@@ -14,6 +14,7 @@ OURS = re.compile(r"(--(?:rank|diff)-\w+): (#[0-9a-f]+)")  # light mode comes fi
 HAS_CONTROLS = "On the web and in JupyterLab this figure has controls."
 GONE = {"script", "style", "template", "button", "link", "nav"}
 GONE |= {"progress", "meter", "datalist"}
+NOT_ON_PAPER = {"no-paper", "sd-summary-state-marker"}  # classes
 SIGNS = {"radio": "○", "checkbox": "☐"}
 BLANKS = ("number", "text")
 PLAIN = {"form": "div", "fieldset": "div", "legend": "p", "label": "span"}
@@ -58,8 +59,8 @@ def parse(page: str) -> BeautifulSoup:
 
 def goes(tag: Tag) -> bool:
     """Tell whether a tag has no place on paper."""
-    hidden = "hidden" in tag.attrs or "no-paper" in tag.get_attribute_list("class")
-    return tag.name in GONE or hidden
+    never = NOT_ON_PAPER.intersection(tag.get_attribute_list("class"))
+    return tag.name in GONE or "hidden" in tag.attrs or bool(never)
 
 
 def readable(body: str) -> str:

@@ -6,7 +6,6 @@ what was skipped has not run either.
 """
 
 import fcntl
-import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from book._ext.runs import one_file
+from book._ext.runs import inputs, one_file
 
 DATA = "book/_data/status.json"
 FOLDERS = {
@@ -46,22 +45,17 @@ def files(root: Path) -> list[str]:
     ]
 
 
-def code(path: Path) -> bytes:
-    """Return a file's code; of a notebook, its code cells without their outputs."""
-    if path.suffix != ".ipynb":
-        return path.read_bytes()
-    cells = json.loads(path.read_bytes())["cells"]
-    cells = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
-    return "\n\n".join(cells).encode()
-
-
 def digest(path: Path) -> str:
-    """Hash a file's code; of a script, also what it takes from files beside it."""
-    found = code(path)
+    """Hash a file's own code; of a script, also what it takes from files beside it.
+
+    This is what an output is shown with, so an edit of it needs a new record. What the
+    code imports from the package may change: then the record is replayed (replayed.py).
+    """
+    found = inputs.code(path)
     if path.parent.name == "scripts":
         rest = one_file.needed(one_file.read(path))
-        found += "".join(source.text(node) for source, node in rest).encode()
-    return hashlib.sha256(found).hexdigest()[:16]
+        found += "".join(source.text(node) for source, node in rest)
+    return inputs.short(found)
 
 
 def world_sizes(code: str, output: str = "") -> set[int]:

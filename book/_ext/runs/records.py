@@ -15,7 +15,6 @@ three use this module.
 import hashlib
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,6 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 EXIT = re.compile(r"^:exit:[ \t]*(-?\d+)[ \t]*$", re.MULTILINE)
-PROGRAM = re.compile(r"\b\w+\.py\b|-m allranks[.\w]+\b(?!.*\.py\b)")
 ONLY = re.compile(r"^:only:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 TIMING = re.compile(
     r"\d[\d,]*(?:\.\d+)?\s?(?:samples/s|steps/s|[KMG]B/s|ms|µs|us|s|min|%)(?![\w/])"
@@ -67,22 +65,6 @@ def commands(page: str) -> list[Command]:
         code, only = int(code[1]) if code else 0, only[1] if only else ""
         found.append(Command(match["command"], code, only))
     return found
-
-
-def started(pages: Iterable[Path]) -> list[tuple[str, Command]]:
-    """Return the first command of each script and module of ours.
-
-    The tests start these as a reader does, and fork the others.
-
-    Returns:
-        (name of the page, command), in the order of the pages.
-    """
-    first = {}
-    for page in sorted(pages):
-        for command in commands(page.read_text("utf8")):
-            if program := PROGRAM.search(command.line):
-                first.setdefault(program[0], (page.name, command))
-    return list(first.values())
 
 
 def write(folder: Path, command: Command, output: str) -> None:

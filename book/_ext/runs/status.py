@@ -1,8 +1,9 @@
 """``{status}``: when each notebook and script ran, how long, and on how many ranks.
 
-The records come from executed.py. ``{test-status}`` shows the pytest report (JUnit XML)
+The records come from executed.py, and from replayed.py when each was last run again and
+printed the same. ``{test-status}`` shows the pytest report (JUnit XML)
 that ``ALLRANKS_TESTS`` names, for which ``make test`` builds the page again after the
-tests. ``{started}`` lists the commands that the tests start for real.
+tests.
 """
 
 import os
@@ -16,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
 
-from book._ext.runs import records
+from book._ext.runs import records, replayed
 from book._ext.runs.executed import DATA, FAILED, GOOD, SKIPPED, files, load, verdict
 
 SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
@@ -25,17 +26,19 @@ SAID = {SKIPPED: "skipped checks", "never run": "never ran"}
 def rows(root: Path) -> list[list[str]]:
     """Build a row for each notebook, each script, and each folder of specimens."""
     runs, found, folders = load(root), [], {"errata": [], "clinic": []}
+    again = replays(root)
     for name in files(root):
         run, end = runs.get(name, {}), verdict(root, name, runs)
         if (folder := name.partition("/")[0]) in folders:
-            folders[folder].append((run, end))
+            folders[folder].append((run, end, again.get(name, "")))
             continue
-        found.append([name, *cells(run, end)])
+        found.append([name, *cells(run, end, again.get(name, ""))])
     for folder, played in folders.items():
         if not played:
             continue
-        known = [run for run, _ in played if run]
-        ends = Counter(end for _, end in played)
+        known = [run for run, *_ in played if run]
+        ends = Counter(end for _, end, _ in played)
+        oldest = min(date for *_, date in played)
         all_ = {
             "date": min((run["date"] for run in known), default=""),
             "seconds": sum(run["seconds"] for run in known),
@@ -43,18 +46,36 @@ def rows(root: Path) -> list[list[str]]:
             "world_sizes": sorted({n for run in known for n in run["world_sizes"]}),
         }
         text = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        found.append([f"{folder}/ ({len(played)} specimens)", *cells(all_, text)])
+        name = f"{folder}/ ({len(played)} specimens)"
+        found.append([name, *cells(all_, text, oldest)])
     return found
 
 
-def cells(run: dict, end: str) -> list[str]:
-    """Return the cells of a run's row, without the file's name."""
+def replays(root: Path) -> dict[str, str]:
+    """Return when each file was last run again: scripts with their page's commands."""
+    dates = {name: facts["date"] for name, facts in replayed.load(root).items()}
+    for page in root.glob("book/ch*.md"):
+        for command in records.commands(page.read_text("utf8")):
+            for script in re.findall(r"scripts/ch\w+\.py", command.line):
+                dates[script] = dates.get(f"book/{page.name}", "")
+    return dates
+
+
+def cells(run: dict, end: str, again: str) -> list[str]:
+    """Return the cells of a run's row, without the file's name.
+
+    Args:
+        run: what was recorded.
+        end: how it ended.
+        again: when it was last replayed.
+    """
     if not run:
-        return [end, "–", "–", "–", "–"]
+        return [end, "–", "–", "–", "–", "–"]
     ranks = ", ".join(map(str, run["world_sizes"])) or "one process"
     if devices := run.get("vgpus"):
         ranks += f"; {devices} virtual GPUs"
-    return [end, run["date"], f"{run['seconds']:.0f} s", ranks, run["torch"]]
+    seconds = f"{run['seconds']:.0f} s"
+    return [end, run["date"], again or "–", seconds, ranks, run["torch"]]
 
 
 def tests(path: Path) -> list[list[str]]:
@@ -85,13 +106,13 @@ def tests(path: Path) -> list[list[str]]:
 class Status(SphinxDirective):
     """The table of runs, and a summary below it."""
 
-    heads = ("file", "end", "last run", "took", "ranks", "PyTorch")
-    widths = (30, 14, 14, 9, 19, 14)
+    heads = ("file", "end", "recorded", "replayed", "took", "ranks", "PyTorch")
+    widths = (28, 12, 13, 13, 8, 14, 12)
 
     def run(self) -> list[nodes.Node]:
         """Build the table by comparing the records with the files as they are now."""
         root = Path(self.env.srcdir)
-        for name in [DATA, *files(root)]:
+        for name in [DATA, replayed.DATA, *files(root)]:
             self.env.note_dependency(name)
         found = rows(root)
         runs = load(root)
@@ -150,18 +171,6 @@ class TestStatus(Status):
         return [self.table(tests(report))]
 
 
-class Started(SphinxDirective):
-    """The commands that the tests start for real, while they fork the others."""
-
-    def run(self) -> list[nodes.Node]:
-        """List the first command of each script and module."""
-        found = nodes.bullet_list()
-        for _, command in records.started(Path(self.env.srcdir).glob("book/*.md")):
-            line = nodes.literal(command.line, command.line)
-            found += nodes.list_item("", nodes.paragraph("", "", line))
-        return [found]
-
-
 def always(
     app: Sphinx,
     env: BuildEnvironment,
@@ -177,5 +186,4 @@ def setup(app: Sphinx) -> None:
     """Add the directives."""
     app.add_directive("status", Status)
     app.add_directive("test-status", TestStatus)
-    app.add_directive("started", Started)
     app.connect("env-get-outdated", always)

@@ -99,12 +99,10 @@ def files(root: Path, page: str) -> list[str]:
     stem = Path(page).name
     notebook = f"notebooks/{stem}.ipynb"
     found = [notebook] if (root / notebook).is_file() else []
-    if stem.startswith("ch"):
-        chapter = stem.partition("_")[0]
-        scripts = sorted(path.name for path in root.glob(f"scripts/{chapter}_*.py"))
-        scripts.sort(key=lambda name: name != f"{stem}.py")  # the chapter's own first
-        found += [f"scripts/{name}" for name in scripts]
-    return found
+    every = f"{stem.partition('_')[0]}_*" if stem.startswith("ch") else stem
+    scripts = sorted(path.name for path in root.glob(f"scripts/{every}.py"))
+    scripts.sort(key=lambda name: name != f"{stem}.py")  # the chapter's own first
+    return found + [f"scripts/{name}" for name in scripts]
 
 
 def launches(repository: Repository, notebook: str) -> dict[str, str]:
@@ -214,7 +212,6 @@ def setup(app: Sphinx) -> None:
     found = find(Path(app.srcdir), dict(os.environ))
     value = (found.address, found.branch) if found else None
     app.add_config_value("allranks_repository", value, "env")
-    app.add_css_file("links.css")
     app.add_directive("colab-cell", ColabCell)
     app.connect("html-page-context", add, priority=400)
     app.connect("build-finished", copy)

@@ -25,22 +25,6 @@ MOST = 400 * 1024  # bytes of the index; a test holds it
 LEFT_OUT = "book/app_status", "book/app_course"  # nobody looks for what is listed there
 SYMPTOMS = {"hang": "hangs; ", "slow": "slow; ", "silent": "wrong; "}
 SYNTAX = re.compile(r"\\[wdsbWDSB]|\(\?[:!=]|\{\d[^}]*\}|\[[^\]]*\]|[\\^$|()*+?]|\.\*")
-PAGE = """
-<h1>Search</h1>
-<form class="bd-search d-flex align-items-center" action="search.html" method="get"
-  role="search">
-  <i class="fa-solid fa-magnifying-glass"></i>
-  <input type="search" class="form-control" name="q" placeholder="Search the book"
-    aria-label="Search the book" autocomplete="off" autocapitalize="off"
-    spellcheck="false">
-</form>
-<noscript><p>The search needs JavaScript. Without it, the
-<a href="book/intro.html#the-map">map</a> leads to all chapters,
-<a href="book/app_clinic.html#all-of-them">the error clinic</a> lists all failures, and
-<a href="book/app_glossary.html">the glossary</a> all terms, as does
-<a href="genindex.html">the index</a>.</p></noscript>
-<div id="search-results"></div>
-"""
 
 
 def literal(case: clinic.Specimen) -> str:
@@ -137,11 +121,7 @@ def add_page(app: Sphinx) -> Iterator[tuple[str, dict, str]]:
     if app.builder.name == "html":
         text = "Search the sections, error messages, terms and figures of the book."
         described = f'<meta content="{text}" name="description" />'
-        yield (
-            "search",
-            {"title": "Search", "body": PAGE, "metatags": described},
-            "page.html",
-        )
+        yield "search", {"metatags": described}, "search.html"
 
 
 def setup(app: Sphinx) -> None:

@@ -7,11 +7,10 @@ they are those of GitHub Pages where the repository is known (see ``links.py``),
 relative where it is not. ``index.html`` is the front page itself, not a redirect.
 """
 
-import posixpath
 import re
 from html import escape, unescape
 from pathlib import Path
-from textwrap import wrap
+from textwrap import shorten, wrap
 from urllib.parse import urlsplit
 
 import matplotlib
@@ -24,11 +23,8 @@ from allranks.base.svg import LIGHT
 SIZE = (1200, 630)
 INK, SOFT, PAPER = "#1d2430", "#515b6b", "#ffffff"
 FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
-FRONT = "book/intro"
-ADDRESS = re.compile(r'\b(href|src|action)="(?![a-z][a-z0-9+.-]*:|#|/)([^"]*)"')
-ROOT = re.compile(r'data-content_root="[^"]*"')
-DESCRIPTION = re.compile(r'<meta content="([^"]*)" name="description"')
-DESCRIBED = re.compile(r'<meta name="description" content="([^"]*)"')
+FRONT = "book/intro.html"
+DESCRIPTION = re.compile(r'<meta (?=[^>]*name="description")[^>]*content="([^"]*)"')
 
 
 def base_of(repository: str) -> str:
@@ -75,13 +71,17 @@ def card(title: str, above: str, text: str) -> Image.Image:
 def tag(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Say what a link to a page shows, and draw its picture."""
+    """Describe a page, say what a link to it shows, and draw its picture."""
     if app.builder.name != "html" or doctree is None:
         return
     metatags = context.get("metatags", "")
-    found = DESCRIPTION.search(metatags) or DESCRIBED.search(metatags)
-    about = unescape(found[1]) if found else ""
     title = re.sub(r"<[^>]*>", "", unescape(context.get("title", "")))
+    if found := DESCRIPTION.search(metatags):
+        about = unescape(found[1])
+    else:  # its first sentences
+        first = next(doctree.findall(nodes.paragraph), None)
+        about = shorten(first.astext() if first else title, 160, placeholder=" …")
+        metatags += f'\n<meta name="description" content="{escape(about)}" />'
     title = re.sub(r"^\d+\. ", "", title)  # the number stands above it
     number = app.env.toc_secnumbers.get(page, {}).get("", ())
     above = f"Chapter {number[0]}" if number else ""
@@ -114,25 +114,16 @@ def tag(
 
 
 def front(app: Sphinx, exception: Exception | None) -> None:
-    """Write ``index.html``: the front page, with addresses as seen from there."""
-    source = Path(app.outdir, f"{FRONT}.html")
+    """Write ``index.html``: the front page itself instead of a redirect to it."""
+    source = Path(app.outdir, FRONT)
     if exception or app.builder.name != "html" or not source.is_file():
         return
-    folder = posixpath.dirname(FRONT)
-
-    def move(match: re.Match) -> str:
-        address, mark, rest = re.fullmatch(r"([^?#]*)([?#]?)(.*)", match[2]).groups()
-        there = posixpath.normpath(posixpath.join(folder, address)) if address else ""
-        return f'{match[1]}="{there}{mark}{rest}"'
-
-    text = ADDRESS.sub(move, source.read_text("utf8"))
-    text = ROOT.sub('data-content_root="./"', text, count=1)
-    link = f'<link rel="canonical" href="{FRONT}.html" />'
-    text = text.replace("</head>", f"{link}\n</head>", 1)
-    Path(app.outdir, "index.html").write_text(text, "utf8")
+    base = f'<base href="{FRONT}"><link rel="canonical" href="{source.name}">'
+    html = source.read_text("utf8").replace("<head>", f"<head>\n{base}", 1)
+    Path(app.outdir, "index.html").write_text(html, "utf8")
 
 
 def setup(app: Sphinx) -> None:
-    """Register both: the first after the descriptions, the last after all else."""
-    app.connect("html-page-context", tag, priority=600)
+    """Register both; the second runs after all else, at the build's end."""
+    app.connect("html-page-context", tag)
     app.connect("build-finished", front, priority=1000)

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
-from allranks import Ranks, paths
+from allranks import Ranks
+from allranks.base import paths
 from tests.allranks.guard.test_laws import (
     Decoded,
     Samples,

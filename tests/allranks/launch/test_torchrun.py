@@ -23,9 +23,8 @@ rank = dist.get_rank()
 
 
 @pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Return a function that writes scripts with a process group; nothing is forked."""
-    monkeypatch.delenv("ALLRANKS_POPEN")
+def script(tmp_path):
+    """Return a function that writes scripts with a process group."""
 
     def make(body: str):
         path = tmp_path / "specimen.py"

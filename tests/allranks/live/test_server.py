@@ -62,7 +62,7 @@ def run(folder, before: str = "", after: str = "", **env: str) -> list[str]:
     program = folder.parent / "kernel.py"
     program.write_text(code)
     command = [sys.executable, str(program)]
-    env = {**os.environ, "ALLRANKS_PRELOAD": ""} | env
+    env = os.environ | env
     return subprocess.run(command, cwd=folder, env=env, **both).stdout.splitlines()
 
 
@@ -120,7 +120,7 @@ def test_a_forked_process_has_ranks_of_its_own(tmp_path, how):
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     command = [sys.executable, str(program), how]
     with tempfile.TemporaryDirectory() as folder:  # tmp_path is too long for a socket
-        env = {**os.environ, "ALLRANKS_PRELOAD": "", "TMPDIR": folder}
+        env = {**os.environ, "TMPDIR": folder}
         done = subprocess.run(command, env=env, **both, timeout=60)
         left = [name for name in os.listdir(folder) if "inductor" not in name]
     assert done.returncode == 0, done.stdout

@@ -1,11 +1,10 @@
 """Run rehearsals of our own scripts."""
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-from allranks.launch.torchrun import starter
 
 SCRIPTS = Path(__file__).parent / "scripts"
 REHEARSE = [sys.executable, "-m", "allranks.rehearse", "--timeout", "90"]
@@ -15,7 +14,8 @@ def rehearse(*words, **variables):
     """Run the command; its own --timeout leaves no process behind."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         env = os.environ | variables
-        code = starter()([*REHEARSE, *words], env=env, stdout=out, stderr=err).wait()
+        done = subprocess.run([*REHEARSE, *words], env=env, stdout=out, stderr=err)
+        code = done.returncode
         return code, *(file.seek(0) or file.read() for file in (out, err))
 
 

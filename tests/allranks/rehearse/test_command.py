@@ -248,9 +248,8 @@ def test_a_spawned_rank_that_fails_is_named_with_its_line():
 @pytest.mark.parametrize(
     ("how", "code", "said"), [("7", 7, ""), ("text", 1, "it ends because of this")]
 )
-def test_a_script_ends_as_under_python(how, code, said, monkeypatch):
+def test_a_script_ends_as_under_python(how, code, said):
     """Its threads are joined, its exit functions run, and its exit code is ours."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process ends in its own way
     found, out, err = rehearse("--gpus=1", str(SCRIPTS / "ends.py"), how)
     assert found == code, out + err
     assert out.startswith("last line\nthread\nexit function\nRehearsal: exit code")
@@ -271,7 +270,6 @@ def test_a_script_has_the_surroundings_that_python_gives_it(tmp_path, monkeypatc
     A launcher starts it, and the scripts that it starts are rehearsed; the process that
     it forgets is ended.
     """
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked process has other surroundings
     Path(tmp_path, "stub.py").write_text("told = __name__")
     stubs = "--stub=apex=stub.py", "--stub=apex.parallel=stub.py"
     Path(tmp_path, "link.py").symlink_to(SCRIPTS / "leaves.py")
@@ -321,7 +319,6 @@ def test_a_signal_ends_all_and_prints_the_report(number, code, told, tmp_path):
     """No process or folder is left, and the report says what was done until then."""
     command = [*REHEARSE, "--gpus=1", *torchrun("wait.py", ranks=1)]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    env.pop("ALLRANKS_POPEN", None)  # what forks would leave a folder of its own
     job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     said = job.stdout.readline()
     time.sleep(1.5)  # the record is written twice a second
@@ -472,9 +469,8 @@ if "torch.distributed.run" in sys.orig_argv:
 """
 
 
-def test_a_node_that_ends_first_disturbs_no_other(tmp_path, monkeypatch):
+def test_a_node_that_ends_first_disturbs_no_other(tmp_path):
     """One torchrun is slow to read that all is done, when the other has ended."""
-    monkeypatch.delenv("ALLRANKS_POPEN")  # a forked one has no sitecustomize
     Path(tmp_path, "sitecustomize.py").write_text(SLOW_TO_LEAVE)
     words = "--nodes=2", "--gpus=1", *torchrun("ends.py", "0", ranks=1)
     code, _, err = rehearse(*words, PYTHONPATH=str(tmp_path))

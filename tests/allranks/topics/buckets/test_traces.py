@@ -2,14 +2,13 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 
 from allranks.topics import Buckets
-from allranks.topics.buckets import traces
+from allranks.topics.buckets import figure, traces
 from allranks.topics.kit import bundle
-from tests.allranks.topics.kit.test_explorable import REPLAY, node
+from tests.allranks.topics.kit.test_explorable import REPLAY, figure_file, node
 
 EXAMPLE = bundle.TOPICS / "buckets" / "example_trace.json"
 BACK = traces.BACKWARD
@@ -89,7 +88,7 @@ def random_traces(number: int) -> list[str]:
     return found
 
 
-def test_javascript_reads_what_python_reads():
+def test_javascript_reads_what_python_reads(tmp_path):
     """They agree on good and bad files, to the last digit and the last word."""
 
     def here(text):
@@ -99,7 +98,7 @@ def test_javascript_reads_what_python_reads():
             return {"error": str(error)}
 
     texts = [*GOOD, *(text for text, _ in BAD), *random_traces(60)]
-    script = bundle.TOPICS / "buckets" / "figure.js"
+    script = figure_file("buckets", tmp_path)
     there = json.loads(node(REPLAY, script, "lanes", data=json.dumps(texts)))
     assert len(there) == len(texts)
     for text, answer in zip(texts, there, strict=True):
@@ -134,11 +133,6 @@ def test_the_example_is_a_real_trace_and_the_pages():
     found = traces.lanes(text)
     assert len(found["comm"]) == 3 and found["ranks"] == 2
     assert traces.trim(text) == text
-    source = Path(bundle.TOPICS, "buckets", "figure.js").read_text("utf8")
-    assert "const EXAMPLE = {" in source
-    code = f"{bundle.kit_script()}{bundle.script('buckets')}"
-    start = code.index("const EXAMPLE = ")
-    shown = code[start : code.index(";", start)].removeprefix("const EXAMPLE = ")
-    assert json.loads(node("-p", f"JSON.stringify({shown})")) == found
+    assert found == figure.EXAMPLE
     facts = Buckets(trace=found).facts["seen"]
     assert 0 < facts["exposed"] <= facts["sending"] <= facts["length"]

@@ -11,9 +11,11 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 from traitlets import TraitError
 
+from allranks.base import svg, units
 from allranks.base.svg import RANK_COLORS
 from allranks.topics import CLASSES, Sampler, by_name
 from allranks.topics.kit import bundle
+from tests.twins import twice
 
 REPLAY = Path(__file__).with_name("replay.mjs")
 LIMIT = 7 * 1024  # bytes of an explorable's own script, as a server sends it
@@ -28,6 +30,14 @@ def node(*arguments, data: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def figure_file(name: str, folder: Path) -> Path:
+    """Write a figure as a module that Node can load, with all that it exports."""
+    path = folder / f"{name}.mjs"
+    text = bundle.IMPORT.sub(r"const \1 = allRanks.kit;\n", bundle.figure(name))
+    path.write_text(bundle.kit_script() + text, "utf8")
+    return path
 
 
 def sent(script: str) -> int:
@@ -67,17 +77,28 @@ def differs(a, b, path="") -> str:
 class TestEach:
     """What holds for every explorable."""
 
-    def test_javascript_computes_what_python_does(self, name):
+    def test_javascript_computes_what_python_does(self, name, tmp_path):
         """They agree on hundreds of states, impossible ones included."""
         module = importlib.import_module(f"allranks.topics.{name}.figure")
         states = module.cases()
         here = [answer(by_name(name), state) for state in states]
         refused = sum("error" in facts for facts in here)
         assert len(states) >= 200 and refused >= 20 and len(states) - refused >= 100
-        path = bundle.TOPICS / name / "figure.js"
+        path = figure_file(name, tmp_path)
         there = json.loads(node(REPLAY, path, data=json.dumps(states)))
         for state, python, javascript in zip(states, here, there, strict=True):
             assert not (where := differs(python, javascript)), f"{state}: {where}"
+
+    def test_no_constant_stands_twice(self, name):
+        """A script imports from Python what stands there; drawings have their own."""
+        files = [*(bundle.TOPICS / name).glob("*.py"), bundle.TOPICS / "links/sums.py"]
+        modules = [
+            importlib.import_module(f"allranks.topics.{path.parent.name}.{path.stem}")
+            for path in files
+            if path.stem not in ("__init__", "picture", "runs")
+        ]
+        script = (bundle.TOPICS / name / "figure.js").read_text("utf8")
+        assert twice(script, modules) == set()
 
     def test_scripts_are_small_and_parse(self, name, tmp_path):
         """Both forms parse as JavaScript, and what a page loads is small."""
@@ -138,7 +159,7 @@ def test_the_button_hears_that_it_begins_and_how_it_ends(ends, words, monkeypatc
 
 
 def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
-    """A figure may import only kit.js, and may export only names."""
+    """A figure may import only kit.js and constants, and may export only names."""
     monkeypatch.setattr(bundle, "TOPICS", tmp_path)
     for name, line in (
         ("bad", 'import { a } from "./b.js";\n'),
@@ -156,10 +177,17 @@ def test_a_module_that_a_page_could_not_load_is_refused(tmp_path, monkeypatch):
 
 def test_a_rank_has_the_colour_that_it_has_in_pictures():
     """The colours are the same, also in a host that defines none."""
-    say = f"""import {{ rankColor }} from "{(bundle.KIT / "kit.js").as_uri()}";
-        console.log(JSON.stringify([...Array(16).keys()].map(rankColor)));"""
-    colors = json.loads(node("--input-type=module", "--eval", say))
+    say = (
+        "console.log(JSON.stringify([...Array(16).keys()].map(allRanks.kit.rankColor)))"
+    )
+    colors = json.loads(node("--eval", f"{bundle.kit_script()}{say}"))
     assert colors == RANK_COLORS * 2
+
+
+def test_the_kit_takes_its_constants_from_python():
+    """Colours and units are those of the pictures."""
+    script = "".join(path.read_text("utf8") for path in bundle.KIT.glob("*.js"))
+    assert twice(script, [svg, units]) == set()
 
 
 def test_every_explorable_is_listed():

@@ -1,0 +1,173 @@
+"""What changed is replayed, the rest in turn, and ten commits replay everything."""
+
+import json
+import re
+import subprocess
+import time
+
+import pytest
+
+from book._ext.runs import replayed
+from tests import replays
+
+pytest_plugins = "pytester"
+NAMES = [f"tests/test_ch{n}_x.py" for n in range(1, 13)]
+TEST = "def test_one():\n    assert True\n\n\ndef test_two():\n    assert True\n"
+PLUGINS = "-p", "tests.replays", "-p", "no:nbval", "-p", "no:hypothesispytest"
+HEAD = "git", "rev-parse", "HEAD"
+ENDED = re.compile(r" (PASSED|FAILED) +\[")
+IMPORTS = f"{TEST}\n\ndef unused():\n    from allranks import ring\n"
+
+
+@pytest.fixture
+def tree(pytester) -> pytest.Pytester:
+    """Return a tree with one commit and twelve files that are replayed, two tests each.
+
+    Another file, with one test, runs each time. All replays are recorded.
+    """
+    pytester.makeini("[pytest]\ntestpaths = tests\naddopts = --import-mode=importlib")
+    for folder in "tests", "book/_data", "allranks":
+        (pytester.path / folder).mkdir(parents=True)
+    for name in NAMES:
+        (pytester.path / name).write_text(TEST)
+    (pytester.path / "tests/test_law.py").write_text("def test_it():\n    pass\n")
+    (pytester.path / "allranks/ring.py").write_text("W = 4\n")
+    git(pytester, "init", "-q")
+    git(pytester, "add", ".")
+    commit(pytester)
+    replayed.write(pytester.path, replayed.digests(pytester.path))
+    return pytester
+
+
+def git(tree: pytest.Pytester, *words: str) -> None:
+    """Run a command of git in a tree."""
+    who = "-c", "user.name=a", "-c", "user.email=a@b.c"
+    subprocess.run(["git", *who, *words], cwd=tree.path, check=True)
+
+
+def commit(tree: pytest.Pytester) -> None:
+    """Add a commit, which moves the turn on."""
+    git(tree, "commit", "-q", "--allow-empty", "-m", f"{time.time()}")
+
+
+def in_turn(tree: pytest.Pytester) -> set[str]:
+    """Return the files in turn, after as many commits as it takes until there are."""
+    while True:
+        turn = replays.turn(tree.path)
+        if names := {name for name in NAMES if replays.part(name) == turn}:
+            return names
+        commit(tree)
+
+
+def run(tree: pytest.Pytester, *words: str) -> tuple[str, set[str]]:
+    """Run the tests of a tree; return the header's line, and the files that ran."""
+    result = tree.runpytest_inprocess(*PLUGINS, "-v", *words)
+    head = next(line for line in result.outlines if line.startswith("replays: "))
+    lines = [
+        line for line in result.outlines if re.search("(PASSED|FAILED) +\\[", line)
+    ]
+    ran = {line.partition("::")[0] for line in lines}
+    return head, ran
+
+
+def test_what_is_not_in_turn_is_deselected_and_counted(tree):
+    """Nothing has changed: a tenth runs, and what is no replay at all."""
+    chosen, turn = in_turn(tree), replays.turn(tree.path)
+    head, ran = run(tree)
+    said = f"0 changed, {len(chosen)} of 12 in turn (part {turn} of 10)"
+    assert head == f"replays: {said}"
+    assert ran == chosen | {"tests/test_law.py"}
+    result = tree.runpytest_inprocess(*PLUGINS)
+    left_out = 2 * (12 - len(chosen))
+    result.assert_outcomes(passed=2 * len(chosen) + 1, deselected=left_out)
+
+
+def test_what_changed_is_replayed_until_it_passes(tree):
+    """Also if a module has that it imports, and it need not pass on each machine."""
+    turn = replays.turn(tree.path)
+    name = next(name for name in NAMES if replays.part(name) != turn)
+    (tree.path / name).write_text(IMPORTS)
+    replayed.write(tree.path, replayed.digests(tree.path))
+    assert name not in run(tree)[1]
+    (tree.path / "allranks" / "ring.py").write_text("W = 8\n")
+    head, ran = run(tree)
+    assert name in ran and head.startswith("replays: 1 changed, ")
+    assert name not in run(tree)[1]  # it has passed on this machine
+
+
+def test_what_failed_is_replayed_until_it_passes(tree):
+    """Though nothing changes that it is known to read, and another part is in turn."""
+    name, away = min(in_turn(tree)), tree.path / "away"
+    test = f"import os\n\n\ndef test_one():\n    assert not os.path.exists('{away}')\n"
+    (tree.path / name).write_text(test)
+    replayed.write(tree.path, replayed.digests(tree.path))
+    away.touch()
+    run(tree)
+    commit(tree)
+    assert name in run(tree)[1]
+    away.unlink()
+    assert name in run(tree)[1] and name not in run(tree)[1]
+
+
+def test_ten_commits_in_a_row_replay_everything(tree):
+    """A name belongs to one part, and each commit has the next one, merges too."""
+    seen = []
+    for number in range(10):
+        if number == 5:  # of three commits beside this one
+            git(tree, "checkout", "-q", "-b", "beside", "HEAD~1")
+            for _ in range(3):
+                commit(tree)
+            git(tree, "checkout", "-q", "-")
+            git(tree, "merge", "-q", "--no-ff", "-m", "x", "beside")
+        else:
+            commit(tree)
+        turn = replays.turn(tree.path)
+        seen += [name for name in NAMES if replays.part(name) == turn]
+    assert sorted(seen) == sorted(NAMES)
+
+
+def test_a_run_of_everything_records_what_passed(tree):
+    """A replay that failed or whose file is gone loses its place, or keeps the old."""
+    bad, gone, new = NAMES[:3]
+    path = tree.path / replayed.DATA
+    (tree.path / new).write_text(f"# new\n{TEST}")
+    (tree.path / bad).write_text(TEST.replace("assert True", "assert False"))
+    (tree.path / gone).unlink()
+    before = json.loads(path.read_text())
+    head, ran = run(tree, "--replays=all")
+    after = json.loads(path.read_text())
+    now = replayed.digests(tree.path)
+    assert head == "replays: all 11" and ran == {*NAMES, "tests/test_law.py"} - {gone}
+    assert after.keys() == before.keys() - {gone}
+    assert after[new]["digest"] == now[new] != before[new]["digest"]
+    assert after[bad] == before[bad] and now[bad] != after[bad]["digest"]
+
+
+@pytest.mark.parametrize("words", [("-k", "not two"), ("-x",), (NAMES[0],)])
+def test_half_a_replay_is_none(tree, words):
+    """What a choice of tests or an early end left out has not been replayed."""
+    more = f'import pytest\n\npytestmark = pytest.mark.replay("{NAMES[0]}")\n\n\n{TEST}'
+    (tree.path / NAMES[0]).write_text(f"# changed\n{TEST}")
+    (tree.path / NAMES[1]).write_text(TEST.replace("assert True", "assert False"))
+    (tree.path / "tests/test_more.py").write_text(more)
+    run(tree, *words)
+    assert NAMES[0] in run(tree)[1]
+
+
+def test_whoever_names_a_file_gets_all_of_it(tree):
+    """The turn is for runs of the whole suite."""
+    assert run(tree, *NAMES[:3])[1] == set(NAMES[:3])
+
+
+def test_without_history_the_commit_decides(tree, tmp_path):
+    """A shallow clone counts one commit for ever, so its hash stands in."""
+    found = set()
+    for number in range(4):
+        commit(tree)
+        clone = tmp_path / str(number)
+        command = ["git", "clone", "-q", "--depth=1", tree.path.as_uri(), clone]
+        subprocess.run(command, check=True)
+        done = subprocess.run(HEAD, cwd=clone, capture_output=True, text=True)
+        assert replays.turn(clone) == int(done.stdout, 16) % 10
+        found.add(replays.turn(clone))
+    assert len(found) > 1
